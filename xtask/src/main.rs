@@ -1,0 +1,2 @@
+//! Checks and benchmarks of mp.
+fn main() {}
