@@ -1,0 +1,90 @@
+//! Size classes: which sizes blocks have, and how many make a slab.
+
+/// Blocks up to this size get their pages slab by slab, larger ones each for itself.
+pub(crate) const SLAB_COMMIT: u64 = 16 << 10;
+/// From this size on, pages are mapped in bulk instead of by a fault a page.
+pub(crate) const POPULATE: u64 = 64 << 10;
+
+const SMALL: u64 = 1 << 10;
+const MEDIUM: u64 = 1 << 20;
+const SMALL_CLASSES: u32 = (SMALL / 64) as u32;
+const MEDIUM_CLASSES: u32 = 4 * 10;
+const LARGE_DOUBLINGS: u32 = 22;
+
+/// How many size classes there are.
+///
+/// Multiples of 64 bytes up to 1 KiB, then four steps a doubling up to 1 MiB, then eight up to 4 TiB: at most a
+/// fifth, later a ninth of a block is unused.
+pub(crate) const CLASSES: u32 = SMALL_CLASSES + MEDIUM_CLASSES + 8 * LARGE_DOUBLINGS;
+
+/// The smallest class whose blocks hold `len` bytes; `None` if there is none.
+pub(crate) fn class_of(len: u64) -> Option<u32> {
+    let len = len.max(1);
+    if len <= SMALL {
+        return Some(len.div_ceil(64) as u32 - 1);
+    }
+    let (first, base, steps) =
+        if len <= MEDIUM { (SMALL_CLASSES, SMALL, 4) } else { (SMALL_CLASSES + MEDIUM_CLASSES, MEDIUM, 8) };
+    // len is in (base << d, base << (d + 1)], which is cut into `steps` equal steps.
+    let d = (len - 1).ilog2() - base.ilog2();
+    let step = (base << d) / steps;
+    let within = (len - (base << d)).div_ceil(step);
+    let class = first + d * steps as u32 + within as u32 - 1;
+    (class < CLASSES).then_some(class)
+}
+
+/// Bytes of a block of this class.
+pub(crate) fn size_of(class: u32) -> u64 {
+    if class < SMALL_CLASSES {
+        return 64 * (u64::from(class) + 1);
+    }
+    let (i, base, steps) = if class < SMALL_CLASSES + MEDIUM_CLASSES {
+        (class - SMALL_CLASSES, SMALL, 4)
+    } else {
+        (class - SMALL_CLASSES - MEDIUM_CLASSES, MEDIUM, 8)
+    };
+    let base = base << (i / steps);
+    base + base / u64::from(steps) * u64::from(i % steps + 1)
+}
+
+/// How many blocks of this class make a slab: 64, or fewer so that a slab stays at 16 MiB, but one at least.
+pub(crate) fn blocks_of(class: u32) -> u32 {
+    ((16 << 20) / size_of(class)).clamp(1, u64::from(super::layout::SLAB_BLOCKS)) as u32
+}
+
+/// Where slabs of this class may start: pages; huge pages for blocks that can use them.
+pub(crate) fn alignment_of(class: u32) -> u64 {
+    if size_of(class) >= 2 << 20 { 2 << 20 } else { 4096 }
+}
+
+/// How much address space a slab of this class takes.
+pub(crate) fn span_of(class: u32) -> u64 {
+    (size_of(class) * u64::from(blocks_of(class))).next_multiple_of(4096)
+}
+
+/// Whether each block of this class has pages for itself.
+pub(crate) fn commits_alone(class: u32) -> bool {
+    size_of(class) >= SLAB_COMMIT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_the_smallest_class_that_holds_it() {
+        for class in 0..CLASSES {
+            let size = size_of(class);
+            assert_eq!(class_of(size), Some(class), "size {size}");
+            if class + 1 < CLASSES {
+                assert_eq!(class_of(size + 1), Some(class + 1), "size {size} + 1");
+            }
+            assert!(size.is_multiple_of(64));
+            assert!(size < 4096 || size.is_multiple_of(256), "size {size} is not aligned");
+            assert!(!commits_alone(class) || size.is_multiple_of(4096), "size {size} shares pages");
+        }
+        assert_eq!(class_of(0), Some(0));
+        assert_eq!(class_of(u64::MAX), None);
+        assert_eq!(size_of(class_of(64 << 20).unwrap()), 64 << 20);
+    }
+}

@@ -1,0 +1,160 @@
+//! What this process holds: how many handles there are to each block, and in which seat of the block.
+//!
+//! Handles of one process share one seat. They are counted here, in memory of this process, so that cloning and
+//! dropping a handle is one atomic addition without touching anything shared, and so that a block received twice
+//! is one block.
+
+use super::Arena;
+use crate::error::{Error, Result};
+use crate::mem::{Mem, run};
+use crate::steps::{Release, Released};
+use crate::sync::Ordering;
+use crate::words::{Attach, BlockId, EnvelopeId, Seat};
+
+/// A handle's count and seat: count 32 bits, seat 32.
+const ONE: u64 = 1;
+const fn entry(count: u32, seat: u32) -> u64 {
+    count as u64 | (seat as u64) << 32
+}
+const fn count(e: u64) -> u32 {
+    e as u32
+}
+const fn seat(e: u64) -> u32 {
+    (e >> 32) as u32
+}
+
+/// A counted handle to a block: as long as it lives, the block does.
+///
+/// Cloning counts, dropping the last one gives this process's seat up; the block is freed when nobody else holds
+/// it. In a forked copy of the process, dropping does nothing: the copy holds nothing.
+pub struct Hold {
+    arena: Arena,
+    block: BlockId,
+}
+
+impl Hold {
+    /// The arena it is in.
+    #[inline]
+    pub fn arena(&self) -> Arena {
+        self.arena
+    }
+
+    /// Which block it is.
+    #[inline]
+    pub fn block(&self) -> BlockId {
+        self.block
+    }
+
+    /// How many handles this process has to the block. Others may come and go meanwhile.
+    pub fn count(&self) -> u32 {
+        count(self.arena.holds()[self.block as usize].load(Ordering::Acquire))
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "block {} (held {} times here)", self.block, self.count())
+    }
+}
+
+impl Clone for Hold {
+    #[inline]
+    fn clone(&self) -> Self {
+        // As `Arc`: a new handle comes from an existing one, so that nothing needs to be ordered.
+        let before = self.arena.holds()[self.block as usize].fetch_add(ONE, Ordering::Relaxed);
+        // 2^31 handles that were forgotten, not dropped: a further one could overflow the count.
+        if count(before) > u32::MAX / 2 {
+            std::process::abort();
+        }
+        Self { arena: self.arena, block: self.block }
+    }
+}
+
+impl Drop for Hold {
+    #[inline]
+    fn drop(&mut self) {
+        if self.arena.me().is_err() {
+            return;
+        }
+        let at = &self.arena.holds()[self.block as usize];
+        let mut e = at.load(Ordering::Relaxed);
+        loop {
+            let next = if count(e) > 1 { e - ONE } else { 0 };
+            match at.compare_exchange_weak(e, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if next == 0 => break,
+                Ok(_) => return,
+                Err(now) => e = now,
+            }
+        }
+        self.arena.give_up_seat(self.block, seat(e));
+    }
+}
+
+impl Arena {
+    /// The first handle of this process to a block that it has just claimed.
+    pub(crate) fn first_hold(&self, block: BlockId) -> Hold {
+        self.holds()[block as usize].store(entry(1, 0), Ordering::Release);
+        Hold { arena: *self, block }
+    }
+
+    fn give_up_seat(&self, block: BlockId, seat: u32) {
+        let Ok(me) = self.me() else { return };
+        let Some(word) = self.seat_word(block, seat) else { return };
+        let release = Release::new(self.block_at(block), self.pages(), me, word, Seat::Member(me));
+        if let Released::ToFree(state) = run(release, self.map()) {
+            self.finish_free(block, state);
+        }
+    }
+
+    /// Takes over an envelope's seat as a handle of this process.
+    ///
+    /// The envelope is this process's. If the process holds the block already, the seat is just given up.
+    pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attach) -> Result<Hold> {
+        let me = self.me()?;
+        let gone = || Error::Malformed(format!("an attachment of the message names no block: {attach:?}"));
+        if !self.block_exists(attach.block) {
+            return Err(gone());
+        }
+        let word = self.seat_word(attach.block, attach.seat).ok_or_else(gone)?;
+        let mine = &self.holds()[attach.block as usize];
+        let mut seated = false;
+        let mut now = mine.load(Ordering::Acquire);
+        loop {
+            if count(now) > 0 {
+                match mine.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => break,
+                    Err(other) => now = other,
+                }
+            } else if !seated {
+                if self.map().cas(word, Seat::Envelope(e).pack(), Seat::Member(me).pack()).is_err() {
+                    return Err(gone());
+                }
+                seated = true;
+            } else {
+                let first = entry(1, attach.seat);
+                match mine.compare_exchange_weak(now, first, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return Ok(Hold { arena: *self, block: attach.block }),
+                    Err(other) => now = other,
+                }
+            }
+        }
+        // Held already, in another seat: this one is too much. No need to look whether the block is free.
+        let hold = Hold { arena: *self, block: attach.block };
+        let extra = if seated { Seat::Member(me) } else { Seat::Envelope(e) };
+        match self.map().cas(word, extra.pack(), Seat::Free.pack()) {
+            Ok(()) => Ok(hold),
+            Err(_) => Err(gone()),
+        }
+    }
+
+    /// The seat of the only handle, which is consumed; `None` (and the handle back) if there are others.
+    pub(crate) fn take_seat(&self, hold: Hold) -> std::result::Result<u32, Hold> {
+        let at = &self.holds()[hold.block as usize];
+        let e = at.load(Ordering::Acquire);
+        if count(e) != 1 || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return Err(hold);
+        }
+        std::mem::forget(hold);
+        Ok(seat(e))
+    }
+}

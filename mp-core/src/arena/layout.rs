@@ -1,0 +1,203 @@
+//! Where everything is in an arena.
+//!
+//! ```text
+//! 0          header: magic, versions, sizes, the offset and stride of every table
+//! 4 KiB      control words, 128 bytes apart
+//! …          members      8 KiB each: who it is; its threads' lanes
+//! …          class maps   for each size class one bit per slab: "probably has a free block"
+//! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
+//! …          blocks       64 bytes each, 64 per slab: state, link, six seats
+//! …          envelope map one bit per envelope: "probably free"
+//! …          envelopes    256 bytes each
+//! …          data
+//! ```
+//! All tables are as large as they can ever get: the file is sparse, so room costs nothing until it is used, and no
+//! table ever moves. Their sizes follow from the arena's size alone, and are written down in the header too.
+
+use crate::error::{Error, Result};
+use crate::fnv1a;
+use crate::mem::{Column, Mem, Word};
+use crate::words::Member;
+
+/// The first eight bytes of every arena.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
+/// Counts changes of the layout, the words and the protocol.
+pub(crate) const VERSION: u64 = 1;
+
+/// Threads of a member that may be in the middle of something at once without waiting for each other.
+pub(crate) const LANES: u32 = 64;
+/// Bytes of an envelope.
+pub(crate) const ENVELOPE: u64 = 256;
+/// Blocks of a slab.
+pub(crate) const SLAB_BLOCKS: u32 = 64;
+
+const PAGE: u64 = 4096;
+const MEMBER_STRIDE: u64 = 8192;
+const LANES_AT: u64 = 4096;
+const LANE_STRIDE: u64 = 64;
+
+/// Control words, as byte offsets.
+pub(crate) mod control {
+    /// The redo lock and its record, 80 bytes.
+    pub(crate) const REDO: u64 = 4096;
+    /// Where the next slab's memory starts.
+    pub(crate) const FRONTIER: u64 = 4096 + 256;
+    /// How many slabs there are.
+    pub(crate) const SLABS: u64 = 4096 + 256 + 8;
+    /// Envelopes below this have been used at least once, in steps of 64.
+    pub(crate) const ENVELOPES: u64 = 4096 + 384;
+    /// How often free memory was given back to the kernel.
+    pub(crate) const TRIMS: u64 = 4096 + 512;
+    /// Member slots below this may have a tenant.
+    pub(crate) const MEMBERS: u64 = 4096 + 896;
+    /// For each size class, the slab after its last one; 1984 bytes.
+    pub(crate) const CLASS_ENDS: u64 = 4096 + 2048;
+    /// How many members were swept.
+    pub(crate) const DEATHS: u64 = 4096 + 640;
+    /// The most bytes that the arena may have pages for; 0 is no budget.
+    pub(crate) const BUDGET: u64 = 4096 + 768;
+}
+
+/// Sizes and offsets of all tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub(crate) size: u64,
+    pub(crate) members: u32,
+    pub(crate) slabs: u32,
+    pub(crate) envelopes: u32,
+    pub(crate) members_at: u64,
+    pub(crate) class_maps_at: u64,
+    pub(crate) slabs_at: u64,
+    pub(crate) blocks_at: u64,
+    pub(crate) envelope_map_at: u64,
+    pub(crate) envelopes_at: u64,
+    pub(crate) data_at: u64,
+}
+
+/// The words of one envelope, from its offset.
+pub(crate) mod envelope {
+    /// Owner word.
+    pub(crate) const OWNER: u64 = 0;
+    /// Place word.
+    pub(crate) const PLACE: u64 = 8;
+    /// Attachments 16, flags 16, bytes 32.
+    pub(crate) const META: u64 = 16;
+    /// Fingerprint of the message's type.
+    pub(crate) const TYPE: u64 = 24;
+    /// The attachment that holds what did not fit; 0 if all fitted.
+    pub(crate) const SPILL: u64 = 32;
+    /// Attachments, then bytes.
+    pub(crate) const INLINE: u64 = 40;
+}
+
+impl Layout {
+    /// The smallest arena.
+    pub(crate) const MIN: u64 = 64 << 20;
+
+    /// For an arena of `size` bytes, `classes` size classes.
+    pub(crate) fn new(size: u64, classes: u32) -> Self {
+        let slabs = (size / (256 << 10)).next_power_of_two().clamp(1 << 10, 1 << 18) as u32;
+        let envelopes = (size / (64 << 10)).next_power_of_two().clamp(1 << 12, 1 << 20) as u32;
+        let members = if size >= 4 << 30 { 1024 } else { 256 };
+        let mut at = 2 * PAGE;
+        let mut table = |bytes: u64| {
+            let here = at;
+            at += bytes.next_multiple_of(PAGE);
+            here
+        };
+        let members_at = table(u64::from(members) * MEMBER_STRIDE);
+        let class_maps_at = table(u64::from(classes) * u64::from(slabs) / 8);
+        let slabs_at = table(u64::from(slabs) * 64);
+        let blocks_at = table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64);
+        let envelope_map_at = table(u64::from(envelopes) / 8);
+        let envelopes_at = table(u64::from(envelopes) * ENVELOPE);
+        // Transparent huge pages need 2 MiB of alignment.
+        let data_at = at.next_multiple_of(2 << 20);
+        Self {
+            size,
+            members,
+            slabs,
+            envelopes,
+            members_at,
+            class_maps_at,
+            slabs_at,
+            blocks_at,
+            envelope_map_at,
+            envelopes_at,
+            data_at,
+        }
+    }
+
+    fn fields(&self) -> [(&'static str, u64); 13] {
+        [
+            ("layout version", VERSION),
+            ("byte order mark", u64::from_ne_bytes(*b"12345678")),
+            ("page size", PAGE),
+            ("size", self.size),
+            ("member slots", u64::from(self.members)),
+            ("slab slots", u64::from(self.slabs)),
+            ("envelope slots", u64::from(self.envelopes)),
+            ("member table", self.members_at | MEMBER_STRIDE << 48),
+            ("class maps", self.class_maps_at),
+            ("slab table", self.slabs_at | 64 << 48),
+            ("block table", self.blocks_at | 64 << 48),
+            ("envelope table", self.envelopes_at | ENVELOPE << 48),
+            ("data", self.data_at),
+        ]
+    }
+
+    const HEADER_FIELDS_AT: u64 = 64;
+
+    /// Writes the header of a new arena. Magic last: an arena without it is not finished.
+    pub(crate) fn write<M: Mem>(&self, m: &M, arena_id: u64, boot: u64, uid: u32) {
+        for (i, v) in [(1, arena_id), (2, boot), (3, u64::from(uid)), (4, fnv1a(b"oldest reader: 1"))] {
+            m.store(Word::at(8 * i), v);
+        }
+        for (i, (_, v)) in self.fields().into_iter().enumerate() {
+            m.store(Word::at(Self::HEADER_FIELDS_AT + 8 * i as u64), v);
+        }
+        m.store(Word::at(0), MAGIC);
+    }
+
+    /// Checks the header of an arena of `size` bytes against this build; its id.
+    pub(crate) fn check<M: Mem>(&self, m: &M, boot: u64) -> Result<u64> {
+        if m.load(Word::at(0)) != MAGIC {
+            return Err(Error::NotAnArena("it has no header".into()));
+        }
+        for (i, (what, ours)) in self.fields().into_iter().enumerate() {
+            let theirs = m.load(Word::at(Self::HEADER_FIELDS_AT + 8 * i as u64));
+            if theirs != ours {
+                return Err(Error::Version { what, theirs, ours });
+            }
+        }
+        if m.load(Word::at(16)) != boot {
+            return Err(Error::NotAnArena("it is from before the last boot".into()));
+        }
+        Ok(m.load(Word::at(8)))
+    }
+
+    /// A word of a member's slot: 0 state, 1 pid, 2 start time, 3 parent, 4 lanes ever used.
+    pub(crate) fn member(&self, slot: u32, word: u64) -> Word {
+        Word::at(self.members_at + u64::from(slot) * MEMBER_STRIDE).plus(word)
+    }
+
+    /// The bytes of a member's slot.
+    pub(crate) fn member_bytes(&self, slot: u32) -> (u64, u64) {
+        (self.members_at + u64::from(slot) * MEMBER_STRIDE, MEMBER_STRIDE)
+    }
+
+    /// The intent word of a lane.
+    pub(crate) fn intent(&self, m: Member, lane: u32) -> Word {
+        Word::at(
+            self.members_at
+                + u64::from(m.slot()) * MEMBER_STRIDE
+                + LANES_AT
+                + u64::from(lane % LANES) * LANE_STRIDE,
+        )
+    }
+
+    /// One of the words of an envelope, for all envelopes.
+    pub(crate) fn envelope_column(&self, field: u64) -> Column {
+        Column { base: Word::at(self.envelopes_at + field), stride: ENVELOPE }
+    }
+}

@@ -1,0 +1,199 @@
+//! Who is a member, and who is dead.
+//!
+//! # States of a member's word
+//! | state | by | changed by |
+//! |---|---|---|
+//! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
+//! | `LIVE(epoch)` | | whoever knows that it is dead → `DEAD` |
+//! | `DEAD(epoch)` | | a sweeper → `SWEEPING(sweeper)` |
+//! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`, or back to `DEAD` ("later"); if it is dead, another sweeper |
+//!
+//! # Who knows that a member is dead
+//! Its parent, from the pidfd it holds; and anybody who finds both locks of the slot free. One lock alone
+//! proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks, and is not dead.
+
+use super::Arena;
+use super::layout::{LANES, control};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::sys::{locks, memory};
+use crate::words::Member;
+
+/// What a member's word says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Presence {
+    Free,
+    Live,
+    Dead,
+    Sweeping(Member),
+}
+
+/// A member's word: state 2 bits, sweeper 24, epoch 32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tenancy {
+    pub(crate) presence: Presence,
+    pub(crate) epoch: u32,
+}
+
+impl Tenancy {
+    pub(crate) const fn pack(self) -> u64 {
+        let low = match self.presence {
+            Presence::Free => 0,
+            Presence::Live => 1,
+            Presence::Dead => 2,
+            Presence::Sweeping(by) => 3 | by.raw() << 2,
+        };
+        low | (self.epoch as u64) << 32
+    }
+
+    pub(crate) const fn unpack(w: u64) -> Self {
+        let presence = match w & 3 {
+            0 => Presence::Free,
+            1 => Presence::Live,
+            2 => Presence::Dead,
+            _ => Presence::Sweeping(Member::from_raw(w >> 2)),
+        };
+        Self { presence, epoch: (w >> 32) as u32 }
+    }
+}
+
+/// What is known of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct MemberInfo {
+    /// Its tag.
+    pub member: Member,
+    /// Its process id, as it saw itself.
+    pub pid: u32,
+    /// Whether it is not known to be dead.
+    pub live: bool,
+}
+
+const STATE: u64 = 0;
+const PID: u64 = 1;
+const START: u64 = 2;
+const LANES_USED: u64 = 4;
+const USES: u64 = 5;
+
+impl Arena {
+    fn tenancy(&self, slot: u32) -> Tenancy {
+        Tenancy::unpack(self.map().load(self.layout().member(slot, STATE)))
+    }
+
+    pub(crate) fn change_tenancy(&self, slot: u32, from: Tenancy, to: Tenancy) -> bool {
+        self.map().cas(self.layout().member(slot, STATE), from.pack(), to.pack()).is_ok()
+    }
+
+    /// Becomes a member: both locks first, then the epoch.
+    pub(crate) fn join(&self) -> Result<Member> {
+        for slot in 0..self.layout().members {
+            let (at, len) = self.layout().member_bytes(slot);
+            memory::commit(self.fd(), at, len).map_err(|e| self.no_memory(len, e))?;
+            let before = self.tenancy(slot);
+            if before.presence != Presence::Free {
+                continue;
+            }
+            let locked = locks::acquire(self.fd(), slot)
+                .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })?;
+            if !locked {
+                continue;
+            }
+            let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
+            for (word, v) in [
+                (PID, u64::from(std::process::id())),
+                (START, memory::start_time()),
+                (LANES_USED, 0),
+                (USES, 0),
+            ] {
+                self.map().store(self.layout().member(slot, word), v);
+            }
+            self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
+            if self.change_tenancy(slot, before, now) {
+                return Ok(Member::new(slot, now.epoch));
+            }
+            locks::release(self.fd(), slot);
+        }
+        let limit = u64::from(self.layout().members);
+        Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
+    }
+
+    /// Says that a member is dead. Only for its parent, which has seen its exit through a pidfd or `waitid`.
+    ///
+    /// Nothing happens if the slot has another tenant by now.
+    pub fn declare_dead(&self, m: Member) {
+        let t = self.tenancy(m.slot());
+        if t.presence == Presence::Live && Member::new(m.slot(), t.epoch) == m {
+            self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead, ..t });
+        }
+    }
+
+    /// Whether a member is dead: declared so, or found so by its locks (1–3 µs).
+    ///
+    /// A stopped process is not dead. `false` when in doubt.
+    pub fn is_dead(&self, m: Member) -> bool {
+        let t = self.tenancy(m.slot());
+        if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
+            return true;
+        }
+        if self.me().is_ok_and(|me| me == m) || !locks::both_free(self.fd(), m.slot()).unwrap_or(false) {
+            return false;
+        }
+        self.declare_dead(m);
+        true
+    }
+
+    /// The members that are there, dead ones that are not swept yet included.
+    pub fn members(&self) -> Vec<MemberInfo> {
+        self.used_slots()
+            .filter_map(|(slot, t)| {
+                (t.presence != Presence::Free).then(|| MemberInfo {
+                    member: Member::new(slot, t.epoch),
+                    pid: self.map().load(self.layout().member(slot, PID)) as u32,
+                    live: t.presence == Presence::Live,
+                })
+            })
+            .collect()
+    }
+
+    /// Process id of a member; 0 if it is gone.
+    pub fn pid_of(&self, m: Member) -> u32 {
+        self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
+    }
+
+    /// The slots that may have a tenant.
+    pub(crate) fn used_slots(&self) -> impl Iterator<Item = (u32, Tenancy)> + '_ {
+        let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(self.layout().members));
+        (0..used as u32).map(|slot| (slot, self.tenancy(slot)))
+    }
+
+    /// The intent words that a member has ever used.
+    pub(crate) fn intents(&self, m: Member) -> impl Iterator<Item = Word> + '_ {
+        let used = self.map().load(self.layout().member(m.slot(), LANES_USED)).min(u64::from(LANES));
+        (0..used as u32).map(move |lane| self.layout().intent(m, lane))
+    }
+
+    /// Called before this process uses a lane for the first time.
+    pub(crate) fn note_lane(&self, me: Member, lane: u32) {
+        self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
+    }
+
+    /// Makes a word at least `to`.
+    pub(crate) fn raise(&self, at: Word, to: u64) {
+        let mut now = self.map().load(at);
+        while now < to {
+            match self.map().cas(at, now, to) {
+                Ok(()) => return,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Notes that this process uses rings, so that only processes that know rings sweep it.
+    pub(crate) fn note_rings(&self, me: Member) {
+        self.map().store(self.layout().member(me.slot(), USES), 1);
+    }
+
+    pub(crate) fn uses_rings(&self, m: Member) -> bool {
+        self.map().load(self.layout().member(m.slot(), USES)) != 0
+    }
+}

@@ -1,0 +1,282 @@
+//! The arena: one shared region for a whole tree of processes.
+//!
+//! One sparse, sealed memfd, mapped once by each process. Everything in it is an offset. The first process that needs
+//! it makes it ([`Arena::current`]); each child attaches to its parent's.
+
+mod alloc;
+mod class;
+mod envelope;
+mod holds;
+mod lane;
+mod layout;
+mod member;
+mod stats;
+mod sweep;
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use parking_lot::Mutex;
+
+pub use envelope::{AttachRequest, Envelope, Received, Shipment};
+pub use holds::Hold;
+pub use layout::SLAB_BLOCKS;
+pub use member::MemberInfo;
+pub use stats::{ClassStats, MemoryStats};
+pub use sweep::RingLayer;
+
+use crate::error::{Error, Result};
+use crate::mem::{Column, Word};
+use crate::steps::BlockAt;
+use crate::sync::Ordering;
+use crate::sync::shared::{AtomicU32, AtomicU64};
+use crate::sys::{Mapping, identity::Identity, limits, memory, private};
+use crate::words::{BlockId, Member};
+use layout::{Layout, envelope as field};
+
+/// Bytes of a page of seats.
+const SEAT_PAGE: u64 = 4096;
+
+#[derive(Debug)]
+struct Inner {
+    map: Mapping,
+    fd: OwnedFd,
+    layout: Layout,
+    id: u64,
+    identity: Identity,
+    holds: &'static [AtomicU64],
+    populated: Mutex<Populated>,
+    cursors: Box<[AtomicU32]>,
+}
+
+/// Large blocks whose pages this process has mapped, as long as nobody gave pages back.
+#[derive(Debug, Default)]
+struct Populated {
+    trims: u64,
+    blocks: HashSet<BlockId>,
+}
+
+/// A shared region that this process is a member of. Copying it copies a reference.
+///
+/// ```
+/// let arena = mp_core::Arena::current()?;
+/// println!("{arena:?}: {} members", arena.members().len());
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// It lives as long as the process: its memory is never unmapped. When the process ends, in whatever way, the other
+/// members release what it held.
+#[derive(Clone, Copy)]
+pub struct Arena(&'static Inner);
+
+impl PartialEq for Arena {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+impl Eq for Arena {}
+
+static CURRENT: Mutex<Option<Arena>> = Mutex::new(None);
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let me = self.me();
+        f.debug_struct("Arena")
+            .field("id", &format_args!("{:016x}", self.0.id))
+            .field("size", &format_args!("{}", crate::error::Bytes(self.0.layout.size)))
+            .field("me", &me.as_ref().map_or("forked", |_| "member"))
+            .field("member", &me.ok())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Arena {
+    /// The arena of this process's tree: the one its parent handed down, else one made now.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel refuses the file or its mapping, [`Error::OutOfMemory`] when the limits of the
+    /// process (RLIMIT_AS, RLIMIT_FSIZE) leave no room for even a small one, [`Error::Forked`] in a process that
+    /// was forked from a member.
+    pub fn current() -> Result<Self> {
+        let mut current = CURRENT.lock();
+        if let Some(arena) = *current {
+            arena.me()?;
+            return Ok(arena);
+        }
+        let arena = Self::create()?;
+        *current = Some(arena);
+        Ok(arena)
+    }
+
+    /// The arena of this process, if it has one already.
+    pub fn get() -> Option<Self> {
+        CURRENT.lock().filter(|a| a.me().is_ok())
+    }
+
+    /// Becomes a member of the arena behind `fd`, which its parent sent, and makes it the current one.
+    ///
+    /// # Errors
+    /// [`Error::NotAnArena`] or [`Error::Version`] when it isn't one that this build can use; [`Error::ArenaFull`]
+    /// when it has no member slot left; [`Error::Os`] when it can't be mapped at its size.
+    pub fn attach(fd: OwnedFd) -> Result<Self> {
+        let mut current = CURRENT.lock();
+        if current.is_some() {
+            return Err(Error::NotAnArena("this process has an arena already; attach before anything else".into()));
+        }
+        let size = memory::verify_sealed(fd.as_fd())?;
+        if size < Layout::MIN {
+            return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
+        }
+        // An open file description of our own: see `sys::locks`.
+        let fd = memory::reopen(fd.as_fd())?;
+        let arena = Self::map_and_join(fd, size, None)?;
+        *current = Some(arena);
+        Ok(arena)
+    }
+
+    fn create() -> Result<Self> {
+        let (space, space_limit) = limits::address_space();
+        let (file, file_limit) = limits::file_size();
+        let (most, limit) = if space / 2 < file { (space / 2, space_limit) } else { (file, file_limit) };
+        let mut size = 1 << 40;
+        while size > most && size > Layout::MIN {
+            size /= 2;
+        }
+        if size > most {
+            return Err(Error::OutOfMemory { asked: Layout::MIN, left: most, limit: limit.into() });
+        }
+        loop {
+            let made = memory::create("mp-arena", size).and_then(|fd| Self::map_and_join(fd, size, Some(())));
+            match made {
+                // Valgrind, sanitizers and small address spaces map less.
+                Err(Error::Os { .. }) if size > Layout::MIN => size /= 2,
+                other => return other,
+            }
+        }
+    }
+
+    fn map_and_join(fd: OwnedFd, size: u64, new: Option<()>) -> Result<Self> {
+        let layout = Layout::new(size, class::CLASSES);
+        if layout.data_at >= size {
+            return Err(Error::NotAnArena(format!("{size} bytes leave no room for data")));
+        }
+        let map = Mapping::new(fd.as_fd(), size)?;
+        let boot = memory::boot_id();
+        if new.is_some() {
+            memory::commit(fd.as_fd(), 0, 8192)
+                .map_err(|e| Error::Os { what: "fallocate of a new arena", source: e.into() })?;
+            map.u64_at(layout::control::FRONTIER).store(layout.data_at, Ordering::Release);
+            layout.write(&map, memory::random_u64(), boot, rustix::process::getuid().as_raw());
+        }
+        let id = layout.check(&map, boot)?;
+        let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;
+        let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(0)).collect();
+        // The real value follows once we are a member; until then `me` must not be asked.
+        let inner = Inner {
+            map,
+            fd,
+            layout,
+            id,
+            identity: Identity::new(u64::MAX)?,
+            holds,
+            populated: Mutex::default(),
+            cursors,
+        };
+        let arena = Self(Box::leak(Box::new(inner)));
+        let me = arena.join()?;
+        arena.0.identity.set(me.raw() + 1);
+        Ok(arena)
+    }
+
+    /// This process's tag.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a process that was forked from a member.
+    #[inline]
+    pub fn me(&self) -> Result<Member> {
+        match self.0.identity.get() {
+            0 => Err(Error::Forked),
+            tag => Ok(Member::from_raw(tag - 1)),
+        }
+    }
+
+    /// The file behind it, to hand to a child.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+
+    /// Its size in bytes; most of it is address space, not memory.
+    pub fn size(&self) -> u64 {
+        self.0.layout.size
+    }
+
+    /// Its words. Changing them is for the algorithms of the mp crates.
+    #[inline]
+    pub fn words(&self) -> &'static impl crate::mem::Mem {
+        &self.0.map
+    }
+
+    /// A 32-bit word to sleep on, at byte `offset` of a block.
+    ///
+    /// # Panics
+    /// If the block is corrupt.
+    #[inline]
+    pub fn park_word(&self, block: &Hold, offset: u64) -> &'static AtomicU32 {
+        self.0.map.u32_at(self.data_of(block.block()).0 + offset)
+    }
+
+    /// The first word of a held block's memory, and its length in bytes.
+    pub fn block_words(&self, block: &Hold) -> (Word, u64) {
+        let (at, len) = self.data_of(block.block());
+        (Word::at(at), len)
+    }
+
+    /// Calls `f` with the intent word of this thread's lane.
+    ///
+    /// `f` must run no user code, and not call this function.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    #[inline]
+    pub fn with_intent<R>(&self, f: impl FnOnce(Member, Word) -> R) -> Result<R> {
+        let me = self.me()?;
+        Ok(lane::with(|lane| self.note_lane(me, lane), |lane| f(me, self.0.layout.intent(me, lane))))
+    }
+
+    /// The owner words of all envelopes.
+    #[inline]
+    pub fn owner_words(&self) -> Column {
+        self.0.layout.envelope_column(field::OWNER)
+    }
+
+    /// The place words of all envelopes.
+    #[inline]
+    pub fn place_words(&self) -> Column {
+        self.0.layout.envelope_column(field::PLACE)
+    }
+
+    pub(crate) fn map(&self) -> &'static Mapping {
+        &self.0.map
+    }
+    pub(crate) fn layout(&self) -> &'static Layout {
+        &self.0.layout
+    }
+    pub(crate) fn holds(&self) -> &'static [AtomicU64] {
+        self.0.holds
+    }
+
+    pub(crate) fn block_at(&self, id: BlockId) -> BlockAt {
+        let state = Word::at(self.0.layout.blocks_at + 64 * u64::from(id));
+        BlockAt { id, state, per_page: (SEAT_PAGE / 8 - 2) as u32 }
+    }
+
+    /// Finds the memory of a page of seats.
+    pub(crate) fn pages(&self) -> impl Fn(BlockId) -> Option<Word> + use<> {
+        let arena = *self;
+        move |page| arena.block_exists(page).then(|| Word::at(arena.data_of(page).0))
+    }
+
+    pub(crate) fn seat_word(&self, block: BlockId, seat: u32) -> Option<Word> {
+        crate::steps::seat_word(self.map(), &self.block_at(block), self.pages(), seat)
+    }
+}

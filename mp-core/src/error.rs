@@ -1,0 +1,150 @@
+//! What can go wrong with shared memory.
+
+use std::fmt;
+use std::io;
+
+use crate::words::Member;
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with shared memory. Every message says what was asked, what was there, and what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel refused something.
+    Os {
+        /// What was being done.
+        what: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// There is not enough memory for what was asked. Nothing was changed; after memory was freed, it works again.
+    OutOfMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes left under the limit.
+        left: u64,
+        /// Which limit was hit.
+        limit: String,
+    },
+    /// A table of the arena, or its address range, is used up.
+    ArenaFull {
+        /// What was asked for.
+        what: &'static str,
+        /// How much of it.
+        asked: u64,
+        /// How much of it the arena has.
+        limit: u64,
+    },
+    /// Something that was to be attached as an arena isn't one.
+    NotAnArena(String),
+    /// The arena was made by another version of this library.
+    Version {
+        /// What differs.
+        what: &'static str,
+        /// The value in the arena.
+        theirs: u64,
+        /// The value of this build.
+        ours: u64,
+    },
+    /// This process was forked from a member without becoming one itself; it must not touch shared objects.
+    Forked,
+    /// A lock of the arena is held by a process that does not go on (stopped, or very slow).
+    Busy {
+        /// What is locked.
+        what: &'static str,
+        /// Who holds it.
+        holder: Member,
+        /// Its process id.
+        pid: u32,
+    },
+    /// An index, range, shape or stride does not fit.
+    Shape(String),
+    /// A handle was serialised or deserialised outside of a message.
+    OutsideMessage(&'static str),
+    /// A message's bytes do not fit its attachments or its type.
+    Malformed(String),
+    /// The name of a sharing strategy that is not supported.
+    Strategy {
+        /// What was asked for.
+        asked: String,
+        /// The supported ones.
+        supported: Vec<&'static str>,
+    },
+}
+
+/// Names what the kernel refused.
+pub(crate) fn os(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+    move |e| Error::Os { what, source: e.into() }
+}
+
+/// Bytes as people write them.
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let mut v = self.0 as f64;
+        let mut unit = 0;
+        while v >= 1024.0 && unit + 1 < UNITS.len() {
+            v /= 1024.0;
+            unit += 1;
+        }
+        if unit == 0 || v.fract() == 0.0 {
+            write!(f, "{v} {}", UNITS[unit])
+        } else {
+            write!(f, "{v:.1} {} ({} bytes)", UNITS[unit], self.0)
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Os { what, source } => write!(f, "{what}: {source}"),
+            Error::OutOfMemory { asked, left, limit } => write!(
+                f,
+                "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), or raise it",
+                Bytes(*asked),
+                Bytes(*left)
+            ),
+            Error::ArenaFull { what, asked, limit } => {
+                write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; make a larger arena")
+            }
+            Error::NotAnArena(why) => write!(f, "not an arena of this library: {why}"),
+            Error::Version { what, theirs, ours } => write!(
+                f,
+                "the arena was made by another version: {what} is {theirs}, this build has {ours}; \
+                 run all processes from the same build"
+            ),
+            Error::Forked => f.write_str(
+                "this process was forked from one that uses shared memory, and is no member of it; \
+                 start workers with spawn, or exec",
+            ),
+            Error::Busy { what, holder, pid } => {
+                write!(f, "{what} is locked by {holder} (pid {pid}), which does not go on; is it stopped?")
+            }
+            Error::Shape(why) | Error::Malformed(why) => f.write_str(why),
+            Error::OutsideMessage(what) => write!(
+                f,
+                "{what} can only be serialised inside of a message (a queue's put, or the arguments of a process): \
+                 its bytes mean nothing elsewhere"
+            ),
+            Error::Strategy { asked, supported } => write!(
+                f,
+                "unknown or unsupported sharing strategy {asked:?}; this build supports {}",
+                supported.join(", ")
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Os { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Shared words, and algorithms on them written as steps.
+//!
+//! Every algorithm that several processes run on the same memory is a small state machine over [`Mem`]:
+//! one call of [`Steps::step`] makes **at most one shared access**. That makes "killed at any instruction"
+//! a thing one can enumerate: to kill a process is to stop stepping its machine, to stop it (SIGSTOP) is to
+//! step it later. The same machines run
+//! - in real processes, over the mapped arena ([`run`] drives them; the compiler folds the loop),
+//! - under an exhaustive explorer and under proptest, over a vector,
+//! - under loom, over loom's atomics ([`HeapMem`](crate::sync::HeapMem)).
+//!
+//! # Memory order
+//! Loads acquire, stores release, read-modify-writes do both, unless the name says `relaxed`. The one place
+//! that needs more (a sleeper announces itself and looks again, a waker publishes and looks for sleepers)
+//! uses [`Mem::fence_after_rmw`], as Linux's `smp_mb__after_atomic`.
+
+use std::fmt;
+
+/// The position of a shared 64-bit word: its byte offset from the start of the arena, a multiple of 8.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Word(u64);
+
+impl Word {
+    /// The word at byte `offset`, rounded down to a multiple of 8.
+    pub const fn at(offset: u64) -> Self {
+        Self(offset & !7)
+    }
+
+    /// Its byte offset.
+    pub const fn offset(self) -> u64 {
+        self.0
+    }
+
+    /// The word `n` words further on.
+    pub const fn plus(self, n: u64) -> Self {
+        Self(self.0 + 8 * n)
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{:#x}", self.0)
+    }
+}
+
+/// One field of a table: the same word of every row.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Column {
+    /// The word in row 0.
+    pub base: Word,
+    /// Bytes from one row to the next.
+    pub stride: u64,
+}
+
+impl Column {
+    /// The word in row `i`.
+    #[inline]
+    pub const fn of(&self, i: u32) -> Word {
+        Word::at(self.base.offset() + self.stride * i as u64)
+    }
+}
+
+/// Memory that several processes share, as 64-bit words.
+pub trait Mem {
+    /// Acquire load.
+    fn load(&self, w: Word) -> u64;
+    /// Relaxed load: for hints, and for words that an acquire elsewhere has already made visible.
+    fn load_relaxed(&self, w: Word) -> u64;
+    /// Release store.
+    fn store(&self, w: Word, v: u64);
+    /// Relaxed store: for words that a later release makes visible.
+    fn store_relaxed(&self, w: Word, v: u64);
+    /// Compare and swap, acquire and release; the value found if it was another.
+    fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64>;
+    /// Adds, acquire and release; the value before.
+    fn add(&self, w: Word, v: u64) -> u64;
+    /// Sets bits, acquire and release; the value before.
+    fn or(&self, w: Word, v: u64) -> u64;
+    /// Keeps bits, acquire and release; the value before.
+    fn and(&self, w: Word, v: u64) -> u64;
+    /// A full barrier between a read-modify-write just done and the loads that follow.
+    fn fence_after_rmw(&self);
+}
+
+/// An algorithm on shared words, in steps of at most one shared access.
+pub trait Steps {
+    /// What it ends with.
+    type Out;
+
+    /// Makes one step; `Some` when it has ended. It must not be stepped again after that.
+    fn step<M: Mem + ?Sized>(&mut self, mem: &M) -> Option<Self::Out>;
+}
+
+/// Runs `steps` to its end.
+#[inline(always)]
+pub fn run<S: Steps, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out {
+    loop {
+        if let Some(out) = steps.step(mem) {
+            return out;
+        }
+    }
+}

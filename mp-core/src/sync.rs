@@ -1,0 +1,82 @@
+//! The only place where atomics come from.
+//!
+//! Everything else in the workspace uses these names, so that `--cfg mp_loom` swaps the whole crate to
+//! [loom](https://docs.rs/loom)'s types, and so that one file shows which primitives are in use.
+//!
+//! Words in the arena are not values of these types: they are reached through [`Mem`](crate::mem::Mem), and
+//! [`HeapMem`] is the implementation of it over a plain `Vec` of these atomics. Loom models and
+//! single-process explorations run on it.
+#![allow(clippy::disallowed_types)]
+
+#[cfg(not(mp_loom))]
+pub use std::sync::atomic::{
+    AtomicBool, AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    AtomicUsize, Ordering, compiler_fence, fence,
+};
+
+#[cfg(mp_loom)]
+pub use loom::sync::atomic::{
+    AtomicBool, AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    AtomicUsize, Ordering, fence,
+};
+#[cfg(mp_loom)]
+pub use std::sync::atomic::compiler_fence;
+
+/// The types for memory that other processes map as well, and for what is private to a process but never modelled:
+/// always the real ones, since loom's can't be mapped.
+pub mod shared {
+    pub use std::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+}
+
+use crate::mem::{Mem, Word};
+
+/// Shared words in a `Vec` of this process: for loom, for explorations, for tests without an arena.
+///
+/// Word `Word::at(8 * i)` is the `i`-th element.
+#[derive(Debug)]
+pub struct HeapMem {
+    words: Vec<AtomicU64>,
+}
+
+impl HeapMem {
+    /// `len` words, all zero.
+    pub fn new(len: usize) -> Self {
+        Self { words: (0..len).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn at(&self, w: Word) -> &AtomicU64 {
+        &self.words[(w.offset() / 8) as usize]
+    }
+}
+
+impl Mem for HeapMem {
+    fn load(&self, w: Word) -> u64 {
+        self.at(w).load(Ordering::Acquire)
+    }
+    fn load_relaxed(&self, w: Word) -> u64 {
+        self.at(w).load(Ordering::Relaxed)
+    }
+    fn store(&self, w: Word, v: u64) {
+        self.at(w).store(v, Ordering::Release);
+    }
+    fn store_relaxed(&self, w: Word, v: u64) {
+        self.at(w).store(v, Ordering::Relaxed);
+    }
+    fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
+        self.at(w).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
+    }
+    fn add(&self, w: Word, v: u64) -> u64 {
+        self.at(w).fetch_add(v, Ordering::AcqRel)
+    }
+    fn or(&self, w: Word, v: u64) -> u64 {
+        self.at(w).fetch_or(v, Ordering::AcqRel)
+    }
+    fn and(&self, w: Word, v: u64) -> u64 {
+        self.at(w).fetch_and(v, Ordering::AcqRel)
+    }
+    fn fence_after_rmw(&self) {
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,61 @@
+//! How much this process may map and how much memory is left. References: `getrlimit(2)`, `proc(5)`,
+//! `Documentation/admin-guide/cgroup-v2.rst` (`memory.max`, `memory.current`).
+
+use rustix::process::{Resource, getrlimit};
+
+/// The present soft limit of a resource; `u64::MAX` if there is none.
+fn soft(r: Resource) -> u64 {
+    getrlimit(r).current.unwrap_or(u64::MAX)
+}
+
+/// Bytes of address space that this process may still map (RLIMIT_AS less what is mapped already).
+pub(crate) fn address_space() -> (u64, &'static str) {
+    let limit = soft(Resource::As);
+    if limit == u64::MAX {
+        return (limit, "no limit");
+    }
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|s| s.split_ascii_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0);
+    (limit.saturating_sub(pages * rustix::param::page_size() as u64), "RLIMIT_AS (ulimit -v)")
+}
+
+/// The largest file this process may make. Beyond it `ftruncate` raises SIGXFSZ, which kills.
+pub(crate) fn file_size() -> (u64, &'static str) {
+    (soft(Resource::Fsize), "RLIMIT_FSIZE (ulimit -f)")
+}
+
+/// Bytes that can still be committed without the kernel having to kill for them, and what says so.
+pub(crate) fn memory_left() -> (u64, String) {
+    let available = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|s| {
+            let line = s.lines().find(|l| l.starts_with("MemAvailable:"))?;
+            line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
+        })
+        .map_or(u64::MAX, |kib| kib * 1024);
+    let cgroup = cgroup_left().unwrap_or((u64::MAX, String::new()));
+    if cgroup.0 < available { cgroup } else { (available, "memory of this machine (MemAvailable)".into()) }
+}
+
+/// The tightest `memory.max` among this process's cgroup and its ancestors (version 2).
+fn cgroup_left() -> Option<(u64, String)> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut path = own.lines().find_map(|l| l.strip_prefix("0::"))?.trim_end_matches('/').to_owned();
+    let mut least: Option<(u64, String)> = None;
+    loop {
+        let dir = format!("/sys/fs/cgroup{path}");
+        let read = |f: &str| std::fs::read_to_string(format!("{dir}/{f}")).ok()?.trim().parse::<u64>().ok();
+        if let (Some(max), Some(now)) = (read("memory.max"), read("memory.current")) {
+            let left = max.saturating_sub(now);
+            if least.as_ref().is_none_or(|l| left < l.0) {
+                least = Some((left, format!("memory.max of cgroup {path}")));
+            }
+        }
+        match path.rfind('/') {
+            Some(i) => path.truncate(i),
+            None => return least,
+        }
+    }
+}

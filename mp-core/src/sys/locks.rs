@@ -1,0 +1,75 @@
+//! # Safety
+//! Byte-range locks on the arena's file, by which the death of a member shows. Unsafe, because `fcntl` takes a
+//! pointer to a `struct flock`; each call passes one that lives on the stack, and a file descriptor that is open.
+//!
+//! Each member holds two locks on bytes of its own: a POSIX lock, which the kernel drops when the process dies even
+//! if a forked child keeps the file open, and an open-file-description lock, which it keeps when some code of
+//! the process opens and closes the same file through `/proc`. One alone would sometimes lie; both free at
+//! once means dead. Reference: `fcntl(2)`, "Advisory record locking", "Open file description locks".
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Far behind the end of any arena: locks need no bytes behind them.
+const FIRST_LOCK: i64 = 1 << 61;
+
+fn range(kind: libc::c_int, at: i64) -> libc::flock {
+    // SAFETY: `struct flock` is plain data, for which zeros are valid.
+    let mut f: libc::flock = unsafe { std::mem::zeroed() };
+    f.l_type = kind as libc::c_short;
+    f.l_whence = libc::SEEK_SET as libc::c_short;
+    f.l_start = at;
+    f.l_len = 1;
+    f
+}
+
+fn fcntl(fd: BorrowedFd<'_>, cmd: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and `lock` is a valid `struct flock` for all lock commands.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), cmd, std::ptr::from_mut(lock)) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn posix_byte(slot: u32) -> i64 {
+    FIRST_LOCK + 2 * i64::from(slot)
+}
+
+fn ofd_byte(slot: u32) -> i64 {
+    posix_byte(slot) + 1
+}
+
+/// Takes both locks of `slot`; `false` if another process holds one of them.
+pub(crate) fn acquire(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
+    let taken = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES));
+    match fcntl(fd, libc::F_OFD_SETLK, &mut range(libc::F_WRLCK, ofd_byte(slot))) {
+        Err(e) if taken(&e) => return Ok(false),
+        other => other?,
+    }
+    match fcntl(fd, libc::F_SETLK, &mut range(libc::F_WRLCK, posix_byte(slot))) {
+        Err(e) if taken(&e) => {
+            fcntl(fd, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, ofd_byte(slot)))?;
+            Ok(false)
+        }
+        other => other.map(|()| true),
+    }
+}
+
+/// Gives both locks of `slot` up.
+pub(crate) fn release(fd: BorrowedFd<'_>, slot: u32) {
+    _ = fcntl(fd, libc::F_SETLK, &mut range(libc::F_UNLCK, posix_byte(slot)));
+    _ = fcntl(fd, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, ofd_byte(slot)));
+}
+
+/// Whether nobody holds any of the two locks of `slot`. Not to be asked of one's own slot.
+pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
+    for byte in [ofd_byte(slot), posix_byte(slot)] {
+        let mut lock = range(libc::F_WRLCK, byte);
+        fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
+        if lock.l_type != libc::F_UNLCK as libc::c_short {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

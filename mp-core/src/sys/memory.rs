@@ -1,0 +1,89 @@
+//! The anonymous file behind an arena: made, sealed, grown, shrunk, re-opened.
+//!
+//! References: `memfd_create(2)`, `fcntl(2)` (file sealing), `fallocate(2)`.
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use memfd::{FileSeal, Memfd};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result, os};
+
+/// A new sparse file of `len` bytes that can neither shrink nor grow.
+pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels call it EINVAL.
+    let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create(name, flags) } else { Err(e) })
+        .map_err(os("memfd_create"))?;
+    rustix::fs::ftruncate(&fd, len).map_err(os("ftruncate of a new arena"))?;
+    let sealed = Memfd::try_from_fd(fd).map_err(|_| Error::NotAnArena("the new file is no memfd".into()))?;
+    sealed
+        .add_seals(&[FileSeal::SealShrink, FileSeal::SealGrow, FileSeal::SealSeal])
+        .map_err(|e| Error::NotAnArena(format!("it can't be sealed: {e}")))?;
+    Ok(sealed.into_file().into())
+}
+
+/// Checks that `fd` is a memfd sealed against shrinking, so that no access to it can be cut off (SIGBUS); its length.
+pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
+    let dup = fd.try_clone_to_owned().map_err(|e| Error::Os { what: "dup of an arena", source: e })?;
+    let m = Memfd::try_from_fd(dup).map_err(|_| Error::NotAnArena("the file descriptor is no memfd".into()))?;
+    let seals = m.seals().map_err(|e| Error::NotAnArena(format!("its seals can't be read: {e}")))?;
+    if !seals.contains(&FileSeal::SealShrink) {
+        return Err(Error::NotAnArena("the memfd is not sealed against shrinking".into()));
+    }
+    m.as_file().metadata().map(|s| s.size()).map_err(|e| Error::Os { what: "fstat of an arena", source: e })
+}
+
+/// Opens the same file again: an open file description of one's own, which open-file-description locks need.
+pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(os("re-opening the arena through /proc/self/fd (is /proc mounted?)"))
+}
+
+/// Makes sure that `len` bytes at `offset` have pages behind them.
+pub(crate) fn commit(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    loop {
+        match rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset, len) {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+/// Gives the pages of `len` bytes at `offset` back; they read as zero from now on.
+pub(crate) fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
+}
+
+/// How many bytes of the file have pages behind them.
+pub(crate) fn committed(fd: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512)
+}
+
+/// A number that nobody can guess, from the kernel; not for keys.
+pub(crate) fn random_u64() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // RandomState is seeded by getrandom(2) once a process, and differs for each instance.
+    let mut h = std::hash::RandomState::new().build_hasher();
+    h.write_u32(std::process::id());
+    h.finish()
+}
+
+/// The boot id, folded to 64 bits: an arena that outlived a reboot is recognised.
+pub(crate) fn boot_id() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    crate::fnv1a(text.trim().as_bytes())
+}
+
+/// Start time of the calling process in clock ticks since boot (field 22 of `/proc/self/stat`); 0 if unknown.
+pub(crate) fn start_time() -> u64 {
+    let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return 0 };
+    // The command name may contain spaces and parentheses: count from the last one.
+    let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
+    rest.split_ascii_whitespace().nth(19).and_then(|t| t.parse().ok()).unwrap_or(0)
+}
+

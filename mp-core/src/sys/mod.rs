@@ -1,0 +1,15 @@
+//! The only system calls of this crate.
+//!
+//! Thin, typed wrappers; every number that goes in was checked by the caller, every error comes out with what
+//! was being done. Unsafe code of the crate lives here, in [`Mapping`] and [`locks`], and in the few files
+//! that hand out typed views of the mapping.
+
+pub(crate) mod futex;
+pub(crate) mod identity;
+pub(crate) mod limits;
+pub(crate) mod locks;
+mod mapping;
+pub(crate) mod private;
+pub(crate) mod memory;
+
+pub(crate) use mapping::Mapping;

@@ -1,0 +1,21 @@
+//! # Safety
+//! A large table of words that is private to this process and takes memory only where it is used. Unsafe,
+//! because it is mapped; sound, because it is never unmapped, and holds only aligned atomics, for which the
+//! zeros that the kernel gives are valid.
+#![allow(unsafe_code)]
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Result, os};
+use crate::sync::shared::AtomicU64;
+
+/// `len` words, zero at first.
+pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
+    let bytes = len * size_of::<AtomicU64>();
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) }
+        .map_err(os("mmap of the table of handles (see RLIMIT_AS)"))?;
+    // SAFETY: page aligned, zeroed, `bytes` long, never unmapped, reached only as atomics.
+    Ok(unsafe { std::slice::from_raw_parts(at.cast(), len) })
+}

@@ -1,0 +1,80 @@
+//! Closing a ring.
+
+use mp_core::mem::{Mem, Steps};
+
+use super::RingAt;
+use super::slot::{Lag, Slot, SlotState, Ticket};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Tail,
+    Look,
+    Help,
+    Mark,
+}
+
+/// Closes a ring by marking its next slot: every message published before the mark stays to be taken, and none is
+/// published after it. (A flag beside the ring can't do that: a producer that has read the flag before it was set
+/// publishes after the consumers have left.)
+///
+/// A full ring has no next slot; then its oldest slot, which is the one the next message would go to, is marked as
+/// the last of its lap.
+///
+/// Ends with whether this call closed it (`false`: it was closed already).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Close {
+    ring: RingAt,
+    ticket: Ticket,
+    slot: Slot,
+    pc: Pc,
+}
+
+impl Close {
+    /// To close `ring`.
+    pub fn new(ring: RingAt) -> Self {
+        Self {
+            ring,
+            ticket: Ticket { lap: 0, index: 0 },
+            slot: Slot { lap: 0, state: SlotState::Empty },
+            pc: Pc::Tail,
+        }
+    }
+}
+
+impl Steps for Close {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let slot_at = self.ring.slot(self.ticket.index);
+        match self.pc {
+            Pc::Tail => {
+                self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                self.pc = Pc::Look;
+            }
+            Pc::Look => {
+                self.slot = Slot::unpack(m.load(slot_at));
+                match (self.ticket.lag(self.slot), self.slot.state) {
+                    (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => return Some(false),
+                    (Lag::At, SlotState::Empty) | (Lag::Behind, _) => self.pc = Pc::Mark,
+                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                }
+            }
+            Pc::Help => {
+                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                self.pc = Pc::Tail;
+            }
+            Pc::Mark => {
+                let state = match self.slot.state {
+                    SlotState::Full(e) => SlotState::Last(e),
+                    _ => SlotState::Closed,
+                };
+                let marked = Slot { lap: self.slot.lap, state };
+                match m.cas(slot_at, self.slot.pack(), marked.pack()) {
+                    Ok(()) => return Some(true),
+                    Err(_) => self.pc = Pc::Tail,
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,133 @@
+//! Taking an envelope out of a ring.
+
+use mp_core::mem::{Column, Mem, Steps, Word};
+use mp_core::words::{EnvelopeId, Holder, Member, Owner};
+
+use super::RingAt;
+use super::slot::{Lag, Slot, SlotState, Ticket};
+
+/// How a get ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Got {
+    /// The envelope is the caller's now, with this owner word.
+    Envelope(EnvelopeId, Owner),
+    /// Nothing is queued.
+    Empty,
+    /// Nothing is queued, and nothing will be.
+    Closed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Head,
+    Look,
+    Help,
+    Intend,
+    Take,
+    Lost,
+    Advance,
+    Owner,
+    Claim,
+    Clear,
+}
+
+/// Takes the oldest envelope out of a ring, if there is one; it never waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Get {
+    ring: RingAt,
+    intent: Word,
+    owners: Column,
+    me: Member,
+    ticket: Ticket,
+    slot: Slot,
+    owner: Owner,
+    pc: Pc,
+}
+
+impl Get {
+    /// To take for `me`. `intent` is the intent word of the calling thread's lane.
+    pub fn new(ring: RingAt, intent: Word, owners: Column, me: Member) -> Self {
+        Self {
+            ring,
+            intent,
+            owners,
+            me,
+            ticket: Ticket { lap: 0, index: 0 },
+            slot: Slot { lap: 0, state: SlotState::Empty },
+            owner: Owner { holder: Holder::Free, seq: 0 },
+            pc: Pc::Head,
+        }
+    }
+
+    #[inline]
+    fn envelope(&self) -> EnvelopeId {
+        self.slot.envelope().unwrap_or(0)
+    }
+}
+
+impl Steps for Get {
+    type Out = Got;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Got> {
+        let slot_at = self.ring.slot(self.ticket.index);
+        match self.pc {
+            Pc::Head => {
+                self.ticket = Ticket::unpack(m.load(self.ring.head));
+                self.pc = Pc::Look;
+            }
+            Pc::Look => {
+                self.slot = Slot::unpack(m.load(slot_at));
+                match (self.ticket.lag(self.slot), self.slot.state) {
+                    (Lag::At, SlotState::Full(_) | SlotState::Last(_)) => self.pc = Pc::Intend,
+                    (Lag::At, SlotState::Closed) => return Some(Got::Closed),
+                    // A slot behind the head would mean that the head had passed it: it never does.
+                    (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(Got::Empty),
+                    (Lag::Ahead, _) => self.pc = Pc::Help,
+                }
+            }
+            Pc::Help => {
+                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                self.pc = Pc::Head;
+            }
+            Pc::Intend => {
+                m.store(self.intent, self.envelope() as u64 + 1);
+                self.pc = Pc::Take;
+            }
+            Pc::Take => {
+                let state = match self.slot.state {
+                    SlotState::Last(_) => SlotState::Closed,
+                    _ => SlotState::Empty,
+                };
+                let after = Slot { lap: self.ticket.next_lap(), state };
+                self.pc = match m.cas(slot_at, self.slot.pack(), after.pack()) {
+                    Ok(()) => Pc::Advance,
+                    Err(_) => Pc::Lost,
+                };
+            }
+            Pc::Lost => {
+                m.store(self.intent, 0);
+                self.pc = Pc::Head;
+            }
+            Pc::Advance => {
+                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                self.pc = Pc::Owner;
+            }
+            Pc::Owner => {
+                self.owner = Owner::unpack(m.load(self.owners.of(self.envelope())));
+                self.pc = Pc::Claim;
+            }
+            Pc::Claim => {
+                debug_assert_eq!(self.owner.holder, Holder::Queued, "taken from a ring, yet not queued");
+                self.owner = self.owner.then(Holder::Member(self.me));
+                m.store(self.owners.of(self.envelope()), self.owner.pack());
+                self.pc = Pc::Clear;
+            }
+            Pc::Clear => {
+                m.store(self.intent, 0);
+                return Some(Got::Envelope(self.envelope(), self.owner));
+            }
+        }
+        None
+    }
+}

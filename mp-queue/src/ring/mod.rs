@@ -1,0 +1,73 @@
+//! The envelope ring: the algorithm behind every queue, as steps of one shared access each.
+//!
+//! A ring is an array of slot words. A slot says for which lap it waits and what it holds:
+//!
+//! | slot word | meaning | changed by |
+//! |---|---|---|
+//! | `(lap, EMPTY)` | waits for the message of this lap | a producer → `(lap, FULL, e)`, or a closer → `(lap, CLOSED)` |
+//! | `(lap, FULL, e)` | envelope `e`, published by **one** compare-and-swap | a consumer → `(lap+1, EMPTY)`, or a closer of a full ring → `(lap, LAST, e)` |
+//! | `(lap, LAST, e)` | as FULL, and nothing comes after it | a consumer → `(lap+1, CLOSED)` |
+//! | `(lap, CLOSED)` | the end; helpers never pass it | nobody |
+//!
+//! `head` and `tail` are hints that anybody may help forward, never further than the slots allow. So nobody ever
+//! waits for another process to finish a half-done operation: there is none.
+//!
+//! An envelope's owner word goes `MEMBER(p) → QUEUED → MEMBER(c)`. Between the slot's change and the owner's
+//! change the two disagree, and a kill there would leave the owner in doubt. Therefore each thread that changes
+//! either first writes the envelope into its **intent** word and clears it when done. A dead member's intent
+//! names the only envelope whose owner may be in doubt; [`Settle`] decides it.
+//!
+//! What a kill leaves, at each point:
+//!
+//! | killed in | after | the sweep finds | and does |
+//! |---|---|---|---|
+//! | put | intent written | owner `MEMBER(dead)` | frees the envelope: the message was never sent |
+//! | put | owner `QUEUED`, slot not yet | no slot holds it, nobody live intends it | takes it over, frees it |
+//! | put | slot `FULL` | the slot holds it | leaves it: the message was sent |
+//! | get | intent written, slot not yet | the slot holds it | leaves it: not taken |
+//! | get | slot `EMPTY`, owner still `QUEUED` | no slot holds it, nobody live intends it | takes it over, frees it: the one lost message |
+//! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
+//!
+//! Laps have 38 bits and compare modulo 2^38. A process that slept through an exact multiple of 2^38 laps and
+//! then compares-and-swaps succeeds on a slot that is in precisely the state it believes in, which is correct.
+
+mod close;
+mod get;
+mod put;
+mod settle;
+mod slot;
+
+pub use close::Close;
+pub use get::{Get, Got};
+pub use put::{Put, PutEnd};
+pub use settle::{Settle, Settled};
+pub use slot::{Slot, SlotState, Ticket};
+
+use mp_core::mem::Word;
+use mp_core::words::BlockId;
+
+/// Where a ring's words are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RingAt {
+    /// The block that contains them.
+    pub block: BlockId,
+    /// How many slots; at most [`RingAt::MAX_SLOTS`].
+    pub slots: u32,
+    /// Hint: the next ticket to take.
+    pub head: Word,
+    /// Hint: the next ticket to give.
+    pub tail: Word,
+    /// The first slot word; the others follow.
+    pub first: Word,
+}
+
+impl RingAt {
+    /// The most slots a ring may have: a ticket packs the index into 24 bits.
+    pub const MAX_SLOTS: u32 = 1 << 24;
+
+    /// Where slot `i` is.
+    #[inline]
+    pub const fn slot(&self, i: u32) -> Word {
+        self.first.plus(i as u64)
+    }
+}

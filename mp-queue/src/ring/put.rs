@@ -1,0 +1,136 @@
+//! Putting an envelope into a ring.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
+
+use super::slot::{Lag, Slot, SlotState, Ticket};
+use super::RingAt;
+
+/// How a put ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PutEnd {
+    /// Published under this ticket; the envelope is no longer the caller's.
+    Done(Ticket),
+    /// No slot was free; the envelope is still the caller's, its owner word is given back.
+    Full(Owner),
+    /// The ring is closed; the envelope is still the caller's, its owner word is given back.
+    Closed(Owner),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Intend,
+    Tail,
+    Look,
+    Help,
+    Place,
+    Queue,
+    Publish,
+    Retreat,
+    Advance,
+    Clear,
+}
+
+/// Puts an envelope owned by the caller into a ring, once; it never waits.
+///
+/// It writes the lane's intent, the envelope's place and owner, one slot, and helps the tail.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Put {
+    ring: RingAt,
+    intent: Word,
+    owner_at: Word,
+    place_at: Word,
+    envelope: EnvelopeId,
+    me: Member,
+    owner: Owner,
+    ticket: Ticket,
+    end: Option<PutEnd>,
+    pc: Pc,
+}
+
+impl Put {
+    /// To put `envelope`, whose owner word (at `owner_at`, with its place at `place_at`) is `owner` and says that
+    /// it is `me`'s. `intent` is the intent word of the calling thread's lane.
+    pub fn new(
+        ring: RingAt,
+        intent: Word,
+        (envelope, owner_at, place_at): (EnvelopeId, Word, Word),
+        me: Member,
+        owner: Owner,
+    ) -> Self {
+        let ticket = Ticket { lap: 0, index: 0 };
+        Self { ring, intent, owner_at, place_at, envelope, me, owner, ticket, end: None, pc: Pc::Intend }
+    }
+
+    fn end(&mut self, end: PutEnd) -> Option<PutEnd> {
+        self.end = Some(end);
+        self.pc = Pc::Clear;
+        None
+    }
+}
+
+impl Steps for Put {
+    type Out = PutEnd;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutEnd> {
+        let slot_at = self.ring.slot(self.ticket.index);
+        match self.pc {
+            Pc::Intend => {
+                m.store(self.intent, self.envelope as u64 + 1);
+                self.pc = Pc::Tail;
+            }
+            Pc::Tail => {
+                self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                self.pc = Pc::Look;
+            }
+            Pc::Look => {
+                let slot = Slot::unpack(m.load(slot_at));
+                match (self.ticket.lag(slot), slot.state) {
+                    (Lag::At, SlotState::Empty) => self.pc = Pc::Place,
+                    (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
+                        return self.end(PutEnd::Closed(self.owner));
+                    }
+                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                    (Lag::Behind, _) => return self.end(PutEnd::Full(self.owner)),
+                }
+            }
+            Pc::Help => {
+                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                self.pc = Pc::Tail;
+            }
+            Pc::Place => {
+                let place = Place { ring: self.ring.block, slot: self.ticket.index };
+                m.store_relaxed(self.place_at, place.pack());
+                self.pc = Pc::Queue;
+            }
+            Pc::Queue => {
+                self.owner = self.owner.then(Holder::Queued);
+                m.store(self.owner_at, self.owner.pack());
+                self.pc = Pc::Publish;
+            }
+            Pc::Publish => {
+                let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty };
+                let full = Slot { lap: self.ticket.lap, state: SlotState::Full(self.envelope) };
+                self.pc = match m.cas(slot_at, empty.pack(), full.pack()) {
+                    Ok(()) => Pc::Advance,
+                    Err(_) => Pc::Retreat,
+                };
+            }
+            Pc::Retreat => {
+                self.owner = self.owner.then(Holder::Member(self.me));
+                m.store(self.owner_at, self.owner.pack());
+                self.pc = Pc::Tail;
+            }
+            Pc::Advance => {
+                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                return self.end(PutEnd::Done(self.ticket));
+            }
+            Pc::Clear => {
+                m.store(self.intent, 0);
+                return self.end;
+            }
+        }
+        None
+    }
+}

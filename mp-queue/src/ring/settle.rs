@@ -1,0 +1,144 @@
+//! Deciding who owns the one envelope that a dead member's thread was in the middle of.
+
+use mp_core::mem::{Column, Mem, Steps, Word};
+use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
+
+use super::slot::Slot;
+
+/// How it ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Settled {
+    /// The intent named nothing in doubt, and is cleared.
+    Clear,
+    /// The envelope belongs to the sweeper now, which must release it; the dead intent is cleared.
+    TakenOver(EnvelopeId),
+    /// A live thread is in the middle of this envelope: come back later. The dead intent stays.
+    Later,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Intent,
+    Owner,
+    Place,
+    Again,
+    Look,
+    Ask(usize),
+    Announce,
+    Take,
+    Forget,
+    Done,
+}
+
+/// Settles the intent of one lane of a dead member. Any number of sweepers may do it at once, and die in it.
+///
+/// If the envelope is `QUEUED` and its slot doesn't hold it, then either a live thread took it out and is about to
+/// become its owner (that thread still intends it: come back later), or its taker is dead and nobody will: it is
+/// taken over. A thread that starts to intend it after we saw the slot can't succeed in taking it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settle<F> {
+    dead: Word,
+    mine: Word,
+    others: Vec<Word>,
+    owners: Column,
+    places: Column,
+    slot_at: F,
+    me: Member,
+    envelope: EnvelopeId,
+    owner: Owner,
+    place: Place,
+    out: Settled,
+    pc: Pc,
+}
+
+impl<F: Fn(BlockId, u32) -> Option<Word>> Settle<F> {
+    /// To settle the intent word `dead` for `me`, whose own intent word is `mine`. `others` are the intent words
+    /// of all threads of members that are not known to be dead. `slot_at` finds a slot word of a ring.
+    pub fn new(
+        dead: Word,
+        mine: Word,
+        others: Vec<Word>,
+        (owners, places): (Column, Column),
+        slot_at: F,
+        me: Member,
+    ) -> Self {
+        Self {
+            dead,
+            mine,
+            others,
+            owners,
+            places,
+            slot_at,
+            me,
+            envelope: 0,
+            owner: Owner { holder: Holder::Free, seq: 0 },
+            place: Place { ring: 0, slot: 0 },
+            out: Settled::Clear,
+            pc: Pc::Intent,
+        }
+    }
+}
+
+impl<F: Fn(BlockId, u32) -> Option<Word>> Steps for Settle<F> {
+    type Out = Settled;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Settled> {
+        match self.pc {
+            Pc::Intent => match m.load(self.dead) {
+                0 => return Some(Settled::Clear),
+                e => {
+                    self.envelope = (e - 1) as EnvelopeId;
+                    self.pc = Pc::Owner;
+                }
+            },
+            Pc::Owner => {
+                self.owner = Owner::unpack(m.load(self.owners.of(self.envelope)));
+                self.pc = match self.owner.holder {
+                    Holder::Queued => Pc::Place,
+                    Holder::Free | Holder::Member(_) => Pc::Forget,
+                };
+            }
+            Pc::Place => {
+                self.place = Place::unpack(m.load(self.places.of(self.envelope)));
+                self.pc = Pc::Again;
+            }
+            // The place belongs to this owner word only if the word did not change meanwhile.
+            Pc::Again => {
+                let again = m.load(self.owners.of(self.envelope));
+                self.pc = if again == self.owner.pack() { Pc::Look } else { Pc::Owner };
+            }
+            Pc::Look => match (self.slot_at)(self.place.ring, self.place.slot) {
+                Some(at) if Slot::unpack(m.load(at)).envelope() == Some(self.envelope) => {
+                    self.pc = Pc::Forget;
+                }
+                Some(_) | None => self.pc = Pc::Ask(0),
+            },
+            Pc::Ask(i) => match self.others.get(i) {
+                Some(&other) if m.load(other) == self.envelope as u64 + 1 => return Some(Settled::Later),
+                Some(_) => self.pc = Pc::Ask(i + 1),
+                None => self.pc = Pc::Announce,
+            },
+            // Our own write-ahead: if we die now, our sweeper finds the envelope through our intent.
+            Pc::Announce => {
+                m.store(self.mine, self.envelope as u64 + 1);
+                self.pc = Pc::Take;
+            }
+            Pc::Take => {
+                let taken = self.owner.then(Holder::Member(self.me));
+                if m.cas(self.owners.of(self.envelope), self.owner.pack(), taken.pack()).is_ok() {
+                    self.out = Settled::TakenOver(self.envelope);
+                }
+                self.pc = Pc::Forget;
+            }
+            Pc::Forget => {
+                m.store(self.dead, 0);
+                self.pc = Pc::Done;
+            }
+            Pc::Done => {
+                m.store(self.mine, 0);
+                return Some(self.out);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,153 @@
+//! The slot word and the ticket.
+
+use mp_core::words::EnvelopeId;
+
+const LAP_BITS: u32 = 38;
+const LAP_MASK: u64 = (1 << LAP_BITS) - 1;
+
+/// What a slot holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SlotState {
+    /// Nothing yet.
+    Empty,
+    /// An envelope.
+    Full(EnvelopeId),
+    /// Nothing, for ever.
+    Closed,
+    /// An envelope, the last one: closed behind it.
+    Last(EnvelopeId),
+}
+
+/// A slot word: `envelope 24 | state 2 | lap 38`, low bits first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Slot {
+    /// Which lap it is in.
+    pub lap: u64,
+    /// What it holds.
+    pub state: SlotState,
+}
+
+impl Slot {
+    /// As a word.
+    #[inline]
+    pub const fn pack(self) -> u64 {
+        let low = match self.state {
+            SlotState::Empty => 0,
+            SlotState::Full(e) => 1 << 24 | e as u64,
+            SlotState::Closed => 2 << 24,
+            SlotState::Last(e) => 3 << 24 | e as u64,
+        };
+        self.lap << 26 | low
+    }
+
+    /// From a word.
+    #[inline]
+    pub const fn unpack(w: u64) -> Self {
+        let e = (w & 0xff_ffff) as u32;
+        let state = match (w >> 24) & 3 {
+            0 => SlotState::Empty,
+            1 => SlotState::Full(e),
+            2 => SlotState::Closed,
+            _ => SlotState::Last(e),
+        };
+        Self { lap: w >> 26, state }
+    }
+
+    /// The envelope in it.
+    #[inline]
+    pub const fn envelope(self) -> Option<EnvelopeId> {
+        match self.state {
+            SlotState::Full(e) | SlotState::Last(e) => Some(e),
+            SlotState::Empty | SlotState::Closed => None,
+        }
+    }
+}
+
+/// A place in the order of messages: the `index`-th slot in lap `lap`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket {
+    /// Which lap, modulo 2^38.
+    pub lap: u64,
+    /// Which slot.
+    pub index: u32,
+}
+
+/// Whether a slot is behind, at or ahead of a ticket's lap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lag {
+    Behind,
+    At,
+    Ahead,
+}
+
+impl Ticket {
+    /// As a word.
+    #[inline]
+    pub const fn pack(self) -> u64 {
+        self.lap << 24 | self.index as u64
+    }
+
+    /// From a word.
+    #[inline]
+    pub const fn unpack(w: u64) -> Self {
+        Self { lap: (w >> 24) & LAP_MASK, index: (w & 0xff_ffff) as u32 }
+    }
+
+    /// The one after it in a ring of `slots`.
+    #[inline]
+    pub const fn next(self, slots: u32) -> Self {
+        if self.index + 1 < slots {
+            Self { lap: self.lap, index: self.index + 1 }
+        } else {
+            Self { lap: (self.lap + 1) & LAP_MASK, index: 0 }
+        }
+    }
+
+    /// How many tickets `self` is ahead of `earlier`, in a ring of `slots`.
+    pub const fn since(self, earlier: Self, slots: u32) -> u64 {
+        let laps = self.lap.wrapping_sub(earlier.lap) & LAP_MASK;
+        (laps * slots as u64).wrapping_add(self.index as u64).wrapping_sub(earlier.index as u64)
+    }
+
+    /// How the slot stands to this ticket. Laps compare modulo 2^38.
+    #[inline]
+    pub(super) const fn lag(self, slot: Slot) -> Lag {
+        let d = slot.lap.wrapping_sub(self.lap) & LAP_MASK;
+        if d == 0 {
+            Lag::At
+        } else if d < 1 << (LAP_BITS - 1) {
+            Lag::Ahead
+        } else {
+            Lag::Behind
+        }
+    }
+
+    /// This slot, one lap later.
+    #[inline]
+    pub(super) const fn next_lap(self) -> u64 {
+        (self.lap + 1) & LAP_MASK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_fields_and_laps_wrap() {
+        for state in
+            [SlotState::Empty, SlotState::Full(0xff_ffff), SlotState::Closed, SlotState::Last(5)]
+        {
+            let s = Slot { lap: LAP_MASK, state };
+            assert_eq!(Slot::unpack(s.pack()), s);
+        }
+        let last = Ticket { lap: LAP_MASK, index: 2 };
+        assert_eq!(Ticket::unpack(last.pack()), last);
+        assert_eq!(last.next(3), Ticket { lap: 0, index: 0 });
+        assert_eq!(last.next(3).since(last, 3), 1);
+        let slot = |lap| Slot { lap, state: SlotState::Empty };
+        assert_eq!(last.lag(slot(0)), Lag::Ahead);
+        assert_eq!(last.next(3).lag(slot(LAP_MASK)), Lag::Behind);
+        assert_eq!(last.lag(slot(LAP_MASK)), Lag::At);
+    }
+}
