@@ -69,6 +69,8 @@ fn summary(lines: &[Line]) -> String {
             Outcome::Failed(reason) => ("FAILED", reason.as_str()),
             Outcome::Skipped(reason) => ("SKIPPED", reason.as_str()),
         };
+        // A reason of many lines was shown whole when it came up.
+        let reason = reason.lines().next().unwrap_or_default();
         let seconds = format!("{:.1}", line.took.as_secs_f64());
         vec![line.name.to_owned(), result.to_owned(), seconds, tests(line.tally), reason.to_owned()]
     }));

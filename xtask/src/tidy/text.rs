@@ -3,7 +3,7 @@
 use super::mask::{has_word, is_word};
 use super::{File, Finding, Tree};
 
-/// From here on a file is worth splitting, and from there on it must be split.
+/// The lines beyond which a file is worth splitting, and beyond which it must be split.
 const LONG: usize = 400;
 const TOO_LONG: usize = 600;
 
@@ -48,7 +48,7 @@ fn folders(file: &File, findings: &mut Vec<Finding>) {
 fn size(file: &File, findings: &mut Vec<Finding>) {
     let lines = file.text.lines().count();
     if lines > LONG {
-        let message = format!("{lines} lines: split it (from {TOO_LONG} on this is an error)");
+        let message = format!("{lines} lines: split it (more than {TOO_LONG} is an error)");
         let warning = lines <= TOO_LONG;
         findings.push(Finding { warning, ..Finding::new(&file.path, lines, message) });
     }
