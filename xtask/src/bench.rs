@@ -60,7 +60,7 @@ fn page(figures: &Figures) -> String {
         for name in &peers {
             cells.push(row.peers.iter().find(|(peer, _)| peer == name).map_or_else(
                 || "-".to_owned(),
-                |(_, value)| format!("{} ({})", figures::human(*value, &row.unit), advantage(row, *value)),
+                |(_, value)| format!("{}{}", figures::human(*value, &row.unit), advantage(row, *value)),
             ));
         }
         rows.push(cells);
@@ -72,8 +72,9 @@ fn page(figures: &Figures) -> String {
     text
 }
 
+/// The spread is (p90 − p10) / median: half of it lies on each side.
 fn spread(row: &Row) -> String {
-    row.spread.map_or_else(|| "-".to_owned(), |spread| format!("±{}", figures::human(spread, &row.unit)))
+    row.spread.map_or_else(|| "-".to_owned(), |spread| format!("±{:.0}%", spread * 50.0))
 }
 
 fn ratio(ours: Option<f64>, other: Option<f64>) -> String {
@@ -83,10 +84,13 @@ fn ratio(ours: Option<f64>, other: Option<f64>) -> String {
     }
 }
 
-/// How many times better ours is than a peer's.
+/// How many times better ours is than a peer's, in brackets; nothing without a figure of ours.
 fn advantage(row: &Row, peer: f64) -> String {
     let (over, under) = if row.lower_is_better { (Some(peer), row.ours) } else { (row.ours, Some(peer)) };
-    format!("{}×", ratio(over, under))
+    match ratio(over, under).as_str() {
+        "-" => String::new(),
+        times => format!(" ({times}×)"),
+    }
 }
 
 #[cfg(test)]
@@ -97,7 +101,7 @@ mod tests {
     fn the_page_lines_up() {
         let figures = Figures::read(
             r#"{"machine": {"cores": 2, "cpu": "x"}, "rows": [
-                {"id": "rtt", "unit": "ns", "better": "lower", "ours": 1000, "spread": 20, "limit": 500,
+                {"id": "rtt", "unit": "ns", "better": "lower", "ours": 1000, "spread": 0.08, "limit": 500,
                  "peers": {"other": 15000}},
                 {"id": "rate", "unit": "1/s", "better": "higher", "ours": 3e6, "spread": null, "limit": null,
                  "peers": {}}]}"#,
@@ -106,9 +110,9 @@ mod tests {
 cores: 2
 cpu: x
 
-id    better      ours    spread   limit  ours/limit             other
-rtt   lower    1.00 µs  ±20.0 ns  500 ns        2.00  15.0 µs (15.00×)
-rate  higher  3.00 M/s         -       -           -                 -
+id    better      ours  spread   limit  ours/limit             other
+rtt   lower    1.00 µs     ±4%  500 ns        2.00  15.0 µs (15.00×)
+rate  higher  3.00 M/s       -       -           -                 -
 \nIn brackets: how many times better ours is.\n";
         assert_eq!(page(&figures.unwrap()), expected);
     }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -93,13 +93,21 @@ impl Session {
             .spawn()
             .map_err(|e| format!("could not start: {e}"))?;
         let output = child.stdout.take().ok_or("its output is missing")?;
+        let seen = Arc::new(Mutex::new(Seen::default()));
         let (report, drained) = mpsc::channel();
-        thread::spawn(move || report.send(copy(BufReader::new(output))));
+        let copied = Arc::clone(&seen);
+        thread::spawn(move || {
+            copy(BufReader::new(output), &copied);
+            report.send(())
+        });
         let status = child.wait().map_err(|e| format!("could not wait: {e}"))?;
-        let (tally, last_line) = drained
-            .recv_timeout(DRAIN)
-            .map_err(|_| "it ended, but a process that it left behind still holds its output".to_owned())?;
+        let drained = drained.recv_timeout(DRAIN);
+        let Seen { counter, last_line } = std::mem::take(&mut *seen.lock().map_err(|e| e.to_string())?);
+        let tally = counter.finish();
         self.tally.add(tally);
+        if drained.is_err() {
+            return Err("it ended, but a process that it left behind still holds its output".to_owned());
+        }
         if !status.success() && status.code().is_none() {
             return Err(format!("{status}"));
         }
@@ -107,20 +115,29 @@ impl Session {
     }
 }
 
-/// Copies lines to stdout; returns the tests counted in them, and the last line that is not blank.
-fn copy(mut output: impl BufRead) -> (Tally, String) {
-    let (mut counter, mut last, mut line) = (Counter::default(), String::new(), Vec::new());
+/// What a command printed, as far as it matters here.
+#[derive(Default)]
+struct Seen {
+    counter: Counter,
+    /// The last line that is not blank.
+    last_line: String,
+}
+
+/// Copies lines to stdout, and keeps what matters in them.
+fn copy(mut output: impl BufRead, seen: &Mutex<Seen>) {
+    let mut line = Vec::new();
     while output.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         let text = String::from_utf8_lossy(&line);
         print!("{text}");
         let _ = std::io::stdout().flush();
-        counter.line(&text);
-        if !text.trim().is_empty() {
-            last = text.trim_end().to_owned();
+        if let Ok(mut seen) = seen.lock() {
+            seen.counter.line(&text);
+            if !text.trim().is_empty() {
+                seen.last_line = text.trim_end().to_owned();
+            }
         }
         line.clear();
     }
-    (counter.finish(), last)
 }
 
 /// The command as one would type it.

@@ -16,6 +16,7 @@ pub(crate) struct Row {
     pub(crate) unit: String,
     pub(crate) lower_is_better: bool,
     pub(crate) ours: Option<f64>,
+    /// (p90 − p10) / median.
     pub(crate) spread: Option<f64>,
     pub(crate) limit: Option<f64>,
     pub(crate) peers: Vec<(String, f64)>,
