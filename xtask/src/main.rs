@@ -1,2 +1,68 @@
-//! Checks and benchmarks of mp.
-fn main() {}
+//! Checks and benchmarks of mp. `cargo xtask help` lists the tasks.
+
+mod args;
+mod bench;
+mod ci;
+mod layers;
+mod libtest;
+mod report;
+mod session;
+mod steps;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use args::Args;
+
+const HELP: &str = "\
+cargo xtask <task> [options]
+
+  ci       every step below, in this order, and a summary
+             --only a,b   these steps alone      --skip a,b   all but these
+             --strict     a step that can't run here fails
+  bench    our figures beside the physical limits
+             --peers      beside ipc-channel and iceoryx2 as well
+             --only a,b   these rows alone       --quick      short runs
+             --json FILE  keep the figures
+  help     this page
+
+Steps of ci, each a task of its own (with --strict, if wanted):
+";
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1).collect()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether the task succeeded; an error is one of usage or of the surroundings.
+fn run(mut words: Vec<String>) -> Result<bool, String> {
+    let task = if words.is_empty() { "help".to_owned() } else { words.remove(0) };
+    std::env::set_current_dir(repository()?).map_err(|e| format!("can't enter the repository: {e}"))?;
+    let mut args = Args::new(words);
+    match task.as_str() {
+        "ci" => ci::run(&mut args),
+        "bench" => bench::run(&mut args),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            steps::ALL.iter().for_each(|step| println!("  {:<9}{}", step.name, step.what));
+            Ok(true)
+        }
+        name => match steps::ALL.iter().find(|step| step.name == name) {
+            Some(step) => ci::run_one(step, &mut args),
+            None => Err(format!("no task `{name}`; `cargo xtask help` lists them")),
+        },
+    }
+}
+
+/// The workspace's root folder: the parent of this crate's.
+fn repository() -> Result<PathBuf, String> {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("start it as `cargo xtask`")?;
+    Path::new(&here).parent().map(Path::to_path_buf).ok_or_else(|| "xtask has no parent folder".to_owned())
+}

@@ -1,0 +1,73 @@
+//! Command-line options, taken one by one; what is left at the end is an error.
+
+/// The words after the task's name.
+pub(crate) struct Args(Vec<String>);
+
+impl Args {
+    pub(crate) fn new(words: Vec<String>) -> Self {
+        Self(words)
+    }
+
+    /// Takes `--name`; says whether it was there.
+    pub(crate) fn flag(&mut self, name: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|word| word != name);
+        self.0.len() < before
+    }
+
+    /// Takes `--name VALUE` or `--name=VALUE`.
+    pub(crate) fn value(&mut self, name: &str) -> Result<Option<String>, String> {
+        let Some(at) = self.0.iter().position(|w| w == name || w.starts_with(&format!("{name}="))) else {
+            return Ok(None);
+        };
+        let word = self.0.remove(at);
+        if let Some((_, value)) = word.split_once('=') {
+            return Ok(Some(value.to_owned()));
+        }
+        if at == self.0.len() || self.0[at].starts_with("--") {
+            return Err(format!("{name} needs a value"));
+        }
+        Ok(Some(self.0.remove(at)))
+    }
+
+    /// Takes `--name a,b`; empty if it was not there.
+    pub(crate) fn list(&mut self, name: &str) -> Result<Vec<String>, String> {
+        let value = self.value(name)?.unwrap_or_default();
+        Ok(value.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// An error if a word is left that nobody took.
+    pub(crate) fn finish(&self) -> Result<(), String> {
+        match self.0.first() {
+            None => Ok(()),
+            Some(word) => Err(format!("don't know `{word}` here; `cargo xtask help` lists the options")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Args {
+        Args::new(line.split_whitespace().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn takes_flags_values_and_lists() {
+        let mut args = args("--strict --only a,b --json=out.json");
+        assert!(args.flag("--strict"));
+        assert!(!args.flag("--strict"));
+        assert_eq!(args.list("--only").unwrap(), ["a", "b"]);
+        assert_eq!(args.list("--skip").unwrap(), [""; 0]);
+        assert_eq!(args.value("--json").unwrap().as_deref(), Some("out.json"));
+        assert!(args.finish().is_ok());
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        assert!(args("--only").value("--only").is_err());
+        assert!(args("--only --strict").value("--only").is_err());
+        assert!(args("--onyl a").finish().is_err());
+    }
+}

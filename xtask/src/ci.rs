@@ -1,0 +1,106 @@
+//! `cargo xtask ci`: the steps in order, and a summary of how they went.
+
+use std::time::{Duration, Instant};
+
+use crate::args::Args;
+use crate::libtest::Tally;
+use crate::report;
+use crate::session::{Outcome, Session};
+use crate::steps::{self, Step};
+
+struct Line {
+    name: &'static str,
+    outcome: Outcome,
+    took: Duration,
+    tally: Tally,
+}
+
+pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
+    let (only, skip) = (args.list("--only")?, args.list("--skip")?);
+    let strict = args.flag("--strict");
+    args.finish()?;
+    for name in only.iter().chain(&skip) {
+        if !steps::ALL.iter().any(|step| step.name == name) {
+            return Err(format!("no step `{name}`; `cargo xtask help` lists them"));
+        }
+    }
+    let wanted = |step: &&Step| {
+        (only.is_empty() || only.iter().any(|n| n == step.name)) && !skip.iter().any(|n| n == step.name)
+    };
+    let lines: Vec<Line> = steps::ALL.iter().filter(wanted).map(|step| perform(step, strict)).collect();
+
+    println!("\n{}", summary(&lines));
+    let mut total = Tally::default();
+    lines.iter().for_each(|line| total.add(line.tally));
+    println!("{} passed, {} failed", total.passed, total.failed);
+    Ok(lines.iter().all(|line| passed(&line.outcome)))
+}
+
+/// One step as a task of its own.
+pub(crate) fn run_one(step: &Step, args: &mut Args) -> Result<bool, String> {
+    let strict = args.flag("--strict");
+    args.finish()?;
+    let line = perform(step, strict);
+    print!("{}", summary(std::slice::from_ref(&line)));
+    Ok(passed(&line.outcome))
+}
+
+fn perform(step: &Step, strict: bool) -> Line {
+    let mut session = Session::new();
+    let (on, off) = if session.colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+    println!("\n{on}==== {}: {} ===={off}", step.name, step.what);
+    let started = Instant::now();
+    let mut outcome = (step.run)(&mut session);
+    if let (true, Outcome::Skipped(reason)) = (strict, &outcome) {
+        outcome = Outcome::Failed(format!("--strict: {reason}"));
+    }
+    Line { name: step.name, outcome, took: started.elapsed(), tally: session.tally }
+}
+
+fn passed(outcome: &Outcome) -> bool {
+    !matches!(outcome, Outcome::Failed(_))
+}
+
+fn summary(lines: &[Line]) -> String {
+    let mut rows = vec![["step", "result", "seconds", "tests", ""].map(str::to_owned).to_vec()];
+    rows.extend(lines.iter().map(|line| {
+        let (result, reason) = match &line.outcome {
+            Outcome::Ok => ("ok", ""),
+            Outcome::Failed(reason) => ("FAILED", reason.as_str()),
+            Outcome::Skipped(reason) => ("SKIPPED", reason.as_str()),
+        };
+        // A reason of many lines was shown whole when it came up.
+        let reason = reason.lines().next().unwrap_or_default();
+        let seconds = format!("{:.1}", line.took.as_secs_f64());
+        vec![line.name.to_owned(), result.to_owned(), seconds, tests(line.tally), reason.to_owned()]
+    }));
+    report::table(&rows, &[2])
+}
+
+fn tests(tally: Tally) -> String {
+    let parts = [(tally.passed, "passed"), (tally.failed, "failed"), (tally.ignored, "ignored")];
+    let parts = parts.iter().filter(|(n, word)| *n > 0 || (*word == "passed" && tally.programs > 0));
+    parts.map(|(n, word)| format!("{n} {word}")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_reasons() {
+        let line = |name, outcome, passed| {
+            let tally = Tally { passed, programs: u64::from(passed > 0), ..Tally::default() };
+            Line { name, outcome, took: Duration::from_millis(1250), tally }
+        };
+        let text = summary(&[
+            line("test", Outcome::Ok, 7),
+            line("loom", Outcome::Skipped("no models".to_owned()), 0),
+            line("doc", Outcome::Failed("`cargo doc` failed".to_owned()), 0),
+        ]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "test  ok           1.2  7 passed");
+        assert_eq!(lines[2], "loom  SKIPPED      1.2            no models");
+        assert_eq!(lines[3], "doc   FAILED       1.2            `cargo doc` failed");
+    }
+}

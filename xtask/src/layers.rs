@@ -1,0 +1,200 @@
+//! Step `layers`: dependencies between our crates run downwards only.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::session::{Outcome, Session};
+
+/// Every library crate, and the crates of ours that it may depend on. `*` stands for all in this table.
+pub(crate) const LAYERS: &[(&str, &[&str])] = &[
+    ("mp-core", &[]),
+    ("mp-macros", &[]),
+    ("mp-reduce", &["mp-core", "mp-macros"]),
+    ("mp-spawn", &["mp-core", "mp-reduce"]),
+    ("mp-queue", &["mp-core", "mp-reduce"]),
+    ("mp-cuda", &["mp-core", "mp-reduce"]),
+    (FACADE, &["*"]),
+];
+
+/// The root package.
+pub(crate) const FACADE: &str = "multiproc";
+
+/// Crates that may depend on any crate of ours, and that no library crate may depend on.
+const FREE: &[&str] = &["mp-tests", "xtask"];
+
+/// Crates that only `benches/`, a workspace of its own, may pull in; a name stands for `name-*` too.
+const PEERS: &[&str] = &["ipc-channel", "iceoryx2"];
+
+pub(crate) fn run(session: &mut Session) -> Outcome {
+    match check() {
+        Ok(problems) => problems.into_iter().for_each(|problem| session.fail(problem)),
+        Err(message) => session.fail(message),
+    }
+    session.outcome()
+}
+
+fn check() -> Result<Vec<String>, String> {
+    let packages = packages(None)?;
+    let mut problems = arrows(&packages);
+    let lock = fs::read_to_string("Cargo.lock").map_err(|e| format!("Cargo.lock: {e}"))?;
+    problems.extend(peers(&lock));
+    if Path::new("benches/Cargo.toml").exists() {
+        if packages.iter().any(|package| package.folder == "benches") {
+            problems.push("benches is a member of the main workspace: exclude it there".to_owned());
+        }
+        let root = metadata(Some("benches/Cargo.toml"))?["workspace_root"].clone();
+        if !root.as_str().unwrap_or_default().ends_with("/benches") {
+            problems.push("benches/Cargo.toml has no [workspace] of its own".to_owned());
+        }
+    }
+    Ok(problems)
+}
+
+/// A package of the workspace, as far as we ask.
+#[derive(Default)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// From the repository's root; empty for the root package.
+    pub(crate) folder: String,
+    pub(crate) features: Vec<String>,
+    /// Names of its integration tests.
+    pub(crate) tests: Vec<String>,
+    /// Names of its dependencies inside the repository, and their kind: `normal`, `build` or `dev`.
+    pub(crate) dependencies: Vec<(String, String)>,
+}
+
+/// The packages of the workspace that `manifest` belongs to.
+pub(crate) fn packages(manifest: Option<&str>) -> Result<Vec<Package>, String> {
+    let data = metadata(manifest)?;
+    let root = data["workspace_root"].as_str().ok_or("cargo metadata names no workspace_root")?;
+    let packages = data["packages"].as_array().ok_or("cargo metadata lists no packages")?;
+    Ok(packages.iter().map(|package| read(package, root)).collect())
+}
+
+fn metadata(manifest: Option<&str>) -> Result<Value, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["metadata", "--format-version", "1", "--no-deps"]);
+    if let Some(manifest) = manifest {
+        command.args(["--manifest-path", manifest]);
+    }
+    let output = command.output().map_err(|e| format!("cargo metadata: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))
+}
+
+fn read(package: &Value, root: &str) -> Package {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let manifest = text(&package["manifest_path"]);
+    let folder = manifest.strip_prefix(root).unwrap_or(&manifest).trim_end_matches("Cargo.toml");
+    let is_test = |target: &&Value| target["kind"][0] == "test";
+    let ours = |dependency: &&Value| dependency["path"].is_string();
+    let kind = |dependency: &Value| dependency["kind"].as_str().unwrap_or("normal").to_owned();
+    Package {
+        name: text(&package["name"]),
+        folder: folder.trim_matches('/').to_owned(),
+        features: package["features"].as_object().map(|f| f.keys().cloned().collect()).unwrap_or_default(),
+        tests: list(&package["targets"]).iter().filter(is_test).map(|t| text(&t["name"])).collect(),
+        dependencies: list(&package["dependencies"])
+            .iter()
+            .filter(ours)
+            .map(|d| (text(&d["name"]), kind(d)))
+            .collect(),
+    }
+}
+
+fn arrows(packages: &[Package]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for package in packages {
+        let manifest = Path::new(&package.folder).join("Cargo.toml");
+        let mut problem = |text: String| problems.push(format!("{}: {text}", manifest.display()));
+        if FREE.contains(&package.name.as_str()) {
+            continue;
+        }
+        let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == package.name) else {
+            problem(format!("`{}` has no layer yet: give it one in xtask/src/layers.rs", package.name));
+            continue;
+        };
+        for (to, kind) in &package.dependencies {
+            let downwards = match allowed {
+                ["*"] => LAYERS.iter().any(|(name, _)| name == to),
+                names => names.contains(&to.as_str()),
+            };
+            if downwards || (kind == "dev" && package.name != "mp-core") {
+                continue;
+            }
+            let allowed =
+                if allowed.is_empty() { "none of our crates".to_owned() } else { allowed.join(", ") };
+            problem(format!(
+                "{} must not have the {kind} dependency `{to}`: it may depend on {allowed}; \
+                 move what it needs down a layer",
+                package.name
+            ));
+        }
+    }
+    problems
+}
+
+fn peers(lock: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (number, line) in lock.lines().enumerate() {
+        let Some(name) = line.strip_prefix("name = \"").and_then(|rest| rest.strip_suffix('"')) else {
+            continue;
+        };
+        let is = |peer: &&&str| {
+            name.strip_prefix(**peer).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        if PEERS.iter().find(is).is_some() {
+            problems.push(format!("Cargo.lock:{}: `{name}` is a peer: only benches/ may use it", number + 1));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrow(from: &str, to: &str, kind: &str) -> usize {
+        let dependencies = vec![(to.to_owned(), kind.to_owned())];
+        arrows(&[Package { name: from.to_owned(), dependencies, ..Package::default() }]).len()
+    }
+
+    #[test]
+    fn arrows_run_downwards() {
+        assert_eq!(arrow("mp-queue", "mp-core", "normal"), 0);
+        assert_eq!(arrow("mp-core", "mp-queue", "normal"), 1);
+        assert_eq!(arrow("mp-queue", "mp-spawn", "build"), 1);
+        assert_eq!(arrow("mp-macros", "mp-core", "normal"), 1);
+        assert_eq!(arrow("multiproc", "mp-cuda", "normal"), 0);
+    }
+
+    #[test]
+    fn nothing_depends_on_tests_or_xtask() {
+        assert_eq!(arrow("multiproc", "xtask", "normal"), 1);
+        assert_eq!(arrow("mp-spawn", "mp-tests", "build"), 1);
+        assert_eq!(arrow("mp-tests", "xtask", "normal"), 0);
+    }
+
+    #[test]
+    fn development_is_exempt_above_the_base() {
+        assert_eq!(arrow("mp-queue", "mp-spawn", "dev"), 0);
+        assert_eq!(arrow("mp-core", "mp-queue", "dev"), 1);
+    }
+
+    #[test]
+    fn a_new_crate_needs_a_layer() {
+        assert_eq!(arrow("mp-pool", "mp-core", "normal"), 1);
+    }
+
+    #[test]
+    fn peers_stay_out() {
+        let lock = "[[package]]\nname = \"iceoryx2-bb-posix\"\n[[package]]\nname = \"ipc-channels\"\n";
+        assert_eq!(peers(lock), ["Cargo.lock:2: `iceoryx2-bb-posix` is a peer: only benches/ may use it"]);
+    }
+}

@@ -1,0 +1,183 @@
+//! Runs commands for the steps: shows what they print, and counts the tests in it.
+
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crate::libtest::{Counter, Tally};
+
+/// How long a finished command's output may stay open before whoever holds it counts as left behind.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// How a step ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Ok,
+    Failed(String),
+    /// It could not run here, and why.
+    Skipped(String),
+}
+
+/// What one step's commands share.
+pub(crate) struct Session {
+    pub(crate) tally: Tally,
+    failures: Vec<String>,
+    pub(crate) colours: bool,
+}
+
+/// One command's end.
+pub(crate) struct Ran {
+    pub(crate) ok: bool,
+    pub(crate) tally: Tally,
+    pub(crate) last_line: String,
+}
+
+impl Session {
+    pub(crate) fn new() -> Self {
+        let wanted = std::env::var_os("CI").is_none() && std::env::var_os("NO_COLOR").is_none();
+        Self {
+            tally: Tally::default(),
+            failures: Vec::new(),
+            colours: wanted && std::io::stdout().is_terminal(),
+        }
+    }
+
+    /// A cargo command, not yet run.
+    pub(crate) fn cargo(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(words);
+        command.env("CARGO_TERM_COLOR", if self.colours { "always" } else { "never" });
+        command
+    }
+
+    /// Runs a command to its end; a failure is remembered.
+    pub(crate) fn run(&mut self, command: &mut Command) -> Ran {
+        let shown = shown(command);
+        println!("$ {shown}");
+        match self.stream(command) {
+            Ok(ran) => {
+                if !ran.ok {
+                    self.fail(format!("`{shown}` failed"));
+                }
+                ran
+            }
+            Err(message) => {
+                self.fail(format!("`{shown}`: {message}"));
+                Ran { ok: false, tally: Tally::default(), last_line: String::new() }
+            }
+        }
+    }
+
+    /// Remembers a failure that is not a command's.
+    pub(crate) fn fail(&mut self, reason: String) {
+        println!("{reason}");
+        self.failures.push(reason);
+    }
+
+    /// The outcome of all that was run: the first failure, and how many more there were.
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self.failures.as_slice() {
+            [] => Outcome::Ok,
+            [only] => Outcome::Failed(only.clone()),
+            [first, more @ ..] => Outcome::Failed(format!("{first}, and {} more", more.len())),
+        }
+    }
+
+    fn stream(&mut self, command: &mut Command) -> Result<Ran, String> {
+        let _ = std::io::stdout().flush();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("could not start: {e}"))?;
+        let output = child.stdout.take().ok_or("its output is missing")?;
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let (report, drained) = mpsc::channel();
+        let copied = Arc::clone(&seen);
+        thread::spawn(move || {
+            copy(BufReader::new(output), &copied);
+            report.send(())
+        });
+        let status = child.wait().map_err(|e| format!("could not wait: {e}"))?;
+        let drained = drained.recv_timeout(DRAIN);
+        let Seen { counter, last_line } = std::mem::take(&mut *seen.lock().map_err(|e| e.to_string())?);
+        let tally = counter.finish();
+        self.tally.add(tally);
+        if drained.is_err() {
+            return Err("it ended, but a process that it left behind still holds its output".to_owned());
+        }
+        if !status.success() && status.code().is_none() {
+            return Err(format!("{status}"));
+        }
+        Ok(Ran { ok: status.success(), tally, last_line })
+    }
+}
+
+/// What a command printed, as far as it matters here.
+#[derive(Default)]
+struct Seen {
+    counter: Counter,
+    /// The last line that is not blank.
+    last_line: String,
+}
+
+/// Copies lines to stdout, and keeps what matters in them.
+fn copy(mut output: impl BufRead, seen: &Mutex<Seen>) {
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        let text = String::from_utf8_lossy(&line);
+        print!("{text}");
+        let _ = std::io::stdout().flush();
+        if let Ok(mut seen) = seen.lock() {
+            seen.counter.line(&text);
+            if !text.trim().is_empty() {
+                seen.last_line = text.trim_end().to_owned();
+            }
+        }
+        line.clear();
+    }
+}
+
+/// The command as one would type it.
+fn shown(command: &Command) -> String {
+    let mut words = Vec::new();
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value.filter(|_| name != "CARGO_TERM_COLOR" && name != "CARGO_TARGET_DIR") {
+            words.push(format!("{}={:?}", name.display(), value));
+        }
+    }
+    let program = std::path::Path::new(command.get_program());
+    words.push(program.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> (Session, Ran) {
+        let mut session = Session::new();
+        let ran = session.run(Command::new("sh").args(["-c", script]));
+        (session, ran)
+    }
+
+    #[test]
+    fn counts_and_keeps_the_last_line() {
+        let (session, ran) = shell("echo 'test result: ok. 3 passed; 0 failed;'; echo last; echo");
+        assert!(ran.ok);
+        assert_eq!((session.tally.passed, ran.last_line.as_str()), (3, "last"));
+        assert_eq!(session.outcome(), Outcome::Ok);
+    }
+
+    #[test]
+    fn failures_and_signals_are_remembered() {
+        assert!(matches!(shell("exit 3").0.outcome(), Outcome::Failed(_)));
+        let Outcome::Failed(reason) = shell("kill -9 $$").0.outcome() else {
+            panic!("a killed command passed")
+        };
+        assert!(reason.contains("signal: 9"), "{reason}");
+    }
+}

@@ -1,0 +1,48 @@
+//! Step `alone`: each library crate builds and passes its tests by itself, and every set of features builds.
+
+use crate::layers::{self, FACADE, LAYERS};
+use crate::session::{Outcome, Session};
+
+pub(crate) fn run(session: &mut Session) -> Outcome {
+    for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
+        session.run(&mut session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", name]));
+    }
+    match features() {
+        Ok(features) => {
+            for set in powerset(&features) {
+                let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", &set];
+                session.run(&mut session.cargo(&words));
+            }
+        }
+        Err(message) => session.fail(message),
+    }
+    session.outcome()
+}
+
+/// The facade's features, without `default`.
+fn features() -> Result<Vec<String>, String> {
+    let packages = layers::packages(None)?;
+    let facade = packages.into_iter().find(|package| package.name == FACADE).ok_or("no root package")?;
+    Ok(facade.features.into_iter().filter(|name| name != "default").collect())
+}
+
+/// Every subset, as `--features` takes it.
+fn powerset(features: &[String]) -> Vec<String> {
+    let subset = |bits: usize| {
+        let chosen = features.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1);
+        chosen.map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(",")
+    };
+    (0..1 << features.len()).map(subset).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subset_once() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(powerset(&names), ["", "a", "b", "a,b"]);
+        assert_eq!(powerset(&[]), [""]);
+    }
+}

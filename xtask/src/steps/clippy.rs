@@ -1,0 +1,21 @@
+//! Step `clippy`.
+
+use std::path::Path;
+
+use super::missing;
+use crate::session::{Outcome, Session};
+
+pub(crate) fn run(session: &mut Session) -> Outcome {
+    if let Some(reason) = missing("clippy", "clippy") {
+        return Outcome::Skipped(reason);
+    }
+    let words = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+    session.run(&mut session.cargo(&words));
+    if Path::new("benches/Cargo.toml").exists() {
+        // Without its feature `peers`, whose dependencies take minutes to build.
+        let words =
+            ["clippy", "--manifest-path", "benches/Cargo.toml", "--all-targets", "--", "-D", "warnings"];
+        session.run(&mut session.cargo(&words));
+    }
+    session.outcome()
+}

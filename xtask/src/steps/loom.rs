@@ -1,0 +1,74 @@
+//! Step `loom`: runs every loom model, built with `--cfg mp_loom` into a target folder of its own.
+//!
+//! A model is a test in a file `loom*.rs` under a crate's `tests/`, or a unit test whose path has a part
+//! that starts with `loom_`.
+
+use std::path::PathBuf;
+
+use crate::layers::{self, Package};
+use crate::session::{Outcome, Session};
+use crate::tidy::{self, Tree};
+
+pub(crate) fn run(session: &mut Session) -> Outcome {
+    let found = layers::packages(None).and_then(|packages| Ok(models(&packages, &Tree::load()?)));
+    let models = match found {
+        Ok(models) => models,
+        Err(message) => return Outcome::Failed(message),
+    };
+    if models.is_empty() {
+        return Outcome::Skipped("there are no loom models yet".to_owned());
+    }
+    let flags = format!("{} --cfg mp_loom", std::env::var("RUSTFLAGS").unwrap_or_default());
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    for words in models {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = session.cargo(&["test", "--release", "--no-fail-fast"]);
+        command.args(&words).env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target.join("loom"));
+        let ran = session.run(&mut command);
+        if ran.ok && ran.tally.passed == 0 {
+            session.fail(format!("no model ran in {}: is it compiled with --cfg mp_loom?", words.join(" ")));
+        }
+    }
+    session.outcome()
+}
+
+/// The arguments of one `cargo test` for each package's unit tests and for each test file with models.
+fn models(packages: &[Package], tree: &Tree) -> Vec<Vec<String>> {
+    let mut runs = Vec::new();
+    for package in packages.iter().filter(|package| package.name != "xtask") {
+        let words = |rest: &[&str]| -> Vec<String> {
+            ["-p", &package.name].iter().chain(rest).map(|word| (*word).to_owned()).collect()
+        };
+        let sources =
+            if package.folder.is_empty() { "src/".to_owned() } else { format!("{}/src/", package.folder) };
+        let has_model = |file: &&tidy::File| {
+            file.path.starts_with(&sources)
+                && file.lines().iter().any(|l| l.code.contains("fn loom_") || l.code.contains("mod loom_"))
+        };
+        if tree.rust().any(|file| has_model(&file)) {
+            runs.push(words(&["--lib", "loom_"]));
+        }
+        for test in package.tests.iter().filter(|name| name.starts_with("loom")) {
+            runs.push(words(&["--test", test]));
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_models_in_sources_and_tests() {
+        let package = |name: &str, tests: &[&str]| Package {
+            name: name.to_owned(),
+            folder: name.to_owned(),
+            tests: tests.iter().map(|t| (*t).to_owned()).collect(),
+            ..Package::default()
+        };
+        let tree = Tree::of(&[("a/src/x/y.rs", "mod loom_ring {}\n"), ("b/src/lib.rs", "// fn loom_x()\n")]);
+        let runs = models(&[package("a", &["other"]), package("b", &["loom_seats"])], &tree);
+        assert_eq!(runs, [vec!["-p", "a", "--lib", "loom_"], vec!["-p", "b", "--test", "loom_seats"]]);
+    }
+}

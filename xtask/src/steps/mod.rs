@@ -1,0 +1,65 @@
+//! The steps of `cargo xtask ci`.
+
+mod alone;
+mod clippy;
+mod example;
+mod loom;
+
+use crate::session::{Outcome, Session};
+use crate::{layers, tidy};
+
+/// One step, which is a task of its own as well.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) run: fn(&mut Session) -> Outcome,
+}
+
+/// All steps, in the order in which `ci` runs them: the quick ones first.
+pub(crate) const ALL: &[Step] = &[
+    Step { name: "fmt", what: "the code is formatted", run: fmt },
+    Step { name: "tidy", what: "what no compiler checks: unsafe, atomics, sizes, leftovers", run: tidy::run },
+    Step { name: "layers", what: "dependencies between our crates run downwards", run: layers::run },
+    Step { name: "clippy", what: "lints, with all features", run: clippy::run },
+    Step { name: "alone", what: "each crate by itself, and every set of features", run: alone::run },
+    Step { name: "test", what: "all tests but doc tests", run: test },
+    Step { name: "doctest", what: "the examples in the documentation", run: doctest },
+    Step { name: "doc", what: "the documentation builds without a warning", run: doc },
+    Step { name: "loom", what: "models of the concurrent parts, every interleaving", run: loom::run },
+    Step { name: "example", what: "the hogwild example trains", run: example::run },
+];
+
+fn fmt(session: &mut Session) -> Outcome {
+    if let Some(reason) = missing("fmt", "rustfmt") {
+        return Outcome::Skipped(reason);
+    }
+    session.run(&mut session.cargo(&["fmt", "--all", "--check"]));
+    if std::path::Path::new("benches/Cargo.toml").exists() {
+        session.run(&mut session.cargo(&["fmt", "--manifest-path", "benches/Cargo.toml", "--check"]));
+    }
+    session.outcome()
+}
+
+fn test(session: &mut Session) -> Outcome {
+    session.run(&mut session.cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"]));
+    session.outcome()
+}
+
+fn doctest(session: &mut Session) -> Outcome {
+    session.run(&mut session.cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]));
+    session.outcome()
+}
+
+fn doc(session: &mut Session) -> Outcome {
+    session.run(session.cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"));
+    session.outcome()
+}
+
+/// Why a cargo subcommand can't run, if it can't.
+fn missing(subcommand: &str, component: &str) -> Option<String> {
+    let output = Session::new().cargo(&[subcommand, "--version"]).output();
+    match output.is_ok_and(|output| output.status.success()) {
+        true => None,
+        false => Some(format!("no cargo {subcommand} here: rustup component add {component}")),
+    }
+}

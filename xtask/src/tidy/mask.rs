@@ -1,0 +1,173 @@
+//! Tells the code of a Rust file from its comments and literals, without parsing it.
+
+/// One line, in the columns of the file: blanks stand for what is left out.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Line {
+    /// Without comments, and without the contents of strings and characters.
+    pub(crate) code: String,
+    /// Comments only, with their slashes.
+    pub(crate) comment: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Code,
+    Comment,
+    Literal,
+}
+
+/// The lines of a file.
+pub(crate) fn lines(text: &str) -> Vec<Line> {
+    let chars: Vec<char> = text.chars().collect();
+    let mut lines = vec![Line::default()];
+    let mut at = 0;
+    while at < chars.len() {
+        let in_word = at > 0 && is_word(chars[at - 1]);
+        let (kind, length) = token(&chars[at..], in_word);
+        for &c in &chars[at..at + length] {
+            if c == '\n' {
+                lines.push(Line::default());
+                continue;
+            }
+            let line = lines.last_mut().expect("there is always a line");
+            line.code.push(if kind == Kind::Code { c } else { ' ' });
+            line.comment.push(if kind == Kind::Comment { c } else { ' ' });
+        }
+        at += length;
+    }
+    if text.ends_with('\n') {
+        lines.pop();
+    }
+    lines
+}
+
+pub(crate) fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether `word` occurs in `text` with no word before or after it.
+pub(crate) fn has_word(text: &str, word: &str) -> bool {
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(is_word) && !text[at + word.len()..].starts_with(is_word))
+}
+
+/// What the text starts with, and how long that is; never nothing.
+fn token(rest: &[char], in_word: bool) -> (Kind, usize) {
+    let second = rest.get(1).copied();
+    match rest[0] {
+        '/' if second == Some('/') => {
+            (Kind::Comment, rest.iter().position(|c| *c == '\n').unwrap_or(rest.len()))
+        }
+        '/' if second == Some('*') => (Kind::Comment, block_comment(rest)),
+        '"' => (Kind::Literal, 1 + string(&rest[1..])),
+        '\'' => character(rest),
+        'r' | 'b' | 'c' if !in_word => prefixed(rest),
+        _ => (Kind::Code, 1),
+    }
+}
+
+fn block_comment(rest: &[char]) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        match (rest[at], rest.get(at + 1)) {
+            ('/', Some('*')) => (depth, at) = (depth + 1, at + 2),
+            ('*', Some('/')) => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    at.min(rest.len())
+}
+
+/// From behind the opening quote to behind the closing one.
+fn string(rest: &[char]) -> usize {
+    let mut at = 0;
+    while at < rest.len() {
+        match rest[at] {
+            '"' => return at + 1,
+            '\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    rest.len()
+}
+
+/// A character, or else the quote of a lifetime or label.
+fn character(rest: &[char]) -> (Kind, usize) {
+    if rest.get(1) == Some(&'\\') {
+        let end = rest.iter().skip(3).position(|c| *c == '\'').map_or(rest.len(), |at| at + 4);
+        (Kind::Literal, end)
+    } else if rest.get(2) == Some(&'\'') {
+        (Kind::Literal, 3)
+    } else {
+        (Kind::Code, 1)
+    }
+}
+
+/// `b"…"`, `c"…"`, `r"…"`, `br#"…"#` and the like; else a letter of code.
+fn prefixed(rest: &[char]) -> (Kind, usize) {
+    let letters = rest.iter().take(2).take_while(|c| matches!(c, 'r' | 'b' | 'c')).count();
+    let hashes = rest[letters..].iter().take_while(|c| **c == '#').count();
+    let open = letters + hashes;
+    if rest.get(open) != Some(&'"') {
+        return (Kind::Code, 1);
+    }
+    if !rest[..letters].contains(&'r') {
+        return if hashes == 0 {
+            (Kind::Literal, open + 1 + string(&rest[open + 1..]))
+        } else {
+            (Kind::Code, 1)
+        };
+    }
+    let mut close = vec!['"'];
+    close.resize(1 + hashes, '#');
+    let end = rest[open + 1..].windows(close.len()).position(|window| window == close);
+    (Kind::Literal, end.map_or(rest.len(), |at| open + 1 + at + close.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(text: &str) -> String {
+        let lines: Vec<String> = lines(text).iter().map(|line| line.code.trim_end().to_owned()).collect();
+        lines.join("\n").split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn comments_are_not_code() {
+        assert_eq!(code("a // b\nc /* d /* e */ f */ g"), "a\nc g");
+        let lines = lines("a // b\n/* c\nd */ e");
+        let comments: Vec<&str> = lines.iter().map(|line| line.comment.trim()).collect();
+        assert_eq!(comments, ["// b", "/* c", "d */"]);
+    }
+
+    #[test]
+    fn literals_are_not_code() {
+        assert_eq!(code(r#"a "b // \" c" d"#), "a d");
+        assert_eq!(code(r###"a r#"b " c"# d br"\" e"###), "a d e");
+        assert_eq!(code(r"a 'b' '\'' '\u{1F600}' c"), "a c");
+        assert_eq!(code("f('\"') g"), "f( ) g");
+        assert_eq!(code("a \"b\nc\" d"), "a\n d");
+    }
+
+    #[test]
+    fn lifetimes_and_raw_words_are_code() {
+        assert_eq!(code("fn f<'a>(x: &'a str) r#type bar b c"), "fn f<'a>(x: &'a str) r#type bar b c");
+    }
+
+    #[test]
+    fn unfinished_text_ends() {
+        for text in ["\"a", "/* a", "r#\"a", "'\\", "b'", "\"\\", "'", "r"] {
+            assert_eq!(lines(text).len(), 1);
+        }
+    }
+
+    #[test]
+    fn words_have_edges() {
+        assert!(has_word("unsafe{", "unsafe"));
+        assert!(!has_word("unsafe_code, not_unsafe", "unsafe"));
+    }
+}

@@ -1,0 +1,123 @@
+//! Step `tidy`: rules about the text of the repository that no compiler holds.
+
+mod code;
+mod crates;
+mod mask;
+mod parity;
+mod text;
+mod uses;
+
+use std::fs;
+use std::process::Command;
+use std::sync::OnceLock;
+
+pub(crate) use mask::Line;
+
+use crate::session::{Outcome, Session};
+
+/// A rule broken at a place; the message says how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Finding {
+    path: String,
+    line: usize,
+    message: String,
+    /// Shown, but does not fail the step.
+    warning: bool,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, message: message.into(), warning: false }
+    }
+}
+
+/// A text file of the repository.
+pub(crate) struct File {
+    /// From the repository's root, with `/`.
+    pub(crate) path: String,
+    pub(crate) text: String,
+    lines: OnceLock<Vec<Line>>,
+}
+
+impl File {
+    /// The lines of a Rust file, code and comments apart.
+    pub(crate) fn lines(&self) -> &[Line] {
+        self.lines.get_or_init(|| mask::lines(&self.text))
+    }
+
+    /// Whether it lies in the root folder `name`, or in a folder `name` of a crate.
+    fn under(&self, name: &str) -> bool {
+        let mut folders = self.path.split('/').rev().skip(1);
+        folders.any(|folder| folder == name)
+    }
+}
+
+/// All text files of the repository that git does not ignore.
+pub(crate) struct Tree {
+    files: Vec<File>,
+}
+
+impl Tree {
+    pub(crate) fn load() -> Result<Self, String> {
+        let output = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .output()
+            .map_err(|e| format!("git ls-files: {e}"))?;
+        if !output.status.success() {
+            return Err(format!("git ls-files: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        let mut tree = Self { files: Vec::new() };
+        for path in output.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty()) {
+            let path = String::from_utf8_lossy(path).into_owned();
+            // Files that are gone, folders and binary data have no text to check.
+            if let Ok(text) = fs::read_to_string(&path) {
+                tree.files.push(File { path, text, lines: OnceLock::new() });
+            }
+        }
+        Ok(tree)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(files: &[(&str, &str)]) -> Self {
+        let file = |(path, text): &(&str, &str)| File {
+            path: (*path).to_owned(),
+            text: (*text).to_owned(),
+            lines: OnceLock::new(),
+        };
+        Self { files: files.iter().map(file).collect() }
+    }
+
+    pub(crate) fn rust(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|file| file.path.ends_with(".rs"))
+    }
+
+    fn get(&self, path: &str) -> Option<&File> {
+        self.files.iter().find(|file| file.path == path)
+    }
+}
+
+pub(crate) fn run(session: &mut Session) -> Outcome {
+    let tree = match Tree::load() {
+        Ok(tree) => tree,
+        Err(message) => return Outcome::Failed(message),
+    };
+    let findings = check(&tree);
+    for Finding { path, line, message, warning } in &findings {
+        println!("{path}:{line}: {}{message}", if *warning { "warning: " } else { "" });
+    }
+    match findings.iter().filter(|finding| !finding.warning).count() {
+        0 => session.outcome(),
+        broken => Outcome::Failed(format!("{broken} of {} findings must be mended", findings.len())),
+    }
+}
+
+/// Everything found, in the order of paths and lines, each once.
+fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = code::check(tree);
+    findings.extend(text::check(tree));
+    findings.extend(crates::check(tree));
+    findings.extend(parity::check(tree));
+    findings.sort();
+    findings.dedup();
+    findings
+}
