@@ -74,11 +74,6 @@ pub enum Error {
     },
 }
 
-/// Names what the kernel refused.
-pub(crate) fn os(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
-    move |e| Error::Os { what, source: e.into() }
-}
-
 /// Bytes as people write them.
 pub(crate) struct Bytes(pub(crate) u64);
 

@@ -11,8 +11,6 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-
 use super::class::{
     CLASSES, POPULATE, alignment_of, blocks_of, class_of, commits_alone, size_of, span_of,
 };
@@ -24,7 +22,7 @@ use crate::steps::{
     Claim, FreeCheck, Plan, Publish, Redo, RedoAt, RedoEnd, Released, Unclaim, link_of, with_link,
 };
 use crate::sync::Ordering;
-use crate::sys::{limits, memory};
+use crate::sys::{Errno, limits, memory};
 use crate::words::{BlockId, BlockState, Kind, Life, Member, Seat};
 
 /// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages.
@@ -80,7 +78,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
-    pub fn alloc(&self, len: u64, kind: Kind) -> Result<Hold> {
+    pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
         let class = class_of(len)
             .filter(|&c| span_of(c) <= self.layout().size)
@@ -109,6 +107,14 @@ impl Arena {
             }
             self.carve(class, me)?;
         }
+    }
+
+    /// A block of at least `len` bytes, held by this process only. Its contents are whatever they were.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
+    pub fn alloc(&self, len: u64) -> Result<Hold> {
+        self.alloc_kind(len, Kind::Data)
     }
 
     fn slab_word(&self, slab: u32, word: u64) -> Word {
@@ -370,7 +376,7 @@ impl Arena {
 
     /// Links one more page of seats to a block that this process holds.
     pub(crate) fn add_seat_page(&self, block: BlockId) -> Result<()> {
-        let hold = self.alloc(SEAT_PAGE, Kind::Seats)?;
+        let hold = self.alloc_kind(SEAT_PAGE, Kind::Seats)?;
         let page = hold.block();
         let first = Word::at(self.data_of(page).0);
         self.map().store(first, u64::from(block) + 1);
@@ -444,6 +450,11 @@ impl Arena {
         }
         self.map().add(Word::at(control::TRIMS), 1);
         Ok(before.saturating_sub(memory::committed(self.fd())))
+    }
+
+    /// What a held block is used for.
+    pub fn kind_of(&self, hold: &Hold) -> Kind {
+        BlockState::unpack(self.map().load(self.block_at(hold.block()).state)).kind
     }
 
     /// Limits how many bytes the arena may have pages for, for all members; 0 means no limit of its own.

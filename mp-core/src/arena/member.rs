@@ -76,7 +76,7 @@ const LANES_USED: u64 = 4;
 const USES: u64 = 5;
 
 impl Arena {
-    fn tenancy(&self, slot: u32) -> Tenancy {
+    pub(crate) fn tenancy(&self, slot: u32) -> Tenancy {
         Tenancy::unpack(self.map().load(self.layout().member(slot, STATE)))
     }
 

@@ -4,12 +4,15 @@
 //! it makes it ([`Arena::current`]); each child attaches to its parent's.
 
 mod alloc;
+mod bytes;
 mod class;
 mod envelope;
 mod holds;
 mod lane;
 mod layout;
 mod member;
+mod park;
+mod protocol;
 mod stats;
 mod sweep;
 
@@ -20,8 +23,8 @@ use parking_lot::Mutex;
 
 pub use envelope::{AttachRequest, Envelope, Received, Shipment};
 pub use holds::Hold;
-pub use layout::SLAB_BLOCKS;
 pub use member::MemberInfo;
+pub use park::{Announce, Notify, Parking, Patience, SLICE};
 pub use stats::{ClassStats, MemoryStats};
 pub use sweep::RingLayer;
 
@@ -208,21 +211,6 @@ impl Arena {
     /// Its size in bytes; most of it is address space, not memory.
     pub fn size(&self) -> u64 {
         self.0.layout.size
-    }
-
-    /// Its words. Changing them is for the algorithms of the mp crates.
-    #[inline]
-    pub fn words(&self) -> &'static impl crate::mem::Mem {
-        &self.0.map
-    }
-
-    /// A 32-bit word to sleep on, at byte `offset` of a block.
-    ///
-    /// # Panics
-    /// If the block is corrupt.
-    #[inline]
-    pub fn park_word(&self, block: &Hold, offset: u64) -> &'static AtomicU32 {
-        self.0.map.u32_at(self.data_of(block.block()).0 + offset)
     }
 
     /// The first word of a held block's memory, and its length in bytes.

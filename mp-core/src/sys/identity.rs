@@ -8,7 +8,8 @@
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::error::{Result, os};
+use super::os;
+use crate::error::Result;
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 

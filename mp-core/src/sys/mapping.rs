@@ -13,7 +13,8 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::error::{Error, Result, os};
+use super::os;
+use crate::error::{Error, Result};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 

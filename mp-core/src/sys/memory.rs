@@ -9,7 +9,8 @@ use memfd::{FileSeal, Memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result, os};
+use super::os;
+use crate::error::{Error, Result};
 
 /// A new sparse file of `len` bytes that can neither shrink nor grow.
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {

@@ -13,3 +13,19 @@ pub(crate) mod private;
 pub(crate) mod memory;
 
 pub(crate) use mapping::Mapping;
+pub(crate) use rustix::io::Errno;
+
+use crate::error::Error;
+
+/// Names what the kernel refused.
+pub(crate) fn os(what: &'static str) -> impl Fn(Errno) -> Error {
+    move |e| Error::Os { what, source: e.into() }
+}
+
+/// Sends a signal to this process.
+#[cfg(feature = "inject")]
+pub(crate) fn signal_self(signal: i32) {
+    if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+        _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+    }
+}

@@ -6,7 +6,8 @@
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::error::{Result, os};
+use super::os;
+use crate::error::Result;
 use crate::sync::shared::AtomicU64;
 
 /// `len` words, zero at first.

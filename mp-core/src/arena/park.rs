@@ -1,0 +1,216 @@
+//! Sleeping until something in the arena changes.
+//!
+//! A parking word counts wake-ups and says whether somebody may be asleep: `asleep 1 bit | count 31`, in the low half
+//! of a 64-bit word. A sleeper sets the bit, looks again whether there is something to do, and sleeps as long as the
+//! word is unchanged. A waker does its work, and only if it finds the bit set counts the word up and makes a
+//! system call. When the call woke nobody, the bit is taken back.
+//!
+//! No wake-up is relied upon: a process can be killed between its work and the call, and a sleeper that was woken
+//! can be killed before it does anything. So nobody sleeps longer than a slice ([`SLICE`]) without looking again.
+
+use std::time::{Duration, Instant};
+
+use super::Arena;
+use crate::mem::{Mem, Steps, Word, run};
+use crate::sync::shared::AtomicU32;
+use crate::sync::Ordering;
+use crate::sys::futex;
+
+/// The longest that a sleeper sleeps before it looks again, and looks for dead members.
+pub const SLICE: Duration = Duration::from_millis(100);
+
+const ASLEEP: u64 = 1;
+const COUNT: u64 = 2;
+const LOW: u64 = u32::MAX as u64;
+
+/// Announces a sleeper; ends with the value to sleep on. After it, the sleeper must look again before it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Announce {
+    word: Word,
+    seen: Option<u64>,
+}
+
+impl Announce {
+    /// At this parking word.
+    pub fn new(word: Word) -> Self {
+        Self { word, seen: None }
+    }
+}
+
+impl Steps for Announce {
+    type Out = u64;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<u64> {
+        let seen = match self.seen {
+            None => m.load(self.word),
+            Some(v) => v,
+        };
+        // Also when the bit is set already: the barrier needs a read-modify-write before it.
+        match m.cas(self.word, seen, seen | ASLEEP) {
+            Ok(()) => {
+                m.fence_after_rmw();
+                Some(seen | ASLEEP)
+            }
+            Err(now) => {
+                self.seen = Some(now);
+                None
+            }
+        }
+    }
+}
+
+/// Looks for a sleeper after a change was published by a read-modify-write; ends with the value that the word was
+/// counted up to, if one has to be woken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Notify {
+    word: Word,
+    seen: Option<u64>,
+}
+
+impl Notify {
+    /// At this parking word.
+    pub fn new(word: Word) -> Self {
+        Self { word, seen: None }
+    }
+}
+
+impl Steps for Notify {
+    type Out = Option<u64>;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u64>> {
+        let Some(seen) = self.seen else {
+            m.fence_after_rmw();
+            let seen = m.load_relaxed(self.word);
+            if seen & ASLEEP == 0 {
+                return Some(None);
+            }
+            self.seen = Some(seen);
+            return None;
+        };
+        let next = seen.wrapping_add(COUNT) & LOW;
+        match m.cas(self.word, seen, next) {
+            Ok(()) => Some(Some(next)),
+            Err(now) if now & ASLEEP == 0 => Some(None),
+            Err(now) => {
+                self.seen = Some(now);
+                None
+            }
+        }
+    }
+}
+
+/// A place in the arena where processes sleep.
+#[derive(Clone, Copy, Debug)]
+pub struct Parking {
+    pub(super) arena: Arena,
+    pub(super) word: Word,
+}
+
+impl Parking {
+    fn futex(&self) -> &'static AtomicU32 {
+        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+        self.arena.map().u32_at(self.word.offset() + low)
+    }
+
+    /// Wakes one sleeper, if there is any. To be called after the change was published by a read-modify-write.
+    #[inline]
+    pub fn wake_one(&self) {
+        if let Some(counted) = run(Notify::new(self.word), self.arena.map()) {
+            self.wake(counted);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, counted: u64) {
+        if futex::wake(self.futex(), 1) == 0
+            && self.arena.map().cas(self.word, counted, counted & !ASLEEP).is_ok()
+        {
+            // Whoever fell asleep on the old value before it changed has to look again.
+            futex::wake(self.futex(), i32::MAX as u32);
+        }
+    }
+
+    /// Wakes all sleepers.
+    pub fn wake_all(&self) {
+        self.arena.map().add(self.word, COUNT);
+        futex::wake(self.futex(), i32::MAX as u32);
+    }
+
+    /// Announces a sleeper; what it returns goes to [`sleep`](Self::sleep), after looking again.
+    pub fn announce(&self) -> u64 {
+        run(Announce::new(self.word), self.arena.map())
+    }
+
+    /// Sleeps until the word changes, but at most a slice and not beyond `deadline`; whether it was woken.
+    pub fn sleep(&self, announced: u64, deadline: Option<Instant>) -> bool {
+        let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
+        futex::wait(self.futex(), (announced & LOW) as u32, left.min(SLICE))
+    }
+}
+
+/// How long to look before sleeping: longer where looking has paid, not at all where it can't.
+///
+/// One for each thing that is waited for, in each process.
+#[derive(Debug)]
+pub struct Patience {
+    nanos: AtomicU32,
+}
+
+/// The longest and the first patience.
+const MOST: u32 = 50_000;
+/// Looking costs no more than this where it never pays.
+const LEAST: u32 = 500;
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Patience {
+    /// Adaptive, beginning with the most; none if there is only one processor.
+    pub fn new() -> Self {
+        let one = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+        Self { nanos: AtomicU32::new(if one { 0 } else { MOST }) }
+    }
+
+    /// Sleeps at once, always.
+    pub const fn none() -> Self {
+        Self { nanos: AtomicU32::new(0) }
+    }
+
+    /// Looks again and again until `look` finds something, or the patience is at its end.
+    #[inline]
+    pub fn look<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos == 0 {
+            return look();
+        }
+        let limit = Duration::from_nanos(u64::from(nanos));
+        let mut start = None;
+        loop {
+            for _ in 0..32 {
+                if let Some(found) = look() {
+                    if nanos < MOST {
+                        self.nanos.store((nanos * 2).min(MOST), Ordering::Relaxed);
+                    }
+                    return Some(found);
+                }
+                std::hint::spin_loop();
+            }
+            if start.get_or_insert_with(Instant::now).elapsed() >= limit {
+                self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
+                return None;
+            }
+        }
+    }
+
+    /// A sleep was short: a little more patience would have saved it.
+    pub fn slept(&self, how_long: Duration) {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos != 0 && nanos < MOST && how_long < Duration::from_nanos(u64::from(MOST)) {
+            self.nanos.store((nanos * 4).min(MOST), Ordering::Relaxed);
+        }
+    }
+}

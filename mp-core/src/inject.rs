@@ -1,0 +1,31 @@
+//! Test only: a process kills or stops itself at its n-th access to shared memory.
+//!
+//! With the feature `inject`, every shared access counts; [`arm`] says at which one the process sends itself a
+//! signal. So a test can go through all the points at which a process can die, one by one.
+
+use crate::sync::shared::{AtomicU64, Ordering};
+
+static LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
+static SEEN: AtomicU64 = AtomicU64::new(0);
+static SIGNAL: AtomicU64 = AtomicU64::new(0);
+
+/// Sends `signal` to this process just before its `n`-th access from now on (1 is the next one).
+pub fn arm(n: u64, signal: i32) {
+    SIGNAL.store(signal as u64, Ordering::SeqCst);
+    LEFT.store(n, Ordering::SeqCst);
+}
+
+/// How many accesses there were.
+pub fn seen() -> u64 {
+    SEEN.load(Ordering::SeqCst)
+}
+
+/// One access is about to happen.
+#[inline]
+pub(crate) fn access() {
+    SEEN.fetch_add(1, Ordering::Relaxed);
+    if LEFT.load(Ordering::Relaxed) != u64::MAX && LEFT.fetch_sub(1, Ordering::SeqCst) == 1 {
+        LEFT.store(u64::MAX, Ordering::SeqCst);
+        crate::sys::signal_self(SIGNAL.load(Ordering::SeqCst) as i32);
+    }
+}
