@@ -287,12 +287,14 @@ pub struct Attach {
     pub seat: u32,
     /// How it may be used.
     pub access: Access,
+    /// The element type, where that matters to who may access what; at most 31.
+    pub tag: u8,
 }
 
 impl Attach {
     /// As a word, never 0.
     pub const fn pack(self) -> u64 {
-        1 | (self.access as u64) << 1 | (self.seat as u64) << 8 | (self.block as u64) << 32
+        1 | (self.access as u64) << 1 | (self.tag as u64 & 31) << 3 | (self.seat as u64) << 8 | (self.block as u64) << 32
     }
 
     /// From a word; `None` for 0.
@@ -306,7 +308,7 @@ impl Attach {
             2 => Access::Shared,
             _ => Access::Object,
         };
-        Some(Self { block: (w >> 32) as u32, seat: bits(w, 8, 24) as u32, access })
+        Some(Self { block: (w >> 32) as u32, seat: bits(w, 8, 24) as u32, access, tag: bits(w, 3, 5) as u8 })
     }
 }
 
@@ -332,7 +334,7 @@ mod tests {
             assert_eq!(Owner::unpack(o.pack()), o);
             assert_eq!(o.then(Holder::Free).seq, 0);
         }
-        let a = Attach { block: 0xff_ffff, seat: 0xff_ffff, access: Access::Shared };
+        let a = Attach { block: 0xff_ffff, seat: 0xff_ffff, access: Access::Shared, tag: 31 };
         assert_eq!(Attach::unpack(a.pack()), Some(a));
         assert_eq!(Attach::unpack(0), None);
         let p = Place { ring: 7, slot: u32::MAX };

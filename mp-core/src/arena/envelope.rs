@@ -69,6 +69,8 @@ pub struct AttachRequest {
     pub(crate) hold: Hold,
     /// How the receiver may use it. [`Access::Exclusive`] moves it, everything else adds a holder.
     pub(crate) access: Access,
+    /// The element type, where it matters to who may access what.
+    pub(crate) tag: u8,
 }
 
 /// A message to be packed: bytes, attachments, and the fingerprint of its type.
@@ -90,7 +92,7 @@ pub struct Received {
     /// Otherwise where it is.
     spill: Option<(Hold, usize, usize)>,
     /// What came beside it.
-    pub(crate) attachments: Vec<(Hold, Access)>,
+    pub(crate) attachments: Vec<AttachRequest>,
     fingerprint: u64,
 }
 
@@ -178,7 +180,8 @@ impl Envelope {
             };
             let attach = Attach::unpack(map.load_relaxed(word))
                 .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
-            attachments.push((arena.adopt(id, attach)?, attach.access));
+            let hold = arena.adopt(id, attach)?;
+            attachments.push(AttachRequest { hold, access: attach.access, tag: attach.tag });
         }
         let mut inline = ([0; INLINE], 0);
         let spill = match spill {
@@ -283,7 +286,8 @@ impl Arena {
             if meta.spilled {
                 entries = Word::at(at);
             }
-            self.move_seat(id, self.envelope_word(id, field::SPILL), hold, Access::Object);
+            let spill = AttachRequest { hold, access: Access::Object, tag: 0 };
+            self.move_seat(id, self.envelope_word(id, field::SPILL), spill);
         }
         for k in 0..attachments.len() as u64 {
             map.store_relaxed(entries.plus(k), 0);
@@ -298,6 +302,7 @@ impl Arena {
                     count: meta_word,
                     counted: meta.pack(),
                     access: a.access,
+                    tag: a.tag,
                 };
                 if let Err(e) = self.share_seat(id, note, &a.hold) {
                     return Err((e, attachments));
@@ -306,19 +311,20 @@ impl Arena {
         }
         for (k, a) in attachments.into_iter().enumerate() {
             if a.access == Access::Exclusive {
-                self.move_seat(id, entries.plus(k as u64), a.hold, a.access);
+                self.move_seat(id, entries.plus(k as u64), a);
             }
         }
         Ok(())
     }
 
     /// Gives the seat of the only handle to an envelope.
-    fn move_seat(&self, e: EnvelopeId, entry: Word, hold: Hold, access: Access) {
+    fn move_seat(&self, e: EnvelopeId, entry: Word, request: AttachRequest) {
         let Ok(me) = self.me() else { return };
+        let AttachRequest { hold, access, tag } = request;
         let block = hold.block();
         match self.take_seat(hold) {
             Ok(seat) => {
-                self.map().store(entry, Attach { block, seat, access }.pack());
+                self.map().store(entry, Attach { block, seat, access, tag }.pack());
                 if let Some(word) = self.seat_word(block, seat) {
                     _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
                 }

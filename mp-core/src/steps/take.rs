@@ -15,6 +15,8 @@ pub struct Note {
     pub counted: u64,
     /// How the receiver may use it.
     pub access: Access,
+    /// The element type.
+    pub tag: u8,
 }
 
 /// How it ended.
@@ -79,7 +81,8 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 self.pc = Pc::Look;
             }
             Pc::Note => {
-                let attach = Attach { block: self.block.id, seat: self.at.index, access: self.note.access };
+                let Note { access, tag, .. } = self.note;
+                let attach = Attach { block: self.block.id, seat: self.at.index, access, tag };
                 m.store_relaxed(self.note.entry, attach.pack());
                 self.pc = Pc::Count;
             }

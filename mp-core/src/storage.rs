@@ -1,0 +1,182 @@
+//! # Safety
+//! A storage: a block's bytes, as memory of this process. Unsafe, because it makes pointers and slices from the
+//! mapping; sound, because
+//! - the block is held as long as the storage (a [`Hold`] in it), and stays where it is;
+//! - elements are [`Element`]s: every bit pattern is a value, and the kernel gave zeros, so that there is no
+//!   uninitialised memory;
+//! - which of the three accesses is used follows from the tensor type that owns the storage: exclusive
+//!   (one handle among all processes), frozen (nobody writes any more), or shared (relaxed atomics only).
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use crate::arena::{Arena, Hold};
+use crate::error::{Bytes, Error, Result};
+use crate::sync::shared::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::tensor::Element;
+
+/// A piece of shared memory, held by this process; what a tensor is a view of.
+///
+/// Cloning counts. Two storages are equal if they are the same memory: a storage received twice is one storage.
+#[derive(Clone)]
+pub struct Storage {
+    hold: Hold,
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the memory is shared between processes; the tensor types decide which access is allowed to whom, and
+// a storage alone gives none.
+unsafe impl Send for Storage {}
+// SAFETY: as above.
+unsafe impl Sync for Storage {}
+
+impl PartialEq for Storage {
+    fn eq(&self, other: &Self) -> bool {
+        self.hold.block() == other.hold.block() && self.hold.arena() == other.hold.arena()
+    }
+}
+impl Eq for Storage {}
+
+impl std::fmt::Debug for Storage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Storage({} in {:?})", Bytes(self.bytes as u64), self.hold)
+    }
+}
+
+impl Storage {
+    /// New memory for `len` elements. Its contents are whatever they were.
+    pub(crate) fn new<T: Element>(arena: Arena, len: usize) -> Result<Self> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::OutOfMemory {
+            asked: u64::MAX,
+            left: arena.size(),
+            limit: "the size of the arena".into(),
+        })?;
+        Ok(Self::of(arena.alloc(bytes as u64)?, bytes))
+    }
+
+    /// The memory of a held block.
+    pub(crate) fn of(hold: Hold, bytes: usize) -> Self {
+        let (at, len) = hold.arena().data_of(hold.block());
+        let bytes = bytes.min(len as usize);
+        let base = hold.arena().map().bytes(at, bytes as u64);
+        Self { hold, base, bytes }
+    }
+
+    /// The memory of a held block, all of it; its pages are mapped in bulk.
+    pub(crate) fn received(hold: Hold) -> Self {
+        hold.arena().populate(hold.block());
+        Self::of(hold, usize::MAX)
+    }
+
+    /// Its length in bytes, at least what was asked for.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Its handle.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// The address of its first byte, in this process.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
+    fn at<T: Element>(&self, first: usize, len: usize) -> NonNull<T> {
+        let end = first.checked_add(len).and_then(|e| e.checked_mul(size_of::<T>()));
+        assert!(end.is_some_and(|e| e <= self.bytes), "element {first} + {len} is outside of {self:?}");
+        // SAFETY: inside of the block (checked above).
+        let p = unsafe { self.base.add(first * size_of::<T>()) };
+        // Blocks are 64-byte aligned, and `first` counts whole elements.
+        p.cast()
+    }
+
+    /// Elements that nobody writes.
+    ///
+    /// # Safety
+    /// Nobody, in any process, writes these elements as long as the slice lives.
+    #[inline]
+    pub(crate) unsafe fn slice<T: Element>(&self, first: usize, len: usize) -> &[T] {
+        let p = self.at::<T>(first, len);
+        // SAFETY: in bounds, aligned, every bit pattern is a `T`, held as long as `self`; not written, says the caller.
+        unsafe { std::slice::from_raw_parts(p.as_ptr(), len) }
+    }
+
+    /// Elements that only the caller reaches.
+    ///
+    /// # Safety
+    /// Nobody else, in any process, reads or writes these elements as long as the slice lives.
+    #[inline]
+    pub(crate) unsafe fn slice_mut<T: Element>(&mut self, first: usize, len: usize) -> &mut [T] {
+        let p = self.at::<T>(first, len);
+        // SAFETY: in bounds, aligned, every bit pattern is a `T`, held as long as `self`; the caller's alone.
+        unsafe { std::slice::from_raw_parts_mut(p.as_ptr(), len) }
+    }
+
+    /// Reads one element as an atomic of its width.
+    #[inline]
+    pub(crate) fn load<T: Element>(&self, i: usize) -> T {
+        let p = self.at::<T>(i, 1);
+        macro_rules! load {
+            ($atomic:ty) => {{
+                // SAFETY: in bounds, aligned to the element's size, held; in shared tensors all access is atomic of
+                // this same width.
+                let a = unsafe { p.cast::<$atomic>().as_ref() };
+                bytemuck::cast(a.load(Ordering::Relaxed))
+            }};
+        }
+        match size_of::<T>() {
+            1 => load!(AtomicU8),
+            2 => load!(AtomicU16),
+            4 => load!(AtomicU32),
+            _ => load!(AtomicU64),
+        }
+    }
+
+    /// Writes one element as an atomic of its width.
+    #[inline]
+    pub(crate) fn store<T: Element>(&self, i: usize, v: T) {
+        let p = self.at::<T>(i, 1);
+        macro_rules! store {
+            ($atomic:ty) => {{
+                // SAFETY: as for `load`.
+                let a = unsafe { p.cast::<$atomic>().as_ref() };
+                a.store(bytemuck::cast(v), Ordering::Relaxed)
+            }};
+        }
+        match size_of::<T>() {
+            1 => store!(AtomicU8),
+            2 => store!(AtomicU16),
+            4 => store!(AtomicU32),
+            _ => store!(AtomicU64),
+        }
+    }
+
+    /// Changes one element atomically; the value before.
+    pub(crate) fn update<T: Element>(&self, i: usize, f: impl Fn(T) -> T) -> T {
+        let p = self.at::<T>(i, 1);
+        macro_rules! update {
+            ($atomic:ty) => {{
+                // SAFETY: as for `load`.
+                let a = unsafe { p.cast::<$atomic>().as_ref() };
+                let change = |v| Some(bytemuck::cast(f(bytemuck::cast(v))));
+                match a.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+                    Ok(v) | Err(v) => bytemuck::cast(v),
+                }
+            }};
+        }
+        match size_of::<T>() {
+            1 => update!(AtomicU8),
+            2 => update!(AtomicU16),
+            4 => update!(AtomicU32),
+            _ => update!(AtomicU64),
+        }
+    }
+}
