@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::arena::{AttachRequest, Hold, Received, Shipment};
-use crate::error::{Error, Result};
+use crate::error::Error;
+pub use crate::error::Result;
 use crate::words::{Access, BlockId};
 
 /// A value that can be sent to another process.
@@ -113,6 +114,12 @@ impl Outgoing {
     pub fn into_buffer(self) -> Vec<u8> {
         self.bytes
     }
+}
+
+/// The error of a derived [`Message::decode`] for a variant number that the enum doesn't have.
+#[doc(hidden)]
+pub fn no_such_variant(name: &str, variant: u32) -> Error {
+    Error::Malformed(format!("enum {name} has no variant {variant}"))
 }
 
 #[derive(Debug)]

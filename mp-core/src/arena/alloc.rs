@@ -452,9 +452,16 @@ impl Arena {
         Ok(before.saturating_sub(memory::committed(self.fd())))
     }
 
-    /// What a held block is used for.
-    pub fn kind_of(&self, hold: &Hold) -> Kind {
-        BlockState::unpack(self.map().load(self.block_at(hold.block()).state)).kind
+    /// Where the memory of a ring is; `None` if the block is none (any more).
+    ///
+    /// It stays a ring only as long as somebody holds it.
+    pub fn ring_memory(&self, block: BlockId) -> Option<(Word, u64)> {
+        if !self.block_exists(block) {
+            return None;
+        }
+        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
+        let (at, len) = self.data_of(block);
+        (state.life != Life::Free && state.kind == Kind::Ring).then_some((Word::at(at), len))
     }
 
     /// Limits how many bytes the arena may have pages for, for all members; 0 means no limit of its own.

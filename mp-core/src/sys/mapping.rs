@@ -46,11 +46,6 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// How many bytes are mapped.
-    pub(crate) fn len(&self) -> u64 {
-        self.len
-    }
-
     /// The address of byte `offset`, of which `len` bytes follow in the mapping.
     ///
     /// # Panics

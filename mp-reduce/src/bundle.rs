@@ -1,0 +1,75 @@
+//! Tuples, vectors and options of messages that are no serde types.
+
+use mp_core::Result;
+use mp_core::message::{Codec, Incoming, Message, Outgoing};
+
+/// Makes a message of a tuple, a `Vec` or an `Option` whose parts are messages, exclusive tensors for example.
+///
+/// (Rust's rules leave no room for doing that without a wrapper, beside the serde types that these are as well.)
+///
+/// ```
+/// use mp_core::Tensor;
+/// use mp_reduce::{Bundle, pack, unpack};
+///
+/// let t = Tensor::<f32>::zeros(&[10])?;
+/// let envelope = pack(Bundle((t, "ten zeros".to_string()))).map_err(|e| e.error)?;
+/// let Bundle((mut t, name)) = unpack::<Bundle<(Tensor<f32>, String)>>(envelope)?;
+/// t.as_mut_slice()?[0] = 1.0;
+/// assert_eq!(name, "ten zeros");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Bundle<T>(pub T);
+
+macro_rules! tuples {
+    ($(($($name:ident $i:tt),+))*) => {$(
+        impl<$($name: Message),+> Message for Bundle<($($name,)+)> {
+            fn encode<Co: Codec>(&self, out: &mut Outgoing) -> Result<()> {
+                $(self.0.$i.encode::<Co>(out)?;)+
+                Ok(())
+            }
+
+            fn decode<Co: Codec>(inc: &mut Incoming) -> Result<Self> {
+                Ok(Self(($($name::decode::<Co>(inc)?,)+)))
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+}
+
+impl<T: Message> Message for Bundle<Vec<T>> {
+    fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
+        C::write(out, &(self.0.len() as u64))?;
+        self.0.iter().try_for_each(|v| v.encode::<C>(out))
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
+        let n: u64 = C::read(inc)?;
+        // Not reserved up front: the number is only as good as its sender.
+        let mut all = Vec::new();
+        for _ in 0..n {
+            all.push(T::decode::<C>(inc)?);
+        }
+        Ok(Self(all))
+    }
+}
+
+impl<T: Message> Message for Bundle<Option<T>> {
+    fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
+        C::write(out, &self.0.is_some())?;
+        self.0.iter().try_for_each(|v| v.encode::<C>(out))
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
+        let some: bool = C::read(inc)?;
+        Ok(Self(if some { Some(T::decode::<C>(inc)?) } else { None }))
+    }
+}

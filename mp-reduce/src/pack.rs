@@ -1,0 +1,145 @@
+//! A value into an envelope, and out of it.
+
+use std::any::type_name;
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+
+use mp_core::message::{Incoming, Message, Outgoing};
+use mp_core::{Arena, Envelope, fnv1a};
+
+use crate::codec::MessagePack;
+use crate::error::{Error, Result};
+
+/// The fingerprint of a message type: a hash of its name. Computed once and kept by whoever sends many.
+pub struct TypeFingerprint<T>(u64, PhantomData<fn(T) -> T>);
+
+impl<T> Clone for TypeFingerprint<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for TypeFingerprint<T> {}
+
+impl<T> fmt::Debug for TypeFingerprint<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x} {}", self.0, type_name::<T>())
+    }
+}
+
+impl<T> Default for TypeFingerprint<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> TypeFingerprint<T> {
+    /// Of `T`.
+    pub fn new() -> Self {
+        Self(fnv1a(type_name::<T>().as_bytes()), PhantomData)
+    }
+
+    /// As a number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A value that could not be packed.
+pub struct PackError<T> {
+    /// The value. `None` only if its `Deserialize` refuses what its `Serialize` wrote.
+    pub value: Option<T>,
+    /// Why.
+    pub error: Error,
+}
+
+impl<T> fmt::Debug for PackError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PackError").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Display for PackError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T> std::error::Error for PackError<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+thread_local! {
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+/// Larger buffers are not kept.
+const KEEP: usize = 1 << 16;
+
+/// Packs a value into an envelope of the current arena.
+///
+/// # Errors
+/// When the value's `Serialize` refuses, or there is no memory; the value comes back.
+pub fn pack<T: Message>(value: T) -> Result<Envelope, PackError<T>> {
+    match Arena::current() {
+        Ok(arena) => pack_as(arena, TypeFingerprint::new(), value),
+        Err(e) => Err(PackError { value: Some(value), error: e.into() }),
+    }
+}
+
+/// As [`pack`], with the arena and the fingerprint at hand.
+///
+/// # Errors
+/// As [`pack`].
+#[inline]
+pub fn pack_as<T: Message>(
+    arena: Arena,
+    fingerprint: TypeFingerprint<T>,
+    value: T,
+) -> Result<Envelope, PackError<T>> {
+    let buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
+    let mut out = Outgoing::new(buffer);
+    if let Err(e) = value.encode::<MessagePack>(&mut out) {
+        return Err(PackError { value: Some(value), error: e.into() });
+    }
+    // From here on the message is the value: exclusive handles in it must be the only ones.
+    drop(value);
+    match arena.pack(out.shipment(fingerprint.get())) {
+        Ok(envelope) => {
+            let buffer = out.into_buffer();
+            if buffer.capacity() <= KEEP {
+                _ = BUFFER.try_with(|b| b.set(buffer));
+            }
+            Ok(envelope)
+        }
+        Err((error, attachments)) => {
+            let value = T::decode::<MessagePack>(&mut out.into_incoming(attachments)).ok();
+            Err(PackError { value, error: error.into() })
+        }
+    }
+}
+
+/// Takes a value out of an envelope.
+///
+/// # Errors
+/// [`Error::TypeMismatch`] when it is of another type, [`Error::Memory`] when its bytes make no sense. What was attached
+/// is released then.
+pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
+    unpack_as(TypeFingerprint::new(), envelope)
+}
+
+/// As [`unpack`], with the fingerprint at hand.
+///
+/// # Errors
+/// As [`unpack`].
+#[inline]
+pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope) -> Result<T> {
+    // The envelope is empty and free for the next message before any code of `T` runs.
+    let received = envelope.open()?;
+    if received.fingerprint() != fingerprint.get() {
+        let found = format!("with fingerprint {:016x}", received.fingerprint());
+        return Err(Error::TypeMismatch { expected: type_name::<T>(), found });
+    }
+    Ok(T::decode::<MessagePack>(&mut Incoming::new(received))?)
+}
