@@ -1,1 +1,28 @@
-//! See the crate description.
+//! Queues between processes that survive any kill: the queue layer of `mp`.
+//!
+//! ```
+//! use mp_queue::Queue;
+//!
+//! let jobs = Queue::<(u32, String)>::bounded(8)?;
+//! jobs.put((1, "first".into()))?;
+//! jobs.close(); // no more will come
+//! assert_eq!(jobs.get()?, Some((1, "first".into())));
+//! assert_eq!(jobs.get()?, None); // closed and drained
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A queue lies in shared memory; its handles are messages themselves, so they travel in arguments of processes and
+//! through other queues. There is no thread behind it, no lock, and no process that it depends on: SIGKILL at any
+//! instruction of any process costs at most the message that process was just putting or getting.
+//!
+//! [`ring`] has the algorithm and what every point of death leaves.
+
+mod error;
+mod header;
+mod layer;
+mod queue;
+pub mod ring;
+mod shared;
+
+pub use error::{GetError, PutError};
+pub use queue::Queue;

@@ -35,7 +35,7 @@ pub trait RingLayer: Send + Sync {
     fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 
     /// A member that held this ring died; its sleepers should look again. `memory` is where the ring is.
-    fn holder_died(&self, arena: Arena, memory: (Word, u64), dead: Member, pid: u32);
+    fn holder_died(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
 }
 
 static RINGS: OnceLock<&'static dyn RingLayer> = OnceLock::new();
@@ -210,7 +210,7 @@ impl Arena {
                     && let Some(rings) = RINGS.get()
                 {
                     let (at, len) = self.data_of(block);
-                    rings.holder_died(*self, (Word::at(at), len), dead, pid);
+                    rings.holder_died(*self, (Word::at(at), len), block, dead, pid);
                 }
                 if !held
                     && let Released::ToFree(state) = run(FreeCheck::new(at, self.pages(), me), self.map())

@@ -1,0 +1,137 @@
+//! How putting and getting fail. Whatever could not be put is given back.
+
+use std::fmt;
+
+use mp_core::words::Member;
+
+/// Why a value was not put. It is in here, to be taken out with [`into_value`](Self::into_value).
+#[non_exhaustive]
+pub enum PutError<T> {
+    /// The queue is full, and stays so as long as this call was willing to wait.
+    Full(T),
+    /// The queue is closed.
+    Closed(T),
+    /// The queue is full, a process that used it is dead, and no other process has it: nobody will ever take anything.
+    Deserted {
+        /// The value.
+        value: T,
+        /// The last one that died.
+        last: Member,
+        /// Its process id.
+        pid: u32,
+    },
+    /// It could not be encoded, or there is no memory for it.
+    Failed {
+        /// The value. `None` only if its `Deserialize` refuses what its `Serialize` wrote.
+        value: Option<T>,
+        /// Why.
+        error: mp_reduce::Error,
+    },
+}
+
+impl<T> PutError<T> {
+    /// The value that was not put.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            PutError::Full(v) | PutError::Closed(v) | PutError::Deserted { value: v, .. } => Some(v),
+            PutError::Failed { value, .. } => value,
+        }
+    }
+
+    /// Whether it was only that the queue is full.
+    #[doc(alias = "Full")]
+    pub fn is_full(&self) -> bool {
+        matches!(self, PutError::Full(_))
+    }
+}
+
+impl<T> fmt::Debug for PutError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PutError::Full(_) => f.write_str("Full(..)"),
+            PutError::Closed(_) => f.write_str("Closed(..)"),
+            PutError::Deserted { last, pid, .. } => {
+                f.debug_struct("Deserted").field("last", last).field("pid", pid).finish_non_exhaustive()
+            }
+            PutError::Failed { error, .. } => {
+                f.debug_struct("Failed").field("error", error).finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+impl<T> fmt::Display for PutError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PutError::Full(_) => f.write_str("the queue is full"),
+            PutError::Closed(_) => f.write_str("the queue is closed"),
+            PutError::Deserted { last, pid, .. } => write!(
+                f,
+                "the queue is full and no other process has it any more: the last one, {last} (pid {pid}), is gone"
+            ),
+            PutError::Failed { error, .. } => error.fmt(f),
+        }
+    }
+}
+
+impl<T> std::error::Error for PutError<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PutError::Failed { error, .. } => std::error::Error::source(error),
+            _ => None,
+        }
+    }
+}
+
+/// Why nothing was got. (A queue that is closed and drained is no error: then the functions return `None`.)
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum GetError {
+    /// The queue is empty, and stays so as long as this call was willing to wait.
+    Empty,
+    /// The queue is empty, a process that used it is dead, and no other process has it: nothing will ever come.
+    Deserted {
+        /// The last one that died.
+        last: Member,
+        /// Its process id.
+        pid: u32,
+    },
+    /// The message could not be decoded; it is lost. Or this process was forked from a member.
+    Failed(mp_reduce::Error),
+}
+
+impl GetError {
+    /// Whether it was only that the queue is empty.
+    #[doc(alias = "Empty")]
+    pub fn is_empty(&self) -> bool {
+        matches!(self, GetError::Empty)
+    }
+}
+
+impl fmt::Display for GetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GetError::Empty => f.write_str("the queue is empty"),
+            GetError::Deserted { last, pid } => write!(
+                f,
+                "the queue is empty and no other process has it any more: the last one, {last} (pid {pid}), is gone"
+            ),
+            GetError::Failed(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for GetError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            GetError::Failed(e) => std::error::Error::source(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<mp_reduce::Error> for GetError {
+    fn from(e: mp_reduce::Error) -> Self {
+        GetError::Failed(e)
+    }
+}

@@ -1,0 +1,383 @@
+//! The queue that users see.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::message::scope;
+use mp_core::{Arena, Hold, Message, Parking, Patience};
+use mp_reduce::{Error, TypeFingerprint, pack_as, unpack_as};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{GetError, PutError};
+use crate::layer::Rings;
+use crate::ring::RingAt;
+use crate::shared::{Given, RingMemory, Taken};
+
+/// A queue of messages between processes: many producers, many consumers, first in, first out.
+///
+/// ```
+/// use mp_core::Tensor;
+/// use mp_queue::Queue;
+///
+/// let queue = Queue::<Tensor<f32>>::bounded(4)?;
+/// queue.put(Tensor::full(&[1000], 2.0)?)?; // moves: the memory itself stays where it is
+/// let got = queue.get()?.expect("it is not closed");
+/// assert_eq!(got.iter().sum::<f32>(), 2000.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Order
+/// Each message gets a ticket when it is published, and messages are taken in the order of their tickets. What one
+/// thread puts is taken in that order, too.
+///
+/// # Blocking
+/// [`put`](Self::put) waits while the queue is full, [`get`](Self::get) while it is empty: first looking for up to 50 µs
+/// (less where that rarely pays), then asleep. `try_` forms never wait, `_timeout` forms not longer than told.
+/// While both sides are awake, no system call is made.
+///
+/// # When a process dies
+/// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has either sent
+/// its message or not. A consumer that dies in `get`, or later, takes the message that it was getting with it
+/// (at most one). A message that was put does not depend on its producer any more, which may exit at once.
+/// When everybody else who had the queue is gone, waiting on it ends with `Deserted`.
+///
+/// # As a message
+/// Handles are serde types inside of messages and arguments. Cloning or sending one copies the handle, not the queue.
+/// Queues are typed: received as a queue of something else, it is an error that names both types. (A queue that
+/// is put into itself keeps itself alive until the program ends.)
+pub struct Queue<T: Message> {
+    hold: Hold,
+    ring: RingMemory,
+    fingerprint: TypeFingerprint<T>,
+    getting: Arc<Patience>,
+    putting: Arc<Patience>,
+    messages: PhantomData<fn(T) -> T>,
+}
+
+impl<T: Message> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        Self {
+            hold: self.hold.clone(),
+            ring: self.ring,
+            fingerprint: self.fingerprint,
+            getting: Arc::clone(&self.getting),
+            putting: Arc::clone(&self.putting),
+            messages: PhantomData,
+        }
+    }
+}
+
+impl<T: Message> fmt::Debug for Queue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = std::any::type_name::<T>();
+        write!(f, "Queue<{name}>({} of {}, block {})", self.len(), self.capacity(), self.hold.block())
+    }
+}
+
+/// How long a call is willing to wait.
+#[derive(Clone, Copy)]
+enum Wait {
+    Never,
+    Until(Instant),
+    Forever,
+}
+
+impl Wait {
+    /// A time-out that is too long for the clock is none.
+    fn at_most(timeout: Duration) -> Self {
+        Instant::now().checked_add(timeout).map_or(Wait::Forever, Wait::Until)
+    }
+}
+
+/// What became of an attempt.
+enum Attempt<R> {
+    Ended(R),
+    NotYet,
+}
+
+impl<T: Message> Queue<T> {
+    /// A queue for up to `capacity` messages (at least one).
+    ///
+    /// # Errors
+    /// When there is no shared memory for it, or `capacity` is 0 or above 2^24.
+    #[doc(alias = "maxsize")]
+    pub fn bounded(capacity: usize) -> Result<Self, Error> {
+        let slots = u32::try_from(capacity).ok().filter(|&n| n > 0 && n <= RingAt::MAX_SLOTS);
+        let Some(slots) = slots else {
+            let why = format!("a queue for {capacity} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
+            return Err(mp_core::Error::Shape(why).into());
+        };
+        let arena = Arena::current()?;
+        arena.set_ring_layer(&Rings)?;
+        let hold = arena.alloc(crate::header::Header::bytes(slots))?;
+        let fingerprint = TypeFingerprint::<T>::new();
+        let ring = RingMemory::create(&hold, slots, fingerprint.get(), std::any::type_name::<T>());
+        Ok(Self::from_parts(hold, ring))
+    }
+
+    fn from_parts(hold: Hold, ring: RingMemory) -> Self {
+        Self {
+            hold,
+            ring,
+            fingerprint: TypeFingerprint::new(),
+            getting: Arc::default(),
+            putting: Arc::default(),
+            messages: PhantomData,
+        }
+    }
+
+    /// The same queue; calls through this handle and its clones sleep at once instead of looking first.
+    ///
+    /// For programs with more busy processes than processors.
+    pub fn without_spinning(mut self) -> Self {
+        self.getting = Arc::new(Patience::none());
+        self.putting = Arc::new(Patience::none());
+        self
+    }
+
+    /// Puts a message; waits while the queue is full.
+    ///
+    /// # Errors
+    /// [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] when it can't be encoded or there is no memory.
+    /// The value is given back.
+    pub fn put(&self, value: T) -> Result<(), PutError<T>> {
+        self.put_within(value, Wait::Forever)
+    }
+
+    /// Puts a message if the queue is not full.
+    ///
+    /// # Errors
+    /// [`PutError::Full`], and as [`put`](Self::put).
+    #[doc(alias = "put_nowait")]
+    pub fn try_put(&self, value: T) -> Result<(), PutError<T>> {
+        self.put_within(value, Wait::Never)
+    }
+
+    /// Puts a message; waits while the queue is full, at most `timeout`.
+    ///
+    /// # Errors
+    /// [`PutError::Full`], and as [`put`](Self::put).
+    pub fn put_timeout(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
+        self.put_within(value, Wait::at_most(timeout))
+    }
+
+    fn put_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
+        let arena = self.hold.arena();
+        let mut envelope = match pack_as(arena, self.fingerprint, value) {
+            Ok(envelope) => Some(envelope),
+            Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
+        };
+        let attempt = || {
+            let Some(e) = envelope.take() else { return Ok(Attempt::NotYet) };
+            Ok(match self.ring.put(e)? {
+                Given::Done => Attempt::Ended(true),
+                Given::Closed(back) => {
+                    envelope = Some(back);
+                    Attempt::Ended(false)
+                }
+                Given::Full(back) => {
+                    envelope = Some(back);
+                    Attempt::NotYet
+                }
+            })
+        };
+        let end = self.within(wait, &self.putting, self.ring.not_full(), attempt);
+        if matches!(end, Ok(Ended::With(true))) {
+            self.ring.not_empty().wake_one();
+            return Ok(());
+        }
+        // The message returns to its sender.
+        let value = envelope.and_then(|e| unpack_as(self.fingerprint, e).ok());
+        let Some(value) = value else {
+            let lost = mp_core::Error::Malformed("the value that was not put can't be decoded again".into());
+            let error = end.err().unwrap_or_else(|| lost.into());
+            return Err(PutError::Failed { value: None, error });
+        };
+        Err(match end {
+            Ok(Ended::With(_)) => PutError::Closed(value),
+            Ok(Ended::Waited) => PutError::Full(value),
+            Ok(Ended::Deserted(last, pid)) => PutError::Deserted { value, last, pid },
+            Err(error) => PutError::Failed { value: Some(value), error },
+        })
+    }
+
+    /// Takes the oldest message; waits while the queue is empty. `None` when it is closed and drained.
+    ///
+    /// # Errors
+    /// [`GetError::Deserted`], or [`GetError::Failed`] when the message can't be decoded; it is lost then.
+    pub fn get(&self) -> Result<Option<T>, GetError> {
+        self.get_within(Wait::Forever)
+    }
+
+    /// Takes the oldest message, if there is one. `None` when the queue is closed and drained.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`get`](Self::get).
+    #[doc(alias = "get_nowait")]
+    pub fn try_get(&self) -> Result<Option<T>, GetError> {
+        self.get_within(Wait::Never)
+    }
+
+    /// Takes the oldest message; waits while the queue is empty, at most `timeout`. `None` when it is closed and drained.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`get`](Self::get).
+    pub fn get_timeout(&self, timeout: Duration) -> Result<Option<T>, GetError> {
+        self.get_within(Wait::at_most(timeout))
+    }
+
+    fn get_within(&self, wait: Wait) -> Result<Option<T>, GetError> {
+        let attempt = || {
+            Ok(match self.ring.get()? {
+                Taken::Message(envelope) => Attempt::Ended(Some(envelope)),
+                Taken::Closed => Attempt::Ended(None),
+                Taken::Empty => Attempt::NotYet,
+            })
+        };
+        match self.within(wait, &self.getting, self.ring.not_empty(), attempt)? {
+            Ended::With(Some(envelope)) => {
+                self.ring.not_full().wake_one();
+                Ok(Some(unpack_as(self.fingerprint, envelope)?))
+            }
+            Ended::With(None) => Ok(None),
+            Ended::Waited => Err(GetError::Empty),
+            Ended::Deserted(last, pid) => Err(GetError::Deserted { last, pid }),
+        }
+    }
+
+    /// Attempts until it ends, or the wait does: looking first, then asleep in slices. After each slice it looks for
+    /// dead members, and whether anybody is left.
+    #[inline]
+    fn within<R>(
+        &self,
+        wait: Wait,
+        patience: &Patience,
+        parking: Parking,
+        mut attempt: impl FnMut() -> Result<Attempt<R>, Error>,
+    ) -> Result<Ended<R>, Error> {
+        if let Attempt::Ended(r) = attempt()? {
+            return Ok(Ended::With(r));
+        }
+        let deadline = match wait {
+            Wait::Never => return Ok(Ended::Waited),
+            Wait::Until(t) => Some(t),
+            Wait::Forever => None,
+        };
+        self.wait(deadline, patience, parking, attempt)
+    }
+
+    fn wait<R>(
+        &self,
+        deadline: Option<Instant>,
+        patience: &Patience,
+        parking: Parking,
+        mut attempt: impl FnMut() -> Result<Attempt<R>, Error>,
+    ) -> Result<Ended<R>, Error> {
+        let mut look = || match attempt() {
+            Ok(Attempt::Ended(r)) => Some(Ok(r)),
+            Ok(Attempt::NotYet) => None,
+            Err(e) => Some(Err(e)),
+        };
+        loop {
+            if let Some(found) = patience.look(&mut look) {
+                return found.map(Ended::With);
+            }
+            if deadline.is_some_and(|d| Instant::now() >= d) {
+                return Ok(Ended::Waited);
+            }
+            let announced = parking.announce();
+            if let Some(found) = look() {
+                return found.map(Ended::With);
+            }
+            let asleep = Instant::now();
+            if parking.sleep(announced, deadline) {
+                patience.slept(asleep.elapsed());
+                continue;
+            }
+            self.hold.arena().sweep()?;
+            if let Some((last, pid)) = self.ring.last_death()
+                && self.hold.arena().other_holders(&self.hold) == 0
+            {
+                // What they put before they died comes first.
+                return Ok(look().transpose()?.map_or(Ended::Deserted(last, pid), Ended::With));
+            }
+        }
+    }
+
+    /// Closes the queue: what is in it can still be taken, then consumers get `None`; nothing more can be put. Whether it
+    /// was open.
+    ///
+    /// Exact also against producers that are just putting: a message is either refused or will be taken.
+    pub fn close(&self) -> bool {
+        if self.hold.arena().me().is_err() {
+            return false;
+        }
+        let closed = self.ring.close();
+        self.ring.not_empty().wake_all();
+        self.ring.not_full().wake_all();
+        closed
+    }
+
+    /// How many messages are in it: a moment's picture.
+    #[doc(alias = "qsize")]
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether it is empty: a moment's picture.
+    #[doc(alias = "empty")]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it is full: a moment's picture.
+    #[doc(alias = "full")]
+    pub fn is_full(&self) -> bool {
+        self.len() == self.capacity()
+    }
+
+    /// How many messages fit.
+    pub fn capacity(&self) -> usize {
+        self.ring.slots() as usize
+    }
+
+    /// Takes messages until the queue is closed and drained.
+    pub fn iter(&self) -> impl Iterator<Item = Result<T, GetError>> + '_ {
+        std::iter::from_fn(|| self.get().transpose())
+    }
+}
+
+/// How a wait ended.
+enum Ended<R> {
+    With(R),
+    Waited,
+    Deserted(mp_core::words::Member, u32),
+}
+
+impl<T: Message> Serialize for Queue<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        scope::outgoing("a Queue", |out| out.attach_object(&self.hold))
+            .map_err(S::Error::custom)?
+            .serialize(s)
+    }
+}
+
+impl<'de, T: Message> Deserialize<'de> for Queue<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let attachment = u32::deserialize(d)?;
+        let hold = scope::incoming("a Queue", |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
+        hold.arena().set_ring_layer(&Rings).map_err(D::Error::custom)?;
+        let ring = RingMemory::open(hold.arena(), hold.block())
+            .ok_or_else(|| D::Error::custom("the attachment is no queue"))?;
+        let (expected, name) = (TypeFingerprint::<T>::new(), std::any::type_name::<T>());
+        if ring.fingerprint() != expected.get() {
+            let found = ring.type_name();
+            return Err(D::Error::custom(format!("a queue of {found} arrived where one of {name} is expected")));
+        }
+        Ok(Self::from_parts(hold, ring))
+    }
+}

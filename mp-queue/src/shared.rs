@@ -1,0 +1,168 @@
+//! # Safety
+//! Where this crate touches the words of the arena. Unsafe, because the words could be anybody's; sound, because a
+//! [`RingMemory`] is made only of a block that is held (or being swept) and has a ring's header, the steps of
+//! [`ring`](crate::ring) change nothing but that ring's words and the envelopes that they own, and envelopes
+//! are made once of each successful get.
+#![allow(unsafe_code)]
+
+use mp_core::mem::{Mem, Word, run};
+use mp_core::words::{BlockId, EnvelopeId, Member};
+use mp_core::{Arena, Envelope, Hold, Parking};
+
+use crate::header::Header;
+use crate::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Ticket};
+
+/// A ring's words, and the arena they are in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingMemory {
+    arena: Arena,
+    header: Header,
+    ring: RingAt,
+}
+
+/// What a get found.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Message(Envelope),
+    Empty,
+    Closed,
+}
+
+/// What became of a put.
+#[derive(Debug)]
+pub(crate) enum Given {
+    Done,
+    Full(Envelope),
+    Closed(Envelope),
+}
+
+impl RingMemory {
+    fn words(arena: Arena) -> &'static impl Mem {
+        // SAFETY: used for the words of rings and of envelopes by the steps of `ring`, and for ring headers, see above.
+        unsafe { arena.words() }
+    }
+
+    /// Makes a ring in fresh memory, and a ring of the block.
+    pub(crate) fn create(hold: &Hold, slots: u32, fingerprint: u64, type_name: &str) -> Self {
+        let arena = hold.arena();
+        let header = Header::at(arena.block_words(hold).0);
+        header.write(Self::words(arena), hold.block(), slots, fingerprint, type_name);
+        // SAFETY: the block was just allocated, nobody else has it, and the header is written.
+        unsafe { arena.become_ring(hold) };
+        Self { arena, header, ring: header.ring(hold.block(), slots) }
+    }
+
+    /// The ring in a block that is held, or swept, by the caller; `None` if there is none in it.
+    pub(crate) fn open(arena: Arena, block: BlockId) -> Option<Self> {
+        let (base, len) = arena.ring_memory(block)?;
+        Self::at(arena, block, base, len)
+    }
+
+    /// The ring at `base`.
+    pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
+        let header = Header::at(base);
+        let ring = header.read(Self::words(arena), block, len)?;
+        Some(Self { arena, header, ring })
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.ring.slots
+    }
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.header.fingerprint(Self::words(self.arena))
+    }
+    pub(crate) fn type_name(&self) -> String {
+        self.header.type_name(Self::words(self.arena))
+    }
+    pub(crate) fn note_death(&self, dead: Member, pid: u32) {
+        self.header.note_death(Self::words(self.arena), dead, pid);
+    }
+    pub(crate) fn last_death(&self) -> Option<(Member, u32)> {
+        self.header.last_death(Self::words(self.arena))
+    }
+
+    /// How many messages are between head and tail; a moment's picture.
+    pub(crate) fn len(&self) -> usize {
+        let m = Self::words(self.arena);
+        let head = Ticket::unpack(m.load(self.ring.head));
+        let tail = Ticket::unpack(m.load(self.ring.tail));
+        let ahead = tail.since(head, self.ring.slots);
+        // Either hint may lag a little.
+        if ahead <= 2 * u64::from(self.ring.slots) { ahead.min(u64::from(self.ring.slots)) as usize } else { 0 }
+    }
+
+    pub(crate) fn not_empty(&self) -> Parking {
+        // SAFETY: a parking word of this ring's header, used for nothing else; the ring is held.
+        unsafe { Parking::new(self.arena, self.header.not_empty()) }
+    }
+    pub(crate) fn not_full(&self) -> Parking {
+        // SAFETY: as for `not_empty`.
+        unsafe { Parking::new(self.arena, self.header.not_full()) }
+    }
+
+    /// Puts an envelope, once.
+    #[inline]
+    pub(crate) fn put(&self, envelope: Envelope) -> mp_core::Result<Given> {
+        let arena = self.arena;
+        arena.me()?;
+        let (id, owner) = envelope.into_raw();
+        let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
+        let end = arena.with_intent(|me, intent| {
+            run(Put::new(self.ring, intent, words, me, owner), Self::words(arena))
+        })?;
+        // SAFETY: neither published nor freed: it is still this process's, with the owner word given back.
+        let back = |owner| unsafe { arena.envelope_from_raw(id, owner) };
+        Ok(match end {
+            PutEnd::Done(_) => Given::Done,
+            PutEnd::Full(owner) => Given::Full(back(owner)),
+            PutEnd::Closed(owner) => Given::Closed(back(owner)),
+        })
+    }
+
+    /// Takes an envelope, once.
+    #[inline]
+    pub(crate) fn get(&self) -> mp_core::Result<Taken> {
+        let arena = self.arena;
+        let got = arena.with_intent(|me, intent| {
+            run(Get::new(self.ring, intent, arena.owner_words(), me), Self::words(arena))
+        })?;
+        Ok(match got {
+            // SAFETY: `Get` has just made this process its owner, and ends once.
+            Got::Envelope(id, owner) => Taken::Message(unsafe { arena.envelope_from_raw(id, owner) }),
+            Got::Empty => Taken::Empty,
+            Got::Closed => Taken::Closed,
+        })
+    }
+
+    /// Closes the ring; whether it was open.
+    pub(crate) fn close(&self) -> bool {
+        run(Close::new(self.ring), Self::words(self.arena))
+    }
+}
+
+/// Settles the intents of a dead member, see [`Settle`]; `false`: come back later.
+pub(crate) fn settle(
+    arena: Arena,
+    dead: &[Word],
+    others: &[Word],
+    taken: &mut dyn FnMut(EnvelopeId),
+) -> mp_core::Result<bool> {
+    let slot_at = |block: BlockId, slot: u32| {
+        let memory = RingMemory::open(arena, block)?;
+        (slot < memory.ring.slots).then(|| memory.ring.slot(slot))
+    };
+    let columns = (arena.owner_words(), arena.place_words());
+    let mut done = true;
+    for &intent in dead {
+        let settled = arena.with_intent(|me, mine| {
+            let steps = Settle::new(intent, mine, others.to_vec(), columns, slot_at, me);
+            run(steps, RingMemory::words(arena))
+        })?;
+        match settled {
+            Settled::Clear => {}
+            Settled::TakenOver(e) => taken(e),
+            Settled::Later => done = false,
+        }
+    }
+    Ok(done)
+}
