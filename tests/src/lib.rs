@@ -1,1 +1,3 @@
-//! See the crate description.
+//! What the tests of this workspace share: the explorer of the exhaustive models.
+
+pub mod explore;

@@ -30,7 +30,7 @@ pub use sweep::RingLayer;
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Word};
-use crate::steps::BlockAt;
+use crate::steps::{BlockAt, INLINE_SEATS};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::{Mapping, identity::Identity, limits, memory, private};
@@ -255,7 +255,7 @@ impl Arena {
 
     pub(crate) fn block_at(&self, id: BlockId) -> BlockAt {
         let state = Word::at(self.0.layout.blocks_at + 64 * u64::from(id));
-        BlockAt { id, state, per_page: (SEAT_PAGE / 8 - 2) as u32 }
+        BlockAt { id, state, inline: INLINE_SEATS, per_page: (SEAT_PAGE / 8 - 2) as u32 }
     }
 
     /// Finds the memory of a page of seats.

@@ -41,7 +41,7 @@ pub use take::{Note, Take, Taken};
 use crate::mem::Word;
 use crate::words::BlockId;
 
-/// Seats in the block's own header.
+/// Seats in the header of an arena's block.
 pub const INLINE_SEATS: u32 = 6;
 
 /// Where the words of a block are.
@@ -51,6 +51,8 @@ pub struct BlockAt {
     pub id: BlockId,
     /// The state word; the link follows it, then the seats.
     pub state: Word,
+    /// Seats in its own header.
+    pub inline: u32,
     /// Seats in a page of seats. Each page has two words before them: the block it belongs to, the next page.
     pub per_page: u32,
 }
@@ -105,11 +107,11 @@ impl Cursor {
 
     /// Where the present seat is; `None`: behind the last of the header or of a page.
     fn word(&self, b: &BlockAt) -> Option<Word> {
-        if self.index < INLINE_SEATS {
+        if self.index < b.inline {
             return Some(b.seat(self.index));
         }
         let page = self.page?;
-        let i = (self.index - INLINE_SEATS) % b.per_page;
+        let i = (self.index - b.inline) % b.per_page;
         Some(page.plus(2 + i as u64))
     }
 
@@ -124,6 +126,6 @@ impl Cursor {
     /// Moves on; `true` if the next seat is on another page, to be entered first.
     fn advance(&mut self, b: &BlockAt) -> bool {
         self.index += 1;
-        self.index >= INLINE_SEATS && (self.index - INLINE_SEATS).is_multiple_of(b.per_page)
+        self.index >= b.inline && (self.index - b.inline).is_multiple_of(b.per_page)
     }
 }

@@ -1,6 +1,6 @@
 //! A holder takes another seat of a block, for a message.
 
-use super::{BlockAt, Cursor, INLINE_SEATS, link_of};
+use super::{BlockAt, Cursor, link_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Access, Attach, BlockId, BlockState, Seat};
 
@@ -113,12 +113,12 @@ pub(crate) fn seat_word<M: Mem + ?Sized>(
     pages: impl Fn(BlockId) -> Option<Word>,
     index: u32,
 ) -> Option<Word> {
-    if index < INLINE_SEATS {
+    if index < block.inline {
         return Some(block.seat(index));
     }
     let mut page = pages(link_of(m.load(block.link()))?)?;
-    for _ in 0..(index - INLINE_SEATS) / block.per_page {
+    for _ in 0..(index - block.inline) / block.per_page {
         page = pages(link_of(m.load(page.plus(1)))?)?;
     }
-    Some(page.plus(2 + ((index - INLINE_SEATS) % block.per_page) as u64))
+    Some(page.plus(2 + ((index - block.inline) % block.per_page) as u64))
 }

@@ -1,0 +1,269 @@
+//! Exhaustive exploration of small worlds of processes that share memory.
+//!
+//! A world is a memory and a few actors. Each actor makes one shared access a step (this is checked). From every
+//! state the explorer follows every actor's next step, and, as long as the bounds allow, the kill and the
+//! stop of every actor. States are remembered by a 128-bit hash. Afterwards it looks for states from which, without
+//! further kills or stops, no end can be reached: there somebody waits for ever.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use mp_core::mem::{Mem, Word};
+
+/// Memory of a world, sequentially consistent. Can be told to lose what is written to some words: planted bugs.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    words: Vec<Cell<u64>>,
+    lossy: Vec<Word>,
+    accesses: Cell<u32>,
+}
+
+impl PartialEq for Memory {
+    fn eq(&self, other: &Self) -> bool {
+        self.words == other.words
+    }
+}
+impl Eq for Memory {}
+
+impl Hash for Memory {
+    fn hash<H: Hasher>(&self, h: &mut H) {
+        self.words.iter().for_each(|w| w.get().hash(h));
+    }
+}
+
+impl Memory {
+    /// `len` words of zeros.
+    pub fn new(len: usize) -> Self {
+        Self { words: vec![Cell::new(0); len], ..Self::default() }
+    }
+
+    /// From now on, writes to these words are lost.
+    pub fn lose(&mut self, words: impl IntoIterator<Item = Word>) {
+        self.lossy.extend(words);
+    }
+
+    /// Reads a word without it being an access: for checks.
+    pub fn peek(&self, w: Word) -> u64 {
+        self.words[(w.offset() / 8) as usize].get()
+    }
+
+    /// Writes a word without it being an access: to set up.
+    pub fn poke(&self, w: Word, v: u64) {
+        self.words[(w.offset() / 8) as usize].set(v);
+    }
+
+    fn access(&self, w: Word) -> u64 {
+        self.accesses.set(self.accesses.get() + 1);
+        self.peek(w)
+    }
+
+    fn change(&self, w: Word, v: u64) {
+        if !self.lossy.contains(&w) {
+            self.poke(w, v);
+        }
+    }
+}
+
+impl Mem for Memory {
+    fn load(&self, w: Word) -> u64 {
+        self.access(w)
+    }
+    fn load_relaxed(&self, w: Word) -> u64 {
+        self.access(w)
+    }
+    fn store(&self, w: Word, v: u64) {
+        self.access(w);
+        self.change(w, v);
+    }
+    fn store_relaxed(&self, w: Word, v: u64) {
+        self.store(w, v);
+    }
+    fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
+        match self.access(w) {
+            v if v == old => {
+                self.change(w, new);
+                Ok(())
+            }
+            v => Err(v),
+        }
+    }
+    fn add(&self, w: Word, v: u64) -> u64 {
+        let old = self.access(w);
+        self.change(w, old.wrapping_add(v));
+        old
+    }
+    fn or(&self, w: Word, v: u64) -> u64 {
+        let old = self.access(w);
+        self.change(w, old | v);
+        old
+    }
+    fn and(&self, w: Word, v: u64) -> u64 {
+        let old = self.access(w);
+        self.change(w, old & v);
+        old
+    }
+    fn fence_after_rmw(&self) {}
+}
+
+/// What became of an actor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Fate {
+    /// It goes on.
+    Running,
+    /// It is at its end.
+    Ended,
+    /// SIGKILL: it never goes on, and everybody can know.
+    Killed,
+    /// SIGSTOP for ever: it never goes on, and nobody can know.
+    Stopped,
+}
+
+/// One process of a world.
+pub trait Actor: Clone + Eq + Hash {
+    /// What checks need to remember that no process does.
+    type Ghost: Clone + Eq + Hash;
+
+    /// Makes one step. `fates` are those of all actors. Returns whether it is at its end.
+    fn step(&mut self, me: usize, memory: &Memory, fates: &[Fate], ghost: &mut Self::Ghost) -> bool;
+}
+
+/// A state of a world.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct World<A: Actor> {
+    /// The shared memory.
+    pub memory: Memory,
+    /// The processes.
+    pub actors: Vec<A>,
+    /// What became of them.
+    pub fates: Vec<Fate>,
+    /// What checks remember.
+    pub ghost: A::Ghost,
+    kills: u32,
+    stops: u32,
+}
+
+/// What was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Explored {
+    /// How many states there are.
+    pub states: usize,
+    /// How many of them are ends: nobody runs any more.
+    pub ends: usize,
+}
+
+impl<A: Actor> World<A> {
+    /// A world at its beginning.
+    pub fn new(memory: Memory, actors: Vec<A>, ghost: A::Ghost) -> Self {
+        let fates = vec![Fate::Running; actors.len()];
+        Self { memory, actors, fates, ghost, kills: 0, stops: 0 }
+    }
+
+    /// How many actors in `range` ended like this.
+    pub fn count(&self, range: std::ops::Range<usize>, fate: Fate) -> usize {
+        self.fates[range].iter().filter(|&&f| f == fate).count()
+    }
+
+    fn key(&self) -> u128 {
+        let (mut a, mut b) = (DefaultHasher::new(), DefaultHasher::new());
+        self.hash(&mut a);
+        b.write_u64(0x9e37_79b9_7f4a_7c15);
+        self.hash(&mut b);
+        u128::from(a.finish()) << 64 | u128::from(b.finish())
+    }
+
+    /// One step of actor `i`.
+    pub fn step(&mut self, i: usize) {
+        self.memory.accesses.set(0);
+        let ended = self.actors[i].step(i, &self.memory, &self.fates, &mut self.ghost);
+        assert!(self.memory.accesses.get() <= 1, "a step with {} accesses", self.memory.accesses.get());
+        if ended {
+            self.fates[i] = Fate::Ended;
+        }
+    }
+
+    /// Explores everything that can happen with up to `kills` kills and `stops` stops.
+    ///
+    /// `end` judges each state in which nobody runs any more. `wedged` says of a state from which no end can be reached
+    /// whether that is wrong (it is fine if, say, all consumers are dead).
+    ///
+    /// # Panics
+    /// When a state is wrong.
+    pub fn explore(
+        self,
+        kills: u32,
+        stops: u32,
+        end: impl Fn(&Self),
+        wedged: impl Fn(&Self) -> bool,
+    ) -> Explored {
+        let mut index: HashMap<u128, u32> = HashMap::new();
+        // Steps backwards, and whether being stuck in the state is wrong.
+        let mut back: Vec<(u32, u32)> = Vec::new();
+        let mut wrong: Vec<bool> = Vec::new();
+        let mut ends: Vec<u32> = Vec::new();
+        let mut queue = VecDeque::new();
+        index.insert(self.key(), 0);
+        wrong.push(wedged(&self));
+        queue.push_back((0_u32, self));
+        while let Some((i, state)) = queue.pop_front() {
+            if !state.fates.contains(&Fate::Running) {
+                end(&state);
+                ends.push(i);
+                continue;
+            }
+            let mut visit = |next: Self, normal: bool| {
+                let fresh = index.len() as u32;
+                let j = *index.entry(next.key()).or_insert(fresh);
+                if normal {
+                    back.push((j, i));
+                }
+                if j == fresh {
+                    wrong.push(wedged(&next));
+                    queue.push_back((j, next));
+                }
+            };
+            for actor in 0..state.actors.len() {
+                if state.fates[actor] != Fate::Running {
+                    continue;
+                }
+                let mut next = state.clone();
+                next.step(actor);
+                visit(next, true);
+                if state.kills < kills {
+                    let mut next = state.clone();
+                    next.fates[actor] = Fate::Killed;
+                    next.kills += 1;
+                    visit(next, false);
+                }
+                if state.stops < stops {
+                    let mut next = state.clone();
+                    next.fates[actor] = Fate::Stopped;
+                    next.stops += 1;
+                    visit(next, false);
+                }
+            }
+        }
+        let stuck = stuck(&back, &ends, wrong.len());
+        let bad = stuck.iter().filter(|&&i| wrong[i]).count();
+        assert!(bad == 0, "{bad} of {} states are wedged", wrong.len());
+        Explored { states: wrong.len(), ends: ends.len() }
+    }
+}
+
+/// The states from which no end can be reached.
+fn stuck(back: &[(u32, u32)], ends: &[u32], states: usize) -> Vec<usize> {
+    let mut sorted = back.to_vec();
+    sorted.sort_unstable();
+    let mut fine = vec![false; states];
+    let mut todo = ends.to_vec();
+    todo.iter().for_each(|&i| fine[i as usize] = true);
+    while let Some(i) = todo.pop() {
+        let from = sorted.partition_point(|e| e.0 < i);
+        for &(_, j) in sorted[from..].iter().take_while(|e| e.0 == i) {
+            if !std::mem::replace(&mut fine[j as usize], true) {
+                todo.push(j);
+            }
+        }
+    }
+    (0..states).filter(|&i| !fine[i]).collect()
+}

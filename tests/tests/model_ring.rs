@@ -1,0 +1,319 @@
+//! The envelope ring, exhaustively: every interleaving of put, get, close and sweep, with kills and stops at every
+//! shared access, sweepers killed too. The steps are the ones that run in processes.
+
+use mp_core::mem::{Column, Mem, Steps, Word};
+use mp_core::words::{BlockId, Holder, Member, Owner};
+use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Ticket};
+use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
+
+const HEAD: Word = Word::at(0);
+const TAIL: Word = Word::at(8);
+const FIRST_SLOT: Word = Word::at(16);
+const MAX_CAP: u64 = 2;
+const INTENTS: Word = Word::at(16 + 8 * MAX_CAP);
+const MAX_ACTORS: u64 = 5;
+const OWNERS: Word = Word::at(INTENTS.offset() + 8 * MAX_ACTORS);
+const MAX_ENVELOPES: u64 = 4;
+const PLACES: Word = Word::at(OWNERS.offset() + 8 * MAX_ENVELOPES);
+const WORDS: usize = (PLACES.offset() / 8 + MAX_ENVELOPES) as usize;
+const OWNER: Column = Column { base: OWNERS, stride: 8 };
+const PLACE: Column = Column { base: PLACES, stride: 8 };
+
+fn intent(actor: usize) -> Word {
+    INTENTS.plus(actor as u64)
+}
+fn member(actor: usize) -> Member {
+    Member::new(actor as u32, 1)
+}
+fn slot_at(_: BlockId, slot: u32) -> Option<Word> {
+    Some(FIRST_SLOT.plus(u64::from(slot)))
+}
+fn actor_of(m: Member) -> usize {
+    m.slot() as usize
+}
+
+type Sweep = Settle<fn(BlockId, u32) -> Option<Word>>;
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Doing {
+    /// Producer: claims its next envelope.
+    Claim,
+    Put(Put),
+    /// Consumer.
+    Get(Get),
+    Free(u32, Owner),
+    /// Closes when it gets to it.
+    Close(Close),
+    /// Sweeper: looks for what a dead member left.
+    Look,
+    Settle(usize, Box<Sweep>),
+    Own(u32, u64),
+    Release(u32),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Process {
+    ring: RingAt,
+    /// Envelopes a producer still has to put; which ones follows from the actor's number.
+    items: std::ops::Range<u32>,
+    /// Whether all that could still put were gone before the present get began.
+    last: bool,
+    producers: usize,
+    /// The actors from this one on are sweepers.
+    sweepers: usize,
+    doing: Doing,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+struct Ghost {
+    committed: Vec<u32>,
+    consumed: Vec<u32>,
+    closed: bool,
+}
+
+fn gone(f: Fate) -> bool {
+    f != Fate::Running
+}
+
+impl Process {
+    fn sweep(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        let dead = |a: usize| fates[a] == Fate::Killed;
+        // Looking costs no step here: in processes it is loops of loads, whose results can be stale either way.
+        for d in (0..fates.len()).filter(|&d| dead(d) && m.peek(intent(d)) != 0) {
+            let others = (0..fates.len()).filter(|&a| !dead(a)).map(intent).collect();
+            let steps = Settle::new(intent(d), intent(me), others, (OWNER, PLACE), slot_at as _, member(me));
+            return Some(Doing::Settle(d, Box::new(steps)));
+        }
+        for e in 0..MAX_ENVELOPES as u32 {
+            let owner = m.peek(OWNER.of(e));
+            if let Holder::Member(o) = Owner::unpack(owner).holder
+                && dead(actor_of(o))
+            {
+                return Some(Doing::Own(e, owner));
+            }
+        }
+        None
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let next = match &mut self.doing {
+            Doing::Claim => {
+                let Some(e) = self.items.next() else { return true };
+                let owner = Owner::unpack(m.peek(OWNER.of(e))).then(Holder::Member(member(me)));
+                m.store(OWNER.of(e), owner.pack());
+                Doing::Put(Put::new(self.ring, intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner))
+            }
+            Doing::Put(put) => {
+                let end = put.step(m);
+                committed(m, self.ring, ghost);
+                match end {
+                    None => return false,
+                    Some(PutEnd::Done(_)) => Doing::Claim,
+                    Some(PutEnd::Full(owner)) => {
+                        let e = self.items.start - 1;
+                        let at = (e, OWNER.of(e), PLACE.of(e));
+                        Doing::Put(Put::new(self.ring, intent(me), at, member(me), owner))
+                    }
+                    Some(PutEnd::Closed(owner)) => {
+                        assert!(ghost.closed);
+                        Doing::Free(self.items.start - 1, owner)
+                    }
+                }
+            }
+            Doing::Get(get) => match get.step(m) {
+                None => return false,
+                Some(Got::Envelope(e, owner)) => {
+                    assert_eq!(owner.holder, Holder::Member(member(me)));
+                    assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
+                    assert!(ghost.committed.contains(&e), "envelope {e} from nowhere");
+                    ghost.consumed.push(e);
+                    ghost.consumed.sort_unstable();
+                    Doing::Free(e, owner)
+                }
+                Some(Got::Empty) if self.last => return true,
+                Some(Got::Closed) => return true,
+                Some(Got::Empty) => {
+                    self.last = fates[..self.producers].iter().all(|&f| gone(f));
+                    Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
+                }
+            },
+            Doing::Free(e, owner) => {
+                m.store(OWNER.of(*e), owner.then(Holder::Free).pack());
+                if me < self.producers {
+                    Doing::Claim
+                } else {
+                    Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
+                }
+            }
+            Doing::Close(close) => {
+                let done = close.step(m);
+                ghost.closed |= done.is_some();
+                return done.is_some();
+            }
+            Doing::Look => match self.sweep(me, m, fates) {
+                Some(doing) => doing,
+                // A sweeper goes on as long as anybody else does.
+                None => return fates[..self.sweepers].iter().all(|&f| gone(f)),
+            },
+            Doing::Settle(_, settle) => match settle.step(m) {
+                None => return false,
+                Some(Settled::Clear | Settled::Later) => Doing::Look,
+                Some(Settled::TakenOver(e)) => Doing::Release(e),
+            },
+            Doing::Own(e, found) => {
+                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
+                match m.cas(OWNER.of(*e), *found, mine.pack()) {
+                    Ok(()) => Doing::Release(*e),
+                    Err(_) => Doing::Look,
+                }
+            }
+            Doing::Release(e) => {
+                let owner = Owner::unpack(m.peek(OWNER.of(*e)));
+                assert_eq!(owner.holder, Holder::Member(member(me)));
+                m.store(OWNER.of(*e), owner.then(Holder::Free).pack());
+                Doing::Look
+            }
+        };
+        self.doing = next;
+        false
+    }
+}
+
+/// Notes which envelopes have been published.
+fn committed(m: &Memory, ring: RingAt, ghost: &mut Ghost) {
+    for i in 0..ring.slots {
+        if let Some(e) = Slot::unpack(m.peek(ring.slot(i))).envelope()
+            && !ghost.committed.contains(&e)
+        {
+            ghost.committed.push(e);
+            ghost.committed.sort_unstable();
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Setup {
+    producers: usize,
+    items: u32,
+    consumers: usize,
+    closers: usize,
+    sweepers: usize,
+    slots: u32,
+}
+
+impl Setup {
+    fn world(self) -> World<Process> {
+        let ring = RingAt { block: 0, slots: self.slots, head: HEAD, tail: TAIL, first: FIRST_SLOT };
+        let m = Memory::new(WORDS);
+        let first = Ticket { lap: 1, index: 0 }.pack();
+        m.poke(HEAD, first);
+        m.poke(TAIL, first);
+        for i in 0..self.slots {
+            m.poke(ring.slot(i), Slot { lap: 1, state: SlotState::Empty }.pack());
+        }
+        let n = self.producers + self.consumers + self.closers + self.sweepers;
+        let actors = (0..n).map(|i| {
+            let doing = if i < self.producers {
+                Doing::Claim
+            } else if i < self.producers + self.consumers {
+                Doing::Get(Get::new(ring, intent(i), OWNER, member(i)))
+            } else if i < self.producers + self.consumers + self.closers {
+                Doing::Close(Close::new(ring))
+            } else {
+                Doing::Look
+            };
+            let items = i as u32 * self.items..(i as u32 + 1) * self.items;
+            Process { ring, items, last: false, producers: self.producers, sweepers: n - self.sweepers, doing }
+        });
+        World::new(m, actors.collect(), Ghost::default())
+    }
+
+    fn explore(self, kills: u32, stops: u32) -> Explored {
+        self.check(self.world(), kills, stops)
+    }
+
+    fn check(self, world: World<Process>, kills: u32, stops: u32) -> Explored {
+        let consumers = self.producers..self.producers + self.consumers;
+        let sweepers = self.producers + self.consumers + self.closers..world.actors.len();
+        let end = |w: &World<Process>| {
+            let ended = w.count(consumers.clone(), Fate::Ended) > 0;
+            let taken_along =
+                w.count(consumers.clone(), Fate::Killed) + w.count(consumers.clone(), Fate::Stopped);
+            let lost = w.ghost.committed.iter().filter(|e| !w.ghost.consumed.contains(e)).count();
+            if ended {
+                assert!(lost <= taken_along, "{lost} messages lost, {taken_along} consumers");
+            }
+            // A kill after the last sweeper looked is for its next round: only judge what it could see.
+            let dead = |a: &usize| w.fates[*a] == Fate::Killed;
+            let swept = (0..w.actors.len()).filter(dead).all(|a| w.memory.peek(intent(a)) == 0)
+                && (0..MAX_ENVELOPES as u32).all(|e| {
+                    let holder = Owner::unpack(w.memory.peek(OWNER.of(e))).holder;
+                    !matches!(holder, Holder::Member(o) if dead(&actor_of(o)))
+                });
+            if ended && swept && stops == 0 && w.count(sweepers.clone(), Fate::Ended) > 0 {
+                for e in 0..MAX_ENVELOPES as u32 {
+                    let holder = Owner::unpack(w.memory.peek(OWNER.of(e))).holder;
+                    assert_eq!(holder, Holder::Free, "envelope {e} leaks");
+                }
+            }
+        };
+        let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
+        let explored = world.explore(kills, stops, end, wedged);
+        println!("{} states, {} ends", explored.states, explored.ends);
+        assert!(explored.ends > 0);
+        explored
+    }
+}
+
+#[test]
+fn one_producer_one_consumer_killed() {
+    let s = Setup { producers: 1, items: 2, consumers: 1, slots: 1, ..Setup::default() };
+    s.explore(1, 0);
+    Setup { sweepers: 1, ..s }.explore(1, 0);
+}
+
+#[test]
+fn two_producers_killed_and_stopped() {
+    let s = Setup { producers: 2, items: 1, consumers: 1, slots: 1, ..Setup::default() };
+    s.explore(1, 1);
+    Setup { slots: 2, items: 2, ..s }.explore(0, 1);
+}
+
+#[test]
+fn two_consumers_killed_and_stopped() {
+    Setup { producers: 1, items: 2, consumers: 2, slots: 1, ..Setup::default() }.explore(1, 1);
+}
+
+#[test]
+fn swept_while_others_go_on() {
+    let s = Setup { producers: 2, items: 1, consumers: 1, sweepers: 1, slots: 1, ..Setup::default() };
+    s.explore(1, 0);
+    Setup { producers: 1, items: 2, consumers: 2, ..s }.explore(1, 0);
+}
+
+#[test]
+fn sweepers_are_killed_too() {
+    Setup { producers: 1, items: 1, consumers: 1, sweepers: 2, slots: 1, ..Setup::default() }.explore(2, 0);
+}
+
+#[test]
+fn closing_strands_nothing() {
+    let s = Setup { producers: 1, items: 2, consumers: 1, closers: 1, slots: 2, ..Setup::default() };
+    s.explore(1, 0);
+    Setup { slots: 1, ..s }.explore(1, 0);
+    Setup { producers: 2, items: 1, slots: 1, ..s }.explore(0, 1);
+    Setup { closers: 2, slots: 1, ..s }.explore(0, 0);
+}
+
+#[test]
+#[should_panic(expected = "leaks")]
+fn without_intents_an_envelope_leaks() {
+    let s = Setup { producers: 1, items: 1, consumers: 2, sweepers: 1, slots: 1, ..Setup::default() };
+    let mut world = s.world();
+    world.memory.lose((0..world.actors.len()).map(intent));
+    s.check(world, 1, 0);
+}
