@@ -16,6 +16,7 @@ use mp_core::mem::{Mem, Word};
 pub struct Memory {
     words: Vec<Cell<u64>>,
     lossy: Vec<Word>,
+    no_additions: bool,
     accesses: Cell<u32>,
 }
 
@@ -41,6 +42,11 @@ impl Memory {
     /// From now on, writes to these words are lost.
     pub fn lose(&mut self, words: impl IntoIterator<Item = Word>) {
         self.lossy.extend(words);
+    }
+
+    /// From now on, additions are lost.
+    pub fn lose_additions(&mut self) {
+        self.no_additions = true;
     }
 
     /// Reads a word without it being an access: for checks.
@@ -90,7 +96,9 @@ impl Mem for Memory {
     }
     fn add(&self, w: Word, v: u64) -> u64 {
         let old = self.access(w);
-        self.change(w, old.wrapping_add(v));
+        if !self.no_additions {
+            self.change(w, old.wrapping_add(v));
+        }
         old
     }
     fn or(&self, w: Word, v: u64) -> u64 {

@@ -33,7 +33,7 @@ mod release;
 mod take;
 
 pub use claim::{Claim, Publish, Unclaim};
-pub use redo::{Plan, Redo, RedoAt, RedoEnd};
+pub use redo::{Oracle, Plan, Redo, RedoAt, RedoEnd};
 pub use release::{FreeCheck, Release, Released};
 pub(crate) use take::seat_word;
 pub use take::{Note, Take, Taken};

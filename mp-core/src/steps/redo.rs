@@ -47,6 +47,18 @@ pub trait Plan {
     fn writes(&self, values: &[u64]) -> Vec<(Word, u64)>;
 }
 
+/// Says whether a member is known to be dead.
+pub trait Oracle {
+    /// `false` when in doubt.
+    fn is_dead(&self, m: Member) -> bool;
+}
+
+impl<F: Fn(Member) -> bool> Oracle for F {
+    fn is_dead(&self, m: Member) -> bool {
+        self(m)
+    }
+}
+
 /// How it ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum RedoEnd {
@@ -88,7 +100,7 @@ pub struct Redo<P, D> {
     pc: Pc,
 }
 
-impl<P: Plan, D: Fn(Member) -> bool> Redo<P, D> {
+impl<P: Plan, D: Oracle> Redo<P, D> {
     /// To run `plan` for `me`; `dead` says whether a member is known to be dead.
     pub fn new(at: RedoAt, me: Member, plan: P, dead: D) -> Self {
         Self {
@@ -112,7 +124,7 @@ impl<P: Plan, D: Fn(Member) -> bool> Redo<P, D> {
     }
 }
 
-impl<P: Plan, D: Fn(Member) -> bool> Steps for Redo<P, D> {
+impl<P: Plan, D: Oracle> Steps for Redo<P, D> {
     type Out = RedoEnd;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<RedoEnd> {
@@ -121,7 +133,7 @@ impl<P: Plan, D: Fn(Member) -> bool> Steps for Redo<P, D> {
             Pc::Look => {
                 self.found = m.load(at.lock);
                 if let Seat::Member(holder) = Seat::unpack(self.found)
-                    && !(self.dead)(holder)
+                    && !self.dead.is_dead(holder)
                 {
                     return Some(RedoEnd::Held(holder));
                 }
