@@ -9,9 +9,11 @@
 //! - under loom, over loom's atomics ([`HeapMem`](crate::sync::HeapMem)).
 //!
 //! # Memory order
-//! Loads acquire, stores release, read-modify-writes do both, unless the name says `relaxed`. The one place
-//! that needs more (a sleeper announces itself and looks again, a waker publishes and looks for sleepers)
-//! uses [`Mem::fence_after_rmw`], as Linux's `smp_mb__after_atomic`.
+//! Loads acquire, stores release, read-modify-writes do both, unless the name says `relaxed`. Two places need
+//! more, because two processes each write one word and then read the other's: a sleeper announces itself and looks
+//! again while a waker publishes and looks for sleepers; two holders give up the last two seats of a block and each
+//! looks whether it was the last. They use [`Mem::fence_after_rmw`], as Linux's `smp_mb__after_atomic`. Without it, loom
+//! finds the lost wake-up and the leaked block.
 
 use std::fmt;
 

@@ -114,7 +114,11 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Release<F> {
         }
         self.given_up = true;
         match m.cas(self.seat, self.holder.pack(), Seat::Free.pack()) {
-            Ok(()) => None,
+            // Two holders that give up the last two seats at once must not both see the other's still taken.
+            Ok(()) => {
+                m.fence_after_rmw();
+                None
+            }
             Err(_) => Some(Released::Held),
         }
     }

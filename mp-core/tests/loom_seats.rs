@@ -1,0 +1,133 @@
+//! Seats and sleeping under loom: every interleaving that the memory model allows.
+//!
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-core --test loom_seats`
+#![cfg(mp_loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use mp_core::mem::{Mem, Word, run};
+use mp_core::steps::{
+    BlockAt, Note, Plan, Redo, RedoAt, RedoEnd, Release, Released, Take, Taken, Unclaim,
+};
+use mp_core::sync::HeapMem;
+use mp_core::words::{Access, Attach, BlockId, BlockState, Kind, Life, Member, Seat};
+use mp_core::{Announce, Notify};
+
+const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
+const ENTRY: Word = Word::at(40);
+const COUNT: Word = Word::at(48);
+const QUEUED: Word = Word::at(56);
+const PAYLOAD: Word = Word::at(64);
+
+fn member(i: u32) -> Member {
+    Member::new(i, 1)
+}
+fn no_pages(_: BlockId) -> Option<Word> {
+    None
+}
+
+fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat) -> bool {
+    let steps = Release::new(BLOCK, no_pages as fn(_) -> _, member(me), BLOCK.seat(seat), holder);
+    match run(steps, m) {
+        Released::Held => false,
+        Released::ToFree(state) => {
+            // Whoever frees it sees what every holder did with it.
+            assert_eq!(m.load_relaxed(PAYLOAD), 7);
+            run(Unclaim::new(BLOCK, state), m);
+            true
+        }
+    }
+}
+
+/// A sender takes a seat for a message, publishes it and gives its own up, while the receiver takes it over and
+/// gives it up: the block is freed exactly once, after both are done.
+#[test]
+fn loom_hand_over() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(16));
+        let live = BlockState { life: Life::Live, kind: Kind::Data, version: 1 };
+        m.store(BLOCK.state, live.pack());
+        m.store(BLOCK.seat(0), Seat::Member(member(0)).pack());
+        m.store_relaxed(PAYLOAD, 7);
+        let receiver = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                while m.load(QUEUED) == 0 {
+                    thread::yield_now();
+                }
+                let attach = Attach::unpack(m.load_relaxed(ENTRY)).expect("noted before it was queued");
+                assert_eq!(m.load_relaxed(PAYLOAD), 7);
+                let mine = Seat::Member(member(1));
+                m.cas(BLOCK.seat(attach.seat), Seat::Envelope(0).pack(), mine.pack()).expect("the envelope's");
+                release(&m, 1, attach.seat, mine)
+            })
+        };
+        let note = Note { entry: ENTRY, count: COUNT, counted: 1, access: Access::Frozen, tag: 0 };
+        let take = Take::new(BLOCK, no_pages as fn(_) -> _, Seat::Envelope(0), note);
+        assert_eq!(run(take, &*m), Taken::Seat(1));
+        m.store(QUEUED, 1);
+        let here = release(&m, 0, 0, Seat::Member(member(0)));
+        let there = receiver.join().unwrap();
+        assert!(here != there, "freed by {}", if here { "both" } else { "nobody" });
+        assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, Life::Free);
+    });
+}
+
+const PARKING: Word = Word::at(72);
+
+/// A waker publishes and looks for sleepers, a sleeper announces itself and looks again: not both miss each other.
+#[test]
+fn loom_sleep_and_wake() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(16));
+        let waker = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                // Published by a read-modify-write, as a slot is.
+                m.cas(QUEUED, 0, 1).unwrap();
+                run(Notify::new(PARKING), &*m).is_some()
+            })
+        };
+        let announced = run(Announce::new(PARKING), &*m);
+        let sleeps = m.load(QUEUED) == 0 && m.load(PARKING) == announced;
+        let woken = waker.join().unwrap();
+        let fell_asleep_for_good = sleeps && !woken && m.load(PARKING) == announced;
+        assert!(!fell_asleep_for_good, "a lost wake-up");
+    });
+}
+
+const A: Word = Word::at(80);
+const B: Word = Word::at(88);
+const REDO: RedoAt = RedoAt { lock: Word::at(96) };
+struct Swap;
+impl Plan for Swap {
+    fn reads(&self) -> &[Word] {
+        &[A, B]
+    }
+    fn writes(&self, v: &[u64]) -> Vec<(Word, u64)> {
+        assert_eq!(v[0] + v[1], 3, "torn");
+        vec![(A, v[1]), (B, v[0])]
+    }
+}
+
+/// Two processes change two words together.
+#[test]
+fn loom_redo() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(24));
+        m.store(A, 1);
+        m.store(B, 2);
+        let swap = |m: &HeapMem, me: u32| {
+            while run(Redo::new(REDO, member(me), Swap, |_: Member| false), m) == RedoEnd::Held(member(1 - me)) {
+                thread::yield_now();
+            }
+        };
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || swap(&m, 1))
+        };
+        swap(&m, 0);
+        other.join().unwrap();
+        assert_eq!((m.load(A), m.load(B)), (1, 2));
+    });
+}

@@ -1,0 +1,164 @@
+//! The ring under loom: every interleaving that the memory model allows, for two or three threads.
+//!
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_ring`
+#![cfg(mp_loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use mp_core::mem::{Column, Mem, Word, run};
+use mp_core::sync::HeapMem;
+use mp_core::words::{BlockId, Holder, Member, Owner};
+use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Ticket};
+
+const OWNER: Column = Column { base: Word::at(80), stride: 24 };
+const PLACE: Column = Column { base: Word::at(88), stride: 24 };
+const PAYLOAD: Column = Column { base: Word::at(96), stride: 24 };
+const WORDS: usize = 10 + 3 * 3;
+
+fn intent(i: u32) -> Word {
+    Word::at(32 + 8 * u64::from(i))
+}
+fn member(i: u32) -> Member {
+    Member::new(i, 1)
+}
+fn ring(slots: u32) -> RingAt {
+    RingAt { block: 0, slots, head: Word::at(0), tail: Word::at(8), first: Word::at(16) }
+}
+fn slot_at(_: BlockId, slot: u32) -> Option<Word> {
+    Some(ring(1).slot(slot))
+}
+
+fn memory(slots: u32) -> Arc<HeapMem> {
+    let m = HeapMem::new(WORDS);
+    let first = Ticket { lap: 1, index: 0 }.pack();
+    m.store(ring(slots).head, first);
+    m.store(ring(slots).tail, first);
+    for i in 0..slots {
+        m.store(ring(slots).slot(i), Slot { lap: 1, state: SlotState::Empty }.pack());
+    }
+    Arc::new(m)
+}
+
+/// Puts envelope `e`, whose payload says so, once.
+fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutEnd {
+    let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
+    m.store(OWNER.of(e), owner.pack());
+    m.store_relaxed(PAYLOAD.of(e), u64::from(e) + 100);
+    run(Put::new(ring(slots), intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner), m)
+}
+
+/// Gets until there is something; what was in it.
+fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
+    loop {
+        match run(Get::new(ring(slots), intent(me), OWNER, member(me)), m) {
+            Got::Envelope(e, owner) => {
+                assert_eq!(owner.holder, Holder::Member(member(me)));
+                let payload = m.load_relaxed(PAYLOAD.of(e));
+                assert_eq!(payload, u64::from(e) + 100, "torn, or not yet visible");
+                return Some(payload);
+            }
+            Got::Closed => return None,
+            Got::Empty => thread::yield_now(),
+        }
+    }
+}
+
+#[test]
+fn loom_put_and_get() {
+    loom::model(|| {
+        let m = memory(1);
+        let producer = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || put(&m, 1, 0, 0))
+        };
+        assert_eq!(get(&m, 1, 1), Some(100));
+        assert!(matches!(producer.join().unwrap(), PutEnd::Done(_)));
+    });
+}
+
+#[test]
+fn loom_two_producers() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let m = memory(2);
+        let producers: Vec<_> = (0..2)
+            .map(|i| {
+                let m = Arc::clone(&m);
+                thread::spawn(move || put(&m, 2, i, i))
+            })
+            .collect();
+        let mut got = [get(&m, 2, 2).unwrap(), get(&m, 2, 2).unwrap()];
+        got.sort_unstable();
+        assert_eq!(got, [100, 101]);
+        for p in producers {
+            assert!(matches!(p.join().unwrap(), PutEnd::Done(_)));
+        }
+    });
+}
+
+#[test]
+fn loom_two_consumers() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let m = memory(2);
+        assert!(matches!(put(&m, 2, 0, 0), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 2, 0, 1), PutEnd::Done(_)));
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || get(&m, 2, 1).unwrap())
+        };
+        let mut got = [get(&m, 2, 2).unwrap(), other.join().unwrap()];
+        got.sort_unstable();
+        assert_eq!(got, [100, 101], "one twice, or one lost");
+    });
+}
+
+#[test]
+fn loom_close() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let m = memory(1);
+        let producer = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || put(&m, 1, 0, 0))
+        };
+        let closer = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || run(Close::new(ring(1)), &*m))
+        };
+        let got = get(&m, 1, 2);
+        if got.is_some() {
+            assert_eq!(get(&m, 1, 2), None);
+        }
+        assert!(closer.join().unwrap());
+        match producer.join().unwrap() {
+            PutEnd::Done(_) => assert_eq!(got, Some(100), "committed, and stranded"),
+            PutEnd::Closed(_) => assert_eq!(got, None),
+            PutEnd::Full(_) => panic!("the ring was empty"),
+        }
+    });
+}
+
+/// A consumer takes while a sweeper settles what a dead producer left: exactly one of them gets the envelope.
+#[test]
+fn loom_settle_against_get() {
+    loom::model(|| {
+        let m = memory(1);
+        // The producer published, and died before it cleared its intent.
+        assert!(matches!(put(&m, 1, 0, 0), PutEnd::Done(_)));
+        m.store(intent(0), 1);
+        let consumer = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || get(&m, 1, 1))
+        };
+        let others = vec![intent(1), intent(2)];
+        let steps =
+            Settle::new(intent(0), intent(2), others, (OWNER, PLACE), slot_at as fn(_, _) -> _, member(2));
+        let settled = run(steps, &*m);
+        assert!(!matches!(settled, Settled::TakenOver(_)), "robbed a live consumer");
+        assert_eq!(consumer.join().unwrap(), Some(100));
+    });
+}
