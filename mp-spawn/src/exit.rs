@@ -163,13 +163,9 @@ pub enum Note {
         address: u64,
     },
     /// A panic that could not be caught came before: one in a destructor during another panic, one that
-    /// left an `extern "C"` function, or any in a program built with `panic = "abort"`.
-    Panic {
-        /// The message of the panic.
-        message: String,
-        /// File, line and column of the panic.
-        location: Option<String>,
-    },
+    /// left an `extern "C"` function, or any in a program built with `panic = "abort"`. These are the last ones
+    /// of the process, the latest first, each with its location; those that had been caught are among them.
+    Panics(Vec<String>),
     /// This program sent the signal, through [`ProcessContext::kill`](crate::ProcessContext::kill) or
     /// [`ProcessContext::terminate`](crate::ProcessContext::terminate).
     AskedFor,
@@ -182,11 +178,9 @@ impl fmt::Display for Note {
                 write!(f, "stack overflow (the guard area of the worker's stack was hit at {address:#x})")
             }
             Note::Fault { address } => write!(f, "fault at address {address:#x}"),
-            Note::Panic { message, location: Some(location) } => {
-                write!(f, "after a panic that could not be caught: {message}\n  at {location}")
-            }
-            Note::Panic { message, location: None } => {
-                write!(f, "after a panic that could not be caught: {message}")
+            Note::Panics(panics) => {
+                f.write_str("after a panic that could not be caught")?;
+                panics.iter().try_for_each(|panic| write!(f, "\n  {panic}"))
             }
             Note::AskedFor => f.write_str("this program asked for it"),
         }

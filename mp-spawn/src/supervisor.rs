@@ -173,6 +173,7 @@ impl Loop {
         if let Some(socket) = &watch.socket {
             let _ = epoll::delete(&self.poll, socket);
         }
+        watch.close();
     }
 
     fn check_patience(&mut self) {
@@ -228,7 +229,7 @@ impl Loop {
     /// Nothing can be heard any more: says so, and lets nobody wait.
     fn give_up(mut self, error: io::Error) {
         let SpawnError::Launch(why) = failed("epoll_wait", None, error) else { return };
-        for watch in self.watches.values_mut() {
+        for mut watch in mem::take(&mut self.watches).into_values() {
             watch.fail(SpawnError::Launch(why.clone()));
             watch.abandon();
         }

@@ -1,5 +1,6 @@
 //! From what was seen of a process to what is said about it. No system calls here.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
@@ -24,8 +25,28 @@ pub(crate) struct Seen {
     pub(crate) hello: bool,
     /// It reported that its function returned well.
     pub(crate) done: bool,
-    pub(crate) panic: Option<PanicNote>,
+    /// Its last panics, the latest last.
+    panics: VecDeque<PanicNote>,
     pub(crate) crash: Option<Crash>,
+}
+
+/// How many panics of a process are kept.
+const PANICS: usize = 3;
+
+impl Seen {
+    pub(crate) fn note_panic(&mut self, note: PanicNote) {
+        if self.panics.len() == PANICS {
+            self.panics.pop_front();
+        }
+        self.panics.push_back(note);
+    }
+}
+
+fn in_a_line(PanicNote { message, location, .. }: &PanicNote) -> String {
+    match location {
+        Some(location) => format!("{message}, at {location}"),
+        None => message.clone(),
+    }
 }
 
 /// The failure that a report tells of, and when it happened.
@@ -86,12 +107,13 @@ pub(crate) fn of_exit(
     }
     let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
-    let note = match (crash, seen.panic) {
+    let panicked = aborted && !seen.panics.is_empty();
+    let note = match (crash, panicked) {
         (Some(Crash { cause: Cause::StackOverflow, address, .. }), _) => {
             Some(Note::StackOverflow { address })
         }
         (Some(Crash { cause: Cause::Fault, address, .. }), _) => Some(Note::Fault { address }),
-        (_, Some(PanicNote { message, location, .. })) if aborted => Some(Note::Panic { message, location }),
+        (_, true) => Some(Note::Panics(seen.panics.iter().rev().map(in_a_line).collect())),
         _ if killer.is_some() && killer == asked => Some(Note::AskedFor),
         _ => None,
     };

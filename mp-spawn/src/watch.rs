@@ -196,7 +196,7 @@ impl Watch {
                     self.hello_until = None;
                 }
                 _ if !self.seen.hello => return Err("something came before the hello".to_string()),
-                FromChild::Panic(note) => self.seen.panic = Some(note),
+                FromChild::Panic(note) => self.seen.note_panic(note),
                 FromChild::Crash(crash) => self.seen.crash = Some(crash),
                 FromChild::Report(Report::Done) => self.seen.done = true,
                 FromChild::Report(report) => {
@@ -238,14 +238,14 @@ impl Watch {
     }
 
     /// Ends it and waits until it is gone, for it can't be watched.
-    pub(crate) fn abandon(&self) {
+    pub(crate) fn abandon(self) {
         self.kill();
         // This fails only if somebody else reaped it.
         let _ = rustix::io::retry_on_intr(|| {
             rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
         });
         handoff::child_died(self.member);
-        self.group.over(self.rank);
+        self.close();
     }
 
     /// Reaps it if it has ended; true if it has. Everything that it has said is heard first.
@@ -268,8 +268,14 @@ impl Watch {
         if let Some((at, error)) = verdict::of_exit(self.subject(), seen, exit, asked, now()) {
             self.group.failed(self.rank, at, error);
         }
-        self.group.over(self.rank);
         true
+    }
+
+    /// Lets everybody know that it is gone, when nothing of it is left here.
+    pub(crate) fn close(self) {
+        let (group, rank) = (Arc::clone(&self.group), self.rank);
+        drop(self);
+        group.over(rank);
     }
 }
 

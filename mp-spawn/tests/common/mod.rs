@@ -5,6 +5,7 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use mp_spawn::{ProcessContext, SpawnError};
@@ -92,4 +93,29 @@ pub fn say(meeting: &str, text: &str) -> Outcome {
     let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(meeting)?)?;
     stream.write_all(text.as_bytes())?;
     Ok(())
+}
+
+/// In a worker: waits until somebody says something under this name.
+pub fn wait_for_word(name: &str) -> Outcome {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    let _ = listener.accept()?;
+    Ok(())
+}
+
+/// A folder of the test's own that goes when the test ends.
+#[derive(Debug)]
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("mp-spawn-{}-{test}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
