@@ -170,10 +170,11 @@ fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32
     }
     current::set(Current { rank, name: name.clone(), parent });
     panics::install_hook();
-    let run = move || tell(line, &call(line, rank, &function, args));
+    // It leaves from there: `exit` runs the destructors of the calling thread's locals, and waking the main thread
+    // just to have it do the same would take longer.
+    let run = move || -> () { std::process::exit(tell(line, &call(line, rank, &function, args))) };
     match thread::Builder::new().name(name).stack_size(stack_size()).spawn(run) {
-        // It catches every panic, so it returns.
-        Ok(worker) => worker.join().unwrap_or(FAILED),
+        Ok(worker) => worker.join().map_or(FAILED, |()| FAILED),
         Err(error) => tell(line, &Report::Unable(format!("no thread for the function: {error}"))),
     }
 }
