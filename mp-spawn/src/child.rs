@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
@@ -82,13 +82,14 @@ fn has_parent(parent: u32) -> bool {
 /// Opens `/dev/null` for each standard stream that is closed, as the standard library does before `main`:
 /// otherwise the next file to be opened becomes the standard output.
 fn occupy_standard_streams() -> io::Result<()> {
-    loop {
+    let streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    let closed = |stream| rustix::io::fcntl_getfd(stream) == Err(Errno::BADF);
+    for _ in streams.into_iter().filter(|stream| closed(*stream)) {
+        // A new file gets the lowest number that is free.
         let file = File::options().read(true).write(true).open("/dev/null")?;
-        if file.as_raw_fd() > 2 {
-            return Ok(());
-        }
         let _stays_open = file.into_raw_fd();
     }
+    Ok(())
 }
 
 /// Receives the start message, whole.
@@ -130,7 +131,10 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn next(&mut self) -> io::Result<Frame> {
-        let mut chunk = vec![0; 64 << 10];
+        // Enough for most; more is read faster in larger pieces.
+        let mut small = [0; 4 << 10];
+        let mut large = Vec::new();
+        let mut chunk = small.as_mut_slice();
         loop {
             if let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
                 return Ok(frame);
@@ -140,7 +144,7 @@ impl Source<'_> {
             let received = rustix::io::retry_on_intr(|| {
                 rustix::net::recvmsg(
                     self.socket,
-                    &mut [io::IoSliceMut::new(&mut chunk)],
+                    &mut [io::IoSliceMut::new(chunk)],
                     &mut control,
                     RecvFlags::CMSG_CLOEXEC,
                 )
@@ -156,6 +160,10 @@ impl Source<'_> {
             match chunk.get(..received.bytes) {
                 None | Some([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(bytes) => self.inbox.push(bytes),
+            }
+            if received.bytes == chunk.len() {
+                large.resize(64 << 10, 0);
+                chunk = &mut large;
             }
         }
     }
