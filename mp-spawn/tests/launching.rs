@@ -42,6 +42,19 @@ impl Running {
     }
 }
 
+/// Makes a program of a file, in a process of its own: a program that is open for writing can't be executed, and
+/// what this process has open for writing, the children of other tests have too, for a moment.
+fn install(from: &Path, to: &Path) {
+    let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().unwrap();
+    assert!(status.success());
+}
+
+fn write_program(path: &Path, bytes: &[u8]) {
+    let draft = path.with_extension("draft");
+    std::fs::write(&draft, bytes).unwrap();
+    install(&draft, path);
+}
+
 /// Waits until the helper says so: a filter that matches nothing would succeed in silence.
 fn wait_for(running: &mut Running, word: &str) {
     let mut lines = BufReader::new(running.0.stdout.as_mut().unwrap()).lines();
@@ -53,12 +66,12 @@ fn a_program_that_was_replaced_or_deleted_still_starts_processes() {
     for deleted in [true, false] {
         let folder = Folder::new(if deleted { "deleted" } else { "replaced" });
         let copy = folder.0.join("program");
-        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        install(&std::env::current_exe().unwrap(), &copy);
         let mut running = Running::helper(&copy, "helper_starts_when_told");
         wait_for(&mut running, "ready");
         std::fs::remove_file(&copy).unwrap();
         if !deleted {
-            std::fs::copy("/bin/false", &copy).unwrap();
+            install(Path::new("/bin/false"), &copy);
         }
         running.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
         wait_for(&mut running, "helper: 3 processes");
@@ -78,18 +91,17 @@ fn helper_starts_when_told() {
 
 #[test]
 fn another_build_of_the_program_is_refused() {
-    // Another test is a program that knows what a worker is, but doesn't hold this function.
-    let here = std::env::current_exe().unwrap();
-    let folder = here.parent().unwrap();
-    let other = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_none())
-        .find(|path| path.file_name().unwrap().to_string_lossy().starts_with("outcomes-"));
-    let Some(other) = other else {
-        eprintln!("SKIPPED: no other test was built");
+    // A copy with another build-id: the same program as far as it goes, and not to be trusted with an offset.
+    let mut program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let note = b"\x03\0\0\0GNU\0";
+    let Some(place) = program.windows(note.len()).position(|window| window == note) else {
+        eprintln!("SKIPPED: the linker writes no build-id");
         return;
     };
+    program[place + note.len()] ^= 1;
+    let folder = Folder::new("other-build");
+    let other = folder.0.join("other");
+    write_program(&other, &program);
     let context = start_processes(no_op, (), Options::nprocs(1).executable(other)).unwrap();
     let error = failure(&context);
     let SpawnError::Refused { reason: Refusal::OtherBuild { found, expected }, function, .. } = &error else {
@@ -116,9 +128,7 @@ fn a_program_that_is_no_worker_and_ends() {
 fn a_program_that_is_no_worker_and_stays() {
     let folder = Folder::new("stays");
     let program = folder.0.join("stays");
-    std::fs::write(&program, "#!/bin/sh\nexec sleep 120\n").unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&program, mode).unwrap();
+    write_program(&program, b"#!/bin/sh\nexec sleep 120\n");
     let options = Options::nprocs(1).executable(&program).handshake_timeout(Duration::from_millis(100));
     let error = failure(&start_processes(no_op, (), options).unwrap());
     assert!(matches!(error, SpawnError::Timeout { rank: 0, .. }), "{error:?}");
@@ -127,14 +137,23 @@ fn a_program_that_is_no_worker_and_stays() {
 
 #[test]
 fn a_program_that_talks_nonsense_is_ended() {
-    let folder = Folder::new("nonsense");
-    let program = folder.0.join("nonsense");
-    let script = "#!/bin/sh\nfd=${MP_CHILD#v1:}\nfd=${fd%%:*}\neval \"echo nonsense-nonsense >&$fd\"\nexec sleep 120\n";
-    std::fs::write(&program, script).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&program, mode).unwrap();
-    let error = failure(&start_processes(no_op, (), Options::nprocs(1).executable(&program)).unwrap());
-    assert!(matches!(error, SpawnError::Protocol { rank: 0, .. }), "{error:?}");
+    // No frame at all; a frame of endless length; a hello of somebody else.
+    let hello = r"\013\0\0\0\004\222\317\001\001\001\001\001\001\001\001\300";
+    for (words, expected) in [
+        ("nonsense-nonsense", "no frame of kind"),
+        (r"\377\377\377\377\007", "4294967295 bytes"),
+        (hello, "not the process that was started"),
+    ] {
+        let folder = Folder::new("nonsense");
+        let program = folder.0.join("nonsense");
+        let find_socket = "fd=${MP_CHILD#v1:}\nfd=${fd%%:*}\n";
+        let script = format!("#!/bin/bash\n{find_socket}printf '{words}' >&$fd\nexec sleep 120\n");
+        write_program(&program, script.as_bytes());
+        let context = start_processes(no_op, (), Options::nprocs(1).executable(&program)).unwrap();
+        let error = failure(&context);
+        assert!(matches!(error, SpawnError::Protocol { rank: 0, .. }), "{error:?}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
 }
 
 #[test]
@@ -177,6 +196,21 @@ fn a_forged_token_makes_no_worker() {
         assert!(!output.status.success() && output.stdout.is_empty(), "{token}: {output:?}");
         assert!(text.contains("was started as a worker and can't be one"), "{token}: {text}");
     }
+}
+
+#[test]
+fn a_token_of_another_parent_makes_no_worker() {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .arg("--list")
+        .env("MP_CHILD", "v1:0:1:0")
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(text.contains("does not lead to process 1"), "{text}");
+    drop(ours);
 }
 
 #[test]
