@@ -1,1 +1,68 @@
-//! See the crate description.
+//! Worker processes that start in a millisecond: the process layer of `mp`.
+//!
+//! ```
+//! use mp_spawn::{Options, SpawnError, start_processes};
+//!
+//! fn worker(rank: usize, limits: (u64, u64)) -> Result<(), String> {
+//!     if (limits.0..limits.1).contains(&41) { Ok(()) } else { Err(format!("rank {rank} sees no 41")) }
+//! }
+//!
+//! // Two processes run `worker`; an error or a panic in one of them arrives here.
+//! mp_spawn::spawn(worker, (0, 100), 2)?;
+//!
+//! let error = start_processes(worker, (0, 10), Options::nprocs(1))?.join().unwrap_err();
+//! assert!(error.to_string().contains("rank 0 sees no 41"));
+//! # Ok::<(), SpawnError>(())
+//! ```
+//!
+//! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with glibc
+//! that needs nothing in `main`, so it works in binaries, examples, benches, tests and doc tests alike; elsewhere
+//! `main` begins with [`init`].
+//!
+//! # What holds
+//!
+//! - **No process outlives the one that started it,** however that ends. It does outlive the *thread* that
+//!   started it.
+//! - **Errors arrive whole:** message, sources, location, backtrace; exit code or signal; and for a crash whether
+//!   the stack was used up.
+//! - **A function is called only if it is the one:** same build, same place, same types.
+//! - **Nothing is left:** every process is reaped, whether it is joined or not.
+//!
+//! # What does not
+//!
+//! A worker does not run `main`, so what `main` sets up (logging, allocators' options, a random seed) is to be set
+//! up in the function. Other threads and open files of the parent do not exist in a worker.
+
+mod child;
+mod context;
+mod crash;
+mod current;
+mod entry;
+mod error;
+mod exit;
+mod function;
+mod group;
+mod handoff;
+mod launch;
+mod line;
+mod message;
+mod object;
+mod options;
+mod outcome;
+mod panics;
+mod supervisor;
+mod sys;
+mod token;
+mod verdict;
+mod watch;
+mod wire;
+
+pub use context::{ProcessContext, spawn, start_processes};
+pub use current::{is_child, name, parent_pid, rank};
+pub use entry::init;
+pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
+pub use exit::{Exit, Note, Signal};
+pub use function::Refusal;
+pub use group::Status;
+pub use options::{OnFailure, Options};
+pub use outcome::Outcome;

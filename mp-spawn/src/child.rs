@@ -1,0 +1,221 @@
+//! The life of a child: from its socket to its exit code.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::panic::{self, AssertUnwindSafe};
+use std::thread;
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+use rustix::process::{Resource, Signal};
+
+use crate::current::{self, Current};
+use crate::group::{now, pid_number};
+use crate::handoff::{self, FromParent};
+use crate::line::{self, Line};
+use crate::message::{Hello, Report, Start};
+use crate::outcome::{Ended, Fault};
+use crate::token::Token;
+use crate::watch::MAX_FDS;
+use crate::wire::{Frame, Inbox, Kind};
+use crate::{crash, function, panics, sys};
+
+/// The exit code after a failure that was reported.
+const FAILED: i32 = 1;
+/// The exit code of a process that could not become a worker: nobody listens, so it says why on stderr.
+const USELESS: i32 = 120;
+
+/// Becomes the worker that the token speaks of, and leaves through `exit`.
+pub(crate) fn main(token: Token, socket: OwnedFd) -> ! {
+    let code = panic::catch_unwind(|| live(token, socket)).unwrap_or(USELESS);
+    std::process::exit(code)
+}
+
+/// Says why this process ends without having become a worker.
+pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
+    eprintln!("mp: process {} was started as a worker and can't be one: {why}", std::process::id());
+    std::process::exit(USELESS)
+}
+
+fn live(token: Token, socket: OwnedFd) -> i32 {
+    if !has_parent(token.parent) {
+        // Killed a moment ago, probably: there is nobody to tell.
+        return USELESS;
+    }
+    let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
+    let (fds, start, args) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return USELESS,
+        Err(error) => useless(&error),
+    };
+    sys::ignore_sigpipe();
+    let line = match line::open(socket) {
+        Ok(line) => line,
+        Err(error) => useless(&error),
+    };
+    let attached = handoff::child_attach(fds);
+    let member = attached.as_ref().ok().copied().flatten();
+    if line.send(Kind::Hello, &Hello { nonce: token.nonce, member }).is_err() {
+        return USELESS;
+    }
+    match attached {
+        Ok(_) => work(line, token.parent, start, args),
+        Err(error) => tell(line, &Report::Unable(format!("joining the shared memory failed: {error}"))),
+    }
+}
+
+/// Reports, and chooses the exit code. A parent that doesn't listen still sees that.
+fn tell(line: &Line, report: &Report) -> i32 {
+    let _ = line.send(Kind::Report, report);
+    if matches!(report, Report::Done) { 0 } else { FAILED }
+}
+
+/// Ends together with the parent from now on; false if that has ended already.
+fn has_parent(parent: u32) -> bool {
+    let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    asked.is_ok() && rustix::process::getppid().map(pid_number) == Some(parent)
+}
+
+/// Opens `/dev/null` for each standard stream that is closed, as the standard library does before `main`:
+/// otherwise the next file to be opened becomes the standard output.
+fn occupy_standard_streams() -> io::Result<()> {
+    let streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    let closed = |stream| rustix::io::fcntl_getfd(stream) == Err(Errno::BADF);
+    for _ in streams.into_iter().filter(|stream| closed(*stream)) {
+        // A new file gets the lowest number that is free.
+        let file = File::options().read(true).write(true).open("/dev/null")?;
+        let _stays_open = file.into_raw_fd();
+    }
+    Ok(())
+}
+
+/// Receives the start message, whole.
+fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Start, FromParent)> {
+    let malformed = |what: &str| io::Error::other(format!("the start message makes no sense: {what}"));
+    let mut source = Source { socket, inbox: Inbox::default(), fds: Vec::new() };
+    let mut promised = 0;
+    let mut start: Option<Start> = None;
+    loop {
+        let Frame { kind, payload } = source.next()?;
+        match kind {
+            Kind::Fds => {
+                let count = payload.try_into().map_err(|_| malformed("no number of file descriptors"))?;
+                promised = usize::try_from(u32::from_le_bytes(count)).unwrap_or(usize::MAX);
+            }
+            Kind::Start => {
+                start = Some(rmp_serde::from_slice(&payload).map_err(|error| malformed(&error.to_string()))?);
+            }
+            Kind::Args => {
+                if source.fds.len() != promised {
+                    return Err(malformed("file descriptors are missing"));
+                }
+                let start = start.ok_or_else(|| malformed("no function"))?;
+                return Ok((source.fds, start, FromParent { bytes: payload }));
+            }
+            Kind::Hello | Kind::Panic | Kind::Crash | Kind::Report => {
+                return Err(malformed("a frame that only children send"));
+            }
+        }
+    }
+}
+
+/// Frames and file descriptors from a socket.
+struct Source<'a> {
+    socket: &'a OwnedFd,
+    inbox: Inbox,
+    fds: Vec<OwnedFd>,
+}
+
+impl Source<'_> {
+    fn next(&mut self) -> io::Result<Frame> {
+        // Enough for most; more is read faster in larger pieces.
+        let mut small = [0; 4 << 10];
+        let mut large = Vec::new();
+        let mut chunk = small.as_mut_slice();
+        loop {
+            if let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
+                return Ok(frame);
+            }
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let received = rustix::io::retry_on_intr(|| {
+                rustix::net::recvmsg(
+                    self.socket,
+                    &mut [io::IoSliceMut::new(chunk)],
+                    &mut control,
+                    RecvFlags::CMSG_CLOEXEC,
+                )
+            })?;
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.fds.extend(fds);
+                }
+            }
+            if received.flags.contains(ReturnFlags::CTRUNC) {
+                return Err(Errno::MFILE.into());
+            }
+            match chunk.get(..received.bytes) {
+                None | Some([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(bytes) => self.inbox.push(bytes),
+            }
+            if received.bytes == chunk.len() {
+                large.resize(64 << 10, 0);
+                chunk = &mut large;
+            }
+        }
+    }
+}
+
+/// Runs the function in a thread that has its name, and returns the exit code.
+fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32 {
+    let Start { rank, name, function } = start;
+    if let Ok(short) = CString::new(name.as_str()) {
+        // So that `ps` shows it; the kernel cuts it. Nothing depends on it.
+        let _ = rustix::thread::set_name(&short);
+    }
+    current::set(Current { rank, name: name.clone(), parent });
+    panics::install_hook();
+    // It leaves from there: `exit` runs the destructors of the calling thread's locals, and waking the main thread
+    // just to have it do the same would take longer.
+    let run = move || -> () { std::process::exit(tell(line, &call(line, rank, &function, args))) };
+    match thread::Builder::new().name(name).stack_size(stack_size()).spawn(run) {
+        Ok(worker) => worker.join().map_or(FAILED, |()| FAILED),
+        Err(error) => tell(line, &Report::Unable(format!("no thread for the function: {error}"))),
+    }
+}
+
+fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromParent) -> Report {
+    if let Err(error) = crash::install(line) {
+        return Report::Unable(format!("no handlers for crashes: {error}"));
+    }
+    let desc = match function::resolve(function) {
+        Ok(desc) => desc,
+        Err(refusal) => return Report::Refused(refusal),
+    };
+    match panic::catch_unwind(AssertUnwindSafe(|| desc.call(rank, args))) {
+        Ok(Ended::Returned(None)) => Report::Done,
+        Ok(Ended::Returned(Some(Fault { message, chain, debug }))) => {
+            Report::Error { at: now(), message, chain, debug }
+        }
+        Ok(Ended::Undecodable(message)) => Report::Undecodable(message),
+        Err(payload) => {
+            let note = panics::caught(&*payload);
+            // Dropping the payload may panic again, and the process ends anyway.
+            std::mem::forget(payload);
+            Report::Panic { at: now(), note }
+        }
+    }
+}
+
+/// As much stack as a main thread would have.
+fn stack_size() -> usize {
+    const USUAL: usize = 8 << 20;
+    const LEAST: usize = 256 << 10;
+    const MOST: usize = 1 << 30;
+    let limit = rustix::process::getrlimit(Resource::Stack).current;
+    let limit = limit.map_or(USUAL, |limit| usize::try_from(limit).unwrap_or(MOST));
+    limit.clamp(LEAST, MOST)
+}

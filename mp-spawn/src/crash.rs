@@ -1,0 +1,141 @@
+//! The last words of a process that crashes.
+//!
+//! # Safety
+//!
+//! This file may hold `unsafe`: it installs signal handlers and runs inside them, where only calls listed in
+//! `signal-safety(7)` are allowed. The handler reads constants that were set before it was installed, calls
+//! `clock_gettime`, `getpid`, `send`, `signal` and `raise`, and neither allocates nor takes a lock.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::{self, MaybeUninit};
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::{io, ptr};
+
+use crate::line::Line;
+use crate::message::{Cause, Crash};
+use crate::wire::{self, CRASH_PAYLOAD, HEADER, Kind};
+
+const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
+
+/// What the handler needs to know.
+#[derive(Debug)]
+struct Facts {
+    socket: RawFd,
+    process: u32,
+    /// Below the worker's stack: an access here is an overflow.
+    guard: Range<usize>,
+}
+
+static FACTS: OnceLock<Facts> = OnceLock::new();
+
+/// Makes crashes of this process known to the parent. Called once, by the worker's thread, which gets a stack
+/// for signal handlers: its own may be used up.
+pub(crate) fn install(line: &Line) -> io::Result<()> {
+    let facts = Facts { socket: line.raw(), process: line.process, guard: guard_area()? };
+    FACTS.get_or_init(|| facts);
+    use_alternate_stack()?;
+    for signal in SIGNALS {
+        handle(signal)?;
+    }
+    Ok(())
+}
+
+fn use_alternate_stack() -> io::Result<()> {
+    const ROOM: usize = 64 << 10;
+    // SAFETY: `getauxval` reads what the kernel gave this process at its start.
+    let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
+    let size = usize::try_from(frame).unwrap_or(0).saturating_add(ROOM);
+    // Never given back: the thread uses it until the process ends.
+    let stack: &'static mut [MaybeUninit<u8>] = Box::leak(Box::new_uninit_slice(size));
+    let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: size };
+    // SAFETY: the stack is as large as it says, is never freed, and nothing else uses it.
+    check(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) })
+}
+
+fn handle(signal: c_int) -> io::Result<()> {
+    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_crash;
+    // SAFETY: all zeroes is a `sigaction` with the default handler, an empty mask and no flags.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler has the signature that SA_SIGINFO asks for and does only what is allowed in one; see
+    // the top of this file.
+    check(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })
+}
+
+extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes an info that is valid while the handler runs.
+    let info = unsafe { &*info };
+    let raised_by_instruction = info.si_code > 0;
+    if let Some(facts) = FACTS.get() {
+        // SAFETY: `getpid` has no preconditions.
+        let here = unsafe { libc::getpid() };
+        if here.unsigned_abs() == facts.process {
+            // SAFETY: any bytes are an address; it is used only when the kernel set it.
+            let address = unsafe { info.si_addr() }.addr();
+            tell(facts, signal, raised_by_instruction.then_some(address));
+        }
+    }
+    // SAFETY: this installs no handler.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // An instruction that faulted does so again, now with the default result. What was sent is sent again.
+    if !raised_by_instruction {
+        // SAFETY: `raise` has no preconditions; the signal stays pending until the handler returns.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+fn tell(facts: &Facts, signal: c_int, address: Option<usize>) {
+    let cause = match address {
+        None => Cause::Sent,
+        Some(address) if signal == libc::SIGSEGV && facts.guard.contains(&address) => Cause::StackOverflow,
+        Some(_) => Cause::Fault,
+    };
+    let crash = Crash { at: now(), address: address.unwrap_or(0) as u64, signal, cause };
+    let mut frame = [0u8; HEADER + CRASH_PAYLOAD];
+    let (head, payload) = frame.split_at_mut(HEADER);
+    head.copy_from_slice(&wire::header(Kind::Crash, CRASH_PAYLOAD as u32));
+    payload.copy_from_slice(&crash.to_bytes());
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the buffer is as long as it says. If the number means something else by now, the call fails or
+    // reaches another socket of a process that is about to end.
+    unsafe { libc::send(facts.socket, frame.as_ptr().cast(), frame.len(), flags) };
+}
+
+fn now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for writes.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
+}
+
+/// The guard area of the calling thread's stack.
+fn guard_area() -> io::Result<Range<usize>> {
+    let mut attributes = MaybeUninit::uninit();
+    // SAFETY: `pthread_self` has no preconditions.
+    let thread = unsafe { libc::pthread_self() };
+    // SAFETY: the calling thread lives; the function initialises what a valid pointer points to.
+    let error = unsafe { libc::pthread_getattr_np(thread, attributes.as_mut_ptr()) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    // SAFETY: initialised just now, for the call returned zero.
+    let mut attributes: libc::pthread_attr_t = unsafe { attributes.assume_init() };
+    let (mut bottom, mut size, mut guard) = (ptr::null_mut(), 0, 0);
+    // SAFETY: the attributes are initialised, the results valid for writes.
+    unsafe { libc::pthread_attr_getstack(&raw const attributes, &raw mut bottom, &raw mut size) };
+    // SAFETY: the attributes are initialised, the result valid for writes.
+    unsafe { libc::pthread_attr_getguardsize(&raw const attributes, &raw mut guard) };
+    // SAFETY: initialised above, and not used afterwards.
+    unsafe { libc::pthread_attr_destroy(&raw mut attributes) };
+    // Old versions of glibc count the guard area as part of the stack (see `pthread_attr_setguardsize(3)`), new
+    // ones don't; so both sides of the bottom count.
+    Ok(bottom.addr().saturating_sub(guard)..bottom.addr().saturating_add(guard))
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,122 @@
+//! How a process learns that it is a worker, before `main` or at its beginning.
+//!
+//! On Linux with glibc, this file puts a function into the program's `.init_array`, whose entries run before
+//! `main` and get its arguments. In a worker that function doesn't return: it runs the entries after its own,
+//! so that no constructor of the program is left out, and then becomes the worker.
+//!
+//! # Safety
+//!
+//! This file may hold `unsafe`: it places that entry, calls the entries after it, removes a variable from the
+//! environment, and takes possession of an inherited file descriptor.
+#![allow(unsafe_code)]
+
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::{env, io};
+
+use rustix::io::{Errno, FdFlags};
+
+use crate::child;
+use crate::token::{self, Token};
+
+/// Becomes a worker if this process was started as one; otherwise does nothing.
+///
+/// ```
+/// // The first line of `main`:
+/// mp_spawn::init();
+/// // ... what the program does when it is not a worker
+/// ```
+///
+/// Programs on Linux with glibc need no call: there it happens before `main`. Elsewhere, and where this crate is
+/// part of a shared library, `main` must begin with it: in a worker it does not return, and whatever comes before
+/// it runs in every worker. It may be called any number of times.
+///
+/// Until it was called in a worker-to-be, nothing can be started from there: see
+/// [`SpawnError::NotInitialised`](crate::SpawnError::NotInitialised).
+#[doc(alias = "freeze_support")]
+pub fn init() {
+    if let Some(token) = take_token() {
+        become_worker(token);
+    }
+}
+
+fn become_worker(token: Result<Token, String>) -> ! {
+    match token.and_then(|token| Ok((token, adopt(token)?))) {
+        Ok((token, socket)) => child::main(token, socket),
+        Err(why) => child::useless(&why),
+    }
+}
+
+/// Takes the token out of the environment, so that no program started from here takes it for its own.
+fn take_token() -> Option<Result<Token, String>> {
+    let text = env::var_os(token::VARIABLE)?;
+    // SAFETY: this runs before `main` or as its first act, and only in a process that this crate has started;
+    // the threads that could read the environment meanwhile are those of constructors, and the standard library
+    // guards its own reads with a lock.
+    unsafe { env::remove_var(token::VARIABLE) };
+    let token = text.to_str().and_then(|text| text.parse().ok());
+    Some(token.ok_or_else(|| format!("{} holds {text:?}, which is no token", token::VARIABLE)))
+}
+
+/// Takes the socket that the token names, if it is one and leads to the parent.
+fn adopt(token: Token) -> Result<OwnedFd, String> {
+    let checked = (|| -> io::Result<()> {
+        // SAFETY: the number isn't negative (the token's parser saw to it). If no file has it, the calls below
+        // fail with EBADF; nothing closes files meanwhile.
+        let socket = unsafe { BorrowedFd::borrow_raw(token.fd) };
+        rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;
+        let peer = rustix::net::sockopt::socket_peercred(socket)?;
+        if peer.pid.as_raw_nonzero().get().unsigned_abs() == token.parent {
+            Ok(())
+        } else {
+            Err(Errno::NOTCONN.into())
+        }
+    })();
+    match checked {
+        // SAFETY: the file is open, for the calls above succeeded, and it is this process's to own: the parent
+        // that is named in the token made the socket and left it to this process for this purpose. The token was
+        // taken out of the environment, so nobody else finds it.
+        Ok(()) => Ok(unsafe { OwnedFd::from_raw_fd(token.fd) }),
+        Err(error) => {
+            Err(format!("file descriptor {} does not lead to process {}: {error}", token.fd, token.parent))
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod hook {
+    use std::ffi::{c_char, c_int};
+    use std::ptr;
+
+    use crate::{object, token};
+
+    type Initialiser = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
+
+    /// The entry. Its neighbours are entries too, which may come from other languages.
+    #[used]
+    // SAFETY: glibc calls what is in this section with these arguments, and the static has the size and the
+    // alignment of an entry.
+    #[unsafe(link_section = ".init_array")]
+    static ENTRY: Initialiser = on_load;
+
+    extern "C" fn on_load(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
+        if !token::unconsumed() {
+            return;
+        }
+        let entry = (&raw const ENTRY).expose_provenance();
+        let Some(program) = object::holding(entry).filter(|object| object.is_program) else {
+            // In a library: while it is being loaded, the loader's lock may be held, and a worker that loads
+            // another library would wait for it for ever. `init` will be called later.
+            return;
+        };
+        let Some(token) = super::take_token() else { return };
+        for address in program.initialisers_after(entry).step_by(size_of::<usize>()) {
+            // SAFETY: the address is that of an aligned word in the program's `.init_array`, which stays mapped.
+            let initialiser =
+                unsafe { ptr::read(ptr::with_exposed_provenance::<Option<Initialiser>>(address)) };
+            if let Some(initialiser) = initialiser {
+                initialiser(argc, argv, envp);
+            }
+        }
+        super::become_worker(token);
+    }
+}

@@ -1,0 +1,293 @@
+//! What can go wrong with a process, from the attempt to start it to the way it ended.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::exit::{Exit, Note, Signal};
+use crate::function::Refusal;
+
+/// A result of this crate.
+pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
+
+/// Why processes could not be started, or how the first of them failed.
+///
+/// ```
+/// use mp_spawn::{Options, SpawnError, start_processes};
+///
+/// fn worker(_rank: usize, path: String) -> Result<(), std::io::Error> {
+///     std::fs::read(path).map(|_| ())
+/// }
+///
+/// let context = start_processes(worker, "/nowhere".to_string(), Options::nprocs(1))?;
+/// match context.join() {
+///     Err(SpawnError::ProcessRaised(raised)) => assert!(raised.message.contains("No such file")),
+///     other => panic!("unexpected: {other:?}"),
+/// }
+/// # Ok::<(), SpawnError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ProcessException")]
+pub enum SpawnError {
+    /// A worker returned an error or panicked.
+    ProcessRaised(Box<ProcessRaised>),
+    /// A worker's process ended without saying why.
+    ProcessExited(Box<ProcessExited>),
+    /// This process was itself started as a worker and has not become one yet:
+    /// [`init`](crate::init) must run before anything is started.
+    NotInitialised,
+    /// The child found that it must not call the function.
+    Refused {
+        /// The rank.
+        rank: usize,
+        /// The process id.
+        pid: u32,
+        /// The function that it was to call.
+        function: String,
+        /// What was wrong.
+        reason: Refusal,
+    },
+    /// The arguments could not be encoded (then no process was started) or not be decoded in the child.
+    Arguments {
+        /// The rank that could not decode them; `None` when they could not be encoded.
+        rank: Option<usize>,
+        /// What the codec says.
+        message: String,
+    },
+    /// The system could not start a process.
+    Launch(Box<Launch>),
+    /// The child is alive and did not report within the time it had: it probably runs a program that does
+    /// not know what a worker is.
+    Timeout {
+        /// The rank.
+        rank: usize,
+        /// The process id.
+        pid: u32,
+        /// The program that was started.
+        program: PathBuf,
+        /// For how long the parent waited.
+        waited: Duration,
+    },
+    /// The child ended before it reported that it is one: it probably ran a program that does not know
+    /// what a worker is.
+    NeverReported {
+        /// The rank.
+        rank: usize,
+        /// The process id.
+        pid: u32,
+        /// The program that was started.
+        program: PathBuf,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// The child sent bytes that make no sense, and was ended.
+    Protocol {
+        /// The rank.
+        rank: usize,
+        /// The process id.
+        pid: u32,
+        /// What was wrong with them.
+        message: String,
+    },
+    /// There is no such rank.
+    NoSuchRank {
+        /// The rank that was asked for.
+        rank: usize,
+        /// How many there are.
+        nprocs: usize,
+    },
+    /// The processes belong to another process: this one was forked from the one that started them.
+    OtherProcess {
+        /// The process that started them.
+        owner: u32,
+    },
+}
+
+/// Whether a worker returned an error or panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RaisedKind {
+    /// It returned `Err`.
+    Error,
+    /// It panicked.
+    Panic,
+}
+
+/// A worker returned an error or panicked: everything that is known about it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ProcessRaisedException")]
+pub struct ProcessRaised {
+    /// The rank.
+    pub rank: usize,
+    /// The process id.
+    pub pid: u32,
+    /// The name of the process, as in `rank-3`.
+    pub name: String,
+    /// Error or panic.
+    pub kind: RaisedKind,
+    /// The error's `Display`, or the message of the panic.
+    pub message: String,
+    /// The error's sources, outermost first.
+    pub chain: Vec<String>,
+    /// The error's `Debug`; empty for a panic.
+    pub debug: String,
+    /// File, line and column of the panic.
+    pub location: Option<String>,
+    /// The backtrace of the panic, when `RUST_BACKTRACE` asks for one.
+    pub backtrace: Option<String>,
+}
+
+/// A worker's process ended without a report: by `exit`, by a signal.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[doc(alias = "ProcessExitedException")]
+pub struct ProcessExited {
+    /// The rank.
+    pub rank: usize,
+    /// The process id.
+    pub pid: u32,
+    /// The name of the process, as in `rank-3`.
+    pub name: String,
+    /// Exit code or signal.
+    pub exit: Exit,
+    /// What is known beyond that.
+    pub note: Option<Note>,
+}
+
+/// The system could not start a process.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Launch {
+    /// What was tried.
+    pub what: &'static str,
+    /// The program that was to run, where one was involved.
+    pub program: Option<PathBuf>,
+    /// The limit that was hit, with its value, where the error names one.
+    pub limit: Option<String>,
+    /// The system's error.
+    pub source: Arc<io::Error>,
+}
+
+impl SpawnError {
+    /// The rank that this error is about, if it is about one.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        match self {
+            SpawnError::ProcessRaised(raised) => Some(raised.rank),
+            SpawnError::ProcessExited(exited) => Some(exited.rank),
+            SpawnError::Arguments { rank, .. } => *rank,
+            SpawnError::Refused { rank, .. }
+            | SpawnError::Timeout { rank, .. }
+            | SpawnError::NeverReported { rank, .. }
+            | SpawnError::Protocol { rank, .. }
+            | SpawnError::NoSuchRank { rank, .. } => Some(*rank),
+            SpawnError::NotInitialised | SpawnError::Launch(_) | SpawnError::OtherProcess { .. } => None,
+        }
+    }
+}
+
+const HINT: &str = "Only a program that links this crate can be a worker. If this program runs through a loader \
+                    or a wrapper, name the program itself with `Options::executable`; where no start-up hook \
+                    runs (outside Linux with glibc, or from a shared library), `main` must call `mp::init()` first";
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpawnError::ProcessRaised(raised) => raised.fmt(f),
+            SpawnError::ProcessExited(exited) => exited.fmt(f),
+            SpawnError::NotInitialised => f.write_str(
+                "this process was started as a worker and has not become one: mp::init() must run first \
+                 (the environment variable MP_CHILD is still set)",
+            ),
+            SpawnError::Refused { rank, pid, function, reason } => {
+                write!(f, "rank {rank} (pid {pid}) refused to call `{function}`: {reason}")
+            }
+            SpawnError::Arguments { rank: Some(rank), message } => {
+                write!(f, "rank {rank} could not decode its arguments: {message}")
+            }
+            SpawnError::Arguments { rank: None, message } => {
+                write!(f, "the arguments could not be encoded: {message}")
+            }
+            SpawnError::Launch(launch) => launch.fmt(f),
+            SpawnError::Timeout { rank, pid, program, waited } => write!(
+                f,
+                "rank {rank} (pid {pid}) runs {} and did not report within {waited:?}. {HINT}",
+                program.display()
+            ),
+            SpawnError::NeverReported { rank, pid, program, exit } => write!(
+                f,
+                "rank {rank} (pid {pid}) ran {} and {exit} before it reported as a worker. {HINT}",
+                program.display()
+            ),
+            SpawnError::Protocol { rank, pid, message } => {
+                write!(f, "rank {rank} (pid {pid}) sent bytes that make no sense and was ended: {message}")
+            }
+            SpawnError::NoSuchRank { rank, nprocs } => {
+                write!(f, "there is no rank {rank} among {nprocs} processes")
+            }
+            SpawnError::OtherProcess { owner } => {
+                write!(f, "these processes belong to process {owner}, from which this one was forked")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SpawnError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SpawnError::Launch(launch) => Some(&*launch.source),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ProcessRaised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = match self.kind {
+            RaisedKind::Error => "failed",
+            RaisedKind::Panic => "panicked",
+        };
+        write!(f, "rank {} ({}, pid {}) {verb}: {}", self.rank, self.name, self.pid, self.message)?;
+        if let Some(location) = &self.location {
+            write!(f, "\n  at {location}")?;
+        }
+        for cause in &self.chain {
+            write!(f, "\n  caused by: {cause}")?;
+        }
+        if let Some(backtrace) = &self.backtrace {
+            write!(f, "\n  backtrace in the worker:\n{backtrace}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ProcessExited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} ({}, pid {}) {}", self.rank, self.name, self.pid, self.exit)?;
+        match (&self.note, self.exit) {
+            (Some(note), _) => write!(f, ": {note}"),
+            (None, Exit::Signal { signal: Signal::KILL, .. }) => {
+                f.write_str(", sent by somebody else: a person, or the kernel for want of memory (see dmesg)")
+            }
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "could not start a process: {}", self.what)?;
+        if let Some(program) = &self.program {
+            write!(f, " of {}", program.display())?;
+        }
+        write!(f, " failed: {}", self.source)?;
+        if let Some(limit) = &self.limit {
+            write!(f, ". The limit is {limit}")?;
+        }
+        Ok(())
+    }
+}

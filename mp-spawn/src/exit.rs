@@ -1,0 +1,199 @@
+//! How a process ended: the exit code or the signal, and what is known beyond that.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// How a process ended, as the kernel reports it.
+///
+/// ```
+/// use mp_spawn::{Exit, Signal};
+///
+/// assert_eq!(Exit::Code(3).to_string(), "exited with code 3");
+/// let killed = Exit::Signal { signal: Signal::from_number(11), core_dumped: true };
+/// assert_eq!(killed.to_string(), "was killed by SIGSEGV (signal 11, core dumped)");
+/// ```
+///
+/// See `waitid(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Exit {
+    /// The process called `exit` with this code.
+    Code(i32),
+    /// A signal ended the process.
+    Signal {
+        /// The signal.
+        signal: Signal,
+        /// Whether the kernel wrote a core file.
+        core_dumped: bool,
+    },
+    /// Nobody knows: the program ignores SIGCHLD, or other code in it reaped the process first.
+    Unknown,
+}
+
+impl Exit {
+    /// True for exit code 0.
+    ///
+    /// ```
+    /// assert!(mp_spawn::Exit::Code(0).success());
+    /// ```
+    #[must_use]
+    pub fn success(self) -> bool {
+        self == Exit::Code(0)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exited with code {code}"),
+            Exit::Signal { signal, core_dumped } => {
+                let core = if *core_dumped { ", core dumped" } else { "" };
+                write!(f, "was killed by {} (signal {}{core})", signal.name(), signal.number())
+            }
+            Exit::Unknown => {
+                f.write_str("ended, and how is unknown: something else in this program reaped it")
+            }
+        }
+    }
+}
+
+/// A signal, by number and by name.
+///
+/// ```
+/// use mp_spawn::Signal;
+///
+/// assert_eq!(Signal::from_number(9), Signal::KILL);
+/// assert_eq!(Signal::KILL.name(), "SIGKILL");
+/// ```
+///
+/// See `signal(7)`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Signal(i32);
+
+impl Signal {
+    /// SIGTERM: asks a process to end.
+    pub const TERM: Signal = Signal(libc::SIGTERM);
+    /// SIGKILL: ends a process, whatever it thinks of it.
+    pub const KILL: Signal = Signal(libc::SIGKILL);
+
+    /// The signal with this number, which need not be one that exists.
+    #[must_use]
+    pub const fn from_number(number: i32) -> Signal {
+        Signal(number)
+    }
+
+    /// The signal's number on this machine.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+
+    /// The signal's name, as in `SIGSEGV`; real-time signals count from `SIGRTMIN`.
+    #[must_use]
+    pub fn name(self) -> Cow<'static, str> {
+        let known = NAMES.iter().find(|(number, _)| *number == self.0);
+        match known {
+            Some((_, name)) => Cow::Borrowed(name),
+            None if (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&self.0) => {
+                Cow::Owned(format!("SIGRTMIN+{}", self.0 - libc::SIGRTMIN()))
+            }
+            None => Cow::Owned(format!("signal {}", self.0)),
+        }
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+impl fmt::Debug for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+const NAMES: &[(i32, &str)] = &[
+    (libc::SIGHUP, "SIGHUP"),
+    (libc::SIGINT, "SIGINT"),
+    (libc::SIGQUIT, "SIGQUIT"),
+    (libc::SIGILL, "SIGILL"),
+    (libc::SIGTRAP, "SIGTRAP"),
+    (libc::SIGABRT, "SIGABRT"),
+    (libc::SIGBUS, "SIGBUS"),
+    (libc::SIGFPE, "SIGFPE"),
+    (libc::SIGKILL, "SIGKILL"),
+    (libc::SIGUSR1, "SIGUSR1"),
+    (libc::SIGSEGV, "SIGSEGV"),
+    (libc::SIGUSR2, "SIGUSR2"),
+    (libc::SIGPIPE, "SIGPIPE"),
+    (libc::SIGALRM, "SIGALRM"),
+    (libc::SIGTERM, "SIGTERM"),
+    (libc::SIGSTKFLT, "SIGSTKFLT"),
+    (libc::SIGCHLD, "SIGCHLD"),
+    (libc::SIGCONT, "SIGCONT"),
+    (libc::SIGSTOP, "SIGSTOP"),
+    (libc::SIGTSTP, "SIGTSTP"),
+    (libc::SIGTTIN, "SIGTTIN"),
+    (libc::SIGTTOU, "SIGTTOU"),
+    (libc::SIGURG, "SIGURG"),
+    (libc::SIGXCPU, "SIGXCPU"),
+    (libc::SIGXFSZ, "SIGXFSZ"),
+    (libc::SIGVTALRM, "SIGVTALRM"),
+    (libc::SIGPROF, "SIGPROF"),
+    (libc::SIGWINCH, "SIGWINCH"),
+    (libc::SIGIO, "SIGIO"),
+    (libc::SIGPWR, "SIGPWR"),
+    (libc::SIGSYS, "SIGSYS"),
+];
+
+/// What is known about a death beyond the exit code or the signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// The worker's stack was used up: the fault lies in the guard area below it.
+    StackOverflow {
+        /// The address that could not be written.
+        address: u64,
+    },
+    /// The process touched memory that it may not touch, or executed an instruction that it may not execute.
+    Fault {
+        /// The address that was touched, or that of the instruction.
+        address: u64,
+    },
+    /// A panic that could not be caught came before: one in a destructor during another panic, one that
+    /// left an `extern "C"` function, or any in a program built with `panic = "abort"`. These are the last ones
+    /// of the process, the latest first, each with its location; those that had been caught are among them.
+    Panics(Vec<String>),
+    /// This program sent the signal, through [`ProcessContext::kill`](crate::ProcessContext::kill) or
+    /// [`ProcessContext::terminate`](crate::ProcessContext::terminate).
+    AskedFor,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::StackOverflow { address } => {
+                write!(f, "stack overflow (the guard area of the worker's stack was hit at {address:#x})")
+            }
+            Note::Fault { address } => write!(f, "fault at address {address:#x}"),
+            Note::Panics(panics) => {
+                f.write_str("after a panic that could not be caught")?;
+                panics.iter().try_for_each(|panic| write!(f, "\n  {panic}"))
+            }
+            Note::AskedFor => f.write_str("this program asked for it"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(Signal::from_number(libc::SIGRTMIN() + 2).name(), "SIGRTMIN+2");
+        assert_eq!(Signal::from_number(-4).name(), "signal -4");
+    }
+}

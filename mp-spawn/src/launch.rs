@@ -1,0 +1,133 @@
+//! Starting one process: its socket, its environment, its pidfd.
+
+use std::ffi::{CString, NulError, OsStr, OsString};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, Resource, Signal};
+
+use crate::error::{Launch, Result, SpawnError};
+use crate::sys::{self, Program};
+use crate::token::{self, Token};
+
+/// The running program, whatever became of its file.
+const SELF: &str = "/proc/self/exe";
+
+/// What every child of one start has in common.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// The program, as errors name it.
+    pub(crate) program: PathBuf,
+    path: CString,
+    argv0: CString,
+    environment: Vec<CString>,
+}
+
+impl Command {
+    /// This program, or another one.
+    pub(crate) fn new(executable: Option<&Path>) -> Result<Command> {
+        let path = executable.unwrap_or(Path::new(SELF));
+        let argv0 = match executable {
+            Some(path) => path.as_os_str().to_owned(),
+            None => std::env::args_os().next().unwrap_or_else(|| OsString::from(SELF)),
+        };
+        let invalid = |error: NulError| failed("a name or the environment", Some(path), error.into());
+        let environment = std::env::vars_os()
+            .filter(|(name, _)| name != OsStr::new(token::VARIABLE))
+            .map(|(mut entry, value)| {
+                entry.push("=");
+                entry.push(value);
+                CString::new(entry.into_vec()).map_err(invalid)
+            })
+            .collect::<Result<_>>()?;
+        Ok(Command {
+            path: CString::new(path.as_os_str().as_bytes()).map_err(invalid)?,
+            argv0: CString::new(argv0.into_vec()).map_err(invalid)?,
+            program: path.to_owned(),
+            environment,
+        })
+    }
+}
+
+/// A process that was started just now.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) pid: Pid,
+    pub(crate) pidfd: OwnedFd,
+    /// This end of its socket; reads and writes don't block.
+    pub(crate) socket: OwnedFd,
+    pub(crate) nonce: u64,
+}
+
+/// Starts a process. The calling thread becomes the one whose end ends the process.
+pub(crate) fn launch(command: &Command) -> Result<Launched> {
+    let (ours, theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
+    let nonce = RandomState::new().build_hasher().finish();
+    let token = Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce };
+    let token = CString::new(format!("{}={token}", token::VARIABLE))
+        .map_err(|error| failed("the token", None, error.into()))?;
+    let pid = sys::posix_spawn(&Program {
+        path: command.path.clone(),
+        argv0: command.argv0.clone(),
+        environment: &command.environment,
+        token,
+        inherit: theirs.as_fd(),
+    })
+    .map_err(|error| failed("posix_spawn", Some(&command.program), error))?;
+    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => Ok(Launched { pid, pidfd, socket: ours, nonce }),
+        Err(error) => {
+            // Without a pidfd nobody would learn of its death. It has not been reaped, so the id is still its own.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            let _ = rustix::io::retry_on_intr(|| {
+                rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())
+            });
+            Err(failed("pidfd_open", None, error.into()))
+        }
+    }
+}
+
+/// Both ends are close-on-exec and clear of the standard streams; the first one doesn't block.
+fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let (ours, theirs) = (above_standard(ours)?, above_standard(theirs)?);
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+/// A program may have closed its standard streams, and their numbers get reused.
+fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
+    const FIRST: i32 = 3;
+    if fd.as_raw_fd() >= FIRST { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST)?) }
+}
+
+/// The error of a start, with the limit that was hit as far as the system tells.
+pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
+    let limit = match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => Some(limit("RLIMIT_NOFILE", Resource::Nofile, "open files, ulimit -n")),
+        Some(Errno::NFILE) => Some("the system's, on open files (fs.file-max)".to_string()),
+        Some(Errno::AGAIN) => Some(format!(
+            "{}, or that of a cgroup (pids.max)",
+            limit("RLIMIT_NPROC", Resource::Nproc, "processes, ulimit -u")
+        )),
+        Some(Errno::NOMEM) => {
+            Some("the system's memory, that of a cgroup, or the overcommit policy".to_string())
+        }
+        _ => None,
+    };
+    let program = program.map(Path::to_owned);
+    SpawnError::Launch(Box::new(Launch { what, program, limit, source: Arc::new(source) }))
+}
+
+fn limit(name: &str, resource: Resource, meaning: &str) -> String {
+    let value = rustix::process::getrlimit(resource).current;
+    let value = value.map_or_else(|| "unlimited".to_string(), |value| value.to_string());
+    format!("{name} = {value} ({meaning})")
+}

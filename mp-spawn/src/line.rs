@@ -1,0 +1,71 @@
+//! A child's line to its parent.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use serde::Serialize;
+
+use crate::wire::{self, Kind};
+
+static LINE: OnceLock<Line> = OnceLock::new();
+
+/// The socket to the parent, for the life of the process.
+#[derive(Debug)]
+pub(crate) struct Line {
+    socket: OwnedFd,
+    /// Device and inode of the socket: its number may come to mean another file, if the worker closes it.
+    identity: (u64, u64),
+    /// The process that it belongs to: a forked one has nothing to say here.
+    pub(crate) process: u32,
+    /// Held while a frame is written.
+    writing: Mutex<()>,
+}
+
+/// Opens the line; once.
+pub(crate) fn open(socket: OwnedFd) -> io::Result<&'static Line> {
+    let identity = identity(&socket)?;
+    let line = Line { socket, identity, process: std::process::id(), writing: Mutex::new(()) };
+    Ok(LINE.get_or_init(|| line))
+}
+
+/// The line, if this process is a child.
+pub(crate) fn get() -> Option<&'static Line> {
+    LINE.get()
+}
+
+impl Line {
+    /// The number of the socket, for those who can do no more than write to it.
+    pub(crate) fn raw(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Sends a frame; blocks until the parent's socket has taken it.
+    pub(crate) fn send<T: Serialize>(&self, kind: Kind, message: &T) -> io::Result<()> {
+        if self.process != std::process::id() {
+            return Err(io::Error::other("forked from the process that this line belongs to"));
+        }
+        let payload = rmp_serde::to_vec(message).map_err(io::Error::other)?;
+        let mut bytes = Vec::new();
+        wire::append(&mut bytes, kind, &payload).map_err(io::Error::other)?;
+        let _writing = self.writing.lock();
+        if identity(&self.socket)? != self.identity {
+            return Err(Errno::BADF.into());
+        }
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let sent =
+                rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL))?;
+            rest = rest.get(sent..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+fn identity(socket: &OwnedFd) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(socket)?;
+    Ok((stat.st_dev, stat.st_ino))
+}

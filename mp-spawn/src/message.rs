@@ -1,0 +1,171 @@
+//! What the frames between a parent and a child say.
+
+use serde::{Deserialize, Serialize};
+
+use crate::function::{FunctionRef, Refusal};
+use crate::wire::{CRASH_PAYLOAD, Frame, Kind};
+
+/// Longest text that a child sends about one thing; the rest is cut.
+const TEXT: usize = 64 << 10;
+/// Longest chain of sources that a child sends.
+const CHAIN: usize = 32;
+
+/// Tells the child what it is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) rank: usize,
+    pub(crate) name: String,
+    pub(crate) function: FunctionRef,
+}
+
+/// The child has become a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// The random part of its token: proof that it is the process that was started.
+    pub(crate) nonce: u64,
+    /// Who it is among the members of the shared memory.
+    pub(crate) member: Option<u32>,
+}
+
+/// A panic, as the panic hook saw it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PanicNote {
+    pub(crate) message: String,
+    pub(crate) location: Option<String>,
+    pub(crate) backtrace: Option<String>,
+}
+
+/// How the function ended.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// It returned and had nothing to complain about.
+    Done,
+    /// It returned an error.
+    Error { at: u64, message: String, chain: Vec<String>, debug: String },
+    /// It panicked.
+    Panic { at: u64, note: PanicNote },
+    /// It was not called: its reference does not hold.
+    Refused(Refusal),
+    /// It was not called: its arguments could not be decoded.
+    Undecodable(String),
+    /// It was not called: the process lacks something that it needs.
+    Unable(String),
+}
+
+/// The last words of a process that a signal ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Crash {
+    pub(crate) at: u64,
+    pub(crate) address: u64,
+    pub(crate) signal: i32,
+    pub(crate) cause: Cause,
+}
+
+/// What raised a signal, as far as a signal handler can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Cause {
+    /// Somebody sent it, or the program raised it.
+    Sent = 0,
+    /// An instruction did.
+    Fault = 1,
+    /// An instruction did, by using the stack beyond its end.
+    StackOverflow = 2,
+}
+
+impl Cause {
+    fn from_byte(byte: u8) -> Option<Cause> {
+        [Cause::Sent, Cause::Fault, Cause::StackOverflow].into_iter().find(|cause| *cause as u8 == byte)
+    }
+}
+
+impl Crash {
+    /// The payload of its frame. Called from a signal handler: it may not allocate.
+    pub(crate) fn to_bytes(self) -> [u8; CRASH_PAYLOAD] {
+        let mut bytes = [0; CRASH_PAYLOAD];
+        bytes[..8].copy_from_slice(&self.at.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.address.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.signal.to_le_bytes());
+        bytes[20] = self.cause as u8;
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Crash> {
+        let (at, bytes) = bytes.split_first_chunk()?;
+        let (address, bytes) = bytes.split_first_chunk()?;
+        let (signal, bytes) = bytes.split_first_chunk()?;
+        Some(Crash {
+            at: u64::from_le_bytes(*at),
+            address: u64::from_le_bytes(*address),
+            signal: i32::from_le_bytes(*signal),
+            cause: Cause::from_byte(*bytes.first()?)?,
+        })
+    }
+}
+
+/// What a child tells its parent.
+#[derive(Debug)]
+pub(crate) enum FromChild {
+    Hello(Hello),
+    Panic(PanicNote),
+    Crash(Crash),
+    Report(Report),
+}
+
+impl FromChild {
+    /// What a frame says; an error when no child says such a thing.
+    pub(crate) fn from_frame(frame: &Frame) -> Result<FromChild, String> {
+        let malformed =
+            |error: rmp_serde::decode::Error| format!("malformed {:?} frame: {error}", frame.kind);
+        match frame.kind {
+            Kind::Hello => rmp_serde::from_slice(&frame.payload).map(FromChild::Hello).map_err(malformed),
+            Kind::Panic => rmp_serde::from_slice(&frame.payload).map(FromChild::Panic).map_err(malformed),
+            Kind::Report => rmp_serde::from_slice(&frame.payload).map(FromChild::Report).map_err(malformed),
+            Kind::Crash => Crash::from_bytes(&frame.payload)
+                .map(FromChild::Crash)
+                .ok_or_else(|| "malformed Crash frame".to_string()),
+            Kind::Fds | Kind::Start | Kind::Args => Err(format!("a child sends no {:?} frame", frame.kind)),
+        }
+    }
+}
+
+/// Cuts a text that is too long to send, at a character's boundary.
+pub(crate) fn cut(mut text: String) -> String {
+    if text.len() > TEXT {
+        text.truncate(text.floor_char_boundary(TEXT));
+        text.push_str(" … (cut)");
+    }
+    text
+}
+
+/// The sources of an error, outermost first.
+pub(crate) fn sources(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    std::iter::successors(error.source(), |error| error.source())
+        .take(CHAIN)
+        .map(|error| cut(error.to_string()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crash_round_trip() {
+        let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: Cause::StackOverflow };
+        assert_eq!(Crash::from_bytes(&crash.to_bytes()), Some(crash));
+        assert_eq!(Crash::from_bytes(&[0; 10]), None);
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let text = cut("ä".repeat(TEXT));
+        assert!(text.len() < TEXT + 20 && text.ends_with("(cut)"));
+    }
+
+    #[test]
+    fn a_parents_frame_from_a_child_is_an_error() {
+        assert!(FromChild::from_frame(&Frame { kind: Kind::Args, payload: vec![] }).is_err());
+        assert!(FromChild::from_frame(&Frame { kind: Kind::Report, payload: vec![0xc1, 0xff] }).is_err());
+    }
+}

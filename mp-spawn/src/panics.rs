@@ -1,0 +1,62 @@
+//! What is known about a panic: the hook sees it first and in full, the one who catches it sees only the payload.
+
+use std::any::Any;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::cell::RefCell;
+use std::panic::{self, PanicHookInfo};
+
+use crate::line;
+use crate::message::{PanicNote, cut};
+use crate::wire::Kind;
+
+thread_local! {
+    /// The last panic of this thread.
+    static LAST: RefCell<Option<PanicNote>> = const { RefCell::new(None) };
+}
+
+/// Notes every panic before the previous hook has its turn, and tells the parent: if the panic ends the process,
+/// nobody will catch it.
+pub(crate) fn install_hook() {
+    let previous = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        let note = describe(info);
+        if let Some(line) = line::get() {
+            // A parent that doesn't listen is no reason to stop here.
+            let _ = line.send(Kind::Panic, &note);
+        }
+        // The thread may be past the life of its locals, or panic while it is here.
+        let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
+        previous(info);
+    }));
+}
+
+/// What is known about a panic that this thread has caught.
+pub(crate) fn caught(payload: &(dyn Any + Send)) -> PanicNote {
+    let message = cut(text(payload));
+    let noted = LAST.try_with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.take()));
+    match noted.ok().flatten() {
+        Some(note) if note.message == message => note,
+        // It was raised without the hook, by `resume_unwind`.
+        _ => PanicNote { message, location: None, backtrace: None },
+    }
+}
+
+fn describe(info: &PanicHookInfo<'_>) -> PanicNote {
+    let backtrace = Backtrace::capture();
+    let captured = backtrace.status() == BacktraceStatus::Captured;
+    PanicNote {
+        message: cut(text(info.payload())),
+        location: info.location().map(ToString::to_string),
+        backtrace: captured.then(|| cut(backtrace.to_string())),
+    }
+}
+
+fn text(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_string()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "a panic whose payload is no text".to_string()
+    }
+}

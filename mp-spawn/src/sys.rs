@@ -1,0 +1,143 @@
+//! The system calls that have no safe wrapper elsewhere: `posix_spawn` and signal dispositions.
+//!
+//! # Safety
+//!
+//! This file may hold `unsafe`: it calls into libc with pointers. Each pointer is made from a reference or an
+//! owned buffer that outlives the call.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_char, c_int};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use rustix::process::Pid;
+
+/// What `posix_spawn` needs to know.
+#[derive(Debug)]
+pub(crate) struct Program<'a> {
+    pub(crate) path: CString,
+    pub(crate) argv0: CString,
+    pub(crate) environment: &'a [CString],
+    /// One more entry of the environment.
+    pub(crate) token: CString,
+    /// Inherited at its own number; everything else that is close-on-exec stays behind.
+    pub(crate) inherit: BorrowedFd<'a>,
+}
+
+/// Starts a program with no signal blocked and every signal at its default. See `posix_spawn(3)`.
+pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
+    let actions = Actions::inheriting(program.inherit)?;
+    let attributes = Attributes::with_default_signals()?;
+    let argv = [program.argv0.as_ptr().cast_mut(), ptr::null_mut()];
+    let entries = program.environment.iter().chain([&program.token]);
+    let environment: Vec<*mut c_char> =
+        entries.map(|entry| entry.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect();
+    let mut pid = 0;
+    // SAFETY:
+    // - `path`, and each entry of `argv` and `environment` but the last, are C strings that live in `program`;
+    //   the last entries are null; the function doesn't write to any of them.
+    // - `actions` and `attributes` are initialised: their constructors did it.
+    // - The child shares this memory until it executes the program; glibc blocks signals and gives it a stack
+    //   of its own meanwhile.
+    let error = unsafe {
+        libc::posix_spawn(
+            &raw mut pid,
+            program.path.as_ptr(),
+            &raw const actions.0,
+            &raw const attributes.0,
+            argv.as_ptr(),
+            environment.as_ptr(),
+        )
+    };
+    check(error)?;
+    Pid::from_raw(pid).ok_or_else(|| io::Error::other("posix_spawn returned no process id"))
+}
+
+/// Blocks every signal in the calling thread.
+pub(crate) fn block_signals() -> io::Result<()> {
+    let all = all_signals();
+    // SAFETY: `all` is an initialised set; a null pointer says that the old set isn't wanted.
+    check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) })
+}
+
+/// Makes a write to a closed pipe an error, as the standard library does before `main`.
+pub(crate) fn ignore_sigpipe() {
+    // SAFETY: this installs no handler, so there is no code whose safety could matter.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+fn check(error: c_int) -> io::Result<()> {
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+fn all_signals() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the function initialises the set behind a valid pointer, and can't fail for one.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    // SAFETY: initialised just now.
+    unsafe { set.assume_init() }
+}
+
+fn no_signals() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the function initialises the set behind a valid pointer, and can't fail for one.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised just now.
+    unsafe { set.assume_init() }
+}
+
+/// What happens to file descriptors in the child.
+struct Actions(libc::posix_spawn_file_actions_t);
+
+impl Actions {
+    fn inheriting(fd: BorrowedFd<'_>) -> io::Result<Actions> {
+        let mut actions = MaybeUninit::uninit();
+        // SAFETY: the function initialises what a valid pointer points to.
+        check(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) })?;
+        // SAFETY: initialised just now, for the call returned zero.
+        let mut actions = Actions(unsafe { actions.assume_init() });
+        // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
+        let fd = fd.as_raw_fd();
+        // SAFETY: the actions are initialised; the numbers are values, checked in the child.
+        check(unsafe { libc::posix_spawn_file_actions_adddup2(&raw mut actions.0, fd, fd) })?;
+        Ok(actions)
+    }
+}
+
+impl Drop for Actions {
+    fn drop(&mut self) {
+        // SAFETY: initialised by the constructor and destroyed only here.
+        unsafe { libc::posix_spawn_file_actions_destroy(&raw mut self.0) };
+    }
+}
+
+/// What the child starts with.
+struct Attributes(libc::posix_spawnattr_t);
+
+impl Attributes {
+    fn with_default_signals() -> io::Result<Attributes> {
+        let mut attributes = MaybeUninit::uninit();
+        // SAFETY: the function initialises what a valid pointer points to.
+        check(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
+        // SAFETY: initialised just now, for the call returned zero.
+        let mut attributes = Attributes(unsafe { attributes.assume_init() });
+        let (all, none) = (all_signals(), no_signals());
+        // SAFETY: the attributes and the set are initialised, and the set is copied.
+        check(unsafe { libc::posix_spawnattr_setsigdefault(&raw mut attributes.0, &raw const all) })?;
+        // SAFETY: the attributes and the set are initialised, and the set is copied.
+        check(unsafe { libc::posix_spawnattr_setsigmask(&raw mut attributes.0, &raw const none) })?;
+        let flags = (libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK) as libc::c_short;
+        // SAFETY: the attributes are initialised.
+        check(unsafe { libc::posix_spawnattr_setflags(&raw mut attributes.0, flags) })?;
+        Ok(attributes)
+    }
+}
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        // SAFETY: initialised by the constructor and destroyed only here.
+        unsafe { libc::posix_spawnattr_destroy(&raw mut self.0) };
+    }
+}

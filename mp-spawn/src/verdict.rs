@@ -1,0 +1,176 @@
+//! From what was seen of a process to what is said about it. No system calls here.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+use crate::error::{ProcessExited, ProcessRaised, RaisedKind, SpawnError};
+use crate::exit::{Exit, Note, Signal};
+use crate::launch;
+use crate::message::{Cause, Crash, PanicNote, Report};
+
+/// Which process it is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) rank: usize,
+    pub(crate) pid: u32,
+    pub(crate) name: &'a str,
+    pub(crate) program: &'a Path,
+    pub(crate) function: &'a str,
+}
+
+/// What a process said before it ended.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) hello: bool,
+    /// It reported that its function returned well.
+    pub(crate) done: bool,
+    /// Its last panics, the latest last.
+    panics: VecDeque<PanicNote>,
+    pub(crate) crash: Option<Crash>,
+}
+
+/// How many panics of a process are kept.
+const PANICS: usize = 3;
+
+impl Seen {
+    pub(crate) fn note_panic(&mut self, note: PanicNote) {
+        if self.panics.len() == PANICS {
+            self.panics.pop_front();
+        }
+        self.panics.push_back(note);
+    }
+}
+
+fn in_a_line(PanicNote { message, location, .. }: &PanicNote) -> String {
+    match location {
+        Some(location) => format!("{message}, at {location}"),
+        None => message.clone(),
+    }
+}
+
+/// The failure that a report tells of, and when it happened.
+pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Option<(u64, SpawnError)> {
+    let Subject { rank, pid, name, function, .. } = subject;
+    let raised = |kind, message, chain, debug, location, backtrace| {
+        SpawnError::ProcessRaised(Box::new(ProcessRaised {
+            rank,
+            pid,
+            name: name.to_string(),
+            kind,
+            message,
+            chain,
+            debug,
+            location,
+            backtrace,
+        }))
+    };
+    match report {
+        Report::Done => None,
+        Report::Error { at, message, chain, debug } => {
+            Some((at.min(now), raised(RaisedKind::Error, message, chain, debug, None, None)))
+        }
+        Report::Panic { at, note: PanicNote { message, location, backtrace } } => {
+            let error = raised(RaisedKind::Panic, message, Vec::new(), String::new(), location, backtrace);
+            Some((at.min(now), error))
+        }
+        Report::Refused(reason) => {
+            Some((now, SpawnError::Refused { rank, pid, function: function.to_string(), reason }))
+        }
+        Report::Undecodable(message) => Some((now, SpawnError::Arguments { rank: Some(rank), message })),
+        Report::Unable(message) => {
+            let message = format!("rank {rank} (pid {pid}): {message}");
+            Some((now, launch::failed("the start of the worker", None, io::Error::other(message))))
+        }
+    }
+}
+
+/// The failure that the end of a process tells of, and when it happened; `None` for a good end.
+pub(crate) fn of_exit(
+    subject: Subject<'_>,
+    seen: Seen,
+    exit: Exit,
+    asked: Option<Signal>,
+    now: u64,
+) -> Option<(u64, SpawnError)> {
+    let Subject { rank, pid, name, program, .. } = subject;
+    let good = exit.success() || (exit == Exit::Unknown && seen.done);
+    if good && seen.hello {
+        return None;
+    }
+    let killer = match exit {
+        Exit::Signal { signal, .. } => Some(signal),
+        Exit::Code(_) | Exit::Unknown => None,
+    };
+    if !seen.hello && (killer.is_none() || killer != asked) {
+        return Some((now, SpawnError::NeverReported { rank, pid, program: program.to_owned(), exit }));
+    }
+    let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
+    let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
+    let panicked = aborted && !seen.panics.is_empty();
+    let note = match (crash, panicked) {
+        (Some(Crash { cause: Cause::StackOverflow, address, .. }), _) => {
+            Some(Note::StackOverflow { address })
+        }
+        (Some(Crash { cause: Cause::Fault, address, .. }), _) => Some(Note::Fault { address }),
+        (_, true) => Some(Note::Panics(seen.panics.iter().rev().map(in_a_line).collect())),
+        _ if killer.is_some() && killer == asked => Some(Note::AskedFor),
+        _ => None,
+    };
+    let at = crash.map_or(now, |crash| crash.at.min(now));
+    let name = name.to_string();
+    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { rank, pid, name, exit, note }))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject() -> Subject<'static> {
+        Subject { rank: 2, pid: 7, name: "rank-2", program: Path::new("/p"), function: "f" }
+    }
+    const SEGV: Exit = Exit::Signal { signal: Signal::from_number(libc::SIGSEGV), core_dumped: false };
+
+    fn text(seen: Seen, exit: Exit, asked: Option<Signal>) -> String {
+        of_exit(subject(), seen, exit, asked, 100)
+            .map_or_else(|| "fine".to_string(), |(_, error)| error.to_string())
+    }
+
+    fn running() -> Seen {
+        Seen { hello: true, ..Seen::default() }
+    }
+
+    #[test]
+    fn good_ends() {
+        assert_eq!(text(running(), Exit::Code(0), None), "fine");
+        assert_eq!(text(Seen { done: true, ..running() }, Exit::Unknown, None), "fine");
+    }
+
+    #[test]
+    fn silence_is_a_failure_even_with_code_zero() {
+        assert!(text(Seen::default(), Exit::Code(0), None).contains("before it reported"));
+    }
+
+    #[test]
+    fn a_crash_note_counts_only_for_its_signal() {
+        let crash = Some(Crash { at: 50, address: 16, signal: libc::SIGSEGV, cause: Cause::StackOverflow });
+        let seen = || Seen { crash, ..running() };
+        assert!(text(seen(), SEGV, None).contains("stack overflow"));
+        assert!(!text(seen(), Exit::Code(3), None).contains("stack overflow"));
+        assert_eq!(of_exit(subject(), seen(), SEGV, None, 100).map(|(at, _)| at), Some(50));
+    }
+
+    #[test]
+    fn who_sent_sigkill() {
+        let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
+        assert!(text(running(), killed, Some(Signal::KILL)).contains("asked for it"));
+        assert!(text(running(), killed, None).contains("somebody else"));
+    }
+
+    #[test]
+    fn times_from_a_child_never_lie_in_the_future() {
+        let report =
+            Report::Error { at: u64::MAX, message: String::new(), chain: vec![], debug: String::new() };
+        assert_eq!(of_report(subject(), report, 9).map(|(at, _)| at), Some(9));
+    }
+}

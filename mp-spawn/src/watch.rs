@@ -1,0 +1,301 @@
+//! One process as the supervisor sees it: what is still to be sent to it, what it says, how it ends.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus};
+
+use crate::error::SpawnError;
+use crate::exit::{self, Exit};
+use crate::group::{self, Group, now, pid_number};
+use crate::handoff;
+use crate::launch::Launched;
+use crate::message::{FromChild, Hello, Report};
+use crate::verdict::{self, Seen, Subject};
+use crate::wire::Inbox;
+
+/// File descriptors that one message can carry (`SCM_MAX_FD`, see `unix(7)`).
+pub(crate) const MAX_FDS: usize = 253;
+
+const CHUNK: usize = 64 << 10;
+/// Chunks that are read from one process before the others get their turn.
+const CHUNKS_A_TURN: usize = 16;
+/// Chunks that are read after a process has ended: more than it can have left in its socket.
+const CHUNKS_AT_END: usize = 256;
+
+/// What a process gets at its start.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    sent: usize,
+    fds: Vec<OwnedFd>,
+}
+
+impl Outbox {
+    /// Frames, and file descriptors that go with the first byte.
+    pub(crate) fn new(bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Outbox {
+        Outbox { bytes, sent: 0, fds }
+    }
+
+    /// Sends what the socket takes; true when nothing is left.
+    fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+                return Err(Errno::INVAL.into());
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::sendmsg(socket, &[IoSlice::new(rest)], &mut control, flags) {
+                Ok(count) => {
+                    self.sent += count;
+                    self.fds.clear();
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        *self = Outbox::default();
+        Ok(true)
+    }
+}
+
+/// One process.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    group: Arc<Group>,
+    rank: usize,
+    pid: u32,
+    name: String,
+    program: Arc<PathBuf>,
+    function: Arc<str>,
+    nonce: u64,
+    pub(crate) pidfd: Arc<OwnedFd>,
+    /// Open while something may come from it.
+    pub(crate) socket: Option<OwnedFd>,
+    inbox: Inbox,
+    outbox: Outbox,
+    member: Option<u32>,
+    seen: Seen,
+    patience: Duration,
+    /// When its time to say hello is over.
+    pub(crate) hello_until: Option<Instant>,
+}
+
+/// What a process is told about itself, and what is to be known about it.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) rank: usize,
+    pub(crate) outbox: Outbox,
+}
+
+/// What the processes of one start have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Common {
+    pub(crate) group: Arc<Group>,
+    pub(crate) program: Arc<PathBuf>,
+    pub(crate) function: Arc<str>,
+    /// How long a process may take until it says hello.
+    pub(crate) patience: Duration,
+}
+
+impl Watch {
+    pub(crate) fn new(common: Common, order: Order, launched: Launched) -> Watch {
+        let Common { group, program, function, patience } = common;
+        let pidfd = Arc::new(launched.pidfd);
+        group.started(order.rank, launched.pid, Arc::clone(&pidfd));
+        Watch {
+            rank: order.rank,
+            pid: pid_number(launched.pid),
+            name: group.name(order.rank),
+            nonce: launched.nonce,
+            socket: Some(launched.socket),
+            inbox: Inbox::default(),
+            outbox: order.outbox,
+            member: None,
+            seen: Seen::default(),
+            hello_until: group::deadline(patience),
+            pidfd,
+            group,
+            program,
+            function,
+            patience,
+        }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            rank: self.rank,
+            pid: self.pid,
+            name: &self.name,
+            program: &self.program,
+            function: &self.function,
+        }
+    }
+
+    /// Sends what is left to send; true when nothing is.
+    pub(crate) fn send(&mut self) -> bool {
+        let Some(socket) = &self.socket else { return true };
+        match self.outbox.flush(socket.as_fd()) {
+            Ok(done) => done,
+            Err(error) => {
+                self.outbox = Outbox::default();
+                // A peer that is gone will be reported by its pidfd, with the reason.
+                let gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
+                if !gone {
+                    self.fail(crate::launch::failed("sendmsg", None, error));
+                }
+                true
+            }
+        }
+    }
+
+    /// Reads what has arrived; false when nothing more will.
+    pub(crate) fn receive(&mut self) -> bool {
+        self.read(CHUNKS_A_TURN)
+    }
+
+    fn read(&mut self, chunks: usize) -> bool {
+        let mut chunk = [MaybeUninit::<u8>::uninit(); CHUNK];
+        for _ in 0..chunks {
+            let Some(socket) = &self.socket else { return false };
+            match rustix::net::recv(socket, &mut chunk, RecvFlags::DONTWAIT) {
+                Ok((([], _), _)) => return false,
+                Ok(((bytes, _), _)) => self.inbox.push(bytes),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return true,
+                Err(_) => return false,
+            }
+            if let Err(message) = self.take_frames() {
+                let (rank, pid) = (self.rank, self.pid);
+                self.fail(SpawnError::Protocol { rank, pid, message });
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take_frames(&mut self) -> Result<(), String> {
+        while let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
+            match FromChild::from_frame(&frame)? {
+                FromChild::Hello(Hello { nonce, member }) => {
+                    if nonce != self.nonce {
+                        return Err("it is not the process that was started".to_string());
+                    }
+                    self.seen.hello = true;
+                    self.member = member;
+                    self.hello_until = None;
+                }
+                _ if !self.seen.hello => return Err("something came before the hello".to_string()),
+                FromChild::Panic(note) => self.seen.note_panic(note),
+                FromChild::Crash(crash) => self.seen.crash = Some(crash),
+                FromChild::Report(Report::Done) => self.seen.done = true,
+                FromChild::Report(report) => {
+                    if let Some((at, error)) = verdict::of_report(self.subject(), report, now()) {
+                        self.group.failed(self.rank, at, error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Its time to say hello is over.
+    pub(crate) fn out_of_patience(&mut self) {
+        self.hello_until = None;
+        if is_stopped(self.pid) {
+            self.hello_until = group::deadline(self.patience);
+            return;
+        }
+        self.fail(SpawnError::Timeout {
+            rank: self.rank,
+            pid: self.pid,
+            program: self.program.as_ref().clone(),
+            waited: self.patience,
+        });
+    }
+
+    /// Gives up on it: what it says or does from now on is of no interest.
+    pub(crate) fn fail(&mut self, error: SpawnError) {
+        self.hello_until = None;
+        self.group.failed(self.rank, now(), error);
+        self.kill();
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&self) {
+        // This fails only if it has ended already.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Ends it and waits until it is gone, for it can't be watched.
+    pub(crate) fn abandon(self) {
+        self.kill();
+        // This fails only if somebody else reaped it.
+        let _ = rustix::io::retry_on_intr(|| {
+            rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
+        });
+        handoff::child_died(self.member);
+        self.close();
+    }
+
+    /// Reaps it if it has ended; true if it has. Everything that it has said is heard first.
+    pub(crate) fn reap(&mut self) -> bool {
+        self.read(CHUNKS_AT_END);
+        let waited = rustix::io::retry_on_intr(|| {
+            rustix::process::waitid(
+                WaitId::PidFd(self.pidfd.as_fd()),
+                WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
+            )
+        });
+        let exit = match waited {
+            Ok(None) => return false,
+            Ok(Some(status)) => exit_of(&status),
+            Err(_) => Exit::Unknown,
+        };
+        handoff::child_died(self.member);
+        let asked = self.group.asked(self.rank);
+        let seen = std::mem::take(&mut self.seen);
+        if let Some((at, error)) = verdict::of_exit(self.subject(), seen, exit, asked, now()) {
+            self.group.failed(self.rank, at, error);
+        }
+        true
+    }
+
+    /// Lets everybody know that it is gone, when nothing of it is left here.
+    pub(crate) fn close(self) {
+        let (group, rank) = (Arc::clone(&self.group), self.rank);
+        drop(self);
+        group.over(rank);
+    }
+}
+
+fn exit_of(status: &WaitIdStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => {
+            Exit::Signal { signal: exit::Signal::from_number(signal), core_dumped: status.dumped() }
+        }
+        (None, None) => Exit::Unknown,
+    }
+}
+
+/// Whether a process is stopped, by job control or a debugger: it can't be expected to say anything.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before the state may contain anything, blanks and parentheses included.
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+/// The processes that wait to be started, start by start.
+pub(crate) type Orders = VecDeque<Order>;

@@ -1,0 +1,182 @@
+//! Frames on the socket between a parent and one child.
+//!
+//! A frame is a payload length (`u32`, little endian), a kind (one byte) and the payload. The same incremental
+//! decoder serves both ends. It believes nothing: a kind that does not exist, or a length beyond what the kind
+//! allows, is an error before a byte is allocated for it, and memory grows only with bytes that have arrived.
+
+use std::fmt;
+
+/// Bytes before the payload.
+pub(crate) const HEADER: usize = 5;
+
+/// The payload of a [`Kind::Crash`] frame: time, address, signal, flags.
+pub(crate) const CRASH_PAYLOAD: usize = 24;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// To the child, first: the number of file descriptors that arrive with this frame.
+    Fds = 1,
+    /// To the child: what it is and which function it runs.
+    Start = 2,
+    /// To the child, last: the arguments.
+    Args = 3,
+    /// To the parent, first: the child is a worker.
+    Hello = 4,
+    /// To the parent: a panic happened; it need not be the end.
+    Panic = 5,
+    /// To the parent, from a signal handler: the last words.
+    Crash = 6,
+    /// To the parent: how the function ended.
+    Report = 7,
+}
+
+impl Kind {
+    const ALL: [Kind; 7] =
+        [Kind::Fds, Kind::Start, Kind::Args, Kind::Hello, Kind::Panic, Kind::Crash, Kind::Report];
+
+    fn from_byte(byte: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    /// The largest payload that a frame of this kind may have.
+    pub(crate) fn limit(self) -> usize {
+        match self {
+            Kind::Fds => 4,
+            Kind::Start => 64 * KIB,
+            Kind::Args => 1024 * MIB,
+            Kind::Hello => 256,
+            Kind::Panic | Kind::Report => 4 * MIB,
+            Kind::Crash => CRASH_PAYLOAD,
+        }
+    }
+}
+
+/// One whole frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) kind: Kind,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Why bytes are not a frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum WireError {
+    UnknownKind(u8),
+    TooLong { kind: Kind, length: usize },
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WireError::UnknownKind(byte) => write!(f, "there is no frame of kind {byte}"),
+            WireError::TooLong { kind, length } => {
+                write!(f, "{length} bytes in a frame of kind {kind:?}, which holds at most {}", kind.limit())
+            }
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+/// The bytes before a payload of this length.
+pub(crate) const fn header(kind: Kind, length: u32) -> [u8; HEADER] {
+    let [a, b, c, d] = length.to_le_bytes();
+    [a, b, c, d, kind as u8]
+}
+
+/// Appends a frame to `out`.
+pub(crate) fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
+    let too_long = WireError::TooLong { kind, length: payload.len() };
+    if payload.len() > kind.limit() {
+        return Err(too_long);
+    }
+    let Ok(length) = u32::try_from(payload.len()) else { return Err(too_long) };
+    out.reserve(HEADER + payload.len());
+    out.extend_from_slice(&header(kind, length));
+    out.extend_from_slice(payload);
+    Ok(())
+}
+
+/// Bytes that have arrived and are not taken yet.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl Inbox {
+    /// Adds bytes in the order of their arrival.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.taken == self.bytes.len() {
+            self.bytes.clear();
+            self.taken = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes the next whole frame; `None` until more bytes arrive.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, WireError> {
+        let Some((head, rest)) = self.bytes.get(self.taken..).and_then(<[u8]>::split_first_chunk::<HEADER>)
+        else {
+            return Ok(None);
+        };
+        let [a, b, c, d, kind] = *head;
+        let kind = Kind::from_byte(kind).ok_or(WireError::UnknownKind(kind))?;
+        let length = usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+        if length > kind.limit() {
+            return Err(WireError::TooLong { kind, length });
+        }
+        let Some(payload) = rest.get(..length) else { return Ok(None) };
+        let frame = Frame { kind, payload: payload.to_vec() };
+        self.taken += HEADER + length;
+        if self.taken > self.bytes.len() / 2 {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+        Ok(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_cut() {
+        let mut bytes = Vec::new();
+        append(&mut bytes, Kind::Start, b"abc").unwrap();
+        append(&mut bytes, Kind::Hello, b"").unwrap();
+        append(&mut bytes, Kind::Args, &[7; 1000]).unwrap();
+        for cut in 1..40 {
+            let mut inbox = Inbox::default();
+            let mut kinds = Vec::new();
+            for piece in bytes.chunks(cut) {
+                inbox.push(piece);
+                while let Some(frame) = inbox.next().unwrap() {
+                    kinds.push((frame.kind, frame.payload.len()));
+                }
+            }
+            assert_eq!(kinds, [(Kind::Start, 3), (Kind::Hello, 0), (Kind::Args, 1000)]);
+        }
+    }
+
+    #[test]
+    fn hostile_headers_are_errors() {
+        let mut inbox = Inbox::default();
+        inbox.push(&[1, 0, 0, 0, 99]);
+        assert_eq!(inbox.next(), Err(WireError::UnknownKind(99)));
+
+        let mut inbox = Inbox::default();
+        inbox.push(&[0xff, 0xff, 0xff, 0xff, Kind::Report as u8]);
+        assert!(matches!(inbox.next(), Err(WireError::TooLong { kind: Kind::Report, .. })));
+        assert!(inbox.bytes.capacity() < 1024);
+
+        let too_long = vec![0; Kind::Hello.limit() + 1];
+        assert!(append(&mut Vec::new(), Kind::Hello, &too_long).is_err());
+    }
+}

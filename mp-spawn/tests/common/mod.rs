@@ -1,0 +1,121 @@
+//! What the tests with real processes share. Each wait here has a deadline, each worker ends by itself.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use mp_spawn::{ProcessContext, SpawnError};
+
+/// For what should take milliseconds on a machine that is busy with something else.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+/// After this a worker that waits for its end gives up.
+pub const LIFETIME: Duration = Duration::from_secs(120);
+
+pub type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// Waits for all, at most for the deadline.
+pub fn join(context: &ProcessContext) -> Result<(), SpawnError> {
+    match context.join_timeout(DEADLINE) {
+        Ok(true) => Ok(()),
+        Ok(false) => panic!("still running after {DEADLINE:?}: {context:?}"),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for all; the first failure is expected.
+pub fn failure(context: &ProcessContext) -> SpawnError {
+    join(context).expect_err("a failure was expected")
+}
+
+/// Waits until something is so.
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !so() {
+        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits to be ended by somebody else.
+pub fn wait_for_the_end() -> Outcome {
+    let until = Instant::now() + LIFETIME;
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        std::thread::sleep(left);
+    }
+    Err("nobody ended this worker".into())
+}
+
+/// Whether a process exists and is no zombie.
+pub fn alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Where workers meet the test: a socket without a file, which workers find by its name.
+#[derive(Debug)]
+pub struct Meeting {
+    pub name: String,
+    listener: UnixListener,
+}
+
+impl Meeting {
+    pub fn new(test: &str) -> Meeting {
+        let name = format!("mp-spawn-{}-{test}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Meeting { name, listener }
+    }
+
+    /// Waits for a worker and reads what it has to say.
+    pub fn hear(&self) -> String {
+        let mut guest = None;
+        eventually("a worker came", || {
+            guest = self.listener.accept().ok();
+            guest.is_some()
+        });
+        let (mut guest, _) = guest.unwrap();
+        guest.set_nonblocking(false).unwrap();
+        guest.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut text = String::new();
+        guest.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+/// In a worker: says something to the test.
+pub fn say(meeting: &str, text: &str) -> Outcome {
+    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(meeting)?)?;
+    stream.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// In a worker: waits until somebody says something under this name.
+pub fn wait_for_word(name: &str) -> Outcome {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    let _ = listener.accept()?;
+    Ok(())
+}
+
+/// A folder of the test's own that goes when the test ends.
+#[derive(Debug)]
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("mp-spawn-{}-{test}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

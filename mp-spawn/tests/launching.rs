@@ -1,0 +1,232 @@
+//! What is started, and what happens when that is not what it should be.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Folder, Outcome, failure, join};
+use mp_spawn::{Options, Refusal, SpawnError, start_processes};
+
+fn no_op(_: usize, (): ()) {}
+
+/// Kills a program when the test is done with it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// Runs one of the tests below that are no tests, in a program of its own.
+    fn helper(program: &Path, name: &str) -> Running {
+        let mut command = Command::new(program);
+        command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]);
+        Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn succeeds(&mut self) {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return assert!(status.success(), "{status}");
+            }
+            assert!(Instant::now() < until, "the helper still runs");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Makes a program of a file, in a process of its own: a program that is open for writing can't be executed, and
+/// what this process has open for writing, the children of other tests have too, for a moment.
+fn install(from: &Path, to: &Path) {
+    let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().unwrap();
+    assert!(status.success());
+}
+
+fn write_program(path: &Path, bytes: &[u8]) {
+    let draft = path.with_extension("draft");
+    std::fs::write(&draft, bytes).unwrap();
+    install(&draft, path);
+}
+
+/// Waits until the helper says so: a filter that matches nothing would succeed in silence.
+fn wait_for(running: &mut Running, word: &str) {
+    let mut lines = BufReader::new(running.0.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains(word)), "the helper never said {word:?}");
+}
+
+#[test]
+fn a_program_that_was_replaced_or_deleted_still_starts_processes() {
+    for deleted in [true, false] {
+        let folder = Folder::new(if deleted { "deleted" } else { "replaced" });
+        let copy = folder.0.join("program");
+        install(&std::env::current_exe().unwrap(), &copy);
+        let mut running = Running::helper(&copy, "helper_starts_when_told");
+        wait_for(&mut running, "ready");
+        std::fs::remove_file(&copy).unwrap();
+        if !deleted {
+            install(Path::new("/bin/false"), &copy);
+        }
+        running.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        wait_for(&mut running, "helper: 3 processes");
+        running.succeeds();
+    }
+}
+
+#[test]
+#[ignore = "part of another test"]
+fn helper_starts_when_told() {
+    println!("\nready");
+    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    let worker = |rank: usize, text: String| assert!(rank < 3 && text == "go");
+    join(&start_processes(worker, "go".to_string(), Options::nprocs(3)).unwrap()).unwrap();
+    println!("helper: 3 processes");
+}
+
+#[test]
+fn another_build_of_the_program_is_refused() {
+    // A copy with another build-id: the same program as far as it goes, and not to be trusted with an offset.
+    let mut program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let note = b"\x03\0\0\0GNU\0";
+    let Some(place) = program.windows(note.len()).position(|window| window == note) else {
+        eprintln!("SKIPPED: the linker writes no build-id");
+        return;
+    };
+    program[place + note.len()] ^= 1;
+    let folder = Folder::new("other-build");
+    let other = folder.0.join("other");
+    write_program(&other, &program);
+    let context = start_processes(no_op, (), Options::nprocs(1).executable(other)).unwrap();
+    let error = failure(&context);
+    let SpawnError::Refused { reason: Refusal::OtherBuild { found, expected }, function, .. } = &error else {
+        panic!("unexpected: {error:?}");
+    };
+    assert_ne!(found, expected);
+    assert!(function.ends_with("no_op"), "{error}");
+    assert!(error.to_string().contains("runs another build: "), "{error}");
+}
+
+#[test]
+fn a_program_that_is_no_worker_and_ends() {
+    let context = start_processes(no_op, (), Options::nprocs(1).executable("/bin/true")).unwrap();
+    let error = failure(&context);
+    assert!(matches!(error, SpawnError::NeverReported { rank: 0, .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.contains("/bin/true and exited with code 0") && text.contains("Options::executable"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_program_that_is_no_worker_and_stays() {
+    let folder = Folder::new("stays");
+    let program = folder.0.join("stays");
+    write_program(&program, b"#!/bin/sh\nexec sleep 120\n");
+    let options = Options::nprocs(1).executable(&program).handshake_timeout(Duration::from_millis(100));
+    let error = failure(&start_processes(no_op, (), options).unwrap());
+    assert!(matches!(error, SpawnError::Timeout { rank: 0, .. }), "{error:?}");
+    assert!(error.to_string().contains("mp::init()"), "{error}");
+}
+
+#[test]
+fn a_program_that_talks_nonsense_is_ended() {
+    // No frame at all; a frame of endless length; a hello of somebody else.
+    let hello = r"\013\0\0\0\004\222\317\001\001\001\001\001\001\001\001\300";
+    for (words, expected) in [
+        ("nonsense-nonsense", "no frame of kind"),
+        (r"\377\377\377\377\007", "4294967295 bytes"),
+        (hello, "not the process that was started"),
+    ] {
+        let folder = Folder::new("nonsense");
+        let program = folder.0.join("nonsense");
+        let find_socket = "fd=${MP_CHILD#v1:}\nfd=${fd%%:*}\n";
+        let script = format!("#!/bin/bash\n{find_socket}printf '{words}' >&$fd\nexec sleep 120\n");
+        write_program(&program, script.as_bytes());
+        let context = start_processes(no_op, (), Options::nprocs(1).executable(&program)).unwrap();
+        let error = failure(&context);
+        assert!(matches!(error, SpawnError::Protocol { rank: 0, .. }), "{error:?}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_program_that_is_not_there() {
+    let error = start_processes(no_op, (), Options::nprocs(3).executable("/no/such/program")).unwrap_err();
+    let SpawnError::Launch(launch) = &error else { panic!("unexpected: {error:?}") };
+    assert_eq!(launch.source.kind(), std::io::ErrorKind::NotFound);
+    assert!(error.to_string().contains("posix_spawn of /no/such/program failed"), "{error}");
+}
+
+#[test]
+fn a_worker_to_be_starts_nothing() {
+    let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_with_a_token");
+    wait_for(&mut running, "helper: refused");
+    running.succeeds();
+}
+
+#[test]
+#[ignore = "part of another test"]
+#[allow(unsafe_code)]
+fn helper_with_a_token() {
+    // SAFETY: the harness waits for its one test and reads no variables meanwhile.
+    unsafe { std::env::set_var("MP_CHILD", "v1:3:1:0") };
+    let error = start_processes(no_op, (), Options::nprocs(1)).unwrap_err();
+    assert!(matches!(error, SpawnError::NotInitialised), "{error:?}");
+    assert!(error.to_string().contains("mp::init() must run first"), "{error}");
+    println!("\nhelper: refused");
+}
+
+#[test]
+fn a_forged_token_makes_no_worker() {
+    for token in ["nonsense", "v1:999:1:0", "v1:0:1:0"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .arg("--list")
+            .env("MP_CHILD", token)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{token}: {output:?}");
+        assert!(text.contains("was started as a worker and can't be one"), "{token}: {text}");
+    }
+}
+
+#[test]
+fn a_token_of_another_parent_makes_no_worker() {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .arg("--list")
+        .env("MP_CHILD", "v1:0:1:0")
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(text.contains("does not lead to process 1"), "{text}");
+    drop(ours);
+}
+
+#[test]
+fn output_without_a_newline_is_not_lost() {
+    let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_prints_half_a_line");
+    wait_for(&mut running, "half a line, and the rest");
+    running.succeeds();
+}
+
+#[test]
+#[ignore = "part of another test"]
+fn helper_prints_half_a_line() {
+    let worker = |_: usize, (): ()| -> Outcome {
+        print!("\nhalf a line");
+        Ok(())
+    };
+    join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
+    println!(", and the rest");
+}

@@ -1,0 +1,149 @@
+//! Limits and leaks: what a process may use up, and what it leaves behind. Each test measures its whole process,
+//! so each runs in a worker of its own.
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::{LIFETIME, Meeting, Outcome, join, say, wait_for_the_end};
+use mp_spawn::{Options, SpawnError, start_processes};
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+fn children() -> String {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap();
+    tasks.map(|task| of_task(task.unwrap())).collect::<String>().trim().to_string()
+}
+
+#[test]
+fn two_hundred_rounds_leave_nothing_behind() {
+    fn test(_: usize, (): ()) -> Outcome {
+        let round = || mp_spawn::spawn(|_: usize, (): ()| {}, (), 1);
+        round()?;
+        let before = open_files();
+        for _ in 0..200 {
+            round()?;
+        }
+        assert_eq!(open_files(), before);
+        assert_eq!(children(), "", "children are left");
+        Ok(())
+    }
+    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn failed_starts_leave_nothing_behind() {
+    fn test(_: usize, (): ()) -> Outcome {
+        mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
+        let before = open_files();
+        for _ in 0..50 {
+            let options = Options::nprocs(2).executable("/no/such/program");
+            let error = start_processes(|_: usize, (): ()| {}, (), options).unwrap_err();
+            assert!(error.to_string().contains("/no/such/program"), "{error}");
+            assert!(matches!(error, SpawnError::Launch(_)), "{error:?}");
+        }
+        assert_eq!(open_files(), before);
+        assert_eq!(children(), "", "children are left");
+        Ok(())
+    }
+    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+fn limit(resource: libc::__rlimit_resource_t, value: u64) {
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: the structure is valid for reads.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+}
+
+#[test]
+fn too_many_files_are_an_error_with_the_limit() {
+    fn test(_: usize, (): ()) -> Outcome {
+        limit(libc::RLIMIT_NOFILE, 64);
+        let sleeper = |_: usize, (): ()| wait_for_the_end();
+        let error = start_processes(sleeper, (), Options::nprocs(100)).unwrap_err();
+        assert!(error.to_string().contains("RLIMIT_NOFILE = 64"), "{error}");
+        assert_eq!(children(), "", "children are left");
+        // What fits still works.
+        let context = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(8))?;
+        assert!(context.join_timeout(LIFETIME)?);
+        Ok(())
+    }
+    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn no_file_at_all_is_an_error_too() {
+    fn test(_: usize, (): ()) -> Outcome {
+        // The supervisor can't even begin.
+        limit(libc::RLIMIT_NOFILE, open_files() as u64);
+        let error = mp_spawn::spawn(|_: usize, (): ()| {}, (), 1).unwrap_err();
+        assert!(error.to_string().contains("RLIMIT_NOFILE"), "{error}");
+        Ok(())
+    }
+    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn a_program_that_ignores_its_children_learns_what_they_reported() {
+    fn test(_: usize, (): ()) -> Outcome {
+        // SAFETY: this installs no handler; the kernel then reaps children by itself.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        mp_spawn::spawn(|_: usize, (): ()| {}, (), 2)?;
+        let error = mp_spawn::spawn(|_: usize, (): ()| panic!("heard anyway"), (), 1).unwrap_err();
+        assert!(error.to_string().contains("heard anyway"), "{error}");
+        let error = mp_spawn::spawn(|_: usize, (): ()| std::process::exit(3), (), 1).unwrap_err();
+        assert!(error.to_string().contains("unknown"), "{error}");
+        Ok(())
+    }
+    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn closed_standard_streams_are_not_taken_by_sockets() {
+    fn test(_: usize, meeting: String) -> Outcome {
+        // So that nothing but the socket needs a number later.
+        mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
+        for fd in 0..3 {
+            // SAFETY: nothing in this process uses the standard streams any more.
+            unsafe { libc::close(fd) };
+        }
+        let child = |_: usize, meeting: String| -> Outcome {
+            let targets: Vec<_> = (0..3)
+                .map(|fd| std::fs::read_link(format!("/proc/self/fd/{fd}")))
+                .collect::<Result<_, _>>()?;
+            say(&meeting, &format!("{targets:?}"))
+        };
+        Ok(mp_spawn::spawn(child, meeting, 1)?)
+    }
+    let meeting = Meeting::new("streams");
+    let context = start_processes(test, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    let heard = meeting.hear();
+    assert_eq!(heard.matches("/dev/null").count(), 3, "{heard}");
+    join(&context).unwrap();
+}
+
+#[test]
+fn signals_of_the_parent_do_not_reach_into_the_child() {
+    fn test(_: usize, (): ()) -> Outcome {
+        // SAFETY: this installs no handler.
+        unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
+        let mut blocked = std::mem::MaybeUninit::uninit();
+        // SAFETY: the pointer is valid for writes.
+        unsafe { libc::sigfillset(blocked.as_mut_ptr()) };
+        // SAFETY: the set was initialised just now.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), std::ptr::null_mut()) };
+        let child = |_: usize, (): ()| {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let field = |name| status.lines().find(|line| line.starts_with(name)).unwrap().to_string();
+            let mask =
+                |name| u64::from_str_radix(field(name).split_whitespace().nth(1).unwrap(), 16).unwrap();
+            assert_eq!(mask("SigBlk:"), 0, "{status}");
+            // Those above 31 belong to the C library.
+            assert_eq!(mask("SigIgn:") & 0x7fff_ffff, 1 << (libc::SIGPIPE - 1), "{status}");
+        };
+        Ok(mp_spawn::spawn(child, (), 1)?)
+    }
+    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+}

@@ -1,0 +1,263 @@
+//! Each way in which a worker can end, and what its parent sees.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::error::Error;
+use std::fmt;
+
+use common::{Meeting, Outcome, failure, join, say, wait_for_the_end};
+use mp_spawn::{Exit, Note, OnFailure, Options, ProcessExited, RaisedKind, Signal, SpawnError, Status};
+use mp_spawn::{spawn, start_processes};
+
+fn exited(error: SpawnError) -> ProcessExited {
+    match error {
+        SpawnError::ProcessExited(exited) => *exited,
+        other => panic!("unexpected: {other:?}"),
+    }
+}
+
+fn signal(exited: &ProcessExited) -> String {
+    match exited.exit {
+        Exit::Signal { signal, .. } => signal.name().into_owned(),
+        other => panic!("unexpected: {other:?}"),
+    }
+}
+
+#[test]
+fn four_ranks_with_arguments() {
+    let meeting = Meeting::new("four");
+    let args = (meeting.name.clone(), vec![1.5f64, -2.0], Some('x'));
+    let context = start_processes(
+        |rank: usize, (meeting, numbers, letter): (String, Vec<f64>, Option<char>)| -> Outcome {
+            let name = std::thread::current().name().unwrap_or_default().to_string();
+            say(&meeting, &format!("{rank} {numbers:?} {letter:?} {name} {:?}", mp_spawn::rank()))
+        },
+        args,
+        Options::nprocs(4),
+    )
+    .unwrap();
+    let mut heard: Vec<String> = (0..4).map(|_| meeting.hear()).collect();
+    heard.sort();
+    let expected: Vec<String> =
+        (0..4).map(|rank| format!("{rank} [1.5, -2.0] Some('x') rank-{rank} Some({rank})")).collect();
+    assert_eq!(heard, expected);
+    join(&context).unwrap();
+    join(&context).unwrap();
+    assert!((0..4).all(|rank| matches!(context.status(rank), Ok(Status::Ended))));
+    assert!(matches!(context.status(4), Err(SpawnError::NoSuchRank { rank: 4, nprocs: 4 })));
+}
+
+#[test]
+fn large_arguments_are_not_stuck_in_the_socket() {
+    let text = "0123456789abcdef".repeat(1 << 18);
+    spawn(|_: usize, text: String| assert_eq!(text.len(), 4 << 20), text, 2).unwrap();
+}
+
+#[test]
+fn no_processes_at_all() {
+    spawn(|_: usize, (): ()| {}, (), 0).unwrap();
+}
+
+#[derive(Debug)]
+struct Unreadable(std::num::ParseIntError);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the label is unreadable")
+    }
+}
+
+impl Error for Unreadable {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+#[test]
+fn an_error_arrives_with_its_sources() {
+    fn worker(_: usize, text: String) -> Result<(), Unreadable> {
+        text.parse::<i32>().map(drop).map_err(Unreadable)
+    }
+    let context = start_processes(worker, "seven".to_string(), Options::nprocs(1).name("reader")).unwrap();
+    let error = failure(&context);
+    let SpawnError::ProcessRaised(raised) = &error else { panic!("unexpected: {error:?}") };
+    assert_eq!((raised.rank, raised.kind), (0, RaisedKind::Error));
+    assert_eq!(raised.pid, context.pids()[0]);
+    assert_eq!(raised.name, "reader-0");
+    assert_eq!(raised.message, "the label is unreadable");
+    assert_eq!(raised.chain, ["invalid digit found in string"]);
+    assert!(raised.debug.contains("ParseIntError"));
+    let text = error.to_string();
+    assert!(text.contains("rank 0 (reader-0, pid "), "{text}");
+    assert!(text.contains("caused by: invalid digit found in string"), "{text}");
+}
+
+#[test]
+fn a_panic_arrives_with_its_location() {
+    let line = line!() + 1;
+    let worker = |rank: usize, (): ()| panic!("no data for rank {rank}");
+    let error = failure(&start_processes(worker, (), Options::nprocs(1)).unwrap());
+    let SpawnError::ProcessRaised(raised) = error else { panic!("unexpected: {error:?}") };
+    assert_eq!((raised.kind, raised.message.as_str()), (RaisedKind::Panic, "no data for rank 0"));
+    let location = raised.location.unwrap();
+    assert!(location.contains(&format!("outcomes.rs:{line}:")), "{location}");
+}
+
+#[test]
+fn a_panic_without_a_text_or_a_hook() {
+    let silent = |_: usize, (): ()| {
+        let _ = std::panic::catch_unwind(|| panic!("caught"));
+        std::panic::resume_unwind(Box::new(17));
+    };
+    let error = failure(&start_processes(silent, (), Options::nprocs(1)).unwrap());
+    let SpawnError::ProcessRaised(raised) = error else { panic!("unexpected: {error:?}") };
+    assert_eq!((raised.message.as_str(), raised.location), ("a panic whose payload is no text", None));
+}
+
+#[test]
+fn a_panic_in_another_thread_is_not_the_workers() {
+    let worker = |_: usize, (): ()| {
+        let joined = std::thread::spawn(|| panic!("not the worker's")).join();
+        assert!(joined.is_err());
+    };
+    spawn(worker, (), 1).unwrap();
+}
+
+#[test]
+fn a_panic_during_a_panic_is_an_abort_with_a_reason() {
+    struct Bad;
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            panic!("and the destructor too");
+        }
+    }
+    let worker = |_: usize, (): ()| {
+        let _bad = Bad;
+        panic!("first");
+    };
+    let exited = exited(failure(&start_processes(worker, (), Options::nprocs(1)).unwrap()));
+    assert_eq!(signal(&exited), "SIGABRT");
+    let Some(Note::Panics(panics)) = &exited.note else { panic!("{exited}") };
+    assert!(panics.iter().any(|panic| panic.starts_with("first, at ")), "{exited}");
+    assert!(panics.iter().any(|panic| panic.contains("and the destructor too")), "{exited}");
+}
+
+#[test]
+fn an_exit_code_is_told() {
+    let exited = exited(failure(
+        &start_processes(|_: usize, (): ()| std::process::exit(3), (), Options::nprocs(1)).unwrap(),
+    ));
+    assert_eq!((exited.exit, exited.note.clone()), (Exit::Code(3), None));
+    assert!(exited.to_string().ends_with("exited with code 3"), "{exited}");
+}
+
+#[test]
+fn exit_zero_is_a_good_end() {
+    spawn(|_: usize, (): ()| std::process::exit(0), (), 2).unwrap();
+}
+
+#[test]
+fn a_segmentation_fault_has_its_address() {
+    let worker = |_: usize, address: usize| {
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(address);
+        // SAFETY: none; the test wants to see what happens.
+        unsafe { place.write_volatile(1) };
+    };
+    let exited = exited(failure(&start_processes(worker, 24, Options::nprocs(1)).unwrap()));
+    assert_eq!(signal(&exited), "SIGSEGV");
+    assert_eq!(exited.note, Some(Note::Fault { address: 24 }));
+    assert!(exited.to_string().contains("was killed by SIGSEGV (signal 11"), "{exited}");
+}
+
+#[test]
+fn a_stack_overflow_is_told_apart() {
+    fn deeper(depth: u64) -> u64 {
+        let here = std::hint::black_box([depth; 64]);
+        if depth == 0 { here[0] } else { deeper(depth - 1).wrapping_add(here[7]) }
+    }
+    let worker = |_: usize, depth: u64| {
+        std::hint::black_box(deeper(depth));
+    };
+    let exited = exited(failure(&start_processes(worker, u64::MAX, Options::nprocs(1)).unwrap()));
+    assert_eq!(signal(&exited), "SIGSEGV");
+    assert!(matches!(exited.note, Some(Note::StackOverflow { .. })), "{exited}");
+    assert!(exited.to_string().contains("stack overflow"), "{exited}");
+}
+
+#[test]
+fn an_abort_is_told() {
+    let exited = exited(failure(
+        &start_processes(|_: usize, (): ()| std::process::abort(), (), Options::nprocs(1)).unwrap(),
+    ));
+    assert_eq!((signal(&exited).as_str(), exited.note), ("SIGABRT", None));
+}
+
+#[test]
+fn a_sigkill_from_outside_is_told_apart_from_ours() {
+    let worker = |_: usize, meeting: String| -> Outcome {
+        say(&meeting, "here")?;
+        wait_for_the_end()
+    };
+    let meeting = Meeting::new("outside");
+    let options = Options::nprocs(2).on_failure(OnFailure::Continue);
+    let context = start_processes(worker, meeting.name.clone(), options).unwrap();
+    let _ = (meeting.hear(), meeting.hear());
+    let pid = i32::try_from(context.pids()[0]).unwrap();
+    // SAFETY: the process was started above and has not been reaped, so the id is its own.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    common::eventually("rank 0 failed", || matches!(context.status(0), Ok(Status::Failed(_))));
+    context.kill(1).unwrap();
+    let first = exited(failure(&context));
+    assert_eq!((first.rank, signal(&first).as_str(), first.note.clone()), (0, "SIGKILL", None));
+    assert!(first.to_string().contains("somebody else"), "{first}");
+    let Ok(Status::Failed(second)) = context.status(1) else { panic!("{context:?}") };
+    assert_eq!(exited(second).note, Some(Note::AskedFor));
+    assert_eq!(context.failures().len(), 2);
+    assert_eq!(Signal::KILL.name(), "SIGKILL");
+}
+
+#[test]
+fn arguments_that_do_not_decode() {
+    #[derive(serde::Serialize)]
+    struct Lying;
+    impl<'de> serde::Deserialize<'de> for Lying {
+        fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Lying, D::Error> {
+            Err(serde::de::Error::custom("there is no such thing"))
+        }
+    }
+    let error = failure(&start_processes(|_: usize, _: Lying| {}, Lying, Options::nprocs(1)).unwrap());
+    let text = error.to_string();
+    assert!(matches!(error, SpawnError::Arguments { rank: Some(0), .. }), "{error:?}");
+    assert!(text.contains("there is no such thing") && text.contains("Lying"), "{text}");
+}
+
+#[test]
+fn arguments_that_do_not_encode() {
+    struct Shy;
+    impl serde::Serialize for Shy {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("not for others"))
+        }
+    }
+    impl<'de> serde::Deserialize<'de> for Shy {
+        fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Shy, D::Error> {
+            Ok(Shy)
+        }
+    }
+    let error = spawn(|_: usize, _: Shy| {}, Shy, 3).unwrap_err();
+    assert!(matches!(error, SpawnError::Arguments { rank: None, .. }), "{error:?}");
+    assert!(error.to_string().contains("not for others"), "{error}");
+}
+
+#[test]
+fn generic_functions_and_twin_closures() {
+    fn worker<T: PartialEq + std::fmt::Debug>(_: usize, (left, right): (T, T)) {
+        assert_eq!(left, right);
+    }
+    spawn(worker::<u8>, (3, 3), 1).unwrap();
+    spawn(worker::<String>, ("a".to_string(), "a".to_string()), 1).unwrap();
+    // Two closures that a compiler may fold into one.
+    spawn(|rank: usize, (): ()| assert!(rank < 9), (), 1).unwrap();
+    spawn(|rank: usize, (): ()| assert!(rank < 9), (), 1).unwrap();
+}

@@ -1,0 +1,205 @@
+//! What happens to the others when one fails, and to all when nobody wants them any more.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use common::{
+    Folder, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end, wait_for_word,
+};
+use mp_spawn::{Exit, OnFailure, Options, Signal, SpawnError, Status, start_processes};
+
+/// Rank 0 fails when it is told to; the others wait for ever.
+fn one_fails(rank: usize, meeting: String) -> Outcome {
+    if rank == 0 {
+        return Err("rank 0 has had enough".into());
+    }
+    say(&meeting, "here")?;
+    wait_for_the_end()
+}
+
+#[test]
+fn the_first_failure_ends_siblings_that_would_wait_for_ever() {
+    let meeting = Meeting::new("first-failure");
+    let context = start_processes(one_fails, meeting.name.clone(), Options::nprocs(4)).unwrap();
+    let error = failure(&context);
+    assert!(matches!(&error, SpawnError::ProcessRaised(raised) if raised.rank == 0), "{error:?}");
+    for rank in 1..4 {
+        let status = context.status(rank).unwrap();
+        assert!(matches!(status, Status::EndedByUs(Signal::TERM)), "{status:?}");
+    }
+    assert_eq!(context.failures().len(), 1);
+    assert!(context.pids().into_iter().all(|pid| !alive(pid)));
+    // It says the same when it is asked again.
+    assert_eq!(failure(&context).rank(), Some(0));
+}
+
+#[test]
+fn siblings_that_ignore_sigterm_get_sigkill() {
+    fn worker(rank: usize, (deaf, ready): (String, String)) -> Outcome {
+        if rank == 0 {
+            // Not before the other one is deaf.
+            wait_for_word(&ready)?;
+            return Err("rank 0 fails".into());
+        }
+        // SAFETY: this installs no handler.
+        unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+        say(&deaf, "deaf")?;
+        wait_for_the_end()
+    }
+    let meeting = Meeting::new("deaf");
+    let ready = format!("{}-ready", meeting.name);
+    let options = Options::nprocs(2).grace_period(Duration::from_millis(50));
+    let context = start_processes(worker, (meeting.name.clone(), ready.clone()), options).unwrap();
+    assert_eq!(meeting.hear(), "deaf");
+    eventually("rank 0 listens", || say(&ready, "go").is_ok());
+    assert_eq!(failure(&context).rank(), Some(0));
+    let status = context.status(1).unwrap();
+    assert!(matches!(status, Status::EndedByUs(Signal::KILL)), "{status:?}");
+}
+
+#[test]
+fn others_run_on_if_asked_to() {
+    fn worker(rank: usize, meeting: String) -> Outcome {
+        match rank {
+            0 => Err("rank 0 fails".into()),
+            1 => std::process::exit(7),
+            _ => {
+                say(&meeting, &rank.to_string())?;
+                Ok(())
+            }
+        }
+    }
+    let meeting = Meeting::new("run-on");
+    let options = Options::nprocs(4).on_failure(OnFailure::Continue);
+    let context = start_processes(worker, meeting.name.clone(), options).unwrap();
+    eventually("two failures", || context.failures().len() == 2);
+    let mut heard = [meeting.hear(), meeting.hear()];
+    heard.sort();
+    assert_eq!(heard, ["2", "3"]);
+    let first = failure(&context).rank();
+    assert_eq!(first, context.failures()[0].rank());
+    assert!(matches!(context.status(2), Ok(Status::Ended)));
+    assert!(matches!(context.status(3), Ok(Status::Ended)));
+}
+
+#[test]
+fn a_join_with_a_time_out_comes_back() {
+    let meeting = Meeting::new("time-out");
+    let worker = |_: usize, meeting: String| -> Outcome {
+        say(&meeting, "here")?;
+        wait_for_the_end()
+    };
+    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    meeting.hear();
+    assert!(!context.join_timeout(Duration::from_millis(1)).unwrap());
+    assert!(!context.join_timeout(Duration::ZERO).unwrap());
+    assert!(matches!(context.status(0), Ok(Status::Running)));
+    let shown = format!("{context:?}");
+    assert!(shown.contains("rank-0 (pid ") && shown.contains("running"), "{shown}");
+    context.terminate(0).unwrap();
+    let error = failure(&context);
+    let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
+    assert!(matches!(exited.exit, Exit::Signal { signal: Signal::TERM, .. }), "{error}");
+    assert!(error.to_string().contains("this program asked for it"), "{error}");
+    // Of the dead nothing but good.
+    context.kill(0).unwrap();
+}
+
+#[test]
+fn dropping_the_context_ends_and_reaps() {
+    let meeting = Meeting::new("drop");
+    let worker = |_: usize, meeting: String| -> Outcome {
+        say(&meeting, "here")?;
+        wait_for_the_end()
+    };
+    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(3)).unwrap();
+    let pids = context.pids();
+    (0..3).for_each(|_| drop(meeting.hear()));
+    drop(context);
+    for pid in pids {
+        // Not even a zombie is left.
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+}
+
+#[test]
+fn the_thread_that_started_a_process_may_end() {
+    let meeting = Meeting::new("thread");
+    let listening = format!("{}-go", meeting.name);
+    fn worker(_: usize, (meeting, listening): (String, String)) -> Outcome {
+        say(&meeting, "started")?;
+        wait_for_word(&listening)?;
+        say(&meeting, "still here")
+    }
+    let args = (meeting.name.clone(), listening.clone());
+    let thread = std::thread::spawn(move || start_processes(worker, args, Options::nprocs(1)).unwrap());
+    assert_eq!(meeting.hear(), "started");
+    let context = thread.join().unwrap();
+    // The thread has ended, and the kernel has had time to send the signal that must not come.
+    assert!(!context.join_timeout(Duration::from_millis(100)).unwrap());
+    eventually("it listens", || say(&listening, "go").is_ok());
+    assert_eq!(meeting.hear(), "still here");
+    join(&context).unwrap();
+}
+
+#[test]
+fn a_process_that_closes_all_its_files_is_still_joined() {
+    let worker = |rank: usize, folder: PathBuf| -> Outcome {
+        for fd in 3..1024 {
+            // SAFETY: whoever owned these is not used any more, except by the crate under test.
+            unsafe { libc::close(fd) };
+        }
+        // One of them takes the number of the socket, and must not get the report.
+        for number in 0..32 {
+            let file = std::fs::File::create_new(folder.join(format!("{rank}-{number}")))?;
+            std::mem::forget(file);
+        }
+        if rank == 1 { Err("rank 1 fails".into()) } else { Ok(()) }
+    };
+    let folder = Folder::new("closed");
+    let options = Options::nprocs(2).on_failure(OnFailure::Continue);
+    let context = start_processes(worker, folder.0.clone(), options).unwrap();
+    let error = failure(&context);
+    assert!(matches!(&error, SpawnError::ProcessExited(exited) if exited.exit == Exit::Code(1)), "{error:?}");
+    assert!(matches!(context.status(0), Ok(Status::Ended)));
+    let sizes: Vec<u64> =
+        std::fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).collect();
+    assert_eq!(sizes, [0; 64]);
+}
+
+#[test]
+fn a_grandchild_that_holds_the_socket_does_not_delay_the_end() {
+    let worker = |_: usize, meeting: String| -> Outcome {
+        // SAFETY: the child only sleeps and exits, which is allowed after a fork.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: plain system calls.
+            unsafe { libc::sleep(120) };
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(0) };
+        }
+        say(&meeting, &pid.to_string())
+    };
+    let meeting = Meeting::new("grandchild");
+    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    let grandchild: i32 = meeting.hear().parse().unwrap();
+    let begin = Instant::now();
+    join(&context).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    // SAFETY: the test's own grandchild, which sleeps for two minutes.
+    unsafe { libc::kill(grandchild, libc::SIGKILL) };
+}
+
+#[test]
+fn a_hail_of_caught_panics_is_no_failure() {
+    let worker = |_: usize, (): ()| {
+        std::panic::set_hook(Box::new(|_| {}));
+        for _ in 0..1000 {
+            let _ = std::panic::catch_unwind(|| panic!("again"));
+        }
+    };
+    join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
+}
