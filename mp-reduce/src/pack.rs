@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_core::{Arena, Envelope, fnv1a};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::codec::MessagePack;
 use crate::error::{Error, Result};
@@ -118,6 +120,17 @@ pub fn pack_as<T: Message>(
             Err(PackError { value, error: error.into() })
         }
     }
+}
+
+/// Packs a value without consuming it, which serde values allow: they hold nothing exclusively.
+///
+/// # Errors
+/// When the value's `Serialize` refuses, or there is no memory.
+pub fn pack_ref<T: Serialize + DeserializeOwned + 'static>(arena: Arena, value: &T) -> Result<Envelope> {
+    let mut out = Outgoing::default();
+    value.encode::<MessagePack>(&mut out)?;
+    let fingerprint = TypeFingerprint::<T>::new();
+    arena.pack(out.shipment(fingerprint.get())).map_err(|(error, _)| error.into())
 }
 
 /// Takes a value out of an envelope.

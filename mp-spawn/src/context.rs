@@ -1,6 +1,7 @@
 //! Starting processes and waiting for them.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,7 +122,8 @@ where
     let orders = (0..options.nprocs)
         .map(|rank| {
             let start = Start { rank, name: group.name(rank), function: function.clone() };
-            Ok(Order { rank, outbox: pack(&start, ToChild::pack(&args)?)? })
+            let ToChild { bytes, fds, parcel } = ToChild::pack(&args)?;
+            Ok(Order { rank, outbox: pack(&start, &bytes, fds)?, parcel })
         })
         .collect::<Result<_>>()?;
     match supervisor::start(Batch { command, common, orders }) {
@@ -136,7 +138,7 @@ where
 }
 
 /// The frames of a start message, and the file descriptors that go with the first.
-fn pack(start: &Start, ToChild { bytes: args, fds }: ToChild) -> Result<Outbox> {
+fn pack(start: &Start, args: &[u8], fds: Vec<OwnedFd>) -> Result<Outbox> {
     let unsendable = |message: String| SpawnError::Arguments { rank: None, message };
     let mut bytes = Vec::new();
     if !fds.is_empty() {
@@ -148,7 +150,7 @@ fn pack(start: &Start, ToChild { bytes: args, fds }: ToChild) -> Result<Outbox> 
     }
     let start = rmp_serde::to_vec(start).map_err(|error| unsendable(error.to_string()))?;
     wire::append(&mut bytes, Kind::Start, &start).map_err(|error| unsendable(error.to_string()))?;
-    wire::append(&mut bytes, Kind::Args, &args).map_err(|error| unsendable(error.to_string()))?;
+    wire::append(&mut bytes, Kind::Args, args).map_err(|error| unsendable(error.to_string()))?;
     Ok(Outbox::new(bytes, fds))
 }
 

@@ -1,59 +1,115 @@
-//! What parent and child hand to each other besides frames: arguments, shared memory, the news of a death.
+//! # Safety
+//! What parent and child hand to each other besides frames: arguments, shared memory, the news of a death. Unsafe
+//! only in that an envelope is claimed by its number; sound, because that number was sent to one child, over a
+//! socket that only this child has, and the parent takes the envelope back by the same compare-and-swap, which one
+//! of the two wins.
 //!
-//! This is the one place where processes meet shared memory. There is none yet: arguments travel as bytes in
-//! the start message, no file descriptor goes along, and nobody needs to hear of a death.
+//! This is the one place where processes meet shared memory. The arena's file goes to each child, which joins as a
+//! member before it says hello. The arguments are packed into an envelope that stays the parent's until the child
+//! takes it over; so a child that dies on the way leaves nothing, and neither does a parent.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::OwnedFd;
 
+use mp_core::words::{EnvelopeId, Member};
+use mp_core::{Arena, Envelope};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Result, SpawnError};
-use crate::wire::Kind;
+use crate::launch::failed;
 
 /// What goes to a child with its start message.
 #[derive(Debug)]
 pub(crate) struct ToChild {
-    /// The arguments, encoded.
+    /// Which envelope has the arguments.
     pub(crate) bytes: Vec<u8>,
-    /// File descriptors that the child gets first.
+    /// File descriptors that the child gets first: the arena's.
     pub(crate) fds: Vec<OwnedFd>,
+    /// Keeps the arguments until the child has taken them.
+    pub(crate) parcel: Parcel,
 }
 
 impl ToChild {
     /// Encodes arguments for one child.
-    pub(crate) fn pack<A: Serialize>(args: &A) -> Result<ToChild> {
-        let unencodable = |message| SpawnError::Arguments { rank: None, message };
-        let bytes = rmp_serde::to_vec_named(args).map_err(|error| unencodable(error.to_string()))?;
-        let limit = Kind::Args.limit();
-        if bytes.len() > limit {
-            return Err(unencodable(format!("{} bytes, and at most {limit} can be sent", bytes.len())));
-        }
-        Ok(ToChild { bytes, fds: Vec::new() })
+    pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<ToChild> {
+        let unencodable = |error: mp_reduce::Error| SpawnError::Arguments { rank: None, message: error.to_string() };
+        let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
+        let envelope = mp_reduce::pack_ref(arena, args).map_err(unencodable)?;
+        let parcel = Parcel::new(arena, envelope);
+        let fd = arena.fd().try_clone_to_owned();
+        let fds = vec![fd.map_err(|e| failed("another file descriptor for the shared memory", None, e))?];
+        Ok(ToChild { bytes: parcel.ticket(), fds, parcel })
+    }
+}
+
+/// An envelope that this process has promised to a child. Dropping it takes it back, unless the child has it.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    arena: Arena,
+    id: EnvelopeId,
+    owner: u64,
+}
+
+impl Parcel {
+    fn new(arena: Arena, envelope: Envelope) -> Self {
+        let (id, owner) = envelope.into_raw();
+        Self { arena, id, owner: owner.pack() }
+    }
+
+    /// What the child needs to claim it.
+    fn ticket(&self) -> Vec<u8> {
+        [&self.id.to_le_bytes()[..], &self.owner.to_le_bytes()[..]].concat()
+    }
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        // SAFETY: promised to one child, which claims it by the same compare-and-swap: one of the two gets it.
+        let back = unsafe { self.arena.claim_envelope(self.id, self.owner) };
+        drop(back);
     }
 }
 
 /// What a child got with its start message.
 #[derive(Debug)]
 pub(crate) struct FromParent {
-    /// The arguments, encoded.
+    /// Which envelope has the arguments.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl FromParent {
-    /// Decodes the arguments.
-    pub(crate) fn unpack<A: DeserializeOwned>(self) -> Result<A, String> {
-        rmp_serde::from_slice(&self.bytes)
-            .map_err(|error| format!("{error} (as `{}`)", std::any::type_name::<A>()))
+    /// Takes the arguments over, and decodes them.
+    pub(crate) fn unpack<A: Serialize + DeserializeOwned + 'static>(self) -> Result<A, String> {
+        let ticket = || {
+            let (id, rest) = self.bytes.split_first_chunk::<4>()?;
+            let owner = <[u8; 8]>::try_from(rest).ok()?;
+            Some((EnvelopeId::from_le_bytes(*id), u64::from_le_bytes(owner)))
+        };
+        let (id, owner) = ticket().ok_or("the ticket for the arguments makes no sense")?;
+        let arena = Arena::current().map_err(|e| e.to_string())?;
+        // SAFETY: the parent sent this ticket to this process only.
+        let envelope = unsafe { arena.claim_envelope(id, owner) }.map_err(|e| e.to_string())?;
+        mp_reduce::unpack::<A>(envelope).map_err(|e| e.to_string())
     }
 }
 
 /// Joins the shared memory that came with these file descriptors, before anything else in the child; returns
 /// who this process is there.
 pub(crate) fn child_attach(fds: Vec<OwnedFd>) -> io::Result<Option<u32>> {
-    if fds.is_empty() { Ok(None) } else { Err(io::Error::other("file descriptors that nobody expects")) }
+    let Some(fd) = fds.into_iter().next() else { return Ok(None) };
+    let me = Arena::attach(fd).and_then(|arena| arena.me()).map_err(io::Error::other)?;
+    Ok(Some(me.raw() as u32))
 }
 
-/// Tells the shared memory that a child has died. Called once for each child, right after it was reaped.
-pub(crate) fn child_died(_member: Option<u32>) {}
+/// Tells the shared memory that a child has died, and releases what it held. Called once for each child, right
+/// after it was reaped.
+pub(crate) fn child_died(member: Option<u32>) {
+    let Some(arena) = Arena::get() else { return };
+    if let Some(member) = member {
+        arena.declare_dead(Member::from_raw(u64::from(member)));
+    }
+    // Fails only in a forked process, whose children these are not.
+    let _ = arena.sweep();
+}

@@ -15,7 +15,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus};
 use crate::error::SpawnError;
 use crate::exit::{self, Exit};
 use crate::group::{self, Group, now, pid_number};
-use crate::handoff;
+use crate::handoff::{self, Parcel};
 use crate::launch::Launched;
 use crate::message::{FromChild, Hello, Report};
 use crate::verdict::{self, Seen, Subject};
@@ -84,6 +84,8 @@ pub(crate) struct Watch {
     pub(crate) socket: Option<OwnedFd>,
     inbox: Inbox,
     outbox: Outbox,
+    /// Its arguments, until it has taken them.
+    _parcel: Parcel,
     member: Option<u32>,
     seen: Seen,
     patience: Duration,
@@ -96,6 +98,7 @@ pub(crate) struct Watch {
 pub(crate) struct Order {
     pub(crate) rank: usize,
     pub(crate) outbox: Outbox,
+    pub(crate) parcel: Parcel,
 }
 
 /// What the processes of one start have in common.
@@ -121,6 +124,7 @@ impl Watch {
             socket: Some(launched.socket),
             inbox: Inbox::default(),
             outbox: order.outbox,
+            _parcel: order.parcel,
             member: None,
             seen: Seen::default(),
             hello_until: group::deadline(patience),
