@@ -105,7 +105,10 @@ impl fmt::Display for Error {
                 Bytes(*left)
             ),
             Error::ArenaFull { what, asked, limit } => {
-                write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; make a larger arena")
+                write!(
+                    f,
+                    "the arena is full: {asked} {what} asked, it has {limit} in all; make a larger arena"
+                )
             }
             Error::NotAnArena(why) => write!(f, "not an arena of this library: {why}"),
             Error::Version { what, theirs, ours } => write!(

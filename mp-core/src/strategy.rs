@@ -22,7 +22,8 @@ pub enum SharingStrategy {
 }
 
 impl SharingStrategy {
-    const ALL: &'static [Self] = &[Self::FileDescriptor];
+    const ALL: &'static [Self] =
+        if cfg!(feature = "file_descriptor") { &[Self::FileDescriptor] } else { &[] };
 
     /// Its name, as torch has it.
     pub const fn name(self) -> &'static str {
@@ -62,7 +63,7 @@ pub fn get_sharing_strategy() -> SharingStrategy {
 /// Chooses the strategy for what is shared from now on.
 ///
 /// # Errors
-/// [`Error::Strategy`] for one that is not supported; there is only one so far, so that this can't fail yet.
-pub fn set_sharing_strategy(_: SharingStrategy) -> Result<(), Error> {
-    Ok(())
+/// [`Error::Strategy`] for one that this build does not support.
+pub fn set_sharing_strategy(strategy: SharingStrategy) -> Result<(), Error> {
+    strategy.name().parse().map(|_: SharingStrategy| ())
 }

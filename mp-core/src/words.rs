@@ -294,7 +294,10 @@ pub struct Attach {
 impl Attach {
     /// As a word, never 0.
     pub const fn pack(self) -> u64 {
-        1 | (self.access as u64) << 1 | (self.tag as u64 & 31) << 3 | (self.seat as u64) << 8 | (self.block as u64) << 32
+        1 | (self.access as u64) << 1
+            | (self.tag as u64 & 31) << 3
+            | (self.seat as u64) << 8
+            | (self.block as u64) << 32
     }
 
     /// From a word; `None` for 0.

@@ -6,9 +6,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::{Mem, Word, run};
-use mp_core::steps::{
-    BlockAt, Note, Plan, Redo, RedoAt, RedoEnd, Release, Released, Take, Taken, Unclaim,
-};
+use mp_core::steps::{BlockAt, Note, Plan, Redo, RedoAt, RedoEnd, Release, Released, Take, Taken, Unclaim};
 use mp_core::sync::HeapMem;
 use mp_core::words::{Access, Attach, BlockId, BlockState, Kind, Life, Member, Seat};
 use mp_core::{Announce, Notify};
@@ -58,7 +56,8 @@ fn loom_hand_over() {
                 let attach = Attach::unpack(m.load_relaxed(ENTRY)).expect("noted before it was queued");
                 assert_eq!(m.load_relaxed(PAYLOAD), 7);
                 let mine = Seat::Member(member(1));
-                m.cas(BLOCK.seat(attach.seat), Seat::Envelope(0).pack(), mine.pack()).expect("the envelope's");
+                m.cas(BLOCK.seat(attach.seat), Seat::Envelope(0).pack(), mine.pack())
+                    .expect("the envelope's");
                 release(&m, 1, attach.seat, mine)
             })
         };
@@ -118,7 +117,9 @@ fn loom_redo() {
         m.store(A, 1);
         m.store(B, 2);
         let swap = |m: &HeapMem, me: u32| {
-            while run(Redo::new(REDO, member(me), Swap, |_: Member| false), m) == RedoEnd::Held(member(1 - me)) {
+            while run(Redo::new(REDO, member(me), Swap, |_: Member| false), m)
+                == RedoEnd::Held(member(1 - me))
+            {
                 thread::yield_now();
             }
         };

@@ -11,7 +11,13 @@ use crate::shared::{RingMemory, Taken, settle};
 pub(crate) struct Rings;
 
 impl RingLayer for Rings {
-    fn settle(&self, arena: Arena, dead: &[Word], others: &[Word], taken: &mut dyn FnMut(EnvelopeId)) -> bool {
+    fn settle(
+        &self,
+        arena: Arena,
+        dead: &[Word],
+        others: &[Word],
+        taken: &mut dyn FnMut(EnvelopeId),
+    ) -> bool {
         settle(arena, dead, others, taken).unwrap_or(false)
     }
 

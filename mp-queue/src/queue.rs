@@ -376,7 +376,9 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
         let (expected, name) = (TypeFingerprint::<T>::new(), std::any::type_name::<T>());
         if ring.fingerprint() != expected.get() {
             let found = ring.type_name();
-            return Err(D::Error::custom(format!("a queue of {found} arrived where one of {name} is expected")));
+            return Err(D::Error::custom(format!(
+                "a queue of {found} arrived where one of {name} is expected"
+            )));
         }
         Ok(Self::from_parts(hold, ring))
     }

@@ -88,7 +88,11 @@ impl RingMemory {
         let tail = Ticket::unpack(m.load(self.ring.tail));
         let ahead = tail.since(head, self.ring.slots);
         // Either hint may lag a little.
-        if ahead <= 2 * u64::from(self.ring.slots) { ahead.min(u64::from(self.ring.slots)) as usize } else { 0 }
+        if ahead <= 2 * u64::from(self.ring.slots) {
+            ahead.min(u64::from(self.ring.slots)) as usize
+        } else {
+            0
+        }
     }
 
     pub(crate) fn not_empty(&self) -> Parking {

@@ -22,7 +22,9 @@ impl Codec for MessagePack {
                 bytes[start..start + 4].copy_from_slice(&len.to_le_bytes());
                 Ok(())
             }
-            (Ok(()), Err(_)) => Err(Error::Malformed("a value of more than 4 GiB: put it in a tensor".into())),
+            (Ok(()), Err(_)) => {
+                Err(Error::Malformed("a value of more than 4 GiB: put it in a tensor".into()))
+            }
             (Err(e), _) => Err(Error::Malformed(format!("a value can't be encoded: {e}"))),
         };
         *out.bytes() = bytes;

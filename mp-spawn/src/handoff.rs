@@ -34,7 +34,8 @@ pub(crate) struct ToChild {
 impl ToChild {
     /// Encodes arguments for one child.
     pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<ToChild> {
-        let unencodable = |error: mp_reduce::Error| SpawnError::Arguments { rank: None, message: error.to_string() };
+        let unencodable =
+            |error: mp_reduce::Error| SpawnError::Arguments { rank: None, message: error.to_string() };
         let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
         let envelope = mp_reduce::pack_ref(arena, args).map_err(unencodable)?;
         let parcel = Parcel::new(arena, envelope);

@@ -227,7 +227,14 @@ impl Setup {
                 Doing::Look
             };
             let items = i as u32 * self.items..(i as u32 + 1) * self.items;
-            Process { ring, items, last: false, producers: self.producers, sweepers: n - self.sweepers, doing }
+            Process {
+                ring,
+                items,
+                last: false,
+                producers: self.producers,
+                sweepers: n - self.sweepers,
+                doing,
+            }
         });
         World::new(m, actors.collect(), Ghost::default())
     }

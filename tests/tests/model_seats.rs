@@ -3,9 +3,7 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{BlockAt, FreeCheck, Note, Release, Released, Take, Taken, Unclaim};
-use mp_core::words::{
-    Access, Attach, BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat,
-};
+use mp_core::words::{Access, Attach, BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
 use mp_tests::explore::{Actor, Fate, Memory, World};
 
 const SEATS: u32 = 3;
@@ -217,7 +215,8 @@ impl Actor for Process {
                     None => (Seat::Member(member(me)), i),
                     Some(seat) => (Seat::Free, seat),
                 };
-                m.cas(BLOCK.seat(i), Seat::Envelope(e).pack(), to.pack()).expect("the seat is the envelope's");
+                m.cas(BLOCK.seat(i), Seat::Envelope(e).pack(), to.pack())
+                    .expect("the seat is the envelope's");
                 self.seat = Some(seat);
                 Doing::GiveBack(e)
             }
@@ -255,10 +254,7 @@ impl Actor for Process {
             }
             Doing::Seat(i, dead) => {
                 let holder = Seat::Member(member(*dead));
-                Doing::Release(
-                    Release::new(BLOCK, PAGES, member(me), BLOCK.seat(*i), holder),
-                    After::Next,
-                )
+                Doing::Release(Release::new(BLOCK, PAGES, member(me), BLOCK.seat(*i), holder), After::Next)
             }
             Doing::Busy(found) => {
                 let state = BlockState::unpack(*found).with(Life::Busy(member(me)));

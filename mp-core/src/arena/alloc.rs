@@ -11,9 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::class::{
-    CLASSES, POPULATE, alignment_of, blocks_of, class_of, commits_alone, size_of, span_of,
-};
+use super::class::{CLASSES, POPULATE, alignment_of, blocks_of, class_of, commits_alone, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::{Arena, Hold, SEAT_PAGE};
 use crate::error::{Error, Result};
@@ -80,9 +78,12 @@ impl Arena {
     /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
     pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
-        let class = class_of(len)
-            .filter(|&c| span_of(c) <= self.layout().size)
-            .ok_or(Error::OutOfMemory { asked: len, left: self.size(), limit: "the size of the arena".into() })?;
+        let class =
+            class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
+                asked: len,
+                left: self.size(),
+                limit: "the size of the arena".into(),
+            })?;
         let mut carved = 0;
         loop {
             // Up to a quarter larger is better than more memory.
@@ -142,7 +143,9 @@ impl Arena {
     /// Offset and length of a block's memory. Of a block that doesn't exist: an empty range.
     #[inline]
     pub(crate) fn data_of(&self, block: BlockId) -> (u64, u64) {
-        match described(self.map().u64_at(self.slab_word(block / SLAB_BLOCKS, 0).offset()).load(Ordering::Acquire)) {
+        match described(
+            self.map().u64_at(self.slab_word(block / SLAB_BLOCKS, 0).offset()).load(Ordering::Acquire),
+        ) {
             Some((class, base)) => (base + u64::from(block % SLAB_BLOCKS) * size_of(class), size_of(class)),
             None => (0, 0),
         }

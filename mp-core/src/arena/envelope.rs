@@ -51,13 +51,13 @@ impl Meta {
     fn unpack(w: u64) -> Result<Self> {
         let version = w >> 24 & 0xff;
         if version != WIRE_VERSION {
-            return Err(Error::Version { what: "the wire version of a message", theirs: version, ours: WIRE_VERSION });
+            return Err(Error::Version {
+                what: "the wire version of a message",
+                theirs: version,
+                ours: WIRE_VERSION,
+            });
         }
-        Ok(Self {
-            attachments: (w & 0xffff) as usize,
-            spilled: w >> 16 & 1 == 1,
-            bytes: (w >> 32) as usize,
-        })
+        Ok(Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize })
     }
 }
 
@@ -244,7 +244,9 @@ impl Arena {
         let n = shipment.attachments.len();
         if n > MAX_ATTACHMENTS || shipment.bytes.len() > u32::MAX as usize {
             let what = format!("{n} attachments, {} bytes", shipment.bytes.len());
-            let e = Error::Malformed(format!("{what}: a message has at most 65535 attachments and 4 GiB of bytes"));
+            let e = Error::Malformed(format!(
+                "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
+            ));
             return Err((e, shipment.attachments));
         }
         if shipment.attachments.iter().any(|a| a.access == Access::Exclusive && a.hold.count() != 1) {

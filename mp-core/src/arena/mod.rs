@@ -124,7 +124,9 @@ impl Arena {
     pub fn attach(fd: OwnedFd) -> Result<Self> {
         let mut current = CURRENT.lock();
         if current.is_some() {
-            return Err(Error::NotAnArena("this process has an arena already; attach before anything else".into()));
+            return Err(Error::NotAnArena(
+                "this process has an arena already; attach before anything else".into(),
+            ));
         }
         let size = memory::verify_sealed(fd.as_fd())?;
         if size < Layout::MIN {
@@ -138,6 +140,7 @@ impl Arena {
     }
 
     fn create() -> Result<Self> {
+        crate::set_sharing_strategy(crate::get_sharing_strategy())?;
         let (space, space_limit) = limits::address_space();
         let (file, file_limit) = limits::file_size();
         let (most, limit) = if space / 2 < file { (space / 2, space_limit) } else { (file, file_limit) };

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::Arena;
 use crate::mem::{Mem, Steps, Word, run};
-use crate::sync::shared::AtomicU32;
 use crate::sync::Ordering;
+use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 
 /// The longest that a sleeper sleeps before it looks again, and looks for dead members.

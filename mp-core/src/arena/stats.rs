@@ -1,8 +1,8 @@
 //! What is in the arena, counted by looking at it.
 
+use super::Arena;
 use super::class::{CLASSES, blocks_of, commits_alone, size_of};
 use super::layout::{SLAB_BLOCKS, control};
-use super::Arena;
 use crate::mem::{Mem, Word};
 use crate::sys::memory;
 use crate::words::{BlockState, Holder, Life, Owner};

@@ -28,7 +28,8 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, 
 pub trait RingLayer: Send + Sync {
     /// Settles the intents of a dead member. `others` are the intent words of all members not known to be dead. Calls
     /// `taken` with each envelope that it took over. `false`: something live is in the way, come back later.
-    fn settle(&self, arena: Arena, dead: &[Word], others: &[Word], taken: &mut dyn FnMut(EnvelopeId)) -> bool;
+    fn settle(&self, arena: Arena, dead: &[Word], others: &[Word], taken: &mut dyn FnMut(EnvelopeId))
+    -> bool;
 
     /// Takes every envelope out of a ring that nobody holds any more, and drops it. May be begun by one process and ended
     /// by another.

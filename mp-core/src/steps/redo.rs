@@ -180,8 +180,7 @@ impl<P: Plan, D: Oracle> Steps for Redo<P, D> {
             }
             Pc::RecordValue(i) => {
                 m.store(at.value(i), self.writes[i].1);
-                self.pc =
-                    if i + 1 < self.writes.len() { Pc::RecordPosition(i + 1) } else { Pc::Commit };
+                self.pc = if i + 1 < self.writes.len() { Pc::RecordPosition(i + 1) } else { Pc::Commit };
             }
             Pc::Commit => {
                 m.store(at.flag(), self.writes.len() as u64);

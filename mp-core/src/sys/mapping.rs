@@ -33,7 +33,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes of `fd`, not inherited by `fork` and not written to core dumps.
     pub(crate) fn new(fd: BorrowedFd<'_>, len: u64) -> Result<Self> {
-        let size = usize::try_from(len).map_err(|_| Error::NotAnArena(format!("{len} bytes can't be mapped")))?;
+        let size =
+            usize::try_from(len).map_err(|_| Error::NotAnArena(format!("{len} bytes can't be mapped")))?;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, 0) }

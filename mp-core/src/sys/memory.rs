@@ -30,7 +30,8 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
 /// Checks that `fd` is a memfd sealed against shrinking, so that no access to it can be cut off (SIGBUS); its length.
 pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
     let dup = fd.try_clone_to_owned().map_err(|e| Error::Os { what: "dup of an arena", source: e })?;
-    let m = Memfd::try_from_fd(dup).map_err(|_| Error::NotAnArena("the file descriptor is no memfd".into()))?;
+    let m =
+        Memfd::try_from_fd(dup).map_err(|_| Error::NotAnArena("the file descriptor is no memfd".into()))?;
     let seals = m.seals().map_err(|e| Error::NotAnArena(format!("its seals can't be read: {e}")))?;
     if !seals.contains(&FileSeal::SealShrink) {
         return Err(Error::NotAnArena("the memfd is not sealed against shrinking".into()));
@@ -87,4 +88,3 @@ pub(crate) fn start_time() -> u64 {
     let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
     rest.split_ascii_whitespace().nth(19).and_then(|t| t.parse().ok()).unwrap_or(0)
 }
-

@@ -9,8 +9,8 @@ pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod locks;
 mod mapping;
-pub(crate) mod private;
 pub(crate) mod memory;
+pub(crate) mod private;
 
 pub(crate) use mapping::Mapping;
 pub(crate) use rustix::io::Errno;

@@ -163,10 +163,16 @@ impl View {
     pub(crate) fn reshape(self, shape: &[usize]) -> Result<Self> {
         let mut v = Self::contiguous(shape)?;
         if v.numel() != self.numel() {
-            return wrong(format!("{:?} can't be reshaped to {shape:?}: other number of elements", self.shape()));
+            return wrong(format!(
+                "{:?} can't be reshaped to {shape:?}: other number of elements",
+                self.shape()
+            ));
         }
         if !self.is_contiguous() {
-            return wrong(format!("a view with strides {:?} can't be reshaped; copy it first", self.strides()));
+            return wrong(format!(
+                "a view with strides {:?} can't be reshaped; copy it first",
+                self.strides()
+            ));
         }
         v.offset = self.offset;
         Ok(v)
@@ -192,7 +198,9 @@ impl View {
             *to = from as isize;
         }
         if !v.fits(elements) {
-            return wrong(format!("a received view ({w:?}) lies outside of its storage of {elements} elements"));
+            return wrong(format!(
+                "a received view ({w:?}) lies outside of its storage of {elements} elements"
+            ));
         }
         Ok(v)
     }

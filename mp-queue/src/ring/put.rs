@@ -3,8 +3,8 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 
-use super::slot::{Lag, Slot, SlotState, Ticket};
 use super::RingAt;
+use super::slot::{Lag, Slot, SlotState, Ticket};
 
 /// How a put ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -135,9 +135,7 @@ mod tests {
 
     #[test]
     fn words_keep_their_fields_and_laps_wrap() {
-        for state in
-            [SlotState::Empty, SlotState::Full(0xff_ffff), SlotState::Closed, SlotState::Last(5)]
-        {
+        for state in [SlotState::Empty, SlotState::Full(0xff_ffff), SlotState::Closed, SlotState::Last(5)] {
             let s = Slot { lap: LAP_MASK, state };
             assert_eq!(Slot::unpack(s.pack()), s);
         }

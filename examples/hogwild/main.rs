@@ -1,0 +1,180 @@
+//! Trains a classifier on handwritten digits: several processes, one set of weights, no lock.
+//!
+//! `cargo run --release --example hogwild -- --workers 2`
+//!
+//! The images lie in shared memory once. Batches are views of them, sent through a queue without being copied. Every
+//! worker adds its gradients to the same weights, through relaxed atomics ("Hogwild", Niu et al. 2011).
+
+mod data;
+mod model;
+mod options;
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use mp::{FrozenTensor, GetError, OnFailure, Queue, SharedTensor, Tensor};
+use serde::{Deserialize, Serialize};
+
+use data::{Data, Shuffle};
+use model::{Model, Network};
+use options::Options;
+
+const BATCH: usize = 16;
+const HIDDEN: usize = 48;
+
+/// Some images and their labels: views of the data set, wherever this is received.
+#[derive(Serialize, Deserialize)]
+struct Batch {
+    images: FrozenTensor<f32>,
+    labels: FrozenTensor<u32>,
+    rate: f32,
+}
+
+/// What every worker gets.
+#[derive(Serialize, Deserialize)]
+struct Job {
+    model: Model,
+    weights: SharedTensor<f32>,
+    batches: Queue<Batch>,
+    done: Queue<(usize, f32)>,
+}
+
+/// Runs in a process of its own.
+fn worker(_rank: usize, job: Job) -> mp::Result<()> {
+    let mut network = Network::new(job.model);
+    while let Some(batch) = job.batches.get()? {
+        job.weights.read_into(network.weights())?;
+        let loss = network.gradients(batch.images.as_slice()?, batch.labels.as_slice()?);
+        let step = batch.rate / batch.labels.len() as f32;
+        for (i, &g) in network.gradient().iter().enumerate() {
+            if g != 0.0 {
+                job.weights.add_lossy(i, -step * g);
+            }
+        }
+        job.done.put((batch.labels.len(), loss))?;
+    }
+    Ok(())
+}
+
+/// Sends every batch once an epoch, in another order each time.
+fn feed(data: &Data, queue: &Queue<Batch>, epochs: usize) -> mp::Result<()> {
+    let n = data.train.len();
+    let mut starts: Vec<usize> = (0..n).step_by(BATCH).collect();
+    let mut shuffle = Shuffle::new(7);
+    for epoch in 0..epochs {
+        shuffle.run(&mut starts);
+        let rate = 0.25 / (1.0 + epoch as f32 / 10.0);
+        for &start in &starts {
+            let len = BATCH.min(n - start);
+            queue.put(Batch {
+                images: data.train.images.narrow(0, start, len)?,
+                labels: data.train.labels.narrow(0, start, len)?,
+                rate,
+            })?;
+        }
+    }
+    queue.close();
+    Ok(())
+}
+
+fn train(options: &Options, data: &Data) -> mp::Result<()> {
+    let model = Model { inputs: data.inputs, hidden: HIDDEN, classes: data.classes };
+    let weights = Tensor::from_slice(&model.initial_weights(), &[model.len()])?.share();
+    let batches = Queue::bounded(4 * options.workers)?;
+    let done = Queue::bounded(1024)?;
+
+    let job = Job { model, weights: weights.clone(), batches: batches.clone(), done: done.clone() };
+    let settings = mp::Options::nprocs(options.workers).name("hogwild").on_failure(OnFailure::Continue);
+    let begin = Instant::now();
+    let workers = mp::start_processes(worker, job, settings)?;
+
+    let total = options.epochs * data.train.len();
+    let bar = ProgressBar::new(total as u64).with_style(ProgressStyle::with_template(
+        "training {bar:40} {percent:>3}% {per_sec} loss {msg} [{elapsed_precise}]",
+    )?);
+    let (mut trained, mut loss, mut killed) = (0, 0.0, false);
+    let fed = std::thread::scope(|scope| {
+        let feeder = scope.spawn(|| feed(data, &batches, options.epochs).map_err(|e| e.to_string()));
+        loop {
+            match done.get_timeout(Duration::from_millis(20)) {
+                Ok(Some((images, batch_loss))) => {
+                    trained += images;
+                    loss += (batch_loss / images as f32 - loss) * 0.02;
+                    bar.set_position(trained as u64);
+                    if trained % 4096 < BATCH {
+                        bar.set_message(format!("{loss:.3}"));
+                    }
+                }
+                Ok(None) | Err(GetError::Deserted { .. }) => break,
+                // Nothing came: because everything is done?
+                Err(GetError::Empty) if !running(&workers, options.workers) && done.is_empty() => break,
+                Err(GetError::Empty) => {}
+                Err(e) => return Err(e.into()),
+            }
+            if options.kill_one && !killed && trained > total / 2 {
+                killed = true;
+                workers.kill(options.workers - 1)?;
+            }
+        }
+        // If all workers failed, the feeder must not wait for room.
+        batches.close();
+        match feeder.join() {
+            Ok(Ok(())) => Ok(()),
+            // Its queue was closed because nobody takes anything any more; the workers' failures say why.
+            Ok(Err(_)) if workers.failures().len() == options.workers => Ok(()),
+            Ok(Err(e)) => Err(e.into()),
+            Err(_) => Err("the feeding thread panicked".into()),
+        }
+    });
+    let seconds = begin.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    fed.map_err(|e: Box<dyn std::error::Error + Send + Sync>| e)?;
+
+    let failures = workers.failures();
+    for failure in &failures {
+        eprintln!("{failure}");
+    }
+    if failures.len() == options.workers {
+        return Err("all workers failed".into());
+    }
+    if !failures.is_empty() {
+        eprintln!(
+            "the other {} went on: {trained} of {total} images trained ({} lost with what was being worked on)",
+            options.workers - failures.len(),
+            total - trained
+        );
+    }
+    let mut network = Network::new(model);
+    weights.read_into(network.weights())?;
+    let accuracy = network.accuracy(data.test.images.as_slice()?, data.test.labels.as_slice()?);
+    println!(
+        "{} worker{}, {} images, {} epochs in {seconds:.2} s: test accuracy {accuracy:.3}, {:.0} samples per second",
+        options.workers,
+        if options.workers == 1 { "" } else { "s" },
+        data.train.len() + data.test.len(),
+        options.epochs,
+        trained as f64 / seconds
+    );
+    Ok(())
+}
+
+fn running(workers: &mp::ProcessContext, n: usize) -> bool {
+    (0..n).any(|rank| matches!(workers.status(rank), Ok(mp::Status::Running)))
+}
+
+fn main() -> std::process::ExitCode {
+    let result = Options::from_args().and_then(|options| match options {
+        None => Ok(()),
+        Some(options) => {
+            let data = Data::load(options.data.as_deref())?;
+            train(&options, &data)
+        }
+    });
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("hogwild: {e}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
