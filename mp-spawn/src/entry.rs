@@ -85,9 +85,11 @@ fn adopt(token: Token) -> Result<OwnedFd, String> {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod hook {
     use std::ffi::{c_char, c_int};
+    use std::ops::Range;
     use std::ptr;
 
-    use crate::{object, token};
+    use crate::object::{self, Object};
+    use crate::token;
 
     type Initialiser = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
@@ -109,7 +111,7 @@ mod hook {
             return;
         };
         let Some(token) = super::take_token() else { return };
-        for address in program.initialisers_after(entry).step_by(size_of::<usize>()) {
+        for address in later_entries(&program, entry).step_by(size_of::<usize>()) {
             // SAFETY: the address is that of an aligned word in the program's `.init_array`, which stays mapped.
             let initialiser =
                 unsafe { ptr::read(ptr::with_exposed_provenance::<Option<Initialiser>>(address)) };
@@ -118,5 +120,22 @@ mod hook {
             }
         }
         super::become_worker(token);
+    }
+
+    /// The addresses of the entries after this one.
+    #[cfg(not(target_feature = "crt-static"))]
+    fn later_entries(program: &Object, entry: usize) -> Range<usize> {
+        program.initialisers_after(entry)
+    }
+
+    /// The addresses of the entries after this one. A static program need not have a dynamic section, but it is
+    /// linked in one piece, so that the linker knows where the array ends.
+    #[cfg(target_feature = "crt-static")]
+    fn later_entries(_program: &Object, entry: usize) -> Range<usize> {
+        // SAFETY: linkers define this symbol in every static program; only its address is used.
+        unsafe extern "C" {
+            static __init_array_end: Initialiser;
+        }
+        entry + size_of::<usize>()..(&raw const __init_array_end).addr()
     }
 }

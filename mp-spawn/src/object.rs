@@ -94,7 +94,8 @@ impl Object {
     }
 
     /// The addresses of the entries of this object's `.init_array` that come after the one at `entry`; none
-    /// when `entry` isn't in it, or the object has no dynamic section (a static program at a fixed address).
+    /// when `entry` isn't in it, or the object has no dynamic section (as static programs may).
+    #[cfg_attr(target_feature = "crt-static", allow(dead_code))]
     pub(crate) fn initialisers_after(&self, entry: usize) -> Range<usize> {
         let (mut array, mut size) = (0, 0);
         for &[tag, value] in self.dynamic_entries() {
@@ -228,6 +229,19 @@ mod tests {
         let mut here = loaded().into_iter().next().unwrap();
         here.build_id = None;
         assert!(matches!(here.identity(), Some(Identity::File { size: 1.., .. })));
+    }
+
+    #[test]
+    fn initialisers_are_those_of_the_array() {
+        let here = loaded().into_iter().next().unwrap();
+        assert!(
+            here.initialisers_after(this_program_is_first_and_has_an_identity as fn() as usize).is_empty()
+        );
+        let find = |tag| here.dynamic_entries().iter().find(|entry| entry[0] == tag).map(|entry| entry[1]);
+        let (Some(array), Some(size)) = (find(DT_INIT_ARRAY), find(DT_INIT_ARRAYSZ)) else { return };
+        let (first, end) = (here.base + array, here.base + array + size);
+        assert_eq!(here.initialisers_after(first), first + size_of::<usize>()..end);
+        assert!(here.initialisers_after(end).is_empty());
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn signals_of_the_parent_do_not_reach_into_the_child() {
         // SAFETY: the set was initialised just now.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), std::ptr::null_mut()) };
         let child = |_: usize, (): ()| {
-            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let field = |name| status.lines().find(|line| line.starts_with(name)).unwrap().to_string();
             let mask =
                 |name| u64::from_str_radix(field(name).split_whitespace().nth(1).unwrap(), 16).unwrap();

@@ -98,7 +98,9 @@ pub fn say(meeting: &str, text: &str) -> Outcome {
 /// In a worker: waits until somebody says something under this name.
 pub fn wait_for_word(name: &str) -> Outcome {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-    let _ = listener.accept()?;
+    // Read to its end, or whoever says it might find the line broken.
+    let (mut guest, _) = listener.accept()?;
+    guest.read_to_string(&mut String::new())?;
     Ok(())
 }
 
