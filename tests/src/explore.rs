@@ -128,16 +128,16 @@ pub enum Fate {
 }
 
 /// One process of a world.
-pub trait Actor: Clone + Eq + Hash {
+pub trait Actor: Clone + Eq + Hash + std::fmt::Debug {
     /// What checks need to remember that no process does.
-    type Ghost: Clone + Eq + Hash;
+    type Ghost: Clone + Eq + Hash + std::fmt::Debug;
 
     /// Makes one step. `fates` are those of all actors. Returns whether it is at its end.
     fn step(&mut self, me: usize, memory: &Memory, fates: &[Fate], ghost: &mut Self::Ghost) -> bool;
 }
 
 /// A state of a world.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct World<A: Actor> {
     /// The shared memory.
     pub memory: Memory,

@@ -14,7 +14,7 @@ const FLAG: Word = Word::at(24);
 const START: u64 = 10;
 
 /// Moves one from A to B.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Transfer;
 
 impl Plan for Transfer {
@@ -27,7 +27,7 @@ impl Plan for Transfer {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     left: u32,
     done: u64,
@@ -36,7 +36,7 @@ struct Process {
 }
 
 /// Who is dead, as far as one process knows: a bit for each.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Dead(u8);
 
 impl Process {

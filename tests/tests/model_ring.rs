@@ -34,7 +34,7 @@ fn actor_of(m: Member) -> usize {
 
 type Sweep = Settle<fn(BlockId, u32) -> Option<Word>>;
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     /// Producer: claims its next envelope.
     Claim,
@@ -51,7 +51,7 @@ enum Doing {
     Release(u32),
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     ring: RingAt,
     /// Envelopes a producer still has to put; which ones follows from the actor's number.
@@ -64,7 +64,7 @@ struct Process {
     doing: Doing,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     committed: Vec<u32>,
     consumed: Vec<u32>,

@@ -38,7 +38,7 @@ enum Op {
     Drop,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Next,
     // send: claim an envelope, clear it, take a seat for it, publish it
@@ -66,13 +66,13 @@ enum Doing {
 }
 
 /// What follows after a seat was given up.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum After {
     Next,
     Emptied(u32),
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     program: Vec<Op>,
     /// The seat in which this process holds the block.

@@ -11,8 +11,12 @@ pub(crate) mod locks;
 mod mapping;
 pub(crate) mod memory;
 pub(crate) mod private;
+#[cfg(feature = "inject")]
+mod raise;
 
 pub(crate) use mapping::Mapping;
+#[cfg(feature = "inject")]
+pub(crate) use raise::signal_self;
 pub(crate) use rustix::io::Errno;
 
 use crate::error::Error;
@@ -20,12 +24,4 @@ use crate::error::Error;
 /// Names what the kernel refused.
 pub(crate) fn os(what: &'static str) -> impl Fn(Errno) -> Error {
     move |e| Error::Os { what, source: e.into() }
-}
-
-/// Sends a signal to this process.
-#[cfg(feature = "inject")]
-pub(crate) fn signal_self(signal: i32) {
-    if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
-        _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-    }
 }

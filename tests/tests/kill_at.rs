@@ -1,0 +1,281 @@
+//! Real processes that die, or stop, at their n-th access to shared memory, for every n of a script.
+//!
+//! After each death: the other side got whole messages, in order, none twice, at most the one in flight missing, and
+//! after the sweep nothing is left of the dead process. While one is stopped, the others go on.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use mp::{
+    Arena, Exit, FrozenTensor, GetError, Message, Options, ProcessContext, Queue, SharedTensor, SpawnError,
+    Tensor, start_processes,
+};
+use mp_core::inject;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+/// Messages that a script puts or gets.
+const MESSAGES: u64 = 3;
+/// No script has more accesses than this; if one has, the test says so.
+const MOST: u64 = 3000;
+
+/// What travels: a number, a tensor with one owner, one that everybody reads, and bytes that don't fit an envelope.
+#[derive(Message)]
+struct Parcel {
+    number: u64,
+    own: Tensor<u64>,
+    all: FrozenTensor<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Parcel {
+    fn new(number: u64, all: &FrozenTensor<u64>) -> mp::Result<Self> {
+        let own = Tensor::full(&[100], number)?;
+        // Every other one spills.
+        let bytes = vec![number as u8; if number % 2 == 0 { 10 } else { 1000 }];
+        Ok(Self { number, own, all: all.clone(), bytes })
+    }
+
+    fn check(&self) {
+        assert!(self.own.as_slice().unwrap().iter().all(|&v| v == self.number), "torn: {:?}", self.own);
+        assert!(self.bytes.iter().all(|&b| b == self.number as u8), "torn");
+        assert_eq!(self.all.get(&[3]).unwrap(), 77);
+    }
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Victim {
+    queue: Queue<Parcel>,
+    all: FrozenTensor<u64>,
+    /// Which messages it has got, noted by it.
+    got: SharedTensor<u64>,
+    at: u64,
+    signal: i32,
+}
+
+impl Victim {
+    fn new(at: u64, signal: Signal) -> mp::Result<Self> {
+        Ok(Self {
+            queue: Queue::bounded(4)?,
+            all: Tensor::full(&[2000], 77)?.freeze(),
+            got: Tensor::zeros(&[64])?.share(),
+            at,
+            signal: signal.as_raw(),
+        })
+    }
+}
+
+fn produce(_: usize, v: Victim) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    for number in 0..MESSAGES {
+        v.queue.put(Parcel::new(number, &v.all)?)?;
+    }
+    Ok(())
+}
+
+fn consume(_: usize, v: Victim) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    for _ in 0..MESSAGES {
+        let Some(parcel) = v.queue.get_timeout(DEADLINE)? else { break };
+        parcel.check();
+        v.got.store(parcel.number as usize, 1);
+    }
+    Ok(())
+}
+
+/// Allocates in several sizes, keeps some, drops some, views and clones.
+fn allocate(_: usize, v: Victim) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    let mut kept = Vec::new();
+    for size in [1, 8, 500, 70_000] {
+        let t = Tensor::<u64>::zeros(&[size])?;
+        kept.push(Tensor::<u64>::zeros(&[size])?.freeze());
+        drop(t);
+        kept.push(v.all.narrow(0, 0, 1)?);
+    }
+    kept.remove(0);
+    Arena::current()?.empty_cache()?;
+    kept.push(Tensor::<u64>::zeros(&[70_000])?.freeze());
+    Ok(())
+}
+
+fn start<F>(f: F, v: &Victim) -> ProcessContext
+where
+    F: Fn(usize, Victim) -> mp::Result<()> + Copy + Send + 'static,
+{
+    start_processes(f, v.clone(), Options::nprocs(1)).expect("it starts")
+}
+
+/// Waits for the end of the process; whether it was killed.
+fn killed(context: &ProcessContext) -> bool {
+    match context.join_timeout(DEADLINE) {
+        Ok(true) => false,
+        Err(SpawnError::ProcessExited(e)) => {
+            assert!(matches!(e.exit, Exit::Signal { signal, .. } if signal == mp::Signal::KILL), "{e}");
+            true
+        }
+        other => panic!("{other:?} of {context:?}"),
+    }
+}
+
+/// Nothing is left: no member, no message, no block but those that were there before.
+fn nothing_is_left(blocks: u64, at: u64) {
+    let arena = Arena::current().unwrap();
+    let begin = Instant::now();
+    loop {
+        arena.sweep().unwrap();
+        let s = arena.memory_stats();
+        if (s.live_blocks, s.queued, s.members) == (blocks, 0, 1) {
+            return;
+        }
+        assert!(begin.elapsed() < DEADLINE, "killed at access {at}: {blocks} blocks before, left: {s:#?}");
+        std::thread::yield_now();
+    }
+}
+
+fn live_blocks() -> u64 {
+    Arena::current().unwrap().memory_stats().live_blocks
+}
+
+/// Runs `round` for every access of a script, until the script ends without reaching the access.
+fn for_every_access(mut round: impl FnMut(u64) -> bool) {
+    let before = live_blocks();
+    for at in 1..MOST {
+        let reached = round(at);
+        nothing_is_left(before, at);
+        if !reached {
+            assert!(at > 20, "the script ended after {at} accesses");
+            println!("{at} accesses");
+            return;
+        }
+    }
+    panic!("a script with more than {MOST} accesses");
+}
+
+/// Takes what is in the queue.
+fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    loop {
+        match queue.try_get() {
+            Ok(Some(parcel)) => {
+                parcel.check();
+                numbers.push(parcel.number);
+            }
+            Ok(None) | Err(GetError::Empty) => return numbers,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn a_producer_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        let killed = killed(&start(produce, &v));
+        let got = drain(&v.queue);
+        let whole: Vec<_> = (0..got.len() as u64).collect();
+        assert_eq!(got, whole, "killed at access {at}");
+        assert!(killed || got.len() as u64 == MESSAGES);
+        killed
+    });
+}
+
+#[test]
+fn a_consumer_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        for number in 0..MESSAGES {
+            v.queue.put(Parcel::new(number, &v.all).unwrap()).unwrap();
+        }
+        let killed = killed(&start(consume, &v));
+        let mut all: BTreeSet<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
+        let there = all.len();
+        for number in drain(&v.queue) {
+            assert!(all.insert(number), "message {number} twice, killed at access {at}");
+        }
+        let lost = MESSAGES as usize - all.len();
+        assert!(lost <= usize::from(killed), "{lost} lost, killed at access {at}");
+        assert!(killed || there as u64 == MESSAGES);
+        killed
+    });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_allocating() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        let killed = killed(&start(allocate, &v));
+        assert_eq!(v.all.get(&[1999]).unwrap(), 77);
+        killed
+    });
+}
+
+/// Waits until the process is stopped; `false` if it has ended.
+fn stopped(pid: u32, context: &ProcessContext) -> bool {
+    let begin = Instant::now();
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        match stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) {
+            Some('T') => return true,
+            _ if context.join_timeout(Duration::ZERO).expect("it does not fail") => return false,
+            _ => {}
+        }
+        assert!(begin.elapsed() < DEADLINE, "it neither stops nor ends");
+        std::thread::yield_now();
+    }
+}
+
+/// While the process is stopped, this one puts and gets on the same queue; then the process goes on.
+fn stop_at_every_access<F>(f: F, fill: bool)
+where
+    F: Fn(usize, Victim) -> mp::Result<()> + Copy + Send + 'static,
+{
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::STOP).unwrap();
+        if fill {
+            for number in 0..MESSAGES {
+                v.queue.put(Parcel::new(number, &v.all).unwrap()).unwrap();
+            }
+        }
+        let context = start(f, &v);
+        let pid = context.pids()[0];
+        let reached = stopped(pid, &context);
+        let mut got = drain(&v.queue);
+        if reached {
+            for number in 40..50 {
+                let parcel = Parcel::new(number, &v.all).unwrap();
+                v.queue
+                    .put_timeout(parcel, DEADLINE)
+                    .unwrap_or_else(|e| panic!("{e}, stopped at access {at}"));
+                got.extend(drain(&v.queue));
+            }
+            assert_eq!(got.iter().filter(|&&n| n >= 40).count(), 10, "stopped at access {at}");
+            if fill {
+                // The consumer gets what it still waits for.
+                for number in 50..50 + MESSAGES {
+                    v.queue.put(Parcel::new(number, &v.all).unwrap()).unwrap();
+                }
+            }
+            kill_process(Pid::from_raw(pid as i32).expect("a pid"), Signal::CONT).unwrap();
+        }
+        assert!(!killed(&context), "stopped at access {at}");
+        got.extend(drain(&v.queue));
+        got.extend((0..64).filter(|&i| v.got.load(i as usize) == 1));
+        for number in 0..MESSAGES {
+            let times = got.iter().filter(|&&n| n == number).count();
+            assert_eq!(times, 1, "message {number}, stopped at access {at}: {got:?}");
+        }
+        reached
+    });
+}
+
+#[test]
+fn a_producer_is_stopped_at_every_access() {
+    stop_at_every_access(produce, false);
+}
+
+#[test]
+fn a_consumer_is_stopped_at_every_access() {
+    stop_at_every_access(consume, true);
+}
