@@ -21,14 +21,22 @@ pub(crate) struct Machine {
     pub(crate) date: String,
     /// The peers and their versions.
     pub(crate) versions: Vec<(&'static str, String)>,
+    /// Processes that wanted to run in the minute before, on average: other work makes figures worse.
+    pub(crate) load: f64,
     /// Whether rounds were few and short.
     pub(crate) quick: bool,
     /// Whether processes were pinned.
     pub(crate) pinned: bool,
 }
 
-/// Looks at this machine.
-pub(crate) fn describe(plan: &Plan) -> Machine {
+/// How busy the machine is: the load average over the last minute.
+pub(crate) fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}
+
+/// Looks at this machine, whose [`load`] was asked for before the first row.
+pub(crate) fn describe(plan: &Plan, load: f64) -> Machine {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let mem = field("/proc/meminfo", "MemTotal")
         .and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok())
@@ -44,6 +52,7 @@ pub(crate) fn describe(plan: &Plan) -> Machine {
         mem,
         date: utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())),
         versions: versions.map(|name| (name, locked_version(name).unwrap_or_default())).collect(),
+        load,
         quick: plan.quick,
         pinned: plan.cores.is_some(),
     }

@@ -67,8 +67,9 @@ fn start() -> Result<()> {
     process::start_watchdog(options.deadline);
     let cores = if options.pin { Some(process::two_cores()?) } else { None };
     let plan = work::Plan::new(options.quick, cores)?;
+    let load = machine::load();
     let outcomes = run::all(&options.only, &plan)?;
-    let machine = machine::describe(&plan);
+    let machine = machine::describe(&plan, load);
     print!("{}", report::table(&machine, &outcomes));
     if let Some(path) = &options.json {
         report::write_json(path, &machine, &outcomes)?;

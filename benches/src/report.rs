@@ -40,12 +40,13 @@ pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
     let widest = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(widest).collect();
     let mut text = format!(
-        "{} · {} cores · {:.0} GiB · Linux {} · {} · {}{}{}\n",
+        "{} · {} cores · {:.0} GiB · Linux {} · {} · load {:.1} before · {}{}{}\n",
         machine.cpu,
         machine.cores,
         machine.mem as f64 / (1_u64 << 30) as f64,
         machine.kernel,
         machine.rustc,
+        machine.load,
         machine.date,
         if machine.pinned { " · pinned" } else { "" },
         if machine.quick { " · quick" } else { "" },
@@ -97,6 +98,7 @@ fn json(machine: &Machine, outcomes: &[Outcome]) -> Value {
             "mem": machine.mem,
             "date": machine.date,
             "versions": versions,
+            "load": machine.load,
             "quick": machine.quick,
             "pinned": machine.pinned,
         },

@@ -118,7 +118,7 @@ pub(crate) const ROWS: &[Row] = &[
         ours: ours::tensor_fresh,
         peers: peers!["iceoryx2" => iceoryx2::tensor_fresh, "ipc-channel" => ipc_channel::tensor_fresh],
         note: || {
-            "limit: the same copy, sum and answer over one warm shared buffer; ipc-channel: \
+            "limit: the same copy, sum and answer over warm shared buffers; ipc-channel: \
              IpcSharedMemory::from_bytes; iceoryx2: a loaned slice of a pool of fixed size"
         },
     },

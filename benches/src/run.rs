@@ -55,6 +55,12 @@ fn one(row: &'static Row, plan: &Plan) -> Result<Outcome> {
             match figure {
                 None => contender.out = true,
                 Some(_) if number == 0 => {}
+                Some(figure) if figure.is_nan() => {
+                    eprintln!(
+                        "{}: {}: this round doesn't count: the machine is too busy",
+                        row.id, contender.name
+                    );
+                }
                 Some(figure) => contender.figures.push(figure),
             }
         }

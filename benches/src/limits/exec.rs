@@ -19,7 +19,9 @@ extern "C" fn end_at_once(count: c_int, words: *const *const c_char) {
         return;
     }
     // SAFETY: `words` has `count` elements, as glibc promises.
-    let first = unsafe { *words.add(1) };
+    let second = unsafe { words.add(1) };
+    // SAFETY: as above.
+    let first = unsafe { *second };
     // SAFETY: every argument is a string that ends with a zero byte and lives as long as the process.
     let first = unsafe { std::ffi::CStr::from_ptr(first) };
     if first.to_bytes() == NOOP.as_bytes() {

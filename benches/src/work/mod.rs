@@ -7,7 +7,8 @@ pub(crate) mod tensor;
 use crate::process::{self, Cores};
 use crate::{Result, stats};
 
-/// One round's figure in the unit of its row; `None` where this contender has nothing to show.
+/// One round's figure in the unit of its row; NaN where this round doesn't count; `None` where this contender has
+/// nothing to show.
 pub(crate) type Outcome = Result<Option<f64>>;
 
 /// One round of one contender. It starts its peer process and ends it.

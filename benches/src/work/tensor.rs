@@ -3,7 +3,7 @@
 //! `tensor_fresh_64m` counts, one after the other and never overlapping, for each single tensor: allocate it, fill it
 //! from a warm private source, send it; the other process receives it, reads all of it (a sum), lets go of it, and
 //! answers with the sum, which is checked. It is one tensor's latency, as in ping-pong, not a pipeline's throughput.
-//! The limit does the same copy, the same sum and the same answer over one already mapped and warm shared buffer.
+//! The limit does the same copy, the same sum and the same answer over already mapped and warm shared buffers.
 //!
 //! `tensor_again_64m` sends one and the same buffer again and again: the other process receives the handle, reads one
 //! element, lets go of it and answers with the element. The limit is a spinning cache-line round trip and one read.
