@@ -1,0 +1,79 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::{Result, rows};
+
+/// Printed for `--help`.
+pub(crate) const USAGE: &str = "\
+usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--list]
+
+  --only ID,ID   only these rows (see --list)
+  --quick        3 short rounds instead of 7
+  --pin          pin the two processes of each row to two processors
+  --json FILE    also write the figures to FILE
+  --minutes N    give up after N minutes (30)
+  --list         name the rows and end
+";
+
+/// What the user asked for.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// Ids of the rows to measure; empty for all of them.
+    pub(crate) only: Vec<String>,
+    /// Short rounds, few of them.
+    pub(crate) quick: bool,
+    /// Pin the processes.
+    pub(crate) pin: bool,
+    /// Where the figures go as JSON.
+    pub(crate) json: Option<PathBuf>,
+    /// When the watchdog ends the program.
+    pub(crate) deadline: Duration,
+    /// Only name the rows.
+    pub(crate) list: bool,
+}
+
+/// Reads the command line; `None` when the user asked for help.
+///
+/// # Errors
+/// An unknown option, an unknown row, a missing or malformed value.
+pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Options>> {
+    let mut options = Options {
+        only: Vec::new(),
+        quick: false,
+        pin: false,
+        json: None,
+        deadline: Duration::from_secs(30 * 60),
+        list: false,
+    };
+    let mut words = words;
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
+            "--quick" => options.quick = true,
+            "--pin" => options.pin = true,
+            "--json" => options.json = Some(value()?.into()),
+            "--minutes" => options.deadline = minutes(&value()?)?,
+            "--list" => options.list = true,
+            // `cargo bench` adds it.
+            "--bench" => {}
+            "-h" | "--help" => return Ok(None),
+            _ => return Err(format!("unknown option {word}\n{USAGE}").into()),
+        }
+    }
+    for id in &options.only {
+        if !rows::ROWS.iter().any(|row| row.id == id) {
+            return Err(format!("no row is called {id:?}; --list names them").into());
+        }
+    }
+    Ok(Some(options))
+}
+
+fn minutes(text: &str) -> Result<Duration> {
+    match text.parse::<u32>() {
+        Ok(minutes) if minutes > 0 => Ok(Duration::from_secs(60 * u64::from(minutes))),
+        _ => Err(format!("--minutes wants a positive whole number, not {text:?}").into()),
+    }
+}

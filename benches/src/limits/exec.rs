@@ -1,0 +1,91 @@
+//! Start and end of a process: bare `posix_spawn` of this very program, which ends before its `main`, and `waitpid`.
+
+use std::ffi::{CString, c_char, c_int};
+use std::os::unix::ffi::OsStringExt;
+use std::ptr;
+
+use crate::Result;
+use crate::stats;
+use crate::work::{Outcome, Plan, now};
+
+/// The argument that makes this program end at once.
+pub(crate) const NOOP: &str = "__noop";
+
+/// Ends the process before `main`, and before Rust's own start-up, if the first argument is [`NOOP`]. Only glibc hands
+/// the arguments to such functions; elsewhere `main` looks for itself.
+#[cfg(target_env = "gnu")]
+extern "C" fn end_at_once(count: c_int, words: *const *const c_char) {
+    if count != 2 {
+        return;
+    }
+    // SAFETY: `words` has `count` elements, as glibc promises.
+    let second = unsafe { words.add(1) };
+    // SAFETY: as above.
+    let first = unsafe { *second };
+    // SAFETY: every argument is a string that ends with a zero byte and lives as long as the process.
+    let first = unsafe { std::ffi::CStr::from_ptr(first) };
+    if first.to_bytes() == NOOP.as_bytes() {
+        // SAFETY: nothing has been set up yet that would need its end.
+        unsafe { libc::_exit(0) };
+    }
+}
+
+#[cfg(target_env = "gnu")]
+#[used]
+// SAFETY: functions in this section are called once, before `main`, with the program's arguments. This one needs
+// nothing of Rust's run time.
+#[unsafe(link_section = ".init_array")]
+static END_AT_ONCE: extern "C" fn(c_int, *const *const c_char) = end_at_once;
+
+unsafe extern "C" {
+    /// The environment; see environ(7).
+    static environ: *const *mut c_char;
+}
+
+/// `spawn_exec`: the median time in ns to start one process that does nothing and to wait for its end.
+pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
+    let path = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
+    let word = CString::new(NOOP)?;
+    let mut times = Vec::new();
+    for number in 0..plan.repetitions(100) + 5 {
+        let start = now();
+        spawn_and_wait(&path, &word)?;
+        // The first few warm up.
+        if number >= 5 {
+            times.push((now() - start) as f64);
+        }
+    }
+    Ok(Some(stats::median(&times)))
+}
+
+fn spawn_and_wait(path: &CString, word: &CString) -> Result<()> {
+    let words = [path.as_ptr().cast_mut(), word.as_ptr().cast_mut(), ptr::null_mut()];
+    let mut pid = 0;
+    // SAFETY: nobody changes the environment in this program, and reading the pointer is all we do.
+    let environment = unsafe { environ };
+    // SAFETY: the path is a C string, both lists end with a null pointer, nothing is written through them, and all
+    // of it outlives the call.
+    let error = unsafe {
+        libc::posix_spawn(&raw mut pid, path.as_ptr(), ptr::null(), ptr::null(), words.as_ptr(), environment)
+    };
+    if error != 0 {
+        return Err(format!("posix_spawn: {}", std::io::Error::from_raw_os_error(error)).into());
+    }
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is a valid place to write to, and the call keeps no pointer.
+        let ended = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        if ended == pid {
+            break;
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(format!("waitpid: {error}").into());
+        }
+    }
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(format!("wrong result: the child ended with status {status}").into())
+    }
+}

@@ -1,0 +1,62 @@
+//! One word in each direction, and a process asleep in the kernel at either end.
+
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::thread::futex::{self, Flags};
+use rustix::time::Timespec;
+
+use super::Link;
+use crate::Result;
+use crate::process::PATIENCE;
+use crate::shm::{APART, Region};
+
+/// Bytes needed.
+pub(crate) const LEN: usize = 4096;
+
+/// Both words; next to each lies its message.
+#[derive(Debug)]
+pub(crate) struct Futex {
+    region: Region,
+    out: usize,
+    into: usize,
+    sent: u32,
+    received: u32,
+}
+
+impl Futex {
+    /// The parent's end.
+    pub(crate) fn parent(region: Region) -> Self {
+        Self { region, out: 0, into: APART, sent: 0, received: 0 }
+    }
+
+    /// The child's end.
+    pub(crate) fn child(region: Region) -> Self {
+        Self { region, out: APART, into: 0, sent: 0, received: 0 }
+    }
+}
+
+impl Link for Futex {
+    fn send(&mut self, message: u64) -> Result<()> {
+        self.sent = self.sent.wrapping_add(1);
+        self.region.word(self.out + 8).store(message, Ordering::Relaxed);
+        let word = self.region.word32(self.out);
+        word.store(self.sent, Ordering::Release);
+        // No PRIVATE flag: the sleeper is in another process.
+        futex::wake(word, Flags::empty(), 1)?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<u64> {
+        let word = self.region.word32(self.into);
+        let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        while word.load(Ordering::Acquire) == self.received {
+            match futex::wait(word, Flags::empty(), self.received, Some(&limit)) {
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(format!("waiting for the other process: {error}").into()),
+            }
+        }
+        self.received = self.received.wrapping_add(1);
+        Ok(self.region.word(self.into + 8).load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,52 @@
+//! One cache line in each direction, and a process spinning on it at either end.
+
+use std::sync::atomic::Ordering;
+
+use super::Link;
+use crate::Result;
+use crate::process::spin_until;
+use crate::shm::{APART, Region};
+
+/// Bytes needed.
+pub(crate) const LEN: usize = 4096;
+
+/// Where the lines begin in a region whose start is otherwise taken; each has a count of messages and the message.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(super) region: Region,
+    out: usize,
+    into: usize,
+    sent: u64,
+    received: u64,
+}
+
+impl Line {
+    /// The parent's end.
+    pub(crate) fn parent(region: Region) -> Self {
+        Self { region, out: 0, into: APART, sent: 0, received: 0 }
+    }
+
+    /// The child's end.
+    pub(crate) fn child(region: Region) -> Self {
+        Self { region, out: APART, into: 0, sent: 0, received: 0 }
+    }
+}
+
+impl Link for Line {
+    #[inline]
+    fn send(&mut self, message: u64) -> Result<()> {
+        self.sent += 1;
+        self.region.word(self.out + 8).store(message, Ordering::Relaxed);
+        // Release: the message, and all memory that it speaks of, is there before the count.
+        self.region.word(self.out).store(self.sent, Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<u64> {
+        let count = self.region.word(self.into);
+        spin_until(|| count.load(Ordering::Acquire) != self.received)?;
+        self.received += 1;
+        Ok(self.region.word(self.into + 8).load(Ordering::Relaxed))
+    }
+}

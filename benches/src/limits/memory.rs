@@ -1,0 +1,71 @@
+//! Warm shared buffers of a tensor's size, handed to and fro by a cache line.
+//!
+//! There are a few of them, used in turn, as a pool that recycles would: with a single one, the same work took a few
+//! percent longer.
+
+use super::Link;
+use super::line::{self, Line};
+use crate::Result;
+use crate::shm::Region;
+use crate::work::tensor::{BYTES, ELEMENTS, Receiver, Sender};
+
+/// Where the buffer begins: after the cache lines.
+const START: usize = line::LEN;
+/// How many buffers take turns.
+const BUFFERS: usize = 3;
+/// Bytes needed.
+pub(crate) const LEN: usize = START + BUFFERS * BYTES;
+
+/// The buffers, seen from one end.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    line: Line,
+    /// Which buffer is sent next.
+    turn: usize,
+}
+
+impl Buffer {
+    /// The parent's end.
+    pub(crate) fn parent(region: Region) -> Self {
+        Self { line: Line::parent(region), turn: 0 }
+    }
+
+    /// The child's end.
+    pub(crate) fn child(region: Region) -> Self {
+        Self { line: Line::child(region), turn: 0 }
+    }
+}
+
+impl Sender for Buffer {
+    fn send_fresh(&mut self, source: &[u64]) -> Result<()> {
+        self.turn = (self.turn + 1) % BUFFERS;
+        self.keep(source)?;
+        self.send_again()
+    }
+
+    fn send_again(&mut self) -> Result<()> {
+        self.line.send((START + self.turn * BYTES) as u64)
+    }
+
+    fn keep(&mut self, source: &[u64]) -> Result<()> {
+        // SAFETY: the child reads only between a message and its answer, and every answer has been awaited.
+        unsafe { self.line.region.fill(START + self.turn * BYTES, source) };
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<u64> {
+        self.line.receive()
+    }
+}
+
+impl Receiver for Buffer {
+    fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64> {
+        let start = self.line.receive()? as usize;
+        // SAFETY: the parent writes only after our answer, and the slice ends before it.
+        Ok(look(unsafe { self.line.region.values(start, ELEMENTS) }))
+    }
+
+    fn answer(&mut self, message: u64) -> Result<()> {
+        self.line.send(message)
+    }
+}

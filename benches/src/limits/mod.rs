@@ -1,0 +1,100 @@
+//! What the machine itself allows: each row's work with nothing around it.
+
+pub(crate) mod exec;
+mod futex;
+mod line;
+mod memory;
+mod ring;
+
+use crate::process::{self, Child};
+use crate::shm::Region;
+use crate::work::tensor::{self, Amount};
+use crate::work::{Link, Outcome, Plan, small};
+use crate::{Failure, Result};
+use futex::Futex;
+use line::Line;
+use memory::Buffer;
+use ring::Ring;
+
+/// How the roles of these children begin.
+pub(crate) const PREFIX: &str = "limit-";
+
+/// A role and its processes' work over a shared region.
+const LINE: &str = "limit-line";
+const FUTEX: &str = "limit-futex";
+const RING: &str = "limit-ring";
+const FRESH: &str = "limit-fresh";
+const AGAIN: &str = "limit-again";
+
+/// Runs one round over `link`, made from a region of `len` bytes that the child `role` opens too.
+fn round<L>(
+    role: &str,
+    len: usize,
+    words: &[String],
+    plan: &Plan,
+    link: impl FnOnce(Region) -> L,
+    work: impl FnOnce(&mut L) -> Result<f64>,
+) -> Outcome {
+    let region = Region::create(len)?;
+    let mut all = vec![region.token()];
+    all.extend_from_slice(words);
+    let child = Child::start(role, &all, plan)?;
+    let figure = work(&mut link(region))?;
+    child.finish()?;
+    Ok(Some(figure))
+}
+
+/// A spinning cache-line ping-pong.
+pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
+    round(LINE, line::LEN, &[], plan, Line::parent, |link| small::round_trips(link, plan, 1_000_000))
+}
+
+/// A bare futex ping-pong.
+pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
+    round(FUTEX, futex::LEN, &[], plan, Futex::parent, |link| small::sleepy_round_trips(link, plan, 3_000))
+}
+
+/// A ring with one producer and one consumer: fast, but a process stopped or killed inside it isn't noticed.
+pub(crate) fn one_way(plan: &Plan) -> Outcome {
+    round(RING, ring::LEN, &[], plan, Ring::parent, |link| small::consume(link, plan, 10_000_000))
+}
+
+/// A copy into warm shared memory and a read of all of it.
+pub(crate) fn tensor_fresh(plan: &Plan) -> Outcome {
+    let amount = Amount::fresh(plan);
+    let words = [amount.total().to_string()];
+    round(FRESH, memory::LEN, &words, plan, Buffer::parent, |buffer| tensor::fresh(buffer, amount))
+}
+
+/// A spinning cache-line ping-pong and one read.
+pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
+    let full = 400_000;
+    let words = [Amount::again(plan, full).total().to_string()];
+    round(AGAIN, memory::LEN, &words, plan, Buffer::parent, |buffer| tensor::again(buffer, plan, full))
+}
+
+/// Nobody needs less than no system call.
+pub(crate) fn no_syscalls(_: &Plan) -> Outcome {
+    Ok(Some(0.0))
+}
+
+/// Does the work of the child `role`.
+///
+/// # Errors
+/// An unknown role, or what goes wrong in it.
+pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
+    let region = Region::open(words.first().ok_or("a region is missing")?)?;
+    let count = || -> Result<u64> {
+        let count = words.get(1).ok_or("a count is missing")?;
+        Ok(count.parse()?)
+    };
+    match role {
+        LINE => small::answer_round_trips(&mut Line::child(region))?,
+        FUTEX => small::answer_sleepy_round_trips(&mut Futex::child(region))?,
+        RING => small::produce(&mut Ring::child(region))?,
+        FRESH => tensor::answer_fresh(&mut Buffer::child(region), count()?)?,
+        AGAIN => tensor::answer_again(&mut Buffer::child(region), count()?)?,
+        _ => return Err(Failure::from(format!("no child is called {role:?}"))),
+    }
+    process::linger()
+}

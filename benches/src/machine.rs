@@ -1,0 +1,109 @@
+//! Where the figures come from: the machine, the compiler, the versions.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::work::Plan;
+
+/// The machine and everything else that figures depend on.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// The processor's name.
+    pub(crate) cpu: String,
+    /// Processors that this process may use.
+    pub(crate) cores: usize,
+    /// The kernel's release.
+    pub(crate) kernel: String,
+    /// The compiler's version.
+    pub(crate) rustc: &'static str,
+    /// Memory in bytes.
+    pub(crate) mem: u64,
+    /// When, in UTC.
+    pub(crate) date: String,
+    /// The peers and their versions.
+    pub(crate) versions: Vec<(&'static str, String)>,
+    /// Processes that wanted to run in the minute before, on average: other work makes figures worse.
+    pub(crate) load: f64,
+    /// Whether rounds were few and short.
+    pub(crate) quick: bool,
+    /// Whether processes were pinned.
+    pub(crate) pinned: bool,
+}
+
+/// How busy the machine is: the load average over the last minute.
+pub(crate) fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}
+
+/// Looks at this machine, whose [`load`] was asked for before the first row.
+pub(crate) fn describe(plan: &Plan, load: f64) -> Machine {
+    let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let mem = field("/proc/meminfo", "MemTotal")
+        .and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024);
+    let peers = ["iceoryx2", "ipc-channel"];
+    let versions = peers.into_iter().filter(|_| cfg!(feature = "peers"));
+    Machine {
+        cpu,
+        // Counted before pinning, or else the pinned set would count as the machine.
+        cores: plan.processors,
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        rustc: env!("MP_BENCH_RUSTC"),
+        mem,
+        date: utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())),
+        versions: versions.map(|name| (name, locked_version(name).unwrap_or_default())).collect(),
+        load,
+        quick: plan.quick,
+        pinned: plan.cores.is_some(),
+    }
+}
+
+/// The first value called `name` in a file of `name : value` lines.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+}
+
+/// The version of a package in this program's lock file.
+fn locked_version(name: &str) -> Option<String> {
+    let mut lines = include_str!("../Cargo.lock").lines();
+    lines.find(|line| *line == format!("name = {name:?}"))?;
+    let version = lines.next()?.strip_prefix("version = ")?;
+    Some(version.trim_matches('"').to_owned())
+}
+
+/// Seconds since 1970 as `2026-01-31T12:00:00Z`.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Howard Hinnant's civil_from_days, for days since 1970 only: years begin in March, so that leap days come last.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{locked_version, utc};
+
+    #[test]
+    fn dates() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_798_761_599), "2026-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn versions_come_from_the_lock_file() {
+        assert_eq!(locked_version("mp-bench").as_deref(), Some(env!("CARGO_PKG_VERSION")));
+        assert_eq!(locked_version("no-such-package"), None);
+    }
+}

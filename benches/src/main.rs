@@ -1,0 +1,78 @@
+//! The benchmarks of mp, each beside the physical limit of the same work and, with the feature `peers`, beside
+//! iceoryx2 and ipc-channel.
+//!
+//! All figures of a row come from one run and take turns: limit, ours, each peer, limit, ours, … A value is the
+//! median over the rounds. Every benchmark checks what it received; a wrong value ends the program with an error.
+//!
+//! Map of the files: [`rows`] says what is measured, [`work`] holds the work itself, written once and generic over
+//! who carries the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns; [`report`] prints.
+
+mod args;
+mod limits;
+mod machine;
+mod ours;
+#[cfg(feature = "peers")]
+mod peers;
+mod process;
+mod report;
+mod rows;
+mod run;
+mod shm;
+mod stats;
+mod syscalls;
+mod work;
+
+use std::process::ExitCode;
+
+/// Any error, with its message.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What every fallible function here returns.
+type Result<T> = std::result::Result<T, Failure>;
+
+fn main() -> ExitCode {
+    // The end of the line for the children of `spawn_exec` where no start-up hook has already ended them.
+    if std::env::args_os().nth(1).is_some_and(|first| first == limits::exec::NOOP) {
+        return ExitCode::SUCCESS;
+    }
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mp-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<()> {
+    let mut words = std::env::args().skip(1);
+    match words.next().as_deref() {
+        Some(process::CHILD) => return process::be_child(&words.collect::<Vec<_>>()),
+        Some(syscalls::HELPER) => return syscalls::be_helper(&words.collect::<Vec<_>>()),
+        _ => {}
+    }
+    let Some(options) = args::parse(std::env::args().skip(1))? else {
+        print!("{}", args::USAGE);
+        return Ok(());
+    };
+    if options.list {
+        for row in rows::ROWS {
+            println!("{:<22} {:<5} {}", row.id, row.unit, row.about);
+        }
+        return Ok(());
+    }
+    if cfg!(debug_assertions) {
+        eprintln!("mp-bench: built without --release: these figures say nothing about speed");
+    }
+    process::start_watchdog(options.deadline);
+    let cores = if options.pin { Some(process::two_cores()?) } else { None };
+    let plan = work::Plan::new(options.quick, cores)?;
+    let load = machine::load();
+    let outcomes = run::all(&options.only, &plan)?;
+    let machine = machine::describe(&plan, load);
+    print!("{}", report::table(&machine, &outcomes));
+    if let Some(path) = &options.json {
+        report::write_json(path, &machine, &outcomes)?;
+    }
+    Ok(())
+}

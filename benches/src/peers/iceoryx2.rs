@@ -1,0 +1,314 @@
+//! iceoryx2: one publish-subscribe service in each direction, polled busily; where processes sleep, an event service
+//! beside it. Settings follow its own benchmarks: one publisher, one subscriber, no history, and each sample is loaned
+//! before it is needed.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use iceoryx2::port::listener::Listener;
+use iceoryx2::port::notifier::Notifier;
+use iceoryx2::port::publisher::Publisher;
+use iceoryx2::port::subscriber::Subscriber;
+use iceoryx2::prelude::*;
+use iceoryx2::sample_mut_uninit::SampleMutUninit;
+use iceoryx2::service::port_factory::{event, publish_subscribe};
+
+use super::{round, word};
+use crate::Result;
+use crate::process;
+use crate::work::tensor::{self, Amount, ELEMENTS};
+use crate::work::{Link, Outcome, Plan, small};
+
+/// Its name in the roles of children.
+pub(super) const NAME: &str = "iceoryx2";
+
+/// How many messages wait for a subscriber in `one_way`.
+const DEEP: usize = 1024;
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Parent,
+    Child,
+}
+
+impl End {
+    /// The names of the services that this end sends to and receives from.
+    fn services(self, base: &str) -> Result<[ServiceName; 2]> {
+        let down = ServiceName::new(&format!("{base}/down"))?;
+        let up = ServiceName::new(&format!("{base}/up"))?;
+        Ok(match self {
+            Self::Parent => [down, up],
+            Self::Child => [up, down],
+        })
+    }
+}
+
+/// A name that nobody else on this machine uses.
+fn unique() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("mp-bench/{}/{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+fn node() -> Result<Node<ipc::Service>> {
+    set_log_level(LogLevel::Error);
+    Ok(NodeBuilder::new().signal_handling_mode(SignalHandlingMode::Disabled).create::<ipc::Service>()?)
+}
+
+/// A service for one publisher and one subscriber; `depth` 1 overwrites, which is what their benchmark of latency
+/// does, and a deeper one is lossless.
+fn service(
+    node: &Node<ipc::Service>,
+    name: &ServiceName,
+    depth: usize,
+) -> Result<publish_subscribe::PortFactory<ipc::Service, u64, ()>> {
+    let builder = node.service_builder(name).publish_subscribe::<u64>();
+    let builder = builder.max_publishers(1).max_subscribers(1).history_size(0);
+    Ok(builder.subscriber_max_buffer_size(depth).enable_safe_overflow(depth == 1).open_or_create()?)
+}
+
+/// A publisher and the sample that it will send next.
+struct Out {
+    publisher: Publisher<ipc::Service, u64, ()>,
+    next: Option<SampleMutUninit<ipc::Service, std::mem::MaybeUninit<u64>, ()>>,
+}
+
+impl Out {
+    fn new(service: &publish_subscribe::PortFactory<ipc::Service, u64, ()>) -> Result<Self> {
+        let builder = service.publisher_builder();
+        let publisher = builder.backpressure_strategy(BackpressureStrategy::RetryUntilDelivered).create()?;
+        Ok(Self { publisher, next: None })
+    }
+
+    #[inline]
+    fn send(&mut self, message: u64) -> Result<()> {
+        let sample = match self.next.take() {
+            Some(sample) => sample,
+            None => self.publisher.loan_uninit()?,
+        };
+        sample.write_payload(message).send()?;
+        self.next = Some(self.publisher.loan_uninit()?);
+        Ok(())
+    }
+}
+
+/// Polls until there is a sample.
+#[inline]
+fn poll(subscriber: &Subscriber<ipc::Service, u64, ()>) -> Result<u64> {
+    let mut found = Ok(None);
+    process::spin_until(|| {
+        found = subscriber.receive().map(|sample| sample.map(|sample| *sample));
+        !matches!(found, Ok(None))
+    })?;
+    found?.ok_or_else(|| "no sample after all".into())
+}
+
+/// Both directions, polled busily.
+struct Busy {
+    // Before the node: fields are dropped in this order.
+    out: Out,
+    into: Subscriber<ipc::Service, u64, ()>,
+    _node: Node<ipc::Service>,
+}
+
+impl Busy {
+    fn open(base: &str, end: End, depth: usize) -> Result<Self> {
+        let node = node()?;
+        let [out, into] = end.services(base)?;
+        let out = Out::new(&service(&node, &out, depth)?)?;
+        let into = service(&node, &into, depth)?.subscriber_builder().create()?;
+        Ok(Self { out, into, _node: node })
+    }
+}
+
+impl Link for Busy {
+    #[inline]
+    fn send(&mut self, message: u64) -> Result<()> {
+        self.out.send(message)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<u64> {
+        poll(&self.into)
+    }
+}
+
+/// Both directions, with an event to wake the other side.
+struct Sleepy {
+    busy: Busy,
+    notifier: Notifier<ipc::Service>,
+    listener: Listener<ipc::Service>,
+}
+
+impl Sleepy {
+    fn open(base: &str, end: End) -> Result<Self> {
+        let busy = Busy::open(base, end, 1)?;
+        let event = |name: &ServiceName| -> Result<event::PortFactory<ipc::Service>> {
+            let builder = busy._node.service_builder(name).event().max_notifiers(1).max_listeners(1);
+            Ok(builder.event_id_max_value(1).open_or_create()?)
+        };
+        let [out, into] = end.services(base)?;
+        let notifier = event(&out)?.notifier_builder().create()?;
+        let listener = event(&into)?.listener_builder().create()?;
+        Ok(Self { notifier, listener, busy })
+    }
+}
+
+impl Link for Sleepy {
+    fn send(&mut self, message: u64) -> Result<()> {
+        self.busy.send(message)?;
+        self.notifier.notify()?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<u64> {
+        loop {
+            if let Some(sample) = self.busy.into.receive()? {
+                return Ok(*sample);
+            }
+            self.listener.timed_wait(|_| {}, process::PATIENCE)?;
+        }
+    }
+}
+
+/// Tensors one way, answers the other way.
+struct Tensors {
+    publisher: Publisher<ipc::Service, [u64], ()>,
+    answers: Subscriber<ipc::Service, u64, ()>,
+    _node: Node<ipc::Service>,
+}
+
+fn tensor_service(
+    node: &Node<ipc::Service>,
+    name: &ServiceName,
+) -> Result<publish_subscribe::PortFactory<ipc::Service, [u64], ()>> {
+    let builder = node.service_builder(name).publish_subscribe::<[u64]>();
+    let builder =
+        builder.max_publishers(1).max_subscribers(1).history_size(0).subscriber_max_borrowed_samples(1);
+    Ok(builder.subscriber_max_buffer_size(1).enable_safe_overflow(true).open_or_create()?)
+}
+
+impl tensor::Sender for Tensors {
+    fn send_fresh(&mut self, source: &[u64]) -> Result<()> {
+        let sample = self.publisher.loan_slice_uninit(source.len())?;
+        sample.write_from_slice(source).send()?;
+        Ok(())
+    }
+
+    fn send_again(&mut self) -> Result<()> {
+        Err("sending takes the sample away".into())
+    }
+
+    fn keep(&mut self, _: &[u64]) -> Result<()> {
+        Err("sending takes the sample away".into())
+    }
+
+    fn answer(&mut self) -> Result<u64> {
+        poll(&self.answers)
+    }
+}
+
+/// The other end of [`Tensors`].
+struct Takers {
+    subscriber: Subscriber<ipc::Service, [u64], ()>,
+    answers: Out,
+    _node: Node<ipc::Service>,
+}
+
+impl tensor::Receiver for Takers {
+    fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64> {
+        let mut found = Ok(None);
+        process::spin_until(|| {
+            found = self.subscriber.receive();
+            !matches!(found, Ok(None))
+        })?;
+        let sample = found?.ok_or("no sample after all")?;
+        Ok(look(sample.payload()))
+    }
+
+    fn answer(&mut self, message: u64) -> Result<()> {
+        self.answers.send(message)
+    }
+}
+
+/// Starts the child once this end is there: with no history, nobody must publish before the other side subscribes.
+fn with<C>(
+    work: &str,
+    words: &[String],
+    plan: &Plan,
+    open: impl FnOnce(&str) -> Result<C>,
+    measure: impl FnOnce(C) -> Result<f64>,
+) -> Outcome {
+    let base = unique();
+    let end = open(&base)?;
+    let mut all = vec![base];
+    all.extend_from_slice(words);
+    round(&format!("{NAME}/{work}"), &all, plan, || Ok(end), measure)
+}
+
+/// Polled busily.
+pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
+    let open = |base: &str| Busy::open(base, End::Parent, 1);
+    with("awake", &[], plan, open, |mut link| small::round_trips(&mut link, plan, 100_000))
+}
+
+/// Woken by an event.
+pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
+    let open = |base: &str| Sleepy::open(base, End::Parent);
+    with("asleep", &[], plan, open, |mut link| small::sleepy_round_trips(&mut link, plan, 3_000))
+}
+
+/// Without loss.
+pub(crate) fn one_way(plan: &Plan) -> Outcome {
+    let open = |base: &str| Busy::open(base, End::Parent, DEEP);
+    with("one-way", &[], plan, open, |mut link| small::consume(&mut link, plan, 1_000_000))
+}
+
+/// A slice loaned from the publisher's pool each time.
+pub(crate) fn tensor_fresh(plan: &Plan) -> Outcome {
+    let amount = Amount::fresh(plan);
+    let words = [amount.total().to_string()];
+    let open = |base: &str| {
+        let node = node()?;
+        let [tensors, answers] = End::Parent.services(base)?;
+        let service_of_tensors = tensor_service(&node, &tensors)?;
+        let publisher = service_of_tensors.publisher_builder().initial_max_slice_len(ELEMENTS).create()?;
+        let answers = service(&node, &answers, 1)?.subscriber_builder().create()?;
+        Ok(Tensors { publisher, answers, _node: node })
+    };
+    with("fresh", &words, plan, open, |mut sender| tensor::fresh(&mut sender, amount))
+}
+
+/// Does the work of the child called `work`.
+///
+/// # Errors
+/// Unknown work, or what goes wrong in it.
+pub(super) fn be_child(work: &str, words: &[String]) -> Result<()> {
+    let base = word(words, 0)?;
+    match work {
+        "awake" => {
+            let mut link = Busy::open(base, End::Child, 1)?;
+            small::answer_round_trips(&mut link)?;
+            process::linger()
+        }
+        "asleep" => {
+            let mut link = Sleepy::open(base, End::Child)?;
+            small::answer_sleepy_round_trips(&mut link)?;
+            process::linger()
+        }
+        "one-way" => {
+            let mut link = Busy::open(base, End::Child, DEEP)?;
+            small::produce(&mut link)?;
+            process::linger()
+        }
+        "fresh" => {
+            let node = node()?;
+            let [answers, tensors] = End::Child.services(base)?;
+            let subscriber = tensor_service(&node, &tensors)?.subscriber_builder().create()?;
+            let answers = Out::new(&service(&node, &answers, 1)?)?;
+            let mut receiver = Takers { subscriber, answers, _node: node };
+            tensor::answer_fresh(&mut receiver, word(words, 1)?.parse()?)?;
+            process::linger()
+        }
+        _ => Err(format!("{NAME} does no work called {work:?}").into()),
+    }
+}

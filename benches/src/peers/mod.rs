@@ -1,0 +1,39 @@
+//! The others, each used as its documentation recommends for the lowest latency.
+
+pub(crate) mod iceoryx2;
+pub(crate) mod ipc_channel;
+
+use crate::process::Child;
+use crate::work::{Outcome, Plan};
+use crate::{Failure, Result};
+
+/// Runs one round: starts the child `role`, connects, and does the work.
+fn round<C>(
+    role: &str,
+    words: &[String],
+    plan: &Plan,
+    connect: impl FnOnce() -> Result<C>,
+    work: impl FnOnce(C) -> Result<f64>,
+) -> Outcome {
+    let child = Child::start(role, words, plan)?;
+    let figure = work(connect()?)?;
+    child.finish()?;
+    Ok(Some(figure))
+}
+
+/// Does the work of the child `role`.
+///
+/// # Errors
+/// An unknown role, or what goes wrong in it.
+pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
+    match role.split_once('/') {
+        Some((ipc_channel::NAME, work)) => ipc_channel::be_child(work, words),
+        Some((iceoryx2::NAME, work)) => iceoryx2::be_child(work, words),
+        _ => Err(Failure::from(format!("no child is called {role:?}"))),
+    }
+}
+
+/// The word at `index` of a child's command line.
+fn word(words: &[String], index: usize) -> Result<&str> {
+    words.get(index).map(String::as_str).ok_or_else(|| format!("word {index} is missing").into())
+}

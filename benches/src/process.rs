@@ -1,0 +1,184 @@
+//! The peer process of each benchmark: the same program once more. And what keeps a stuck one from lasting:
+//! deadlines, a watchdog, and death with the parent.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use rustix::thread::CpuSet;
+
+use crate::work::Plan;
+use crate::{Result, limits};
+
+/// First word of a child's command line.
+pub(crate) const CHILD: &str = "__child";
+
+/// How long anyone waits for the other process.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running child. Dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Child {
+    role: String,
+    process: std::process::Child,
+}
+
+impl Child {
+    /// Starts this program as the child called `role`.
+    ///
+    /// # Errors
+    /// The program can't be started.
+    pub(crate) fn start(role: &str, words: &[String], plan: &Plan) -> Result<Self> {
+        let cpu = plan.cores.map_or("-".to_owned(), |cores| cores.child.to_string());
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args([CHILD, role, cpu.as_str()]).args(words).stdin(Stdio::piped());
+        Self::spawn(role, &mut command)
+    }
+
+    /// Starts `command`, known as `role`.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub(crate) fn spawn(role: &str, command: &mut Command) -> Result<Self> {
+        let die_with_parent = || Ok(die_with_parent()?);
+        // SAFETY: between fork and exec, this makes one system call and touches no memory.
+        let command = unsafe { command.pre_exec(die_with_parent) };
+        let process =
+            command.stdout(Stdio::null()).spawn().map_err(|error| format!("can't start {role}: {error}"))?;
+        Ok(Self { role: role.to_owned(), process })
+    }
+
+    /// Lets the child end and waits for it.
+    ///
+    /// # Errors
+    /// The child failed, or doesn't end within [`PATIENCE`].
+    pub(crate) fn finish(mut self) -> Result<()> {
+        drop(self.process.stdin.take());
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            match self.process.try_wait()? {
+                None => std::thread::sleep(Duration::from_micros(200)),
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("{} failed: {status}", self.role).into()),
+            }
+        }
+        Err(format!("{} didn't end within {PATIENCE:?}", self.role).into())
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Both fail only where it has already ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Does a child's work: `words` are its role, its processor and what the role needs.
+///
+/// # Errors
+/// Whatever goes wrong in that role.
+pub(crate) fn be_child(words: &[String]) -> Result<()> {
+    let [role, cpu, rest @ ..] = words else {
+        return Err("a child needs a role and a processor".into());
+    };
+    if let Ok(cpu) = cpu.parse() {
+        pin(cpu)?;
+    }
+    // What the child shares stays until the parent has let go of its standard input: see `linger`.
+    let done = match role.as_str() {
+        role if role.starts_with(limits::PREFIX) => limits::be_child(role, rest),
+        #[cfg(feature = "peers")]
+        role => crate::peers::be_child(role, rest),
+        #[cfg(not(feature = "peers"))]
+        role => Err(format!("no child is called {role:?}").into()),
+    };
+    done.map_err(|error| format!("child {role}: {error}").into())
+}
+
+/// Makes this process end when the one that started it does.
+///
+/// # Errors
+/// None in practice.
+pub(crate) fn die_with_parent() -> rustix::io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+}
+
+/// Waits in the child until the parent needs nothing more from it.
+///
+/// # Errors
+/// None in practice: reading from a pipe doesn't fail.
+pub(crate) fn linger() -> Result<()> {
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+/// Spins until `ready`.
+///
+/// # Errors
+/// It isn't ready within [`PATIENCE`].
+#[inline(always)]
+pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<()> {
+    let mut spins = 0_u32;
+    let mut since = None;
+    while !ready() {
+        spins = spins.wrapping_add(1);
+        if spins.is_multiple_of(1 << 20) {
+            out_of_patience(&mut since)?;
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn out_of_patience(since: &mut Option<Instant>) -> Result<()> {
+    if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        return Err(format!("the other process hasn't answered within {PATIENCE:?}").into());
+    }
+    Ok(())
+}
+
+/// Ends this process after `limit`, whatever it is waiting for; its children then die with it.
+pub(crate) fn start_watchdog(limit: Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        eprintln!("mp-bench: not done after {} minutes: giving up", limit.as_secs() / 60);
+        std::process::exit(3);
+    });
+}
+
+/// Where the two processes of a row run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cores {
+    /// The processor of the measuring process.
+    pub(crate) parent: usize,
+    /// The processor of its peer.
+    pub(crate) child: usize,
+}
+
+/// The first two processors that this process may use.
+///
+/// # Errors
+/// There is only one.
+pub(crate) fn two_cores() -> Result<Cores> {
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    match (usable.next(), usable.next()) {
+        (Some(parent), Some(child)) => Ok(Cores { parent, child }),
+        _ => Err("--pin needs two processors".into()),
+    }
+}
+
+/// Keeps the calling thread, and what it starts later, on one processor.
+///
+/// # Errors
+/// This processor isn't ours to use.
+pub(crate) fn pin(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| format!("can't pin to processor {cpu}: {error}"))?;
+    Ok(())
+}

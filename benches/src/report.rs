@@ -1,0 +1,143 @@
+//! The figures as a table for people and as JSON for programs.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::Result;
+use crate::machine::Machine;
+use crate::rows::Better;
+use crate::run::Outcome;
+use crate::stats::Summary;
+
+/// The table.
+pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
+    let mut peers: Vec<&str> =
+        outcomes.iter().flat_map(|outcome| &outcome.peers).map(|(name, _)| *name).collect();
+    peers.sort_unstable();
+    peers.dedup();
+
+    let mut head = vec!["row".to_owned(), "limit".to_owned(), "ours".to_owned(), "ours/limit".to_owned()];
+    head.extend(peers.iter().map(|&name| name.to_owned()));
+    let mut lines = vec![head];
+    for outcome in outcomes {
+        let unit = outcome.row.unit;
+        let ratio = match (outcome.ours, outcome.limit) {
+            (Some(ours), Some(limit)) if limit.median > 0.0 => format!("{:.2}", ours.median / limit.median),
+            _ => "–".to_owned(),
+        };
+        let mut line =
+            vec![outcome.row.id.to_owned(), cell(outcome.limit, unit), cell(outcome.ours, unit), ratio];
+        line.extend(peers.iter().map(|wanted| {
+            let found = outcome.peers.iter().find(|(name, _)| name == wanted);
+            cell(found.and_then(|(_, summary)| *summary), unit)
+        }));
+        lines.push(line);
+    }
+
+    let columns = lines[0].len();
+    let widest = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(widest).collect();
+    let mut text = format!(
+        "{} · {} cores · {:.0} GiB · Linux {} · {} · load {:.1} before · {}{}{}\n",
+        machine.cpu,
+        machine.cores,
+        machine.mem as f64 / (1_u64 << 30) as f64,
+        machine.kernel,
+        machine.rustc,
+        machine.load,
+        machine.date,
+        if machine.pinned { " · pinned" } else { "" },
+        if machine.quick { " · quick" } else { "" },
+    );
+    for line in &lines {
+        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    text.push_str("median of the rounds ± half of (p90 − p10)\n");
+    text
+}
+
+/// One figure with its spread, in a unit that suits its size.
+fn cell(summary: Option<Summary>, unit: &str) -> String {
+    let Some(Summary { median, spread }) = summary else { return "–".to_owned() };
+    let figure = match unit {
+        "ns" if median >= 1e6 => format!("{:.2} ms", median / 1e6),
+        "ns" if median >= 1e3 => format!("{:.2} µs", median / 1e3),
+        "ns" => format!("{median:.0} ns"),
+        "1/s" if median >= 1e6 => format!("{:.2} M/s", median / 1e6),
+        "1/s" => format!("{:.0} K/s", median / 1e3),
+        // Too near to 0 for a spread in percent.
+        _ => return format!("{median:.4}"),
+    };
+    format!("{figure} ±{:.0}%", spread * 50.0)
+}
+
+/// Writes the figures to `path`.
+///
+/// # Errors
+/// The file can't be written.
+pub(crate) fn write_json(path: &Path, machine: &Machine, outcomes: &[Outcome]) -> Result<()> {
+    let text = format!("{:#}\n", json(machine, outcomes));
+    std::fs::write(path, text).map_err(|error| format!("can't write {}: {error}", path.display()).into())
+}
+
+fn json(machine: &Machine, outcomes: &[Outcome]) -> Value {
+    let versions: Map<String, Value> =
+        machine.versions.iter().map(|(name, version)| ((*name).to_owned(), json!(version))).collect();
+    json!({
+        "machine": {
+            "cpu": machine.cpu,
+            "cores": machine.cores,
+            "kernel": machine.kernel,
+            "rustc": machine.rustc,
+            "mem": machine.mem,
+            "date": machine.date,
+            "versions": versions,
+            "load": machine.load,
+            "quick": machine.quick,
+            "pinned": machine.pinned,
+        },
+        "rows": outcomes.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+fn row(outcome: &Outcome) -> Value {
+    let peers = |part: fn(Option<Summary>) -> Value| -> Map<String, Value> {
+        outcome.peers.iter().map(|(name, summary)| ((*name).to_owned(), part(*summary))).collect()
+    };
+    json!({
+        "id": outcome.row.id,
+        "unit": outcome.row.unit,
+        "better": match outcome.row.better {
+            Better::Lower => "lower",
+            Better::Higher => "higher",
+        },
+        "ours": median(outcome.ours),
+        "spread": spread(outcome.ours),
+        "limit": median(outcome.limit),
+        "peers": peers(median),
+        "limit_spread": spread(outcome.limit),
+        "peer_spread": peers(spread),
+        "note": (outcome.row.note)(),
+    })
+}
+
+fn median(summary: Option<Summary>) -> Value {
+    summary.map_or(Value::Null, |summary| rounded(summary.median))
+}
+
+fn spread(summary: Option<Summary>) -> Value {
+    summary.map_or(Value::Null, |summary| rounded(summary.spread))
+}
+
+/// A number with no more digits than anyone could trust.
+fn rounded(value: f64) -> Value {
+    let digits = if value.abs() >= 1000.0 { 0 } else { 4 };
+    let scale = 10_f64.powi(digits);
+    json!((value * scale).round() / scale)
+}

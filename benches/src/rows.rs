@@ -1,0 +1,147 @@
+//! What is measured: one row each.
+
+use crate::work::Round;
+use crate::{limits, ours, syscalls};
+
+/// Which way a figure should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    /// Times and counts.
+    Lower,
+    /// Rates.
+    Higher,
+}
+
+/// One row: a piece of work, and who does it.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// Its name; never changes its meaning.
+    pub(crate) id: &'static str,
+    /// What its figures count.
+    pub(crate) unit: &'static str,
+    /// Which way they should go.
+    pub(crate) better: Better,
+    /// The work, in a few words.
+    pub(crate) about: &'static str,
+    /// The most rounds that make sense.
+    pub(crate) rounds: usize,
+    /// What the machine itself allows.
+    pub(crate) limit: Round,
+    /// mp.
+    pub(crate) ours: Round,
+    /// The others, where they can do this work.
+    pub(crate) peers: &'static [(&'static str, Round)],
+    /// How the others were used, or why one is missing.
+    pub(crate) note: fn() -> &'static str,
+}
+
+/// The peers of a row; none without the feature.
+#[cfg(feature = "peers")]
+macro_rules! peers {
+    ($($name:literal => $round:path),* $(,)?) => { &[$(($name, $round as Round)),*] };
+}
+#[cfg(not(feature = "peers"))]
+macro_rules! peers {
+    ($($name:literal => $round:path),* $(,)?) => {
+        &[]
+    };
+}
+
+#[cfg(feature = "peers")]
+use crate::peers::{iceoryx2, ipc_channel};
+
+/// More rounds than anyone asks for.
+const ANY: usize = usize::MAX;
+
+/// All rows, in the order in which they run.
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        id: "rtt_awake",
+        unit: "ns",
+        better: Better::Lower,
+        about: "round trip of a u64 between two busy processes",
+        rounds: ANY,
+        limit: limits::rtt_awake,
+        ours: ours::rtt_awake,
+        peers: peers!["iceoryx2" => iceoryx2::rtt_awake, "ipc-channel" => ipc_channel::rtt_awake],
+        note: || "limit: spinning on a cache line; iceoryx2 polls busily; ipc-channel has only blocking receives",
+    },
+    Row {
+        id: "rtt_asleep",
+        unit: "ns",
+        better: Better::Lower,
+        about: "round trip of a u64, each process asleep in the kernel when its message is sent",
+        rounds: ANY,
+        limit: limits::rtt_asleep,
+        ours: ours::rtt_asleep,
+        peers: peers!["iceoryx2" => iceoryx2::rtt_asleep, "ipc-channel" => ipc_channel::rtt_asleep],
+        note: || {
+            "way there plus way back, each sent 50 µs after the other side began to wait; only those count in which \
+             the kernel's count of context switches shows that both slept; limit: bare futex; iceoryx2: publish-subscribe plus an event service"
+        },
+    },
+    Row {
+        id: "one_way_1p1c",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "u64 messages per second from one producer to one consumer",
+        rounds: ANY,
+        limit: limits::one_way,
+        ours: ours::one_way,
+        peers: peers!["iceoryx2" => iceoryx2::one_way, "ipc-channel" => ipc_channel::one_way],
+        note: || {
+            "limit: a ring that a killed or stopped process breaks; iceoryx2: lossless (no overflow, retry until \
+             delivered), buffer of 1024, consumer polls busily"
+        },
+    },
+    Row {
+        id: "tensor_again_64m",
+        unit: "ns",
+        better: Better::Lower,
+        about: "the same 64 MiB buffer sent again, one element read, and the answer",
+        rounds: ANY,
+        limit: limits::tensor_again,
+        ours: ours::tensor_again,
+        peers: peers!["ipc-channel" => ipc_channel::tensor_again],
+        note: || {
+            "limit: spinning on a cache line, and one read; iceoryx2 can't send a sample twice; ipc-channel: \
+             IpcSharedMemory"
+        },
+    },
+    Row {
+        id: "tensor_fresh_64m",
+        unit: "ns",
+        better: Better::Lower,
+        about: "a fresh 64 MiB tensor: allocate, fill, send, sum, drop, answer; not pipelined",
+        rounds: ANY,
+        limit: limits::tensor_fresh,
+        ours: ours::tensor_fresh,
+        peers: peers!["iceoryx2" => iceoryx2::tensor_fresh, "ipc-channel" => ipc_channel::tensor_fresh],
+        note: || {
+            "limit: the same copy, sum and answer over warm shared buffers; ipc-channel: \
+             IpcSharedMemory::from_bytes; iceoryx2: a loaned slice of a pool of fixed size"
+        },
+    },
+    Row {
+        id: "spawn_exec",
+        unit: "ns",
+        better: Better::Lower,
+        about: "start of one process that does nothing, and waiting for its end",
+        rounds: ANY,
+        limit: limits::exec::spawn_exec,
+        ours: ours::spawn_exec,
+        peers: peers![],
+        note: || "limit: posix_spawn of the same program, ended before main; the peers start no processes",
+    },
+    Row {
+        id: "syscalls_per_message",
+        unit: "calls",
+        better: Better::Lower,
+        about: "system calls per message in the round trips of rtt_awake, both processes together",
+        rounds: 3,
+        limit: limits::no_syscalls,
+        ours: syscalls::ours,
+        peers: peers!["iceoryx2" => syscalls::iceoryx2, "ipc-channel" => syscalls::ipc_channel],
+        note: syscalls::note,
+    },
+];

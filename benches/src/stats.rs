@@ -1,0 +1,52 @@
+//! Medians and spreads.
+
+/// The value at `share` (0 to 1) of the sorted values, with linear interpolation between neighbours.
+///
+/// The values must not be empty.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = share * (sorted.len() - 1) as f64;
+    let below = place.floor() as usize;
+    let above = place.ceil() as usize;
+    sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
+}
+
+/// A median, and how far the values lie apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summary {
+    /// The median.
+    pub(crate) median: f64,
+    /// (p90 − p10) / median; 0 where the median is 0.
+    pub(crate) spread: f64,
+}
+
+/// Sums up the values; `None` where there are none.
+pub(crate) fn summary(values: &[f64]) -> Option<Summary> {
+    if values.is_empty() {
+        return None;
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let median = quantile(&sorted, 0.5);
+    let width = quantile(&sorted, 0.9) - quantile(&sorted, 0.1);
+    Some(Summary { median, spread: if median == 0.0 { 0.0 } else { width / median } })
+}
+
+/// The median of the values; 0 where there are none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    summary(values).map_or(0.0, |summary| summary.median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summary;
+
+    #[test]
+    fn odd_even_and_empty() {
+        assert!(summary(&[]).is_none());
+        let odd = summary(&[3.0, 1.0, 2.0]).unwrap();
+        assert_eq!(odd.median, 2.0);
+        assert!((odd.spread - 0.8).abs() < 1e-9);
+        assert_eq!(summary(&[1.0, 2.0]).unwrap().median, 1.5);
+        assert_eq!(summary(&[0.0, 0.0]).unwrap().spread, 0.0);
+    }
+}

@@ -1,0 +1,133 @@
+//! System calls per message, counted by `strace -f -c` over the round trips of `rtt_awake`.
+//!
+//! Counted are a helper process, which is this program once more, and its child. One run with 100,000 messages and one
+//! with two of them tell the messages' calls from those of start and end.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use crate::process::{self, Child, Cores};
+use crate::work::{Outcome, Plan, Round};
+use crate::{Result, ours};
+
+/// First word of the helper's command line.
+pub(crate) const HELPER: &str = "__helper";
+
+/// Two messages make a round trip.
+const ROUND_TRIPS: u64 = 50_000;
+
+static STRACE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let paths = std::env::var_os("PATH")?;
+    std::env::split_paths(&paths).map(|folder| folder.join("strace")).find(|path| path.is_file())
+});
+
+/// What is to be said about these figures.
+pub(crate) fn note() -> &'static str {
+    if STRACE.is_some() {
+        "counted by strace over 100,000 messages (25,000 in a quick round), start and end not included; both processes \
+         together"
+    } else {
+        "not measured: strace isn't installed"
+    }
+}
+
+/// mp.
+pub(crate) fn ours(plan: &Plan) -> Outcome {
+    // Not worth a helper as long as there is nothing to measure.
+    let one = Plan { exactly: Some(1), ..*plan };
+    if ours::rtt_awake(&one)?.is_none() {
+        return Ok(None);
+    }
+    per_message("ours", plan)
+}
+
+/// iceoryx2.
+#[cfg(feature = "peers")]
+pub(crate) fn iceoryx2(plan: &Plan) -> Outcome {
+    per_message("iceoryx2", plan)
+}
+
+/// ipc-channel.
+#[cfg(feature = "peers")]
+pub(crate) fn ipc_channel(plan: &Plan) -> Outcome {
+    per_message("ipc-channel", plan)
+}
+
+fn per_message(who: &str, plan: &Plan) -> Outcome {
+    let Some(strace) = STRACE.as_ref() else { return Ok(None) };
+    let round_trips = plan.repetitions(ROUND_TRIPS);
+    let least = count(strace, who, 1, plan)?;
+    let all = count(strace, who, round_trips, plan)?;
+    // Start and end vary by a few calls: less than none is none.
+    let calls = all.saturating_sub(least) as f64;
+    Ok(Some(calls / (2 * (round_trips - 1)) as f64))
+}
+
+/// All system calls of a helper that does so many round trips, and of its child.
+fn count(strace: &PathBuf, who: &str, round_trips: u64, plan: &Plan) -> Result<u64> {
+    let path = std::env::temp_dir().join(format!("mp-bench-{}-{who}.strace", std::process::id()));
+    let mut command = Command::new(strace);
+    command.args(["-f", "-c", "-o"]).arg(&path);
+    command.arg(std::env::current_exe()?).args([HELPER, who, &round_trips.to_string()]);
+    if let Some(cores) = plan.cores {
+        command.args([cores.parent.to_string(), cores.child.to_string()]);
+    }
+    Child::spawn("strace", command.stdin(Stdio::null()))?.finish()?;
+    let text = std::fs::read_to_string(&path);
+    // Left behind, it would be a few lines in a folder made for such things.
+    let _ = std::fs::remove_file(&path);
+    total(&text?).ok_or_else(|| "strace wrote no table of calls".into())
+}
+
+/// The sum of the column "calls" of strace's table.
+fn total(table: &str) -> Option<u64> {
+    let rules = |line: &str| line.starts_with("------");
+    let calls = |line: &str| line.split_whitespace().nth(3)?.parse::<u64>().ok();
+    let body = table.lines().skip_while(|line| !rules(line)).skip(1).take_while(|line| !rules(line));
+    let sums: Option<Vec<u64>> = body.map(calls).collect();
+    sums.filter(|sums| !sums.is_empty()).map(|sums| sums.iter().sum())
+}
+
+/// Does the helper's work: `words` are who carries the messages, how many round trips, and the processors of a pinned
+/// run.
+///
+/// # Errors
+/// Whatever goes wrong in it.
+pub(crate) fn be_helper(words: &[String]) -> Result<()> {
+    process::die_with_parent()?;
+    let [who, round_trips, cores @ ..] = words else {
+        return Err("a helper needs a name and a count".into());
+    };
+    let cores = match cores {
+        [parent, child] => Some(Cores { parent: parent.parse()?, child: child.parse()? }),
+        _ => None,
+    };
+    let round: Round = match who.as_str() {
+        "ours" => ours::rtt_awake,
+        #[cfg(feature = "peers")]
+        "iceoryx2" => crate::peers::iceoryx2::rtt_awake,
+        #[cfg(feature = "peers")]
+        "ipc-channel" => crate::peers::ipc_channel::rtt_awake,
+        _ => return Err(format!("nobody is called {who:?}").into()),
+    };
+    round(&Plan { exactly: Some(round_trips.parse()?), ..Plan::new(false, cores)? })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reads_a_table() {
+        let table = "\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 76.92    0.000010          10         1           read
+ 23.08    0.000003           0        12         2 openat
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.000013           1        13         2 total
+";
+        assert_eq!(super::total(table), Some(13));
+        assert_eq!(super::total(""), None);
+    }
+}

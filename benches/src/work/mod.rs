@@ -1,0 +1,112 @@
+//! The work that is measured, written once: whoever carries messages ([`Link`]) or tensors ([`tensor`]) does exactly
+//! the same.
+
+pub(crate) mod small;
+pub(crate) mod tensor;
+
+use crate::process::{self, Cores};
+use crate::{Result, stats};
+
+/// One round's figure in the unit of its row; NaN where this round doesn't count; `None` where this contender has
+/// nothing to show.
+pub(crate) type Outcome = Result<Option<f64>>;
+
+/// One round of one contender. It starts its peer process and ends it.
+pub(crate) type Round = fn(&Plan) -> Outcome;
+
+/// A link in both directions between two processes that carries `u64` messages, each exactly once and in order.
+pub(crate) trait Link {
+    /// Sends one message.
+    fn send(&mut self, message: u64) -> Result<()>;
+
+    /// Waits for one message.
+    fn receive(&mut self) -> Result<u64>;
+}
+
+/// How much to do in a round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Fewer and shorter rounds.
+    pub(crate) quick: bool,
+    /// Where the two processes run, if they are pinned.
+    pub(crate) cores: Option<Cores>,
+    /// How many processors there are to use.
+    pub(crate) processors: usize,
+    /// Exactly so many repetitions without warm-up, whatever the contender would choose (for counting).
+    pub(crate) exactly: Option<u64>,
+}
+
+/// Repetitions in batches: the median over the batches is robust against a neighbour's outbreak.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batches {
+    /// Repetitions before anything counts.
+    pub(crate) warm_up: u64,
+    /// How many batches count.
+    pub(crate) count: u64,
+    /// Repetitions in each of them.
+    pub(crate) each: u64,
+}
+
+impl Plan {
+    /// A plan; pins this process where `cores` says so.
+    ///
+    /// # Errors
+    /// There are no two processors, or those of `cores` aren't ours to use.
+    pub(crate) fn new(quick: bool, cores: Option<Cores>) -> Result<Self> {
+        let processors = std::thread::available_parallelism()?.get();
+        match cores {
+            Some(cores) => process::pin(cores.parent)?,
+            None if processors < 2 => return Err("two busy processes need two processors".into()),
+            None => {}
+        }
+        Ok(Self { quick, cores, processors, exactly: None })
+    }
+
+    /// `full` repetitions, or a quarter of them in a quick round.
+    pub(crate) fn repetitions(&self, full: u64) -> u64 {
+        if let Some(exactly) = self.exactly {
+            return exactly;
+        }
+        if self.quick { full.div_ceil(4) } else { full }
+    }
+
+    /// About `full` repetitions in 20 batches.
+    pub(crate) fn batches(&self, full: u64) -> Batches {
+        if let Some(each) = self.exactly {
+            return Batches { warm_up: 0, count: 1, each };
+        }
+        let each = self.repetitions(full).div_ceil(20);
+        Batches { warm_up: each, count: 20, each }
+    }
+}
+
+impl Batches {
+    /// Runs `step` for every repetition, numbered from 0, and returns the median time of one in ns.
+    ///
+    /// # Errors
+    /// The first error of `step`.
+    fn time(self, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+        let mut number = 0;
+        for _ in 0..self.warm_up {
+            step(number)?;
+            number += 1;
+        }
+        let mut times = Vec::with_capacity(self.count as usize);
+        for _ in 0..self.count {
+            let start = now();
+            for _ in 0..self.each {
+                step(number)?;
+                number += 1;
+            }
+            times.push((now() - start) as f64 / self.each as f64);
+        }
+        Ok(stats::median(&times))
+    }
+}
+
+/// Nanoseconds of a clock that all processes share.
+#[inline]
+pub(crate) fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

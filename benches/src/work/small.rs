@@ -1,0 +1,172 @@
+//! Work with small messages: one `u64` each.
+
+use std::time::Duration;
+
+use super::{Link, Plan, now};
+use crate::Result;
+
+/// The child's first message: it is ready.
+const READY: u64 = 0x5EAD_1E55;
+/// The parent's last message.
+const BYE: u64 = u64::MAX;
+
+/// How long each side lets the other fall asleep in `rtt_asleep`: longer than anyone should spin, shorter than the
+/// time after which an idle (virtual) processor goes into deeper sleep (200 µs with Linux' `haltpoll`), so that the
+/// figure shows system calls and scheduler rather than power states.
+const LULL: Duration = Duration::from_micros(50);
+
+fn expect(what: &str, wanted: u64, got: u64) -> Result<()> {
+    if wanted == got {
+        return Ok(());
+    }
+    Err(format!("wrong result: {what} should be {wanted}, but is {got}").into())
+}
+
+/// `rtt_awake`, the measuring side: sends a number, waits for its successor, about `full` times. The answer is the
+/// time of one round trip in ns.
+///
+/// # Errors
+/// A wrong answer, or the link's errors.
+pub(crate) fn round_trips(link: &mut impl Link, plan: &Plan, full: u64) -> Result<f64> {
+    expect("the child's greeting", READY, link.receive()?)?;
+    let time = plan.batches(full).time(|number| {
+        link.send(number)?;
+        expect("an answer", number + 1, link.receive()?)
+    })?;
+    link.send(BYE)?;
+    Ok(time)
+}
+
+/// `rtt_awake`, the other process.
+///
+/// # Errors
+/// The link's errors.
+pub(crate) fn answer_round_trips(link: &mut impl Link) -> Result<()> {
+    link.send(READY)?;
+    loop {
+        match link.receive()? {
+            BYE => return Ok(()),
+            number => link.send(number + 1)?,
+        }
+    }
+}
+
+/// `rtt_asleep`, the measuring side. Each message carries the time at which it was sent, and each sender waits (busily)
+/// until the other side must have fallen asleep. A round trip is the way there plus the way back, without that waiting.
+/// Only those count in which both sides slept, as the kernel's count of voluntary context switches shows: a side that
+/// the scheduler put off before it could fall asleep would be woken more cheaply.
+///
+/// The answer is NaN where fewer than one round trip in 20 counts: the machine is too busy to let anyone sleep.
+///
+/// # Errors
+/// Times that run backwards; the link's errors.
+pub(crate) fn sleepy_round_trips(link: &mut impl Link, plan: &Plan, full: u64) -> Result<f64> {
+    expect("the child's greeting", READY, link.receive()?)?;
+    let batches = plan.batches(full);
+    let mut times = Vec::new();
+    let trips = batches.count * batches.each;
+    for number in 0..batches.warm_up + trips {
+        lull();
+        link.send(now())?;
+        let awake = voluntary_switches();
+        let answer = link.receive()?;
+        let back = since(answer >> HOP_BITS, now())?;
+        let there = (answer >> 1) & MAX_HOP;
+        let both_slept = answer & 1 == 1 && voluntary_switches() > awake;
+        if number >= batches.warm_up && both_slept {
+            times.push((there + back) as f64);
+        }
+    }
+    link.send(BYE)?;
+    if (times.len() as u64) < trips.div_ceil(20) {
+        return Ok(f64::NAN);
+    }
+    Ok(crate::stats::median(&times))
+}
+
+/// An answer in `rtt_asleep`: whether the child slept (one bit), how long the way there took in ns (up to 8 ms), and
+/// when the answer was sent (40 bits of the clock, which wrap every 18 minutes).
+const HOP_BITS: u32 = 24;
+const CLOCK_BITS: u32 = 64 - HOP_BITS;
+const MAX_HOP: u64 = (1 << (HOP_BITS - 1)) - 1;
+
+/// `rtt_asleep`, the other process.
+///
+/// # Errors
+/// Times that run backwards; the link's errors.
+pub(crate) fn answer_sleepy_round_trips(link: &mut impl Link) -> Result<()> {
+    link.send(READY)?;
+    loop {
+        let awake = voluntary_switches();
+        let sent = link.receive()?;
+        if sent == BYE {
+            return Ok(());
+        }
+        let there = since(sent, now())?.min(MAX_HOP);
+        let slept = u64::from(voluntary_switches() > awake);
+        lull();
+        link.send((now() << HOP_BITS) | (there << 1) | slept)?;
+    }
+}
+
+/// Nanoseconds from `start` to `end`, of which only the lower 40 bits count.
+fn since(start: u64, end: u64) -> Result<u64> {
+    let time = end.wrapping_sub(start) & (u64::MAX >> HOP_BITS);
+    // More than half of the range is a negative time.
+    if time >> (CLOCK_BITS - 1) != 0 {
+        return Err(format!("wrong result: a message came before it was sent ({end} < {start})").into());
+    }
+    Ok(time)
+}
+
+fn lull() {
+    let start = now();
+    while now() - start < LULL.as_nanos() as u64 {
+        std::hint::spin_loop();
+    }
+}
+
+/// How often this thread has gone to sleep of its own accord so far.
+fn voluntary_switches() -> u64 {
+    // SAFETY: all-zero bytes are a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a valid place to write to; the call keeps no pointer.
+    let status = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    assert_eq!(status, 0, "getrusage can't fail with these arguments");
+    usage.ru_nvcsw as u64
+}
+
+/// `one_way_1p1c`, the measuring side: the consumer. Says how many messages it wants and takes them, checking that
+/// each comes once and in order. The clock starts when the first tenth has arrived. The answer is messages per second.
+///
+/// # Errors
+/// A message lost, repeated or out of order, or the link's errors.
+pub(crate) fn consume(link: &mut impl Link, plan: &Plan, full: u64) -> Result<f64> {
+    expect("the child's greeting", READY, link.receive()?)?;
+    let wanted = plan.repetitions(full);
+    let warm_up = wanted / 10;
+    link.send(wanted)?;
+    for number in 0..warm_up {
+        expect("a message", number, link.receive()?)?;
+    }
+    let start = now();
+    for number in warm_up..wanted {
+        expect("a message", number, link.receive()?)?;
+    }
+    let time = now() - start;
+    link.send(BYE)?;
+    Ok((wanted - warm_up) as f64 * 1e9 / time as f64)
+}
+
+/// `one_way_1p1c`, the other process: the producer.
+///
+/// # Errors
+/// The link's errors.
+pub(crate) fn produce(link: &mut impl Link) -> Result<()> {
+    link.send(READY)?;
+    let wanted = link.receive()?;
+    for number in 0..wanted {
+        link.send(number)?;
+    }
+    expect("the last message", BYE, link.receive()?)
+}

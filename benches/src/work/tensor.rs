@@ -1,0 +1,151 @@
+//! Work with tensors of 64 MiB.
+//!
+//! `tensor_fresh_64m` counts, one after the other and never overlapping, for each single tensor: allocate it, fill it
+//! from a warm private source, send it; the other process receives it, reads all of it (a sum), lets go of it, and
+//! answers with the sum, which is checked. It is one tensor's latency, as in ping-pong, not a pipeline's throughput.
+//! The limit does the same copy, the same sum and the same answer over already mapped and warm shared buffers.
+//!
+//! `tensor_again_64m` sends one and the same buffer again and again: the other process receives the handle, reads one
+//! element, lets go of it and answers with the element. The limit is a spinning cache-line round trip and one read.
+
+use super::{Plan, now};
+use crate::{Result, stats};
+
+/// Size of the tensors in bytes.
+pub(crate) const BYTES: usize = 64 << 20;
+/// Elements of the tensors, each a `u64`.
+pub(crate) const ELEMENTS: usize = BYTES / size_of::<u64>();
+/// How many different elements `tensor_again_64m` looks at: one page.
+const LOOKED_AT: usize = 512;
+/// The child's first answer: it is ready.
+const READY: u64 = 0x5EAD_1E55;
+
+/// The sending side.
+pub(crate) trait Sender {
+    /// Allocates a tensor, fills it from `source`, sends it and gives up one's own hold on it.
+    fn send_fresh(&mut self, source: &[u64]) -> Result<()>;
+
+    /// Sends the tensor given to [`Sender::keep`] once more.
+    fn send_again(&mut self) -> Result<()>;
+
+    /// Makes the tensor that [`Sender::send_again`] sends. Not timed.
+    fn keep(&mut self, source: &[u64]) -> Result<()>;
+
+    /// Waits for an answer.
+    fn answer(&mut self) -> Result<u64>;
+}
+
+/// The receiving side.
+pub(crate) trait Receiver {
+    /// Waits for a tensor, shows it to `look`, and lets go of it.
+    fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64>;
+
+    /// Answers.
+    fn answer(&mut self, message: u64) -> Result<()>;
+}
+
+/// How many tensors a round sends: those that warm up, and those that count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amount {
+    warm_up: u64,
+    count: u64,
+}
+
+impl Amount {
+    /// So many fresh tensors. The warm-up is long enough to go once through any pool of a few buffers.
+    pub(crate) fn fresh(plan: &Plan) -> Self {
+        Self { warm_up: 6, count: plan.repetitions(12) }
+    }
+
+    /// About `full` repetitions of the same tensor.
+    pub(crate) fn again(plan: &Plan, full: u64) -> Self {
+        let batches = plan.batches(full);
+        Self { warm_up: batches.warm_up, count: batches.count * batches.each }
+    }
+
+    /// All of them: what the child has to receive.
+    pub(crate) fn total(self) -> u64 {
+        self.warm_up + self.count
+    }
+}
+
+/// The sum that stands for "touches all". Never inlined, so that all contenders run the same instructions.
+#[inline(never)]
+pub(crate) fn sum(values: &[u64]) -> u64 {
+    values.iter().fold(0, |sum, value| sum.wrapping_add(*value))
+}
+
+fn source() -> Vec<u64> {
+    (0..ELEMENTS as u64).map(|index| index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
+}
+
+/// `tensor_fresh_64m`, the measuring side. The answer is the time of one tensor in ns.
+///
+/// # Errors
+/// A wrong sum, or the sender's errors.
+pub(crate) fn fresh(sender: &mut impl Sender, amount: Amount) -> Result<f64> {
+    let mut source = source();
+    expect(READY, sender.answer()?)?;
+    let mut times = Vec::new();
+    for number in 0..amount.total() {
+        // Each tensor differs from the one before, so that a stale one is noticed.
+        source[0] = number;
+        let wanted = sum(&source);
+        let start = now();
+        sender.send_fresh(&source)?;
+        let got = sender.answer()?;
+        let time = now() - start;
+        expect(wanted, got)?;
+        if number >= amount.warm_up {
+            times.push(time as f64);
+        }
+    }
+    Ok(stats::median(&times))
+}
+
+/// `tensor_fresh_64m`, the other process.
+///
+/// # Errors
+/// The receiver's errors.
+pub(crate) fn answer_fresh(receiver: &mut impl Receiver, tensors: u64) -> Result<()> {
+    receiver.answer(READY)?;
+    for _ in 0..tensors {
+        let sum = receiver.receive(sum)?;
+        receiver.answer(sum)?;
+    }
+    Ok(())
+}
+
+/// `tensor_again_64m`, the measuring side. The answer is the time of one message and its answer in ns.
+///
+/// # Errors
+/// A wrong element, or the sender's errors.
+pub(crate) fn again(sender: &mut impl Sender, plan: &Plan, full: u64) -> Result<f64> {
+    let source = source();
+    sender.keep(&source)?;
+    expect(READY, sender.answer()?)?;
+    plan.batches(full).time(|number| {
+        sender.send_again()?;
+        expect(source[number as usize % LOOKED_AT], sender.answer()?)
+    })
+}
+
+/// `tensor_again_64m`, the other process.
+///
+/// # Errors
+/// The receiver's errors.
+pub(crate) fn answer_again(receiver: &mut impl Receiver, tensors: u64) -> Result<()> {
+    receiver.answer(READY)?;
+    for number in 0..tensors {
+        let element = receiver.receive(|values| values[number as usize % LOOKED_AT])?;
+        receiver.answer(element)?;
+    }
+    Ok(())
+}
+
+fn expect(wanted: u64, got: u64) -> Result<()> {
+    if wanted == got {
+        return Ok(());
+    }
+    Err(format!("wrong result: the tensor's sum or element should be {wanted}, but is {got}").into())
+}
