@@ -1,34 +1,207 @@
-//! mp itself: one function per row, each doing one round and returning its figure, or `None` where there is nothing to
-//! measure yet. The work is in [`crate::work`]; here mp only has to carry it.
+//! mp itself: one function per row, each doing one round and returning its figure. The work is in [`crate::work`]; here
+//! mp only carries it.
 
-use crate::work::{Outcome, Plan};
+use std::time::Duration;
 
-/// A round trip while both processes are awake: [`crate::work::small::round_trips`].
-pub(crate) fn rtt_awake(_: &Plan) -> Outcome {
-    Ok(None)
+use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
+use serde::{Deserialize, Serialize};
+
+use crate::process::{PATIENCE, pin};
+use crate::work::tensor::{self, Amount, Receiver, Sender};
+use crate::work::{Link, Outcome, Plan, now, small};
+use crate::{Result, stats};
+
+/// Messages that a queue holds: as many as iceoryx2's buffer.
+const CAPACITY: usize = 1024;
+
+/// What a child gets: a queue in each direction, the processor to run on, and how much to do.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "")]
+struct Ends<Out: mp::Message, In: mp::Message> {
+    out: Queue<Out>,
+    into: Queue<In>,
+    cpu: Option<usize>,
+    count: u64,
 }
 
-/// A round trip while both processes sleep in between: [`crate::work::small::sleepy_round_trips`].
-pub(crate) fn rtt_asleep(_: &Plan) -> Outcome {
-    Ok(None)
+impl<Out: mp::Message, In: mp::Message> Ends<Out, In> {
+    /// In the child: pins it.
+    fn settle(self) -> Result<Self> {
+        if let Some(cpu) = self.cpu {
+            pin(cpu)?;
+        }
+        Ok(self)
+    }
+
+    /// Without looking before sleeping.
+    fn asleep(self) -> Self {
+        Self { out: self.out.without_spinning(), into: self.into.without_spinning(), ..self }
+    }
 }
 
-/// One producer, one consumer: [`crate::work::small::consume`].
-pub(crate) fn one_way(_: &Plan) -> Outcome {
-    Ok(None)
+/// One round: starts `child`, does `work` at the other end, and waits for the end.
+fn round<Out, In, F>(
+    plan: &Plan,
+    count: u64,
+    child: F,
+    work: impl FnOnce(Ends<Out, In>) -> Result<f64>,
+) -> Outcome
+where
+    Out: mp::Message,
+    In: mp::Message,
+    F: Fn(usize, Ends<In, Out>) -> Result<()> + Copy + Send + 'static,
+{
+    let (there, back) = (Queue::bounded(CAPACITY)?, Queue::bounded(CAPACITY)?);
+    let cpu = plan.cores.map(|cores| cores.child);
+    let ends = Ends { out: back.clone(), into: there.clone(), cpu, count };
+    let process = start_processes(child, ends, Options::nprocs(1))?;
+    let figure = work(Ends { out: there, into: back, cpu: None, count })?;
+    if process.join_timeout(PATIENCE)? {
+        return Ok(Some(figure));
+    }
+    Err(format!("the child didn't end within {PATIENCE:?}").into())
 }
 
-/// The same tensor again and again: [`crate::work::tensor::again`].
-pub(crate) fn tensor_again(_: &Plan) -> Outcome {
-    Ok(None)
+fn closed() -> crate::Failure {
+    "wrong result: the queue was closed".into()
 }
 
-/// A fresh tensor each time: [`crate::work::tensor::fresh`].
-pub(crate) fn tensor_fresh(_: &Plan) -> Outcome {
-    Ok(None)
+impl Link for Ends<u64, u64> {
+    #[inline]
+    fn send(&mut self, message: u64) -> Result<()> {
+        Ok(self.out.put(message)?)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<u64> {
+        self.into.get()?.ok_or_else(closed)
+    }
+}
+
+/// A round trip while both processes are awake: [`small::round_trips`].
+pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
+    let child = |_, ends: Ends<u64, u64>| small::answer_round_trips(&mut ends.settle()?);
+    round(plan, 0, child, |mut ends| small::round_trips(&mut ends, plan, 500_000))
+}
+
+/// A round trip while both processes sleep in between: [`small::sleepy_round_trips`].
+pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
+    let child = |_, ends: Ends<u64, u64>| small::answer_sleepy_round_trips(&mut ends.settle()?.asleep());
+    round(plan, 0, child, |ends| small::sleepy_round_trips(&mut ends.asleep(), plan, 3_000))
+}
+
+/// One producer, one consumer: [`small::consume`].
+pub(crate) fn one_way(plan: &Plan) -> Outcome {
+    let child = |_, ends: Ends<u64, u64>| small::produce(&mut ends.settle()?);
+    round(plan, 0, child, |mut ends| small::consume(&mut ends, plan, 3_000_000))
+}
+
+/// The sending end of tensors, and the tensor that is sent again.
+struct Source<T: mp::Message> {
+    ends: Ends<T, u64>,
+    kept: Option<FrozenTensor<u64>>,
+}
+
+fn answer<T: mp::Message>(ends: &Ends<T, u64>) -> Result<u64> {
+    ends.into.get()?.ok_or_else(closed)
+}
+
+const WRONG_KIND: &str = "this sender sends the other kind of tensor";
+
+impl Sender for Source<Tensor<u64>> {
+    fn send_fresh(&mut self, source: &[u64]) -> Result<()> {
+        Ok(self.ends.out.put(Tensor::from_slice(source, &[source.len()])?)?)
+    }
+
+    fn send_again(&mut self) -> Result<()> {
+        Err(WRONG_KIND.into())
+    }
+
+    fn keep(&mut self, _: &[u64]) -> Result<()> {
+        Err(WRONG_KIND.into())
+    }
+
+    fn answer(&mut self) -> Result<u64> {
+        answer(&self.ends)
+    }
+}
+
+impl Sender for Source<FrozenTensor<u64>> {
+    fn send_fresh(&mut self, _: &[u64]) -> Result<()> {
+        Err(WRONG_KIND.into())
+    }
+
+    fn send_again(&mut self) -> Result<()> {
+        let tensor = self.kept.clone().ok_or("nothing was kept")?;
+        Ok(self.ends.out.put(tensor)?)
+    }
+
+    fn keep(&mut self, source: &[u64]) -> Result<()> {
+        self.kept = Some(Tensor::from_slice(source, &[source.len()])?.freeze());
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<u64> {
+        answer(&self.ends)
+    }
+}
+
+impl Receiver for Ends<u64, Tensor<u64>> {
+    fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64> {
+        let tensor = self.into.get()?.ok_or_else(closed)?;
+        Ok(look(tensor.as_slice()?))
+    }
+
+    fn answer(&mut self, message: u64) -> Result<()> {
+        Ok(self.out.put(message)?)
+    }
+}
+
+impl Receiver for Ends<u64, FrozenTensor<u64>> {
+    fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64> {
+        let tensor = self.into.get()?.ok_or_else(closed)?;
+        Ok(look(tensor.as_slice()?))
+    }
+
+    fn answer(&mut self, message: u64) -> Result<()> {
+        Ok(self.out.put(message)?)
+    }
+}
+
+/// The same tensor again and again: [`tensor::again`].
+pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
+    let full = 200_000;
+    let count = Amount::again(plan, full).total();
+    let child = |_, ends: Ends<u64, FrozenTensor<u64>>| {
+        let count = ends.count;
+        tensor::answer_again(&mut ends.settle()?, count)
+    };
+    round(plan, count, child, |ends| tensor::again(&mut Source { ends, kept: None }, plan, full))
+}
+
+/// A fresh tensor each time: [`tensor::fresh`].
+pub(crate) fn tensor_fresh(plan: &Plan) -> Outcome {
+    let amount = Amount::fresh(plan);
+    let child = |_, ends: Ends<u64, Tensor<u64>>| {
+        let count = ends.count;
+        tensor::answer_fresh(&mut ends.settle()?, count)
+    };
+    round(plan, amount.total(), child, |ends| tensor::fresh(&mut Source { ends, kept: None }, amount))
 }
 
 /// Start and join of one process that does nothing: the median time of one in ns.
-pub(crate) fn spawn_exec(_: &Plan) -> Outcome {
-    Ok(None)
+pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
+    let mut times = Vec::new();
+    for number in 0..plan.repetitions(100) + 5 {
+        let start = now();
+        let process = start_processes(|_, (): ()| {}, (), Options::nprocs(1))?;
+        if !process.join_timeout(Duration::from_secs(30))? {
+            return Err("the child didn't end".into());
+        }
+        // The first few warm up.
+        if number >= 5 {
+            times.push((now() - start) as f64);
+        }
+    }
+    Ok(Some(stats::median(&times)))
 }
