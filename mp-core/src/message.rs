@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::arena::{AttachRequest, Hold, Received, Shipment};
+use crate::arena::{AttachRequest, Hold, Received, Shipment, Spill};
 use crate::error::Error;
 pub use crate::error::Result;
 use crate::words::{Access, BlockId};
@@ -61,25 +61,18 @@ pub trait Codec {
 #[derive(Debug, Default)]
 pub struct Outgoing {
     bytes: Vec<u8>,
-    attachments: Vec<AttachRequest>,
+    attached: Attached,
 }
 
-impl Outgoing {
-    /// An empty one, which reuses `bytes` as a buffer.
-    pub fn new(mut bytes: Vec<u8>) -> Self {
-        bytes.clear();
-        Self { bytes, attachments: Vec::new() }
-    }
+/// What is attached to a message being written.
+#[derive(Debug, Default)]
+pub struct Attached(Vec<AttachRequest>);
 
-    /// The bytes written so far, to append to.
-    pub fn bytes(&mut self) -> &mut Vec<u8> {
-        &mut self.bytes
-    }
-
+impl Attached {
     /// Attaches a handle that gives no access to memory by itself: a queue's, for example. Its number.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there are too many attachments.
+    /// None so far; too many attachments show when the message is packed.
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
         self.attach(hold, Access::Object, 0)
     }
@@ -87,30 +80,52 @@ impl Outgoing {
     /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
     pub(crate) fn attach(&mut self, hold: &Hold, access: Access, tag: u8) -> Result<u32> {
         let same = |a: &AttachRequest| a.hold.block() == hold.block();
-        match self.attachments.iter().position(same) {
+        match self.0.iter().position(same) {
             Some(_) if access == Access::Exclusive => {
                 Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()))
             }
             Some(i) => Ok(i as u32),
             None => {
-                self.attachments.push(AttachRequest { hold: hold.clone(), access, tag });
-                Ok(self.attachments.len() as u32 - 1)
+                self.0.push(AttachRequest { hold: hold.clone(), access, tag });
+                Ok(self.0.len() as u32 - 1)
             }
         }
     }
+}
+
+impl Outgoing {
+    /// An empty one, which reuses `bytes` as a buffer.
+    #[inline]
+    pub fn new(mut bytes: Vec<u8>) -> Self {
+        bytes.clear();
+        Self { bytes, attached: Attached::default() }
+    }
+
+    /// The bytes written so far, to append to.
+    #[inline]
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What is attached so far.
+    pub fn attached(&mut self) -> &mut Attached {
+        &mut self.attached
+    }
 
     /// What is to be packed.
+    #[inline]
     pub fn shipment(&mut self, fingerprint: u64) -> Shipment<'_> {
-        Shipment { bytes: &self.bytes, attachments: std::mem::take(&mut self.attachments), fingerprint }
+        Shipment { bytes: &self.bytes, attachments: std::mem::take(&mut self.attached.0), fingerprint }
     }
 
     /// Reads the message back on this side: what could not be packed or put returns to its sender like that.
     pub fn into_incoming(self, attachments: Vec<AttachRequest>) -> Incoming {
-        let given = attachments.into_iter().map(Given::from).collect();
-        Incoming { bytes: Source::Own(self.bytes), at: 0, attachments: given }
+        let arrived = Arrived(attachments.into_iter().map(Given::from).collect());
+        Incoming { bytes: self.bytes, spill: None, at: 0, arrived }
     }
 
     /// The buffer, for the next message.
+    #[inline]
     pub fn into_buffer(self) -> Vec<u8> {
         self.bytes
     }
@@ -120,12 +135,6 @@ impl Outgoing {
 #[doc(hidden)]
 pub fn no_such_variant(name: &str, variant: u32) -> Error {
     Error::Malformed(format!("enum {name} has no variant {variant}"))
-}
-
-#[derive(Debug)]
-enum Source {
-    Own(Vec<u8>),
-    Received(Box<Received>),
 }
 
 /// An attachment that arrived.
@@ -142,36 +151,11 @@ impl From<AttachRequest> for Given {
     }
 }
 
-/// A message being read.
-#[derive(Debug)]
-pub struct Incoming {
-    bytes: Source,
-    at: usize,
-    attachments: Vec<Given>,
-}
+/// What is attached to a message being read.
+#[derive(Debug, Default)]
+pub struct Arrived(Vec<Given>);
 
-impl Incoming {
-    /// To read a message that arrived.
-    pub fn new(mut received: Received) -> Self {
-        let given = std::mem::take(&mut received.attachments);
-        let attachments = given.into_iter().map(Given::from).collect();
-        Self { bytes: Source::Received(Box::new(received)), at: 0, attachments }
-    }
-
-    /// The bytes not read yet.
-    pub fn rest(&self) -> &[u8] {
-        let all = match &self.bytes {
-            Source::Own(bytes) => bytes,
-            Source::Received(received) => received.bytes(),
-        };
-        &all[self.at.min(all.len())..]
-    }
-
-    /// Notes that `n` bytes were read.
-    pub fn advance(&mut self, n: usize) {
-        self.at += n;
-    }
-
+impl Arrived {
     /// A handle that gives no access to memory by itself.
     ///
     /// # Errors
@@ -182,7 +166,7 @@ impl Incoming {
 
     pub(crate) fn take(&mut self, attachment: u32, access: Access, tag: u8) -> Result<Hold> {
         let wrong = |why: &str| Error::Malformed(format!("attachment {attachment} of the message {why}"));
-        let given = self.attachments.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
+        let given = self.0.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
         if (given.access, given.tag) != (access, tag) {
             let sent = format!("{:?} (element type {})", given.access, given.tag);
             return Err(wrong(&format!("was sent as {sent} and is read as {access:?} (element type {tag})")));
@@ -197,81 +181,147 @@ impl Incoming {
         }
         Ok(hold)
     }
+}
+
+/// A message being read.
+#[derive(Debug)]
+pub struct Incoming {
+    bytes: Vec<u8>,
+    /// Where the bytes are, if they did not fit into the envelope.
+    spill: Option<Spill>,
+    at: usize,
+    arrived: Arrived,
+}
+
+impl Incoming {
+    /// To read a message that arrived.
+    #[inline]
+    pub fn new(received: Received) -> Self {
+        let Received { bytes, spill, attachments, .. } = received;
+        let arrived = Arrived(attachments.into_iter().map(Given::from).collect());
+        Self { bytes, spill, at: 0, arrived }
+    }
+
+    /// The bytes not read yet.
+    #[inline]
+    pub fn rest(&self) -> &[u8] {
+        let all = match &self.spill {
+            None => &self.bytes[..],
+            Some(spill) => spill.bytes(),
+        };
+        &all[self.at.min(all.len())..]
+    }
+
+    /// Notes that `n` bytes were read.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        self.at += n;
+    }
+
+    /// What is attached.
+    pub fn arrived(&mut self) -> &mut Arrived {
+        &mut self.arrived
+    }
 
     /// Blocks that are attached, for diagnosis.
-    pub fn attached(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.attachments.iter().filter_map(|given| given.hold.as_ref().map(Hold::block))
+    pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.arrived.0.iter().filter_map(|given| given.hold.as_ref().map(Hold::block))
+    }
+
+    /// The buffer, for the next message.
+    #[inline]
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.bytes
     }
 }
 
-/// Where serde types that carry attachments find the message they are in.
+/// Where serde types that carry attachments find those of the message they are in.
 ///
-/// serde passes no context through `Serialize`, so that it waits in a variable of the thread. A codec puts the message
-/// there for the time of one call.
+/// serde passes no context through `Serialize`, so that it waits in a variable of the thread. A codec puts it there for
+/// the time of one call.
 pub mod scope {
-    use std::cell::RefCell;
+    use std::cell::Cell;
+    use std::thread::LocalKey;
 
-    use super::{Error, Incoming, Outgoing, Result};
+    use super::{Arrived, Attached, Error, Incoming, Outgoing, Result};
 
     thread_local! {
-        static OUTGOING: RefCell<Vec<Outgoing>> = const { RefCell::new(Vec::new()) };
-        static INCOMING: RefCell<Vec<Incoming>> = const { RefCell::new(Vec::new()) };
+        static ATTACHED: Cell<Option<Attached>> = const { Cell::new(None) };
+        static ARRIVED: Cell<Option<Arrived>> = const { Cell::new(None) };
     }
 
-    /// Takes the value back out of the scope, also when `f` panics.
-    struct Back<'a, T: 'static> {
-        to: &'a mut T,
-        from: &'static std::thread::LocalKey<RefCell<Vec<T>>>,
+    /// What was in the variable before, and goes back into it, also after a panic.
+    struct Scope<T: 'static> {
+        variable: &'static LocalKey<Cell<Option<T>>>,
+        before: Option<T>,
     }
 
-    impl<T: 'static> Drop for Back<'_, T> {
+    impl<T: 'static> Scope<T> {
+        #[inline]
+        fn enter(variable: &'static LocalKey<Cell<Option<T>>>, value: T) -> Self {
+            let before = variable.try_with(|v| v.replace(Some(value))).ok().flatten();
+            Self { variable, before }
+        }
+
+        #[inline]
+        fn leave(mut self) -> Option<T> {
+            let before = self.before.take();
+            let inner = self.variable.try_with(|v| v.replace(before)).ok().flatten();
+            std::mem::forget(self);
+            inner
+        }
+    }
+
+    impl<T: 'static> Drop for Scope<T> {
         fn drop(&mut self) {
-            if let Ok(Some(v)) = self.from.try_with(|s| s.borrow_mut().pop()) {
-                *self.to = v;
-            }
+            let before = self.before.take();
+            // Dropped outside of the variable: that runs code.
+            drop(self.variable.try_with(|v| v.replace(before)));
         }
     }
 
     /// Calls `f` while serde values can attach to `out`. `f` writes to a buffer of its own.
+    #[inline]
     pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce() -> R) -> R {
-        let given = Outgoing { bytes: Vec::new(), attachments: std::mem::take(&mut out.attachments) };
-        OUTGOING.with_borrow_mut(|s| s.push(given));
-        let mut inner = Outgoing::default();
-        let result = {
-            let _back = Back { to: &mut inner, from: &OUTGOING };
-            f()
-        };
-        out.attachments = inner.attachments;
+        let scope = Scope::enter(&ATTACHED, std::mem::take(&mut out.attached));
+        let result = f();
+        out.attached = scope.leave().unwrap_or_default();
         result
     }
 
-    /// Calls `f` while serde values can take attachments of `inc`. `f` reads from bytes of its own.
+    /// Calls `f` with the bytes of `inc` while serde values can take its attachments.
+    #[inline]
     pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> R {
-        let attachments = std::mem::take(&mut inc.attachments);
-        let given = Incoming { bytes: super::Source::Own(Vec::new()), at: 0, attachments };
-        INCOMING.with_borrow_mut(|s| s.push(given));
-        let mut inner = Incoming { bytes: super::Source::Own(Vec::new()), at: 0, attachments: Vec::new() };
-        let result = {
-            let _back = Back { to: &mut inner, from: &INCOMING };
-            f(inc.rest())
-        };
-        inc.attachments = inner.attachments;
+        let scope = Scope::enter(&ARRIVED, std::mem::take(&mut inc.arrived));
+        let result = f(inc.rest());
+        inc.arrived = scope.leave().unwrap_or_default();
         result
     }
 
-    /// The message that the caller's value is being written into. `what` names the value in the error.
-    ///
-    /// # Errors
-    /// [`Error::OutsideMessage`] when there is none, or what `f` returns.
-    pub fn outgoing<R>(what: &'static str, f: impl FnOnce(&mut Outgoing) -> Result<R>) -> Result<R> {
-        OUTGOING.with_borrow_mut(|s| f(s.last_mut().ok_or(Error::OutsideMessage(what))?))
+    fn within<T, R>(
+        variable: &'static LocalKey<Cell<Option<T>>>,
+        what: &'static str,
+        f: impl FnOnce(&mut T) -> Result<R>,
+    ) -> Result<R> {
+        let mut value = variable.take().ok_or(Error::OutsideMessage(what))?;
+        let result = f(&mut value);
+        variable.set(Some(value));
+        result
     }
 
-    /// The message that the caller's value is being read from. `what` names the value in the error.
+    /// What is attached to the message that the caller's value is being written into. `what` names the value in the error.
     ///
     /// # Errors
     /// [`Error::OutsideMessage`] when there is none, or what `f` returns.
-    pub fn incoming<R>(what: &'static str, f: impl FnOnce(&mut Incoming) -> Result<R>) -> Result<R> {
-        INCOMING.with_borrow_mut(|s| f(s.last_mut().ok_or(Error::OutsideMessage(what))?))
+    pub fn outgoing<R>(what: &'static str, f: impl FnOnce(&mut Attached) -> Result<R>) -> Result<R> {
+        within(&ATTACHED, what, f)
+    }
+
+    /// What is attached to the message that the caller's value is being read from. `what` names the value in the error.
+    ///
+    /// # Errors
+    /// [`Error::OutsideMessage`] when there is none, or what `f` returns.
+    pub fn incoming<R>(what: &'static str, f: impl FnOnce(&mut Arrived) -> Result<R>) -> Result<R> {
+        within(&ARRIVED, what, f)
     }
 }

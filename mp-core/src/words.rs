@@ -236,6 +236,14 @@ impl Owner {
         Self { holder, seq: w >> Self::SEQ_AT }
     }
 
+    /// What to add to the word of a queued envelope so that it is `m`'s, and counted up.
+    #[inline]
+    pub const fn queued_to(m: Member) -> u64 {
+        let queued = Self { holder: Holder::Queued, seq: 0 };
+        let taken = queued.then(Holder::Member(m));
+        taken.pack().wrapping_sub(queued.pack())
+    }
+
     /// The next value of the word, owned by `holder`.
     #[inline]
     pub const fn then(self, holder: Holder) -> Self {
@@ -336,6 +344,11 @@ mod tests {
             let o = Owner { holder, seq: (1 << 38) - 1 };
             assert_eq!(Owner::unpack(o.pack()), o);
             assert_eq!(o.then(Holder::Free).seq, 0);
+        }
+        for seq in [0, 5, (1 << 38) - 1] {
+            let queued = Owner { holder: Holder::Queued, seq };
+            let added = queued.pack().wrapping_add(Owner::queued_to(m));
+            assert_eq!(Owner::unpack(added), queued.then(Holder::Member(m)));
         }
         let a = Attach { block: 0xff_ffff, seat: 0xff_ffff, access: Access::Shared, tag: 31 };
         assert_eq!(Attach::unpack(a.pack()), Some(a));

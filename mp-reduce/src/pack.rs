@@ -79,6 +79,14 @@ thread_local! {
 /// Larger buffers are not kept.
 const KEEP: usize = 1 << 16;
 
+/// Keeps a buffer for the next message of this thread.
+#[inline]
+fn keep(buffer: Vec<u8>) {
+    if buffer.capacity() <= KEEP {
+        _ = BUFFER.try_with(|b| b.set(buffer));
+    }
+}
+
 /// Packs a value into an envelope of the current arena.
 ///
 /// # Errors
@@ -109,10 +117,7 @@ pub fn pack_as<T: Message>(
     drop(value);
     match arena.pack(out.shipment(fingerprint.get())) {
         Ok(envelope) => {
-            let buffer = out.into_buffer();
-            if buffer.capacity() <= KEEP {
-                _ = BUFFER.try_with(|b| b.set(buffer));
-            }
+            keep(out.into_buffer());
             Ok(envelope)
         }
         Err((error, attachments)) => {
@@ -149,10 +154,13 @@ pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
 #[inline]
 pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope) -> Result<T> {
     // The envelope is empty and free for the next message before any code of `T` runs.
-    let received = envelope.open()?;
+    let received = envelope.open(BUFFER.try_with(Cell::take).unwrap_or_default())?;
     if received.fingerprint() != fingerprint.get() {
         let found = format!("with fingerprint {:016x}", received.fingerprint());
         return Err(Error::TypeMismatch { expected: type_name::<T>(), found });
     }
-    Ok(T::decode::<MessagePack>(&mut Incoming::new(received))?)
+    let mut incoming = Incoming::new(received);
+    let value = T::decode::<MessagePack>(&mut incoming)?;
+    keep(incoming.into_buffer());
+    Ok(value)
 }

@@ -88,9 +88,9 @@ pub struct Shipment<'a> {
 #[derive(Debug)]
 pub struct Received {
     /// The encoded value, if it was in the envelope.
-    inline: ([u8; INLINE], usize),
+    pub(crate) bytes: Vec<u8>,
     /// Otherwise where it is.
-    spill: Option<(Hold, usize, usize)>,
+    pub(crate) spill: Option<Spill>,
     /// What came beside it.
     pub(crate) attachments: Vec<AttachRequest>,
     fingerprint: u64,
@@ -98,16 +98,23 @@ pub struct Received {
 
 impl Received {
     /// Fingerprint of its type, as the sender said.
+    #[inline]
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
+}
 
-    /// The encoded value.
-    pub fn bytes(&self) -> &[u8] {
-        match &self.spill {
-            None => &self.inline.0[..self.inline.1],
-            Some((hold, from, len)) => super::bytes::spilled(hold, *from, *len),
-        }
+/// The bytes of a message that did not fit into its envelope.
+#[derive(Debug)]
+pub(crate) struct Spill {
+    hold: Hold,
+    from: usize,
+    len: usize,
+}
+
+impl Spill {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        super::bytes::spilled(&self.hold, self.from, self.len)
     }
 }
 
@@ -145,11 +152,12 @@ impl Envelope {
         self.arena.map().load(self.arena.envelope_word(self.id, field::TYPE))
     }
 
-    /// Takes the message out. Its attachments become handles of this process.
+    /// Takes the message out; its bytes into `buffer`, if they are in the envelope. Its attachments become handles of this
+    /// process.
     ///
     /// # Errors
     /// [`Error::Version`] or [`Error::Malformed`] when its words make no sense; then everything in it is released.
-    pub fn open(self) -> Result<Received> {
+    pub fn open(self, mut buffer: Vec<u8>) -> Result<Received> {
         let (arena, id) = (self.arena, self.id);
         let map = arena.map();
         let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META)))?;
@@ -183,13 +191,12 @@ impl Envelope {
             let hold = arena.adopt(id, attach)?;
             attachments.push(AttachRequest { hold, access: attach.access, tag: attach.tag });
         }
-        let mut inline = ([0; INLINE], 0);
         let spill = match spill {
-            Some(hold) => Some((hold, head, meta.bytes)),
+            Some(hold) => Some(Spill { hold, from: head, len: meta.bytes }),
             None => {
-                inline.1 = meta.bytes;
+                buffer.resize(meta.bytes, 0);
                 let at = arena.envelope_word(id, field::INLINE).offset() + inline_attachments as u64;
-                super::bytes::read_own(map, at, &mut inline.0[..meta.bytes]);
+                super::bytes::read_own(map, at, &mut buffer);
                 None
             }
         };
@@ -198,7 +205,7 @@ impl Envelope {
         }
         let emptied = std::mem::ManuallyDrop::new(self);
         arena.keep(id, emptied.owner);
-        Ok(Received { inline, spill, attachments, fingerprint })
+        Ok(Received { bytes: buffer, spill, attachments, fingerprint })
     }
 }
 

@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
 
+pub(crate) use envelope::Spill;
 pub use envelope::{AttachRequest, Envelope, Received, Shipment};
 pub use holds::Hold;
 pub use member::MemberInfo;

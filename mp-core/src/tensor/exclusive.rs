@@ -179,12 +179,12 @@ impl<T: Element> Tensor<T> {
 
 impl<T: Element> Message for Tensor<T> {
     fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
-        let handle = self.0.attach(out, Access::Exclusive)?;
+        let handle = self.0.attach(out.attached(), Access::Exclusive)?;
         C::write(out, &handle)
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
         let handle = C::read(inc)?;
-        Ok(Self(Raw::receive(inc, &handle, Access::Exclusive)?))
+        Ok(Self(Raw::receive(inc.arrived(), &handle, Access::Exclusive)?))
     }
 }

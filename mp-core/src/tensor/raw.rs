@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::element::Element;
 use super::view::{View, Wire};
 use crate::error::{Error, Result};
-use crate::message::{Incoming, Outgoing};
+use crate::message::{Arrived, Attached};
 use crate::storage::Storage;
 use crate::words::Access;
 
@@ -52,12 +52,12 @@ impl<T: Element> Raw<T> {
         (0..n.max(1)).step_by(len).map(|at| self.view.narrow(dim, at, len.min(n - at))).collect()
     }
 
-    pub(crate) fn attach(&self, out: &mut Outgoing, access: Access) -> Result<Handle> {
+    pub(crate) fn attach(&self, out: &mut Attached, access: Access) -> Result<Handle> {
         let attachment = out.attach(self.storage.hold(), access, T::DTYPE as u8)?;
         Ok(Handle { attachment, view: self.view.to_wire() })
     }
 
-    pub(crate) fn receive(inc: &mut Incoming, handle: &Handle, access: Access) -> Result<Self> {
+    pub(crate) fn receive(inc: &mut Arrived, handle: &Handle, access: Access) -> Result<Self> {
         let storage = Storage::received(inc.take(handle.attachment, access, T::DTYPE as u8)?);
         let view = View::from_wire(&handle.view, storage.len() / size_of::<T>())?;
         Ok(Self { storage, view, elements: PhantomData })
