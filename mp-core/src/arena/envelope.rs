@@ -14,35 +14,31 @@
 //! Killed while filling or emptying it: the owner word names the dead, and the sweep gives up exactly those seats that
 //! name the envelope. Each process keeps a few idle envelopes; they are its own in the owner word, too.
 
-use std::cell::RefCell;
-
-use super::layout::{ENVELOPE, control, envelope as field};
+use super::layout::{ENVELOPE, envelope as field};
+use super::pack::AttachRequest;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Note, Release, Released, Take, Taken};
-use crate::sys::memory;
-use crate::words::{Access, Attach, EnvelopeId, Holder, Kind, Owner, Seat};
+use crate::steps::{Release, Released};
+use crate::words::{Attach, EnvelopeId, Owner, Seat};
 
 /// Bytes of an envelope's own.
-const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
+pub(super) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
 /// Version of the bytes in an envelope, and of what they mean.
 const WIRE_VERSION: u64 = 1;
 /// The most attachments a message may have.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
-/// How many idle envelopes a thread keeps, at most.
-const IDLE: usize = 64;
 
 /// The meta word: attachments 16 bits, "attachments are in the spill block" 1, wire version 8 (at 24), bytes 32.
 #[derive(Clone, Copy, Debug, Default)]
-struct Meta {
-    attachments: usize,
-    spilled: bool,
-    bytes: usize,
+pub(super) struct Meta {
+    pub(super) attachments: usize,
+    pub(super) spilled: bool,
+    pub(super) bytes: usize,
 }
 
 impl Meta {
-    fn pack(self) -> u64 {
+    pub(super) fn pack(self) -> u64 {
         self.attachments as u64
             | u64::from(self.spilled) << 16
             | WIRE_VERSION << 24
@@ -59,29 +55,6 @@ impl Meta {
         }
         Ok(Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize })
     }
-}
-
-/// Something to attach to a message. Only handles make one of themselves, so that what a receiver may do with
-/// a block follows from the type of the sender's handle.
-#[derive(Debug)]
-pub struct AttachRequest {
-    /// The handle; an exclusive one must be the only one of this process.
-    pub(crate) hold: Hold,
-    /// How the receiver may use it. [`Access::Exclusive`] moves it, everything else adds a holder.
-    pub(crate) access: Access,
-    /// The element type, where it matters to who may access what.
-    pub(crate) tag: u8,
-}
-
-/// A message to be packed: bytes, attachments, and the fingerprint of its type.
-#[derive(Debug)]
-pub struct Shipment<'a> {
-    /// The encoded value.
-    pub bytes: &'a [u8],
-    /// What travels beside it.
-    pub attachments: Vec<AttachRequest>,
-    /// Fingerprint of its type.
-    pub fingerprint: u64,
 }
 
 /// A message taken out of its envelope.
@@ -220,138 +193,9 @@ impl Drop for Envelope {
     }
 }
 
-/// Idle envelopes of a thread.
-struct Idle(Vec<(Arena, EnvelopeId, Owner)>);
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        for (arena, id, owner) in self.0.drain(..) {
-            if arena.me().is_ok() {
-                arena.free_envelope(id, owner);
-            }
-        }
-    }
-}
-
-thread_local! {
-    static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
-}
-
 impl Arena {
     pub(super) fn envelope_word(&self, e: EnvelopeId, field: u64) -> Word {
         Word::at(self.layout().envelopes_at + ENVELOPE * u64::from(e) + field)
-    }
-
-    /// Packs a message.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::Malformed`] (too many attachments); the attachments come
-    /// back with it.
-    pub fn pack(&self, shipment: Shipment<'_>) -> std::result::Result<Envelope, (Error, Vec<AttachRequest>)> {
-        let n = shipment.attachments.len();
-        if n > MAX_ATTACHMENTS || shipment.bytes.len() > u32::MAX as usize {
-            let what = format!("{n} attachments, {} bytes", shipment.bytes.len());
-            let e = Error::Malformed(format!(
-                "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
-            ));
-            return Err((e, shipment.attachments));
-        }
-        if shipment.attachments.iter().any(|a| a.access == Access::Exclusive && a.hold.count() != 1) {
-            let why = "an exclusive tensor can't be sent while other handles to it exist in this process";
-            return Err((Error::Malformed(why.into()), shipment.attachments));
-        }
-        let envelope = match self.idle_envelope() {
-            Ok(e) => e,
-            Err(e) => return Err((e, shipment.attachments)),
-        };
-        match self.fill(&envelope, shipment) {
-            Ok(()) => Ok(envelope),
-            Err(back) => Err(back),
-        }
-    }
-
-    fn fill(
-        &self,
-        envelope: &Envelope,
-        shipment: Shipment<'_>,
-    ) -> std::result::Result<(), (Error, Vec<AttachRequest>)> {
-        let (id, map) = (envelope.id, self.map());
-        let Shipment { bytes, attachments, fingerprint } = shipment;
-        let head = 8 * attachments.len();
-        let meta_word = self.envelope_word(id, field::META);
-        map.store_relaxed(self.envelope_word(id, field::TYPE), fingerprint);
-        let mut meta = Meta { attachments: attachments.len(), spilled: false, bytes: bytes.len() };
-        let mut entries = self.envelope_word(id, field::INLINE);
-        let mut data = entries.offset() + head as u64;
-        if head + bytes.len() > INLINE {
-            meta.spilled = head > INLINE;
-            let spill_head = if meta.spilled { head } else { 0 };
-            let hold = match self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill) {
-                Ok(hold) => hold,
-                Err(e) => return Err((e, attachments)),
-            };
-            let at = self.data_of(hold.block()).0;
-            data = at + spill_head as u64;
-            if meta.spilled {
-                entries = Word::at(at);
-            }
-            let spill = AttachRequest { hold, access: Access::Object, tag: 0 };
-            self.move_seat(id, self.envelope_word(id, field::SPILL), spill);
-        }
-        for k in 0..attachments.len() as u64 {
-            map.store_relaxed(entries.plus(k), 0);
-        }
-        map.store(meta_word, meta.pack());
-        super::bytes::write_own(map, data, bytes);
-        // First everything that can fail; moving can't.
-        for (k, a) in attachments.iter().enumerate() {
-            if a.access != Access::Exclusive {
-                let note = Note {
-                    entry: entries.plus(k as u64),
-                    count: meta_word,
-                    counted: meta.pack(),
-                    access: a.access,
-                    tag: a.tag,
-                };
-                if let Err(e) = self.share_seat(id, note, &a.hold) {
-                    return Err((e, attachments));
-                }
-            }
-        }
-        for (k, a) in attachments.into_iter().enumerate() {
-            if a.access == Access::Exclusive {
-                self.move_seat(id, entries.plus(k as u64), a);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the seat of the only handle to an envelope.
-    fn move_seat(&self, e: EnvelopeId, entry: Word, request: AttachRequest) {
-        let Ok(me) = self.me() else { return };
-        let AttachRequest { hold, access, tag } = request;
-        let block = hold.block();
-        match self.take_seat(hold) {
-            Ok(seat) => {
-                self.map().store(entry, Attach { block, seat, access, tag }.pack());
-                if let Some(word) = self.seat_word(block, seat) {
-                    _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
-                }
-            }
-            // Not the only handle, which the types of exclusive handles exclude; the message arrives without it.
-            Err(_others) => debug_assert!(false, "an exclusive block has several handles"),
-        }
-    }
-
-    /// Takes another seat for an envelope.
-    fn share_seat(&self, e: EnvelopeId, note: Note, hold: &Hold) -> Result<()> {
-        loop {
-            let take = Take::new(self.block_at(hold.block()), self.pages(), Seat::Envelope(e), note);
-            match run(take, self.map()) {
-                Taken::Seat(_) => return Ok(()),
-                Taken::NoneFree => self.add_seat_page(hold.block())?,
-            }
-        }
     }
 
     /// Gives up every seat that an envelope of this process holds.
@@ -391,112 +235,5 @@ impl Arena {
         if let Released::ToFree(state) = run(release, self.map()) {
             self.finish_free(attach.block, state);
         }
-    }
-
-    /// Makes an envelope of this process anybody's.
-    pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
-        self.map().store(self.owner_words().of(id), owner.then(Holder::Free).pack());
-        self.hint_envelope(id);
-    }
-
-    pub(crate) fn hint_envelope(&self, id: EnvelopeId) {
-        let at = Word::at(self.layout().envelope_map_at + u64::from(id / 64) * 8);
-        let bit = 1 << (id % 64);
-        if self.map().load(at) & bit == 0 {
-            self.map().or(at, bit);
-        }
-    }
-
-    /// Keeps an emptied envelope for this thread's next message.
-    #[inline]
-    fn keep(&self, id: EnvelopeId, owner: Owner) {
-        let kept = IDLE_ENVELOPES.try_with(|idle| {
-            let mut idle = idle.borrow_mut();
-            if idle.0.len() >= IDLE {
-                // One batch, oldest first: the latest are warm in this core's cache.
-                for (arena, id, owner) in idle.0.drain(..IDLE / 2) {
-                    arena.free_envelope(id, owner);
-                }
-            }
-            idle.0.push((*self, id, owner));
-        });
-        if kept.is_err() {
-            self.free_envelope(id, owner);
-        }
-    }
-
-    #[inline]
-    fn idle_envelope(&self) -> Result<Envelope> {
-        self.me()?;
-        let idle = IDLE_ENVELOPES.try_with(|idle| idle.borrow_mut().0.pop());
-        match idle {
-            Ok(Some((arena, id, owner))) => Ok(Envelope { arena, id, owner }),
-            Ok(None) | Err(_) => self.new_envelopes(idle.is_ok()),
-        }
-    }
-
-    /// Claims free envelopes: one to return, and a batch to keep.
-    #[cold]
-    fn new_envelopes(&self, keep: bool) -> Result<Envelope> {
-        let me = self.me()?;
-        let want = if keep { IDLE / 2 } else { 1 };
-        let mut got = Vec::with_capacity(want);
-        loop {
-            let groups = self.map().load(Word::at(control::ENVELOPES)) as u32 / 64;
-            // Different processes start at different places.
-            for i in 0..groups {
-                let group = (me.slot().wrapping_mul(7) + i) % groups;
-                let at = Word::at(self.layout().envelope_map_at + u64::from(group) * 8);
-                let mut bits = self.map().load(at);
-                while bits != 0 && got.len() < want {
-                    let bit = bits & bits.wrapping_neg();
-                    bits &= !bit;
-                    if self.map().and(at, !bit) & bit == 0 {
-                        continue;
-                    }
-                    let id = group * 64 + bit.trailing_zeros();
-                    let word = self.owner_words().of(id);
-                    let old = self.map().load(word);
-                    if Owner::unpack(old).holder != Holder::Free {
-                        continue;
-                    }
-                    let owner = Owner::unpack(old).then(Holder::Member(me));
-                    if self.map().cas(word, old, owner.pack()).is_ok() {
-                        got.push((id, owner));
-                    }
-                }
-                if got.len() == want {
-                    break;
-                }
-            }
-            match got.pop() {
-                Some((id, owner)) => {
-                    for (id, owner) in got {
-                        self.keep(id, owner);
-                    }
-                    return Ok(Envelope { arena: *self, id, owner });
-                }
-                None => self.more_envelopes()?,
-            }
-        }
-    }
-
-    /// Puts 64 more envelopes into use.
-    fn more_envelopes(&self) -> Result<()> {
-        let used = self.map().load(Word::at(control::ENVELOPES));
-        let limit = u64::from(self.layout().envelopes);
-        if used + 64 > limit {
-            return Err(Error::ArenaFull { what: "messages in flight", asked: used + 1, limit });
-        }
-        let map_at = (self.layout().envelope_map_at + used / 8) & !4095;
-        let at = self.layout().envelopes_at + used * ENVELOPE;
-        for (at, len) in [(map_at, 4096), (at, 64 * ENVELOPE)] {
-            memory::commit(self.fd(), at, len).map_err(|e| self.no_memory(len, e))?;
-        }
-        if self.map().cas(Word::at(control::ENVELOPES), used, used + 64).is_ok() {
-            let word = Word::at(self.layout().envelope_map_at + used / 8);
-            self.map().or(word, u64::MAX);
-        }
-        Ok(())
     }
 }

@@ -6,13 +6,18 @@
 mod alloc;
 mod bytes;
 mod class;
+mod commit;
 mod envelope;
 mod holds;
+mod idle;
 mod lane;
 mod layout;
 mod member;
+mod pack;
+mod pages;
 mod park;
 mod protocol;
+mod slab;
 mod stats;
 mod sweep;
 
@@ -22,9 +27,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use parking_lot::Mutex;
 
 pub(crate) use envelope::Spill;
-pub use envelope::{AttachRequest, Envelope, Received, Shipment};
+pub use envelope::{Envelope, Received};
 pub use holds::Hold;
 pub use member::MemberInfo;
+pub use pack::{AttachRequest, Shipment};
 pub use park::{Announce, Notify, Parking, Patience, SLICE};
 pub use stats::{ClassStats, MemoryStats};
 pub use sweep::RingLayer;
@@ -173,7 +179,7 @@ impl Arena {
             memory::commit(fd.as_fd(), 0, 8192)
                 .map_err(|e| Error::Os { what: "fallocate of a new arena", source: e.into() })?;
             map.u64_at(layout::control::FRONTIER).store(layout.data_at, Ordering::Release);
-            layout.write(&map, memory::random_u64(), boot, rustix::process::getuid().as_raw());
+            layout.write(&map, memory::random_u64(), boot, memory::user());
         }
         let id = layout.check(&map, boot)?;
         let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;

@@ -88,3 +88,8 @@ pub(crate) fn start_time() -> u64 {
     let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
     rest.split_ascii_whitespace().nth(19).and_then(|t| t.parse().ok()).unwrap_or(0)
 }
+
+/// The user this process runs as.
+pub(crate) fn user() -> u32 {
+    rustix::process::getuid().as_raw()
+}

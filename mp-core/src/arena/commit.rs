@@ -1,0 +1,81 @@
+//! Pages behind blocks: reserved before a block is handed out, so that running out is an error here and not a
+//! SIGBUS later.
+
+use super::Arena;
+use super::class::{POPULATE, commits_alone, span_of};
+use super::layout::{SLAB_BLOCKS, control};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::sys::{Errno, limits, memory};
+use crate::words::BlockId;
+
+impl Arena {
+    /// Gives a claimed block its pages, if it has none.
+    pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<()> {
+        let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
+        if self.slab_committed(slab) & bit == 0 {
+            let ((at, len), bits) = if commits_alone(class) {
+                (self.data_of(block), bit)
+            } else {
+                ((self.data_of(slab * SLAB_BLOCKS).0, span_of(class)), u64::MAX)
+            };
+            self.reserve(len)?;
+            memory::commit(self.fd(), at, len).map_err(|e| self.no_memory(len, e))?;
+            self.map().or(self.slab_word(slab, 2), bits);
+        }
+        self.populate(block);
+        Ok(())
+    }
+
+    /// Checks a large growth against the budget, the cgroup and the machine.
+    pub(super) fn reserve(&self, len: u64) -> Result<()> {
+        let budget = self.map().load(Word::at(control::BUDGET));
+        if budget != 0 {
+            let left = budget.saturating_sub(memory::committed(self.fd()));
+            if len > left {
+                let limit = "the arena's budget (set_budget)".into();
+                return Err(Error::OutOfMemory { asked: len, left, limit });
+            }
+        }
+        if len >= 1 << 20 {
+            let (left, limit) = limits::memory_left();
+            if len > left {
+                return Err(Error::OutOfMemory { asked: len, left, limit });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn no_memory(&self, asked: u64, e: Errno) -> Error {
+        match e {
+            Errno::NOSPC | Errno::NOMEM | Errno::FBIG => {
+                let (left, limit) = limits::memory_left();
+                Error::OutOfMemory { asked, left, limit }
+            }
+            e => Error::Os { what: "fallocate in the arena", source: e.into() },
+        }
+    }
+
+    /// Maps the pages of a large block into this process in one go, once.
+    pub(crate) fn populate(&self, block: BlockId) {
+        let (at, len) = self.data_of(block);
+        if len < POPULATE {
+            return;
+        }
+        let trims = self.map().load(Word::at(control::TRIMS));
+        let mut known = self.0.populated.lock();
+        if known.trims != trims {
+            known.trims = trims;
+            known.blocks.clear();
+        }
+        if known.blocks.insert(block) {
+            drop(known);
+            self.map().populate(at, len);
+        }
+    }
+
+    /// Limits how many bytes the arena may have pages for, for all members; 0 means no limit of its own.
+    pub fn set_budget(&self, bytes: u64) {
+        self.map().store(Word::at(control::BUDGET), bytes);
+    }
+}

@@ -1,0 +1,141 @@
+//! Envelopes that are not in use: each thread keeps a few, which are its process's in the owner word too; the others are
+//! free, and a bit map says where to look for them.
+
+use std::cell::RefCell;
+
+use super::Arena;
+use super::envelope::Envelope;
+use super::layout::{ENVELOPE, control};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::sys::memory;
+use crate::words::{EnvelopeId, Holder, Owner};
+
+/// How many idle envelopes a thread keeps, at most.
+const IDLE: usize = 64;
+
+/// Idle envelopes of a thread.
+struct Idle(Vec<(Arena, EnvelopeId, Owner)>);
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        for (arena, id, owner) in self.0.drain(..) {
+            if arena.me().is_ok() {
+                arena.free_envelope(id, owner);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
+}
+
+impl Arena {
+    /// Makes an envelope of this process anybody's.
+    pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
+        self.map().store(self.owner_words().of(id), owner.then(Holder::Free).pack());
+        self.hint_envelope(id);
+    }
+
+    pub(crate) fn hint_envelope(&self, id: EnvelopeId) {
+        let at = Word::at(self.layout().envelope_map_at + u64::from(id / 64) * 8);
+        let bit = 1 << (id % 64);
+        if self.map().load(at) & bit == 0 {
+            self.map().or(at, bit);
+        }
+    }
+
+    /// Keeps an emptied envelope for this thread's next message.
+    #[inline]
+    pub(super) fn keep(&self, id: EnvelopeId, owner: Owner) {
+        let kept = IDLE_ENVELOPES.try_with(|idle| {
+            let mut idle = idle.borrow_mut();
+            if idle.0.len() >= IDLE {
+                // One batch, oldest first: the latest are warm in this core's cache.
+                for (arena, id, owner) in idle.0.drain(..IDLE / 2) {
+                    arena.free_envelope(id, owner);
+                }
+            }
+            idle.0.push((*self, id, owner));
+        });
+        if kept.is_err() {
+            self.free_envelope(id, owner);
+        }
+    }
+
+    #[inline]
+    pub(super) fn idle_envelope(&self) -> Result<Envelope> {
+        self.me()?;
+        let idle = IDLE_ENVELOPES.try_with(|idle| idle.borrow_mut().0.pop());
+        match idle {
+            Ok(Some((arena, id, owner))) => Ok(Envelope { arena, id, owner }),
+            Ok(None) | Err(_) => self.new_envelopes(idle.is_ok()),
+        }
+    }
+
+    /// Claims free envelopes: one to return, and a batch to keep.
+    #[cold]
+    pub(super) fn new_envelopes(&self, keep: bool) -> Result<Envelope> {
+        let me = self.me()?;
+        let want = if keep { IDLE / 2 } else { 1 };
+        let mut got = Vec::with_capacity(want);
+        loop {
+            let groups = self.map().load(Word::at(control::ENVELOPES)) as u32 / 64;
+            // Different processes start at different places.
+            for i in 0..groups {
+                let group = (me.slot().wrapping_mul(7) + i) % groups;
+                let at = Word::at(self.layout().envelope_map_at + u64::from(group) * 8);
+                let mut bits = self.map().load(at);
+                while bits != 0 && got.len() < want {
+                    let bit = bits & bits.wrapping_neg();
+                    bits &= !bit;
+                    if self.map().and(at, !bit) & bit == 0 {
+                        continue;
+                    }
+                    let id = group * 64 + bit.trailing_zeros();
+                    let word = self.owner_words().of(id);
+                    let old = self.map().load(word);
+                    if Owner::unpack(old).holder != Holder::Free {
+                        continue;
+                    }
+                    let owner = Owner::unpack(old).then(Holder::Member(me));
+                    if self.map().cas(word, old, owner.pack()).is_ok() {
+                        got.push((id, owner));
+                    }
+                }
+                if got.len() == want {
+                    break;
+                }
+            }
+            match got.pop() {
+                Some((id, owner)) => {
+                    for (id, owner) in got {
+                        self.keep(id, owner);
+                    }
+                    return Ok(Envelope { arena: *self, id, owner });
+                }
+                None => self.more_envelopes()?,
+            }
+        }
+    }
+
+    /// Puts 64 more envelopes into use.
+    pub(super) fn more_envelopes(&self) -> Result<()> {
+        let used = self.map().load(Word::at(control::ENVELOPES));
+        let limit = u64::from(self.layout().envelopes);
+        if used + 64 > limit {
+            return Err(Error::ArenaFull { what: "messages in flight", asked: used + 1, limit });
+        }
+        let map_at = (self.layout().envelope_map_at + used / 8) & !4095;
+        let at = self.layout().envelopes_at + used * ENVELOPE;
+        for (at, len) in [(map_at, 4096), (at, 64 * ENVELOPE)] {
+            memory::commit(self.fd(), at, len).map_err(|e| self.no_memory(len, e))?;
+        }
+        if self.map().cas(Word::at(control::ENVELOPES), used, used + 64).is_ok() {
+            let word = Word::at(self.layout().envelope_map_at + used / 8);
+            self.map().or(word, u64::MAX);
+        }
+        Ok(())
+    }
+}

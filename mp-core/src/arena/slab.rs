@@ -1,0 +1,166 @@
+//! Slabs: which exist, and how one more is added.
+//!
+//! A new slab changes four words at once (the slab's own, the frontier, two counts): that runs under the redo lock.
+
+use std::time::{Duration, Instant};
+
+use super::Arena;
+use super::class::{alignment_of, blocks_of, size_of, span_of};
+use super::layout::{SLAB_BLOCKS, control};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word, run};
+use crate::steps::{Plan, Redo, RedoAt, RedoEnd};
+use crate::sync::Ordering;
+use crate::sys::memory;
+use crate::words::{BlockId, BlockState, Kind, Life, Member};
+
+/// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages.
+const fn describe(class: u32, base: u64) -> u64 {
+    1 | (class as u64) << 1 | (base >> 12) << 11
+}
+pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
+    if w & 1 == 0 { None } else { Some(((w >> 1 & 0x3ff) as u32, w >> 11 << 12)) }
+}
+
+/// How long to wait for another process that holds the redo lock (a few dozen instructions) and does not go on.
+const REDO_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Adds a slab of a class at the end of all slabs.
+struct NewSlab {
+    class: u32,
+    slab: u32,
+    slab_word: Word,
+    limit: u64,
+    reads: [Word; 3],
+}
+
+impl NewSlab {
+    fn base(&self, frontier: u64) -> u64 {
+        frontier.next_multiple_of(alignment_of(self.class))
+    }
+    fn fits(&self, frontier: u64) -> bool {
+        self.base(frontier).checked_add(span_of(self.class)).is_some_and(|end| end <= self.limit)
+    }
+}
+
+impl Plan for NewSlab {
+    fn reads(&self) -> &[Word] {
+        &self.reads
+    }
+    fn writes(&self, values: &[u64]) -> Vec<(Word, u64)> {
+        let (frontier, slabs, class_end) = (values[0], values[1], values[2]);
+        if slabs != u64::from(self.slab) || !self.fits(frontier) {
+            return Vec::new();
+        }
+        let base = self.base(frontier);
+        vec![
+            (self.slab_word, describe(self.class, base)),
+            (self.reads[0], base + span_of(self.class)),
+            (self.reads[1], slabs + 1),
+            (self.reads[2], class_end.max(slabs + 1)),
+        ]
+    }
+}
+
+impl Arena {
+    pub(super) fn slab_word(&self, slab: u32, word: u64) -> Word {
+        Word::at(self.layout().slabs_at + 64 * u64::from(slab)).plus(word)
+    }
+
+    pub(crate) fn slab_count(&self) -> u32 {
+        self.map().load(Word::at(control::SLABS)) as u32
+    }
+
+    pub(crate) fn slab(&self, slab: u32) -> Option<(u32, u64)> {
+        described(self.map().load(self.slab_word(slab, 0)))
+    }
+
+    /// Which blocks of a slab have pages behind them.
+    pub(crate) fn slab_committed(&self, slab: u32) -> u64 {
+        self.map().load(self.slab_word(slab, 2))
+    }
+
+    pub(crate) fn block_exists(&self, block: BlockId) -> bool {
+        let slab = block / SLAB_BLOCKS;
+        slab < self.slab_count() && self.slab(slab).is_some_and(|(c, _)| block % SLAB_BLOCKS < blocks_of(c))
+    }
+
+    /// Offset and length of a block's memory. Of a block that doesn't exist: an empty range.
+    #[inline]
+    pub(crate) fn data_of(&self, block: BlockId) -> (u64, u64) {
+        match described(
+            self.map().u64_at(self.slab_word(block / SLAB_BLOCKS, 0).offset()).load(Ordering::Acquire),
+        ) {
+            Some((class, base)) => (base + u64::from(block % SLAB_BLOCKS) * size_of(class), size_of(class)),
+            None => (0, 0),
+        }
+    }
+
+    /// Where the memory of a ring is; `None` if the block is none (any more).
+    ///
+    /// It stays a ring only as long as somebody holds it.
+    pub fn ring_memory(&self, block: BlockId) -> Option<(Word, u64)> {
+        if !self.block_exists(block) {
+            return None;
+        }
+        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
+        let (at, len) = self.data_of(block);
+        (state.life != Life::Free && state.kind == Kind::Ring).then_some((Word::at(at), len))
+    }
+
+    /// Adds a slab of the class.
+    pub(super) fn carve(&self, class: u32, me: Member) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let slab = self.slab_count();
+            let limit = u64::from(self.layout().slabs) - 1;
+            if u64::from(slab) >= limit {
+                return Err(Error::ArenaFull { what: "slabs", asked: 1, limit });
+            }
+            // The pages of its metadata first: the lock is no place to find that memory has run out.
+            let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
+            for at in [self.slab_word(slab, 0).offset(), blocks, self.class_map(class, slab).0.offset()] {
+                memory::commit(self.fd(), at & !4095, 4096).map_err(|e| self.no_memory(4096, e))?;
+            }
+            let plan = NewSlab {
+                class,
+                slab,
+                slab_word: self.slab_word(slab, 0),
+                limit: self.layout().size,
+                reads: [
+                    Word::at(control::FRONTIER),
+                    Word::at(control::SLABS),
+                    Word::at(control::CLASS_ENDS + 8 * u64::from(class)),
+                ],
+            };
+            let fits = |frontier| plan.fits(frontier);
+            if !fits(self.map().load(Word::at(control::FRONTIER))) {
+                let left = self.size().saturating_sub(self.map().load(Word::at(control::FRONTIER)));
+                let limit = "the address range of the arena".into();
+                return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
+            }
+            match self.redo(me, plan) {
+                RedoEnd::Done(read) if read[1] == u64::from(slab) => {
+                    let all = u64::MAX >> (64 - blocks_of(class));
+                    self.map().or(self.slab_word(slab, 1), all);
+                    let (map, bit) = self.class_map(class, slab);
+                    self.map().or(map, bit);
+                    return Ok(());
+                }
+                RedoEnd::Done(_) => {}
+                RedoEnd::Held(holder) => {
+                    if start.elapsed() > REDO_PATIENCE {
+                        return Err(Error::Busy { what: "the slab table", holder, pid: self.pid_of(holder) });
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Runs a plan under the redo lock, once.
+    pub(crate) fn redo(&self, me: Member, plan: impl Plan) -> RedoEnd {
+        let at = RedoAt { lock: Word::at(control::REDO) };
+        run(Redo::new(at, me, plan, |m| self.is_dead(m)), self.map())
+    }
+}
