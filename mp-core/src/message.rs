@@ -3,10 +3,12 @@
 //! The contract between values and codecs. A codec (in `mp-reduce`) turns serde values into bytes; a value
 //! whose memory must not be copied attaches its block instead, and writes which attachment it is.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::arena::{AttachRequest, Hold, Received, Shipment, Spill};
+use crate::arena::{AttachRequest, Hold, MAX_ATTACHMENTS, Received, Shipment, Spill};
 use crate::error::Error;
 pub use crate::error::Result;
 use crate::words::{Access, BlockId};
@@ -66,30 +68,53 @@ pub struct Outgoing {
 
 /// What is attached to a message being written.
 #[derive(Debug, Default)]
-pub struct Attached(Vec<AttachRequest>);
+pub struct Attached {
+    list: Vec<AttachRequest>,
+    /// Where each block is in the list, once the list is long.
+    index: HashMap<BlockId, u32>,
+}
+
+/// Lists up to this length are searched as they are.
+const SHORT: usize = 32;
 
 impl Attached {
     /// Attaches a handle that gives no access to memory by itself: a queue's, for example. Its number.
     ///
     /// # Errors
-    /// None so far; too many attachments show when the message is packed.
+    /// [`Error::Malformed`] when there are too many attachments.
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
         self.attach(hold, Access::Object, 0)
     }
 
     /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
     pub(crate) fn attach(&mut self, hold: &Hold, access: Access, tag: u8) -> Result<u32> {
-        let same = |a: &AttachRequest| a.hold.block() == hold.block();
-        match self.0.iter().position(same) {
+        match self.position(hold.block()) {
             Some(_) if access == Access::Exclusive => {
                 Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()))
             }
-            Some(i) => Ok(i as u32),
+            Some(i) => Ok(i),
+            None if self.list.len() >= MAX_ATTACHMENTS => {
+                let why =
+                    format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
+                Err(Error::Malformed(why))
+            }
             None => {
-                self.0.push(AttachRequest { hold: hold.clone(), access, tag });
-                Ok(self.0.len() as u32 - 1)
+                let i = self.list.len() as u32;
+                self.list.push(AttachRequest { hold: hold.clone(), access, tag });
+                if self.list.len() > SHORT {
+                    let all = self.list.iter().zip(0..).skip(self.index.len());
+                    self.index.extend(all.map(|(a, i)| (a.hold.block(), i)));
+                }
+                Ok(i)
             }
         }
+    }
+
+    fn position(&self, block: BlockId) -> Option<u32> {
+        if self.list.len() > SHORT {
+            return self.index.get(&block).copied();
+        }
+        self.list.iter().position(|a| a.hold.block() == block).map(|i| i as u32)
     }
 }
 
@@ -115,7 +140,7 @@ impl Outgoing {
     /// What is to be packed.
     #[inline]
     pub fn shipment(&mut self, fingerprint: u64) -> Shipment<'_> {
-        Shipment { bytes: &self.bytes, attachments: std::mem::take(&mut self.attached.0), fingerprint }
+        Shipment { bytes: &self.bytes, attachments: std::mem::take(&mut self.attached).list, fingerprint }
     }
 
     /// Reads the message back on this side: what could not be packed or put returns to its sender like that.
@@ -124,11 +149,30 @@ impl Outgoing {
         Incoming { bytes: self.bytes, spill: None, at: 0, arrived }
     }
 
+    /// Whether the exclusive tensors in it can leave: each is known to the value and to this message only.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when other handles to one of them exist in this process, or it was frozen or shared.
+    pub fn check_exclusive(&self) -> Result<()> {
+        // With the value's own handle, which is dropped before the message is packed, there are two.
+        let stays = |a: &&AttachRequest| a.access == Access::Exclusive && a.hold.count() != 2;
+        match self.attached.list.iter().find(stays) {
+            None => Ok(()),
+            Some(_) => Err(not_exclusive()),
+        }
+    }
+
     /// The buffer, for the next message.
     #[inline]
     pub fn into_buffer(self) -> Vec<u8> {
         self.bytes
     }
+}
+
+/// Why an exclusive tensor can't leave.
+pub(crate) fn not_exclusive() -> Error {
+    let why = "an exclusive tensor can't be sent while other handles to its storage exist in this process";
+    Error::Malformed(why.into())
 }
 
 /// The error of a derived [`Message::decode`] for a variant number that the enum doesn't have.
@@ -175,9 +219,10 @@ impl Arrived {
             return given.hold.clone().ok_or_else(|| wrong("was taken already"));
         }
         let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
-        // A message that never left (it is given back to its sender) while the value it was made of lives on.
-        if hold.count() != 1 {
-            return Err(wrong("is exclusive, and other handles to it exist in this process"));
+        // A message that never left (it is given back to its sender) while the value it was made of lives on, or
+        // was frozen or shared since.
+        if !hold.is_exclusive() {
+            return Err(wrong("is exclusive, and other handles to it exist"));
         }
         Ok(hold)
     }

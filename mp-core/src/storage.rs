@@ -69,6 +69,13 @@ impl Storage {
         Self::of(hold, usize::MAX)
     }
 
+    /// Lets others read, or read and write: the block remembers it, so that it never has an exclusive owner again.
+    pub(crate) fn open_to_others(&self, kind: crate::words::Kind) {
+        if self.hold.arena().me().is_ok() {
+            self.hold.arena().open_to_others(self.hold.block(), kind);
+        }
+    }
+
     /// Its length in bytes, at least what was asked for.
     pub fn len(&self) -> usize {
         self.bytes
@@ -104,6 +111,9 @@ impl Storage {
     /// Nobody, in any process, writes these elements as long as the slice lives.
     #[inline]
     pub(crate) unsafe fn slice<T: Element>(&self, first: usize, len: usize) -> &[T] {
+        if len == 0 {
+            return &[];
+        }
         let p = self.at::<T>(first, len);
         // SAFETY: in bounds, aligned, every bit pattern is a `T`, held as long as `self`; not written, says the caller.
         unsafe { std::slice::from_raw_parts(p.as_ptr(), len) }
@@ -115,6 +125,9 @@ impl Storage {
     /// Nobody else, in any process, reads or writes these elements as long as the slice lives.
     #[inline]
     pub(crate) unsafe fn slice_mut<T: Element>(&mut self, first: usize, len: usize) -> &mut [T] {
+        if len == 0 {
+            return &mut [];
+        }
         let p = self.at::<T>(first, len);
         // SAFETY: in bounds, aligned, every bit pattern is a `T`, held as long as `self`; the caller's alone.
         unsafe { std::slice::from_raw_parts_mut(p.as_ptr(), len) }

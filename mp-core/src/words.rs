@@ -112,7 +112,7 @@ impl Seat {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Elements of tensors, bytes.
+    /// Elements of tensors, with one owner.
     Data = 0,
     /// A queue's ring: the envelopes in it are released first.
     Ring = 1,
@@ -120,6 +120,10 @@ pub enum Kind {
     Seats = 2,
     /// The bytes of a message that was too large for its envelope.
     Spill = 3,
+    /// Elements that nobody writes any more: never [`Data`](Self::Data) again as long as the block lives.
+    Frozen = 4,
+    /// Elements that anybody may write: never [`Data`](Self::Data) again as long as the block lives.
+    Shared = 8,
 }
 
 impl Kind {
@@ -128,6 +132,8 @@ impl Kind {
             1 => Kind::Ring,
             2 => Kind::Seats,
             3 => Kind::Spill,
+            4 => Kind::Frozen,
+            8 => Kind::Shared,
             _ => Kind::Data,
         }
     }
@@ -178,6 +184,11 @@ impl BlockState {
             _ => Life::Busy(Member::from_raw(w >> 6)),
         };
         Self { life, kind: Kind::from_bits(bits(w, 2, 4)), version: w >> Self::VERSION_AT }
+    }
+
+    /// The bits that say what it is used for.
+    pub const fn kind_bits(kind: Kind) -> u64 {
+        (kind as u64) << 2
     }
 
     /// The same block, later in its life.

@@ -19,7 +19,6 @@
 
 mod error;
 mod header;
-mod layer;
 mod queue;
 pub mod ring;
 mod shared;

@@ -13,9 +13,8 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
-use crate::layer::Rings;
 use crate::ring::RingAt;
-use crate::shared::{Given, RingMemory, Taken};
+use crate::shared::{Given, RingMemory, Rings, Taken};
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///
@@ -43,7 +42,8 @@ use crate::shared::{Given, RingMemory, Taken};
 /// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has either sent
 /// its message or not. A consumer that dies in `get`, or later, takes the message that it was getting with it
 /// (at most one). A message that was put does not depend on its producer any more, which may exit at once.
-/// When everybody else who had the queue is gone, waiting on it ends with `Deserted`.
+/// When a process that had the queue has ended and no other process has it any more, waiting on it ends with `Deserted`
+/// (also if another thread of this same process could still put or get: it is not known to).
 ///
 /// # As a message
 /// Handles are serde types inside of messages and arguments. Cloning or sending one copies the handle, not the queue.
@@ -298,7 +298,7 @@ impl<T: Message> Queue<T> {
                 patience.slept(asleep.elapsed());
                 continue;
             }
-            self.hold.arena().sweep()?;
+            self.hold.arena().sweep_if_due()?;
             if let Some((last, pid)) = self.ring.last_death()
                 && self.hold.arena().other_holders(&self.hold) == 0
             {

@@ -7,10 +7,10 @@
 
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Member};
-use mp_core::{Arena, Envelope, Hold, Parking};
+use mp_core::{Arena, Envelope, Hold, Parking, RingLayer};
 
 use crate::header::Header;
-use crate::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Ticket};
+use crate::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Surroundings, Ticket};
 
 /// A ring's words, and the arena they are in.
 #[derive(Clone, Copy, Debug)]
@@ -144,22 +144,35 @@ impl RingMemory {
     }
 }
 
+/// The arena around an intent.
+struct Around<'a> {
+    arena: Arena,
+    others: &'a dyn Fn() -> Vec<Word>,
+}
+
+impl Surroundings for Around<'_> {
+    fn intents(&self) -> Vec<Word> {
+        (self.others)()
+    }
+
+    fn slot(&self, ring: BlockId, slot: u32) -> Option<Word> {
+        let memory = RingMemory::open(self.arena, ring)?;
+        (slot < memory.ring.slots).then(|| memory.ring.slot(slot))
+    }
+}
+
 /// Settles the intents of a dead member, see [`Settle`]; `false`: come back later.
 pub(crate) fn settle(
     arena: Arena,
     dead: &[Word],
-    others: &[Word],
+    others: &dyn Fn() -> Vec<Word>,
     taken: &mut dyn FnMut(EnvelopeId),
 ) -> mp_core::Result<bool> {
-    let slot_at = |block: BlockId, slot: u32| {
-        let memory = RingMemory::open(arena, block)?;
-        (slot < memory.ring.slots).then(|| memory.ring.slot(slot))
-    };
     let columns = (arena.owner_words(), arena.place_words());
     let mut done = true;
     for &intent in dead {
         let settled = arena.with_intent(|me, mine| {
-            let steps = Settle::new(intent, mine, others.to_vec(), columns, slot_at, me);
+            let steps = Settle::new((intent, mine), columns, Around { arena, others }, me);
             run(steps, RingMemory::words(arena))
         })?;
         match settled {
@@ -169,4 +182,37 @@ pub(crate) fn settle(
         }
     }
     Ok(done)
+}
+
+/// This crate, to the arena.
+#[derive(Debug)]
+pub(crate) struct Rings;
+
+// SAFETY: what it reports as taken over are envelopes that `Settle` has just made this process the owner of; draining
+// and noting a death change only the words of the ring that they are told of.
+unsafe impl RingLayer for Rings {
+    fn settle(
+        &self,
+        arena: Arena,
+        dead: &[Word],
+        others: &dyn Fn() -> Vec<Word>,
+        taken: &mut dyn FnMut(EnvelopeId),
+    ) -> bool {
+        settle(arena, dead, others, taken).unwrap_or(false)
+    }
+
+    fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
+        let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
+        // Dropping an envelope releases what is attached to it.
+        while let Ok(Taken::Message(envelope)) = ring.get() {
+            drop(envelope);
+        }
+    }
+
+    fn holder_died(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
+        let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
+        ring.note_death(dead, pid);
+        ring.not_empty().wake_all();
+        ring.not_full().wake_all();
+    }
 }

@@ -8,7 +8,9 @@ use loom::thread;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::sync::HeapMem;
 use mp_core::words::{BlockId, Holder, Member, Owner};
-use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Ticket};
+use mp_queue::ring::{
+    Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Surroundings, Ticket,
+};
 
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
 const PLACE: Column = Column { base: Word::at(88), stride: 24 };
@@ -24,8 +26,14 @@ fn member(i: u32) -> Member {
 fn ring(slots: u32) -> RingAt {
     RingAt { block: 0, slots, head: Word::at(0), tail: Word::at(8), first: Word::at(16) }
 }
-fn slot_at(_: BlockId, slot: u32) -> Option<Word> {
-    Some(ring(1).slot(slot))
+struct Around;
+impl Surroundings for Around {
+    fn intents(&self) -> Vec<Word> {
+        vec![intent(1), intent(2)]
+    }
+    fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
+        Some(ring(1).slot(slot))
+    }
 }
 
 fn memory(slots: u32) -> Arc<HeapMem> {
@@ -154,9 +162,7 @@ fn loom_settle_against_get() {
             let m = Arc::clone(&m);
             thread::spawn(move || get(&m, 1, 1))
         };
-        let others = vec![intent(1), intent(2)];
-        let steps =
-            Settle::new(intent(0), intent(2), others, (OWNER, PLACE), slot_at as fn(_, _) -> _, member(2));
+        let steps = Settle::new((intent(0), intent(2)), (OWNER, PLACE), Around, member(2));
         let settled = run(steps, &*m);
         assert!(!matches!(settled, Settled::TakenOver(_)), "robbed a live consumer");
         assert_eq!(consumer.join().unwrap(), Some(100));

@@ -110,7 +110,7 @@ pub fn pack_as<T: Message>(
 ) -> Result<Envelope, PackError<T>> {
     let buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
     let mut out = Outgoing::new(buffer);
-    if let Err(e) = value.encode::<MessagePack>(&mut out) {
+    if let Err(e) = value.encode::<MessagePack>(&mut out).and_then(|()| out.check_exclusive()) {
         return Err(PackError { value: Some(value), error: e.into() });
     }
     // From here on the message is the value: exclusive handles in it must be the only ones.

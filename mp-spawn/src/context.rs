@@ -1,7 +1,7 @@
 //! Starting processes and waiting for them.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ where
 }
 
 /// The frames of a start message, and the file descriptors that go with the first.
-fn pack(start: &Start, args: &[u8], fds: Vec<OwnedFd>) -> Result<Outbox> {
+fn pack(start: &Start, args: &[u8], fds: Vec<BorrowedFd<'static>>) -> Result<Outbox> {
     let unsendable = |message: String| SpawnError::Arguments { rank: None, message };
     let mut bytes = Vec::new();
     if !fds.is_empty() {

@@ -1,8 +1,8 @@
 //! # Safety
-//! What parent and child hand to each other besides frames: arguments, shared memory, the news of a death. Unsafe
-//! only in that an envelope is claimed by its number; sound, because that number was sent to one child, over a
-//! socket that only this child has, and the parent takes the envelope back by the same compare-and-swap, which one
-//! of the two wins.
+//! What parent and child hand to each other besides frames: arguments, shared memory, the news of a death. Unsafe in
+//! that the arena's file is sent and attached, an envelope is claimed by its number, and a member is declared dead;
+//! sound, because file and number go to one child, over a socket that only this child has, the parent takes the
+//! envelope back by the same compare-and-swap, which one of the two wins, and a death is declared after `waitid`.
 //!
 //! This is the one place where processes meet shared memory. The arena's file goes to each child, which joins as a
 //! member before it says hello. The arguments are packed into an envelope that stays the parent's until the child
@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use mp_core::words::{EnvelopeId, Member};
 use mp_core::{Arena, Envelope};
@@ -18,7 +18,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Result, SpawnError};
-use crate::launch::failed;
 
 /// What goes to a child with its start message.
 #[derive(Debug)]
@@ -26,7 +25,7 @@ pub(crate) struct ToChild {
     /// Which envelope has the arguments.
     pub(crate) bytes: Vec<u8>,
     /// File descriptors that the child gets first: the arena's.
-    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) fds: Vec<BorrowedFd<'static>>,
     /// Keeps the arguments until the child has taken them.
     pub(crate) parcel: Parcel,
 }
@@ -39,9 +38,9 @@ impl ToChild {
         let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
         let envelope = mp_reduce::pack_ref(arena, args).map_err(unencodable)?;
         let parcel = Parcel::new(arena, envelope);
-        let fd = arena.fd().try_clone_to_owned();
-        let fds = vec![fd.map_err(|e| failed("another file descriptor for the shared memory", None, e))?];
-        Ok(ToChild { bytes: parcel.ticket(), fds, parcel })
+        // SAFETY: sent to a child that attaches it, and not duplicated here.
+        let fd = unsafe { arena.fd() };
+        Ok(ToChild { bytes: parcel.ticket(), fds: vec![fd], parcel })
     }
 }
 
@@ -100,7 +99,8 @@ impl FromParent {
 /// who this process is there.
 pub(crate) fn child_attach(fds: Vec<OwnedFd>) -> io::Result<Option<u32>> {
     let Some(fd) = fds.into_iter().next() else { return Ok(None) };
-    let me = Arena::attach(fd).and_then(|arena| arena.me()).map_err(io::Error::other)?;
+    // SAFETY: it came from the parent, which sends its arena's.
+    let me = unsafe { Arena::attach(fd) }.and_then(|arena| arena.me()).map_err(io::Error::other)?;
     Ok(Some(me.raw() as u32))
 }
 
@@ -109,7 +109,8 @@ pub(crate) fn child_attach(fds: Vec<OwnedFd>) -> io::Result<Option<u32>> {
 pub(crate) fn child_died(member: Option<u32>) {
     let Some(arena) = Arena::get() else { return };
     if let Some(member) = member {
-        arena.declare_dead(Member::from_raw(u64::from(member)));
+        // SAFETY: the child has been reaped.
+        unsafe { arena.declare_dead(Member::from_raw(u64::from(member))) };
     }
     // Fails only in a forked process, whose children these are not.
     let _ = arena.sweep();

@@ -35,22 +35,21 @@ const CHUNKS_AT_END: usize = 256;
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     sent: usize,
-    fds: Vec<OwnedFd>,
+    fds: Vec<BorrowedFd<'static>>,
 }
 
 impl Outbox {
     /// Frames, and file descriptors that go with the first byte.
-    pub(crate) fn new(bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Outbox {
+    pub(crate) fn new(bytes: Vec<u8>, fds: Vec<BorrowedFd<'static>>) -> Outbox {
         Outbox { bytes, sent: 0, fds }
     }
 
     /// Sends what the socket takes; true when nothing is left.
     fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).collect();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            if !self.fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&self.fds)) {
                 return Err(Errno::INVAL.into());
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;

@@ -3,7 +3,9 @@
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{BlockId, Holder, Member, Owner};
-use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Ticket};
+use mp_queue::ring::{
+    Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Surroundings, Ticket,
+};
 use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
 
 const HEAD: Word = Word::at(0);
@@ -25,14 +27,24 @@ fn intent(actor: usize) -> Word {
 fn member(actor: usize) -> Member {
     Member::new(actor as u32, 1)
 }
-fn slot_at(_: BlockId, slot: u32) -> Option<Word> {
-    Some(FIRST_SLOT.plus(u64::from(slot)))
-}
 fn actor_of(m: Member) -> usize {
     m.slot() as usize
 }
 
-type Sweep = Settle<fn(BlockId, u32) -> Option<Word>>;
+/// What a sweeper finds around it: the actors that are not known to be dead.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Around(Vec<Word>);
+
+impl Surroundings for Around {
+    fn intents(&self) -> Vec<Word> {
+        self.0.clone()
+    }
+    fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
+        Some(FIRST_SLOT.plus(u64::from(slot)))
+    }
+}
+
+type Sweep = Settle<Around>;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -81,7 +93,7 @@ impl Process {
         // Looking costs no step here: in processes it is loops of loads, whose results can be stale either way.
         for d in (0..fates.len()).filter(|&d| dead(d) && m.peek(intent(d)) != 0) {
             let others = (0..fates.len()).filter(|&a| !dead(a)).map(intent).collect();
-            let steps = Settle::new(intent(d), intent(me), others, (OWNER, PLACE), slot_at as _, member(me));
+            let steps = Settle::new((intent(d), intent(me)), (OWNER, PLACE), Around(others), member(me));
             return Some(Doing::Settle(d, Box::new(steps)));
         }
         for e in 0..MAX_ENVELOPES as u32 {

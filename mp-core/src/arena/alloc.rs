@@ -7,7 +7,9 @@
 //! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy.
 //! [`Arena::empty_cache`] gives the pages of free blocks back.
 
-use super::class::{CLASSES, blocks_of, class_of, commits_alone, size_of, span_of};
+use std::cell::RefCell;
+
+use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, blocks_of, class_of, commits_alone, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
@@ -17,12 +19,17 @@ use crate::sync::Ordering;
 use crate::sys::memory;
 use crate::words::{BlockId, BlockState, Kind, Life};
 
+thread_local! {
+    /// Rings that this thread is freeing; the first entry's call works through the list.
+    static RINGS_TO_FREE: RefCell<Vec<(Arena, BlockId, BlockState)>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Arena {
     /// A block of at least `len` bytes, for this process. Its contents are whatever they were.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
-    pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
+    fn alloc_once(&self, len: u64, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
         let class =
             class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
@@ -33,7 +40,9 @@ impl Arena {
         let mut carved = 0;
         loop {
             // Up to a quarter larger is better than more memory.
-            let near = (class..CLASSES).take_while(|&c| size_of(c) <= size_of(class) / 4 * 5);
+            let most = if kind == Kind::Seats { SEAT_PAGE } else { size_of(class) / 4 * 5 };
+            let near =
+                (class..CLASSES).take_while(|&c| size_of(c) <= most && (c == class || c != SEAT_PAGES));
             for c in near {
                 while let Some(block) = self.find_free(c) {
                     let Some(state) = run(Claim::new(self.block_at(block), me), self.map()) else { continue };
@@ -64,6 +73,15 @@ impl Arena {
         self.alloc_kind(len, Kind::Data)
     }
 
+    /// As [`alloc`](Self::alloc); if memory has run out, it gives the pages of free blocks of other sizes back and tries
+    /// once more.
+    pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
+        match self.alloc_once(len, kind) {
+            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(len, kind),
+            done => done,
+        }
+    }
+
     pub(super) fn class_map(&self, class: u32, slab: u32) -> (Word, u64) {
         let row = self.layout().class_maps_at + u64::from(class) * u64::from(self.layout().slabs) / 8;
         (Word::at(row + u64::from(slab / 64) * 8), 1 << (slab % 64))
@@ -72,10 +90,10 @@ impl Arena {
     /// Notes that a block is probably free.
     pub(crate) fn hint_free(&self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
-        let hints = self.slab_word(slab, 1);
-        if self.map().load(hints) & bit == 0 {
-            self.map().or(hints, bit);
-        }
+        // Always written: a load could come before the store that freed the block, find the bit still set, and the
+        // bit be taken before the block shows as free.
+        self.map().or(self.slab_word(slab, 1), bit);
+        self.map().fence_after_rmw();
         if let Some((class, _)) = self.slab(slab) {
             let (map, bit) = self.class_map(class, slab);
             if self.map().load(map) & bit == 0 {
@@ -132,10 +150,38 @@ impl Arena {
 
     /// Frees a block that this process has claimed for that: `BUSY(me) → FREE`. May be begun by one process and ended
     /// by another.
+    ///
+    /// What is in a ring may itself be rings: they wait in a list, so that the stack does not grow with their depth.
     pub(crate) fn finish_free(&self, block: BlockId, state: BlockState) {
-        if state.kind == Kind::Ring {
-            self.finalize_ring(block);
+        if state.kind != Kind::Ring {
+            return self.free_claimed(block, state);
         }
+        let listed = RINGS_TO_FREE.try_with(|list| {
+            let mut list = list.borrow_mut();
+            let first = list.is_empty();
+            list.push((*self, block, state));
+            first
+        });
+        match listed {
+            Ok(true) => {}
+            // Somebody further up this stack works through the list.
+            Ok(false) => return,
+            // The thread is ending: whoever sweeps this process frees it.
+            Err(_) => return,
+        }
+        let next = |i: usize| RINGS_TO_FREE.try_with(|list| list.borrow().get(i).copied()).ok().flatten();
+        let mut i = 0;
+        while let Some((arena, block, state)) = next(i) {
+            // Without the ring layer its messages can't be released: it stays claimed until somebody sweeps us.
+            if arena.finalize_ring(block) {
+                arena.free_claimed(block, state);
+            }
+            i += 1;
+        }
+        _ = RINGS_TO_FREE.try_with(|list| list.borrow_mut().clear());
+    }
+
+    fn free_claimed(&self, block: BlockId, state: BlockState) {
         let at = self.block_at(block);
         let link = self.map().load(at.link());
         if link_of(link).is_some() {
@@ -154,7 +200,7 @@ impl Arena {
     /// [`Error::Forked`].
     pub fn empty_cache(&self) -> Result<u64> {
         let me = self.me()?;
-        let before = memory::committed(self.fd());
+        let before = memory::committed(self.file());
         for slab in 0..self.slab_count() {
             let Some((class, _)) = self.slab(slab).filter(|&(c, _)| commits_alone(c)) else { continue };
             for i in 0..blocks_of(class) {
@@ -168,12 +214,12 @@ impl Arena {
                 let Some(state) = run(Claim::new(at, me), self.map()) else { continue };
                 let (offset, len) = self.data_of(block);
                 self.map().and(self.slab_word(slab, 2), !bit);
-                _ = memory::punch(self.fd(), offset, len);
+                _ = memory::punch(self.file(), offset, len);
                 run(Unclaim::new(at, state), self.map());
                 self.hint_free(block);
             }
         }
         self.map().add(Word::at(control::TRIMS), 1);
-        Ok(before.saturating_sub(memory::committed(self.fd())))
+        Ok(before.saturating_sub(memory::committed(self.file())))
     }
 }

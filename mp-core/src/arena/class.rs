@@ -11,11 +11,17 @@ const SMALL_CLASSES: u32 = (SMALL / 64) as u32;
 const MEDIUM_CLASSES: u32 = 4 * 10;
 const LARGE_DOUBLINGS: u32 = 22;
 
-/// How many size classes there are.
+/// The class of pages of seats: used for nothing else, so that a page, once made, stays one for ever. Whoever follows a
+/// link that has changed meanwhile reads seats, never somebody's data.
+pub(crate) const SEAT_PAGES: u32 = CLASSES - 1;
+/// Bytes of a page of seats.
+pub(crate) const SEAT_PAGE: u64 = 4096;
+
+/// How many classes there are: the size classes, and that of pages of seats.
 ///
 /// Multiples of 64 bytes up to 1 KiB, then four steps a doubling up to 1 MiB, then eight up to 4 TiB: at most a
 /// fifth, later a ninth of a block is unused.
-pub(crate) const CLASSES: u32 = SMALL_CLASSES + MEDIUM_CLASSES + 8 * LARGE_DOUBLINGS;
+pub(crate) const CLASSES: u32 = SMALL_CLASSES + MEDIUM_CLASSES + 8 * LARGE_DOUBLINGS + 1;
 
 /// The smallest class whose blocks hold `len` bytes; `None` if there is none.
 pub(crate) fn class_of(len: u64) -> Option<u32> {
@@ -30,11 +36,14 @@ pub(crate) fn class_of(len: u64) -> Option<u32> {
     let step = (base << d) / steps;
     let within = (len - (base << d)).div_ceil(step);
     let class = first + d * steps as u32 + within as u32 - 1;
-    (class < CLASSES).then_some(class)
+    (class < SEAT_PAGES).then_some(class)
 }
 
 /// Bytes of a block of this class.
 pub(crate) fn size_of(class: u32) -> u64 {
+    if class == SEAT_PAGES {
+        return SEAT_PAGE;
+    }
     if class < SMALL_CLASSES {
         return 64 * (u64::from(class) + 1);
     }
@@ -73,10 +82,10 @@ mod tests {
 
     #[test]
     fn every_size_has_the_smallest_class_that_holds_it() {
-        for class in 0..CLASSES {
+        for class in 0..SEAT_PAGES {
             let size = size_of(class);
             assert_eq!(class_of(size), Some(class), "size {size}");
-            if class + 1 < CLASSES {
+            if class + 1 < SEAT_PAGES {
                 assert_eq!(class_of(size + 1), Some(class + 1), "size {size} + 1");
             }
             assert!(size.is_multiple_of(64));

@@ -6,8 +6,15 @@ use super::class::{POPULATE, commits_alone, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU64;
 use crate::sys::{Errno, limits, memory};
 use crate::words::BlockId;
+
+/// How much a process may grow the arena before it looks at the machine's memory again.
+const LOOK_EVERY: u64 = 16 << 20;
+/// What it has grown since.
+static UNSEEN: AtomicU64 = AtomicU64::new(LOOK_EVERY);
 
 impl Arena {
     /// Gives a claimed block its pages, if it has none.
@@ -20,7 +27,7 @@ impl Arena {
                 ((self.data_of(slab * SLAB_BLOCKS).0, span_of(class)), u64::MAX)
             };
             self.reserve(len)?;
-            memory::commit(self.fd(), at, len).map_err(|e| self.no_memory(len, e))?;
+            memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
             self.map().or(self.slab_word(slab, 2), bits);
         }
         self.populate(block);
@@ -31,15 +38,19 @@ impl Arena {
     pub(super) fn reserve(&self, len: u64) -> Result<()> {
         let budget = self.map().load(Word::at(control::BUDGET));
         if budget != 0 {
-            let left = budget.saturating_sub(memory::committed(self.fd()));
+            let left = budget.saturating_sub(memory::committed(self.file()));
             if len > left {
                 let limit = "the arena's budget (set_budget)".into();
                 return Err(Error::OutOfMemory { asked: len, left, limit });
             }
         }
-        if len >= 1 << 20 {
+        // Small growth adds up: looked at once every 16 MiB of it.
+        let unseen = UNSEEN.fetch_add(len, Ordering::Relaxed) + len;
+        if unseen >= LOOK_EVERY {
+            UNSEEN.store(0, Ordering::Relaxed);
             let (left, limit) = limits::memory_left();
             if len > left {
+                UNSEEN.store(LOOK_EVERY, Ordering::Relaxed);
                 return Err(Error::OutOfMemory { asked: len, left, limit });
             }
         }

@@ -136,7 +136,34 @@ impl Envelope {
         let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META)))?;
         let fingerprint = map.load_relaxed(arena.envelope_word(id, field::TYPE));
         let spill_word = arena.envelope_word(id, field::SPILL);
-        let spill = match Attach::unpack(map.load_relaxed(spill_word)) {
+        // Until everything that it lists is taken, the spill block stays the envelope's: if this process dies on
+        // the way, the sweep finds the list.
+        let spill = Attach::unpack(map.load_relaxed(spill_word)).filter(|a| arena.block_exists(a.block));
+        let inline_attachments = if meta.spilled { 0 } else { 8 * meta.attachments };
+        let (list, room) = match spill {
+            Some(attach) => arena.data_of(attach.block),
+            None => (0, INLINE as u64),
+        };
+        let head = if spill.is_some() && !meta.spilled { 0 } else { 8 * meta.attachments };
+        if meta.spilled && spill.is_none()
+            || inline_attachments > INLINE
+            || meta.bytes as u64 > room
+            || head as u64 > room - meta.bytes as u64
+        {
+            return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
+        }
+        let entries = if meta.spilled { Word::at(list) } else { arena.envelope_word(id, field::INLINE) };
+        let mut attachments = Vec::with_capacity(meta.attachments);
+        for k in 0..meta.attachments {
+            let attach = Attach::unpack(map.load_relaxed(entries.plus(k as u64)))
+                .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
+            let hold = arena.adopt(id, attach)?;
+            attachments.push(AttachRequest { hold, access: attach.access, tag: attach.tag });
+        }
+        if meta.attachments != 0 {
+            map.store(arena.envelope_word(id, field::META), Meta::default().pack());
+        }
+        let spill = match spill {
             None => None,
             Some(attach) => {
                 let hold = arena.adopt(id, attach)?;
@@ -144,26 +171,6 @@ impl Envelope {
                 Some(hold)
             }
         };
-        let inline_attachments = if meta.spilled { 0 } else { 8 * meta.attachments };
-        let room = match &spill {
-            Some(hold) => arena.data_of(hold.block()).1 as usize,
-            None => INLINE,
-        };
-        let head = if spill.is_some() && !meta.spilled { 0 } else { 8 * meta.attachments };
-        if inline_attachments > INLINE || meta.bytes > room || head > room - meta.bytes {
-            return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
-        }
-        let mut attachments = Vec::with_capacity(meta.attachments);
-        for k in 0..meta.attachments {
-            let word = match &spill {
-                Some(hold) if meta.spilled => Word::at(arena.data_of(hold.block()).0).plus(k as u64),
-                _ => arena.envelope_word(id, field::INLINE).plus(k as u64),
-            };
-            let attach = Attach::unpack(map.load_relaxed(word))
-                .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
-            let hold = arena.adopt(id, attach)?;
-            attachments.push(AttachRequest { hold, access: attach.access, tag: attach.tag });
-        }
         let spill = match spill {
             Some(hold) => Some(Spill { hold, from: head, len: meta.bytes }),
             None => {
@@ -173,9 +180,6 @@ impl Envelope {
                 None
             }
         };
-        if meta.attachments != 0 {
-            map.store(arena.envelope_word(id, field::META), Meta::default().pack());
-        }
         let emptied = std::mem::ManuallyDrop::new(self);
         arena.keep(id, emptied.owner);
         Ok(Received { bytes: buffer, spill, attachments, fingerprint })
@@ -212,6 +216,7 @@ impl Arena {
         for k in 0..meta.attachments as u64 {
             if let Some(attach) = Attach::unpack(map.load_relaxed(entries.plus(k))) {
                 self.release_attachment(id, attach);
+                map.store(entries.plus(k), 0);
             }
         }
         if meta.attachments != 0 || meta.spilled {

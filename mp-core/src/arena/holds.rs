@@ -45,6 +45,13 @@ impl Hold {
         self.block
     }
 
+    /// Whether this is the only handle, in this process, to a block that was never frozen or shared. Then, and as long as it
+    /// is not cloned, it is the only one among all processes that gives access.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        // In this order: a block that was opened to others is never exclusive again.
+        self.count() == 1 && self.arena.kind_of(self.block) == crate::words::Kind::Data
+    }
+
     /// How many handles this process has to the block. Others may come and go meanwhile.
     pub fn count(&self) -> u32 {
         count(self.arena.holds()[self.block as usize].load(Ordering::Acquire))
@@ -120,6 +127,9 @@ impl Arena {
         let mut seated = false;
         let mut now = mine.load(Ordering::Acquire);
         loop {
+            if count(now) > u32::MAX / 2 {
+                return Err(Error::Malformed("too many handles to one block".into()));
+            }
             if count(now) > 0 {
                 match mine.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => break,

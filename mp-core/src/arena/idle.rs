@@ -40,10 +40,8 @@ impl Arena {
 
     pub(crate) fn hint_envelope(&self, id: EnvelopeId) {
         let at = Word::at(self.layout().envelope_map_at + u64::from(id / 64) * 8);
-        let bit = 1 << (id % 64);
-        if self.map().load(at) & bit == 0 {
-            self.map().or(at, bit);
-        }
+        // Always written, for the reason that `hint_free` has.
+        self.map().or(at, 1 << (id % 64));
     }
 
     /// Keeps an emptied envelope for this thread's next message.
@@ -130,7 +128,7 @@ impl Arena {
         let map_at = (self.layout().envelope_map_at + used / 8) & !4095;
         let at = self.layout().envelopes_at + used * ENVELOPE;
         for (at, len) in [(map_at, 4096), (at, 64 * ENVELOPE)] {
-            memory::commit(self.fd(), at, len).map_err(|e| self.no_memory(len, e))?;
+            memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
         }
         if self.map().cas(Word::at(control::ENVELOPES), used, used + 64).is_ok() {
             let word = Word::at(self.layout().envelope_map_at + used / 8);

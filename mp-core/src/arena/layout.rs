@@ -50,7 +50,9 @@ pub(crate) mod control {
     pub(crate) const TRIMS: u64 = 4096 + 512;
     /// Member slots below this may have a tenant.
     pub(crate) const MEMBERS: u64 = 4096 + 896;
-    /// For each size class, the slab after its last one; 1984 bytes.
+    /// When somebody last looked for dead members, in ms of the monotonic clock.
+    pub(crate) const LOOKED: u64 = 4096 + 1024;
+    /// For each class, the slab after its last one; 2 KiB are reserved, 1864 bytes used.
     pub(crate) const CLASS_ENDS: u64 = 4096 + 2048;
     /// How many members were swept.
     pub(crate) const DEATHS: u64 = 4096 + 640;

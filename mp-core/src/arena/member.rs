@@ -87,15 +87,22 @@ impl Arena {
     /// Becomes a member: both locks first, then the epoch.
     pub(crate) fn join(&self) -> Result<Member> {
         for slot in 0..self.layout().members {
-            let (at, len) = self.layout().member_bytes(slot);
-            memory::commit(self.fd(), at, len).map_err(|e| self.no_memory(len, e))?;
+            if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
+                let (at, len) = self.layout().member_bytes(slot);
+                memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
+            }
             let before = self.tenancy(slot);
             if before.presence != Presence::Free {
                 continue;
             }
-            let locked = locks::acquire(self.fd(), slot)
+            let locked = locks::acquire(self.file(), slot)
                 .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })?;
             if !locked {
+                continue;
+            }
+            // Somebody may have had the slot, and died in it, since we looked. From here on nobody else can join it.
+            if self.tenancy(slot) != before {
+                locks::release(self.file(), slot);
                 continue;
             }
             let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
@@ -111,16 +118,13 @@ impl Arena {
             if self.change_tenancy(slot, before, now) {
                 return Ok(Member::new(slot, now.epoch));
             }
-            locks::release(self.fd(), slot);
+            locks::release(self.file(), slot);
         }
         let limit = u64::from(self.layout().members);
         Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
     }
 
-    /// Says that a member is dead. Only for its parent, which has seen its exit through a pidfd or `waitid`.
-    ///
-    /// Nothing happens if the slot has another tenant by now.
-    pub fn declare_dead(&self, m: Member) {
+    pub(super) fn set_dead(&self, m: Member) {
         let t = self.tenancy(m.slot());
         if t.presence == Presence::Live && Member::new(m.slot(), t.epoch) == m {
             self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead, ..t });
@@ -135,10 +139,10 @@ impl Arena {
         if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
             return true;
         }
-        if self.me().is_ok_and(|me| me == m) || !locks::both_free(self.fd(), m.slot()).unwrap_or(false) {
+        if self.me().is_ok_and(|me| me == m) || !locks::both_free(self.file(), m.slot()).unwrap_or(false) {
             return false;
         }
-        self.declare_dead(m);
+        self.set_dead(m);
         true
     }
 

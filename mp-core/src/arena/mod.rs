@@ -26,14 +26,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
 
-pub(crate) use envelope::Spill;
 pub use envelope::{Envelope, Received};
+pub(crate) use envelope::{MAX_ATTACHMENTS, Spill};
 pub use holds::Hold;
 pub use member::MemberInfo;
 pub use pack::{AttachRequest, Shipment};
 pub use park::{Announce, Notify, Parking, Patience, SLICE};
+pub use protocol::RingLayer;
 pub use stats::{ClassStats, MemoryStats};
-pub use sweep::RingLayer;
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Word};
@@ -43,9 +43,6 @@ use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::{Mapping, identity::Identity, limits, memory, private};
 use crate::words::{BlockId, Member};
 use layout::{Layout, envelope as field};
-
-/// Bytes of a page of seats.
-const SEAT_PAGE: u64 = 4096;
 
 #[derive(Debug)]
 struct Inner {
@@ -123,12 +120,7 @@ impl Arena {
         CURRENT.lock().filter(|a| a.me().is_ok())
     }
 
-    /// Becomes a member of the arena behind `fd`, which its parent sent, and makes it the current one.
-    ///
-    /// # Errors
-    /// [`Error::NotAnArena`] or [`Error::Version`] when it isn't one that this build can use; [`Error::ArenaFull`]
-    /// when it has no member slot left; [`Error::Os`] when it can't be mapped at its size.
-    pub fn attach(fd: OwnedFd) -> Result<Self> {
+    fn attach_to(fd: OwnedFd) -> Result<Self> {
         let mut current = CURRENT.lock();
         if current.is_some() {
             return Err(Error::NotAnArena(
@@ -139,9 +131,11 @@ impl Arena {
         if size < Layout::MIN {
             return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
         }
-        // An open file description of our own: see `sys::locks`.
-        let fd = memory::reopen(fd.as_fd())?;
-        let arena = Self::map_and_join(fd, size, None)?;
+        // An open file description of our own: see `sys::locks`. The other one is closed before there are locks: closing
+        // any descriptor of a file drops the POSIX locks that the process has on it.
+        let own = memory::reopen(fd.as_fd())?;
+        drop(fd);
+        let arena = Self::map_and_join(own, size, None)?;
         *current = Some(arena);
         Ok(arena)
     }
@@ -213,8 +207,8 @@ impl Arena {
         }
     }
 
-    /// The file behind it, to hand to a child.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    /// The file behind it.
+    pub(crate) fn file(&self) -> BorrowedFd<'static> {
         self.0.fd.as_fd()
     }
 
@@ -265,13 +259,19 @@ impl Arena {
 
     pub(crate) fn block_at(&self, id: BlockId) -> BlockAt {
         let state = Word::at(self.0.layout.blocks_at + 64 * u64::from(id));
-        BlockAt { id, state, inline: INLINE_SEATS, per_page: (SEAT_PAGE / 8 - 2) as u32 }
+        BlockAt { id, state, inline: INLINE_SEATS, per_page: (class::SEAT_PAGE / 8 - 2) as u32 }
     }
 
     /// Finds the memory of a page of seats.
     pub(crate) fn pages(&self) -> impl Fn(BlockId) -> Option<Word> + use<> {
         let arena = *self;
-        move |page| arena.block_exists(page).then(|| Word::at(arena.data_of(page).0))
+        move |page| arena.seat_page(page)
+    }
+
+    /// The first word of a page of seats; `None` if the block is none. Once a page, a block stays one.
+    pub(crate) fn seat_page(&self, page: BlockId) -> Option<Word> {
+        let class = self.slab(page / layout::SLAB_BLOCKS).map(|(class, _)| class);
+        (class == Some(class::SEAT_PAGES)).then(|| Word::at(self.data_of(page).0))
     }
 
     pub(crate) fn seat_word(&self, block: BlockId, seat: u32) -> Option<Word> {

@@ -4,7 +4,8 @@
 //! seats. It is linked while its maker still holds it, and only then handed over to the block: killed in between,
 //! the sweep finds it linked and hands it over.
 
-use super::{Arena, SEAT_PAGE};
+use super::Arena;
+use super::class::SEAT_PAGE;
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
 use crate::steps::{FreeCheck, Released, Unclaim, link_of, with_link};
@@ -17,9 +18,17 @@ impl Arena {
         let owned = Seat::Block(block).pack();
         let mut pages = Vec::new();
         let mut next = link_of(link);
-        while let Some(page) = next.filter(|&p| self.block_exists(p) && !pages.contains(&p)) {
-            if self.map().load(self.block_at(page).seat(0)) != owned {
-                break;
+        while let Some(page) = next.filter(|&p| self.seat_page(p).is_some() && !pages.contains(&p)) {
+            let seat = self.block_at(page).seat(0);
+            match Seat::unpack(self.map().load(seat)) {
+                Seat::Block(b) if b == block => {}
+                // Linked by somebody who died before handing it over; a living one would still hold the block.
+                found @ Seat::Member(_) if self.page_is_linked(page) == Some(block) => {
+                    if self.map().cas(seat, found.pack(), owned).is_err() {
+                        break;
+                    }
+                }
+                _ => break,
             }
             pages.push(page);
             next = link_of(self.map().load(Word::at(self.data_of(page).0).plus(1)));
@@ -75,7 +84,9 @@ impl Arena {
         for _ in 0..1 << 16 {
             match link_of(link)? {
                 p if p == page => return Some(owner),
-                p if self.block_exists(p) => link = self.map().load(Word::at(self.data_of(p).0).plus(1)),
+                p if self.seat_page(p).is_some() => {
+                    link = self.map().load(Word::at(self.data_of(p).0).plus(1))
+                }
                 _ => return None,
             }
         }

@@ -3,11 +3,38 @@
 //! `unsafe` because a caller that breaks their contract could make two owners of one piece of memory.
 #![allow(unsafe_code)]
 
+use std::os::fd::{BorrowedFd, OwnedFd};
+
 use super::layout::control;
 use super::{Arena, Envelope, Hold, Parking};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
-use crate::words::{BlockState, EnvelopeId, Holder, Kind, Member, Owner};
+use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
+
+/// What this layer needs from the one that knows rings.
+///
+/// # Safety
+/// `settle` reports only envelopes that it has just made this process the owner of, each once; `drain` and `holder_died`
+/// change only the words of the ring that they are told of.
+pub unsafe trait RingLayer: Send + Sync {
+    /// Settles the intents of a dead member. `others` lists the intent words of all members not known to be dead, as of the
+    /// time of the call. Calls `taken` with each envelope that it took over. `false`: something live is in the way, come
+    /// back later.
+    fn settle(
+        &self,
+        arena: Arena,
+        dead: &[Word],
+        others: &dyn Fn() -> Vec<Word>,
+        taken: &mut dyn FnMut(EnvelopeId),
+    ) -> bool;
+
+    /// Takes every envelope out of a ring that nobody holds any more, and drops it. May be begun by one process and ended
+    /// by another.
+    fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
+
+    /// A member that held this ring died; its sleepers should look again. `memory` is where the ring is.
+    fn holder_died(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
+}
 
 impl Arena {
     /// Its words, to run [`Steps`](crate::mem::Steps) on.
@@ -17,6 +44,37 @@ impl Arena {
     #[inline]
     pub unsafe fn words(&self) -> &'static (impl Mem + use<>) {
         self.map()
+    }
+
+    /// The file behind it, to hand to a child. It stays open as long as the process lives.
+    ///
+    /// # Safety
+    /// It is only sent to children that [`attach`](Self::attach) it. Reading, writing or mapping it elsewhere reaches all
+    /// tensors of all processes. No descriptor of the same file may be closed in this process: that would drop its
+    /// POSIX lock, one of two signs that it is alive.
+    pub unsafe fn fd(&self) -> BorrowedFd<'static> {
+        self.file()
+    }
+
+    /// Becomes a member of the arena behind `fd`, and makes it the current one.
+    ///
+    /// # Errors
+    /// [`Error::NotAnArena`] or [`Error::Version`] when it isn't one that this build can use; [`Error::ArenaFull`]
+    /// when it has no member slot left; [`Error::Os`] when it can't be mapped at its size.
+    ///
+    /// # Safety
+    /// The file is an arena's, sent by a process of the same tree that got it by [`fd`](Self::fd).
+    pub unsafe fn attach(fd: OwnedFd) -> Result<Self> {
+        Self::attach_to(fd)
+    }
+
+    /// Says that a member is dead. For its parent, which has seen its exit through a pidfd or `waitid`. Nothing happens if
+    /// the slot has another tenant by now.
+    ///
+    /// # Safety
+    /// The process is dead: what it holds is released and used again.
+    pub unsafe fn declare_dead(&self, m: Member) {
+        self.set_dead(m);
     }
 
     /// An envelope that this process owns already.

@@ -96,6 +96,17 @@ impl Arena {
         }
     }
 
+    /// What a held block is used for.
+    pub(crate) fn kind_of(&self, block: BlockId) -> Kind {
+        BlockState::unpack(self.map().load(self.block_at(block).state)).kind
+    }
+
+    /// Makes a held [`Kind::Data`] block frozen or shared, before any handle that says so exists.
+    pub(crate) fn open_to_others(&self, block: BlockId, kind: Kind) {
+        // Setting bits: others may count the version up meanwhile.
+        self.map().or(self.block_at(block).state, BlockState::kind_bits(kind));
+    }
+
     /// Where the memory of a ring is; `None` if the block is none (any more).
     ///
     /// It stays a ring only as long as somebody holds it.
@@ -119,8 +130,15 @@ impl Arena {
             }
             // The pages of its metadata first: the lock is no place to find that memory has run out.
             let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
-            for at in [self.slab_word(slab, 0).offset(), blocks, self.class_map(class, slab).0.offset()] {
-                memory::commit(self.fd(), at & !4095, 4096).map_err(|e| self.no_memory(4096, e))?;
+            // All of the class's map up to this slab: it is searched from the start.
+            let (map, end) =
+                (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
+            for (at, len) in [
+                (self.slab_word(slab, 0).offset() & !4095, 4096),
+                (blocks, 4096),
+                (map, (end + 8 - map).next_multiple_of(4096)),
+            ] {
+                memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
             }
             let plan = NewSlab {
                 class,
@@ -147,13 +165,28 @@ impl Arena {
                     self.map().or(map, bit);
                     return Ok(());
                 }
-                RedoEnd::Done(_) => {}
+                // Others were faster; or we completed what a dead process had begun, and its hints are still missing.
+                RedoEnd::Done(_) => {
+                    for slab in slab..self.slab_count() {
+                        self.hint_slab(slab);
+                    }
+                }
                 RedoEnd::Held(holder) => {
                     if start.elapsed() > REDO_PATIENCE {
                         return Err(Error::Busy { what: "the slab table", holder, pid: self.pid_of(holder) });
                     }
                     std::thread::yield_now();
                 }
+            }
+        }
+    }
+
+    /// Notes which blocks of a slab are free.
+    fn hint_slab(&self, slab: u32) {
+        let Some((class, _)) = self.slab(slab) else { return };
+        for block in (0..blocks_of(class)).map(|i| slab * SLAB_BLOCKS + i) {
+            if BlockState::unpack(self.map().load(self.block_at(block).state)).life == Life::Free {
+                self.hint_free(block);
             }
         }
     }

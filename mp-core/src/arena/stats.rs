@@ -47,7 +47,7 @@ impl Arena {
     /// Counts what is in the arena.
     #[doc(alias = "memory_allocated")]
     pub fn memory_stats(&self) -> MemoryStats {
-        let mut s = MemoryStats { reserved: memory::committed(self.fd()), ..MemoryStats::default() };
+        let mut s = MemoryStats { reserved: memory::committed(self.file()), ..MemoryStats::default() };
         let mut classes = vec![ClassStats::default(); CLASSES as usize];
         for slab in 0..self.slab_count() {
             let Some((class, _)) = self.slab(slab) else { continue };

@@ -1,43 +1,32 @@
-//! Releasing what a dead member held.
+//! Releasing what dead members held.
 //!
 //! One sweeper at a time for each dead member; if it dies as well, the next one starts again from the beginning, and
-//! every step of it may be done twice:
+//! every step of it may be done twice. All members that are dead are swept in one pass:
 //!
-//! 1. the redo lock, if the dead member held it: completed and let go;
-//! 2. the intents of its threads: each names the one envelope whose owner may be in doubt (the ring layer decides);
-//! 3. the envelopes it owned: taken over by the sweeper, then emptied;
-//! 4. the blocks: what it was claiming or freeing is taken over and freed; the seats that name it are given up; a
-//!    live block without seats (it died between giving up the last one and freeing) is freed;
+//! 1. the redo lock, if a dead member held it: completed and let go;
+//! 2. the intents of their threads: each names the one envelope whose owner may be in doubt (the ring layer decides);
+//! 3. the envelopes they owned: taken over by the sweeper, then emptied;
+//! 4. the blocks: what they were claiming or freeing is taken over and freed; their seats are taken over and then given
+//!    up; a live block without seats (they died between giving up the last one and freeing) is freed;
 //! 5. free blocks and envelopes whose hint was lost get it back;
-//! 6. the slot is free again.
+//! 6. their slots are free again.
 //!
-//! It looks at every block once, some 10 ms for a million of them: a member keeps no list of what it holds.
+//! It looks at every block once, some 20 ms for a million of them: a member keeps no list of what it holds.
 
 use std::sync::OnceLock;
 
 use super::class::blocks_of;
 use super::layout::{SLAB_BLOCKS, control};
 use super::member::{Presence, Tenancy};
-use super::{Arena, Hold};
+use super::{Arena, Hold, RingLayer, SLICE};
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
-use crate::steps::{FreeCheck, INLINE_SEATS, Plan, Released, link_of};
+use crate::steps::{FreeCheck, INLINE_SEATS, Plan, Release, Released, link_of};
+use crate::sys::memory;
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Seat};
 
-/// What this layer needs from the one that knows rings.
-pub trait RingLayer: Send + Sync {
-    /// Settles the intents of a dead member. `others` are the intent words of all members not known to be dead. Calls
-    /// `taken` with each envelope that it took over. `false`: something live is in the way, come back later.
-    fn settle(&self, arena: Arena, dead: &[Word], others: &[Word], taken: &mut dyn FnMut(EnvelopeId))
-    -> bool;
-
-    /// Takes every envelope out of a ring that nobody holds any more, and drops it. May be begun by one process and ended
-    /// by another.
-    fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
-
-    /// A member that held this ring died; its sleepers should look again. `memory` is where the ring is.
-    fn holder_died(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
-}
+/// The most pages of seats that a walk follows; beyond it the links make a circle.
+const MOST_PAGES: u32 = 1 << 16;
 
 static RINGS: OnceLock<&'static dyn RingLayer> = OnceLock::new();
 
@@ -52,6 +41,13 @@ impl Plan for Recover {
     }
 }
 
+/// A dead member that this process sweeps.
+struct Dead {
+    member: Member,
+    pid: u32,
+    tenancy: Tenancy,
+}
+
 impl Arena {
     /// Tells this layer about the one that knows rings, before the process uses its first ring.
     ///
@@ -63,65 +59,111 @@ impl Arena {
         Ok(())
     }
 
-    pub(crate) fn finalize_ring(&self, block: BlockId) {
-        if let Some(rings) = RINGS.get() {
-            let (at, len) = self.data_of(block);
-            rings.drain(*self, (Word::at(at), len), block);
-        }
+    /// Drains a ring that is about to be freed; `false` if this process doesn't know how.
+    pub(crate) fn finalize_ring(&self, block: BlockId) -> bool {
+        let Some(rings) = RINGS.get() else {
+            // Whoever sweeps this process has to know rings.
+            if let Ok(me) = self.me() {
+                self.note_rings(me);
+            }
+            return false;
+        };
+        let (at, len) = self.data_of(block);
+        rings.drain(*self, (Word::at(at), len), block);
+        true
     }
 
     /// Looks for dead members and sweeps them; how many were swept.
     ///
-    /// Cheap when nobody died (1–3 µs a member). Waiting functions call it every now and then, and parents call it
-    /// when a child has ended, so that there is rarely a reason to call it oneself.
+    /// Cheap when nobody died (1–3 µs a member, more when there are hundreds). Waiting functions call
+    /// [`sweep_if_due`](Self::sweep_if_due), and parents call this when a child has ended, so that there is rarely a reason
+    /// to call it oneself.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn sweep(&self) -> Result<usize> {
         let me = self.me()?;
-        let mut swept = 0;
-        for (slot, t) in self.used_slots() {
-            let member = Member::new(slot, t.epoch);
-            if member == me || t.presence == Presence::Free {
-                continue;
-            }
-            if self.is_dead(member) && self.sweep_member(slot, me) {
-                swept += 1;
-            }
+        let dead: Vec<Dead> = self
+            .used_slots()
+            .filter(|(_, t)| t.presence != Presence::Free)
+            .filter(|&(slot, t)| Member::new(slot, t.epoch) != me)
+            .filter(|&(slot, t)| self.is_dead(Member::new(slot, t.epoch)))
+            .filter_map(|(slot, _)| self.begin_sweep(slot, me))
+            .collect();
+        if dead.is_empty() {
+            return Ok(0);
         }
-        Ok(swept)
+        Ok(self.sweep_all(dead, me))
     }
 
-    /// Sweeps one slot; `false` if it isn't to be swept, or must be swept again later.
-    fn sweep_member(&self, slot: u32, me: Member) -> bool {
+    /// As [`sweep`](Self::sweep), unless some member has looked within the last 100 ms: so that a thousand waiting processes
+    /// look no more often than one.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn sweep_if_due(&self) -> Result<usize> {
+        self.me()?;
+        let (at, now) = (Word::at(control::LOOKED), memory::monotonic_ms());
+        let last = self.map().load(at);
+        let due = now.saturating_sub(last) >= SLICE.as_millis() as u64;
+        if !due || self.map().cas(at, last, now).is_err() {
+            return Ok(0);
+        }
+        self.sweep()
+    }
+
+    /// Becomes the sweeper of a slot, if it is to be swept.
+    fn begin_sweep(&self, slot: u32, me: Member) -> Option<Dead> {
         let t = self.tenancy(slot);
-        let dead = Member::new(slot, t.epoch);
+        let member = Member::new(slot, t.epoch);
         let to_sweep = match t.presence {
             Presence::Dead => true,
             Presence::Sweeping(by) => by != me && self.is_dead(by),
             Presence::Free | Presence::Live => false,
         };
-        if !to_sweep || self.uses_rings(dead) && RINGS.get().is_none() {
-            return false;
+        if !to_sweep || self.uses_rings(member) && RINGS.get().is_none() {
+            return None;
         }
-        let mine = Tenancy { presence: Presence::Sweeping(me), epoch: t.epoch };
-        if !self.change_tenancy(slot, t, mine) {
-            return false;
+        let tenancy = Tenancy { presence: Presence::Sweeping(me), epoch: t.epoch };
+        let pid = self.pid_of(member);
+        self.change_tenancy(slot, t, tenancy).then_some(Dead { member, pid, tenancy })
+    }
+
+    fn sweep_all(&self, dead: Vec<Dead>, me: Member) -> usize {
+        for d in &dead {
+            if self.map().load(Word::at(control::REDO)) == Seat::Member(d.member).pack() {
+                self.redo(me, Recover);
+            }
         }
-        let pid = self.pid_of(dead);
-        if self.map().load(Word::at(control::REDO)) == Seat::Member(dead).pack() {
-            self.redo(me, Recover);
-        }
-        let later = !self.settle_intents(dead);
-        self.sweep_envelopes(dead, me);
-        if later {
+        let (settled, later): (Vec<_>, Vec<_>) =
+            dead.into_iter().partition(|d| self.settle_intents(d.member));
+        for d in later {
             // The ring that is in doubt must stay: so do the seats.
-            self.change_tenancy(slot, mine, Tenancy { presence: Presence::Dead, ..mine });
-            return false;
+            self.change_tenancy(
+                d.member.slot(),
+                d.tenancy,
+                Tenancy { presence: Presence::Dead, ..d.tenancy },
+            );
         }
-        self.sweep_blocks(dead, me, pid);
-        self.map().add(Word::at(control::DEATHS), 1);
-        self.change_tenancy(slot, mine, Tenancy { presence: Presence::Free, ..mine })
+        if settled.is_empty() {
+            return 0;
+        }
+        self.sweep_envelopes(&settled, me);
+        for slab in 0..self.slab_count() {
+            let Some((class, _)) = self.slab(slab) else { continue };
+            for i in 0..blocks_of(class) {
+                self.sweep_block(slab * SLAB_BLOCKS + i, &settled, me);
+            }
+        }
+        for d in &settled {
+            self.map().add(Word::at(control::DEATHS), 1);
+            self.change_tenancy(
+                d.member.slot(),
+                d.tenancy,
+                Tenancy { presence: Presence::Free, ..d.tenancy },
+            );
+        }
+        settled.len()
     }
 
     fn settle_intents(&self, dead: Member) -> bool {
@@ -130,11 +172,10 @@ impl Arena {
         if intents.is_empty() {
             return true;
         }
-        let others: Vec<_> = self
-            .used_slots()
-            .filter(|(_, t)| t.presence == Presence::Live)
-            .flat_map(|(slot, t)| self.intents(Member::new(slot, t.epoch)))
-            .collect();
+        let others = || {
+            let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+            live.flat_map(|(slot, t)| self.intents(Member::new(slot, t.epoch))).collect()
+        };
         let mut taken = Vec::new();
         let done = rings.settle(*self, &intents, &others, &mut |e| taken.push(e));
         for e in taken {
@@ -150,13 +191,13 @@ impl Arena {
         self.free_envelope(e, owner);
     }
 
-    fn sweep_envelopes(&self, dead: Member, me: Member) {
+    fn sweep_envelopes(&self, dead: &[Dead], me: Member) {
         for e in 0..self.map().load(Word::at(control::ENVELOPES)) as u32 {
             let word = self.owner_words().of(e);
             let found = self.map().load(word);
             let owner = Owner::unpack(found);
             match owner.holder {
-                Holder::Member(m) if m == dead => {
+                Holder::Member(m) if dead.iter().any(|d| d.member == m) => {
                     // Ours first: if we die in it, whoever sweeps us finds it.
                     let mine = owner.then(Holder::Member(me));
                     if self.map().cas(word, found, mine.pack()).is_ok() {
@@ -169,22 +210,13 @@ impl Arena {
         }
     }
 
-    fn sweep_blocks(&self, dead: Member, me: Member, pid: u32) {
-        for slab in 0..self.slab_count() {
-            let Some((class, _)) = self.slab(slab) else { continue };
-            for i in 0..blocks_of(class) {
-                self.sweep_block(slab * SLAB_BLOCKS + i, dead, me, pid);
-            }
-        }
-    }
-
-    fn sweep_block(&self, block: BlockId, dead: Member, me: Member, pid: u32) {
+    fn sweep_block(&self, block: BlockId, dead: &[Dead], me: Member) {
         let at = self.block_at(block);
         let found = self.map().load(at.state);
         let state = BlockState::unpack(found);
         match state.life {
             Life::Free => self.hint_free(block),
-            Life::Busy(m) if m == dead => {
+            Life::Busy(m) if dead.iter().any(|d| d.member == m) => {
                 let mine = state.with(Life::Busy(me));
                 if self.map().cas(at.state, found, mine.pack()).is_ok() {
                     // It may have died before it cleared its seat, or after it set one.
@@ -197,22 +229,14 @@ impl Arena {
             Life::Busy(_) => {}
             Life::Live => {
                 let mut held = false;
-                let mut died = false;
-                self.each_seat(block, |seat| match Seat::unpack(self.map().load(seat)) {
-                    Seat::Free => {}
-                    Seat::Member(m) if m == dead => {
-                        died = true;
-                        held |= self.give_up_dead_seat(block, state.kind, seat, dead);
+                self.each_seat(block, |seat| {
+                    let holder = Seat::unpack(self.map().load(seat));
+                    let died = dead.iter().find(|d| holder == Seat::Member(d.member));
+                    match died {
+                        Some(d) => self.release_dead_seat(block, state.kind, seat, d, me),
+                        None => held |= holder != Seat::Free,
                     }
-                    _ => held = true,
                 });
-                if state.kind == Kind::Ring
-                    && died
-                    && let Some(rings) = RINGS.get()
-                {
-                    let (at, len) = self.data_of(block);
-                    rings.holder_died(*self, (Word::at(at), len), block, dead, pid);
-                }
                 if !held
                     && let Released::ToFree(state) = run(FreeCheck::new(at, self.pages(), me), self.map())
                 {
@@ -222,20 +246,38 @@ impl Arena {
         }
     }
 
-    /// Frees the seat of a dead member; a page of seats that it had linked already goes over to its block (`true`).
-    fn give_up_dead_seat(&self, block: BlockId, kind: Kind, seat: Word, dead: Member) -> bool {
-        let owner = if kind == Kind::Seats { self.page_is_linked(block) } else { None };
-        let next = owner.map_or(Seat::Free, Seat::Block);
-        self.map().cas(seat, Seat::Member(dead).pack(), next.pack()).is_ok() && owner.is_some()
+    /// Gives up the seat of a dead member; a page of seats that it had linked already goes over to its block.
+    fn release_dead_seat(&self, block: BlockId, kind: Kind, seat: Word, dead: &Dead, me: Member) {
+        let theirs = Seat::Member(dead.member).pack();
+        if kind == Kind::Seats
+            && let Some(owner) = self.page_is_linked(block)
+        {
+            _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
+            return;
+        }
+        // Ours first: as long as we hold it, nobody frees the block and uses its memory for something else.
+        if self.map().cas(seat, theirs, Seat::Member(me).pack()).is_err() {
+            return;
+        }
+        if kind == Kind::Ring
+            && let Some(rings) = RINGS.get()
+        {
+            let (at, len) = self.data_of(block);
+            rings.holder_died(*self, (Word::at(at), len), block, dead.member, dead.pid);
+        }
+        let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(me));
+        if let Released::ToFree(state) = run(release, self.map()) {
+            self.finish_free(block, state);
+        }
     }
 
-    /// Calls `f` with each seat word of a block.
+    /// Calls `f` with each seat word of a block. The links may change meanwhile; what they lead to are seats in any case.
     fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);
         (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));
         let mut link = self.map().load(at.link());
-        while let Some(page) = link_of(link).filter(|&p| self.block_exists(p)) {
-            let first = Word::at(self.data_of(page).0);
+        for _ in 0..MOST_PAGES {
+            let Some(first) = link_of(link).and_then(|page| self.seat_page(page)) else { return };
             (0..u64::from(at.per_page)).for_each(|i| f(first.plus(2 + i)));
             link = self.map().load(first.plus(1));
         }

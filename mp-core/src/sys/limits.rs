@@ -48,7 +48,15 @@ fn cgroup_left() -> Option<(u64, String)> {
         let dir = format!("/sys/fs/cgroup{path}");
         let read = |f: &str| std::fs::read_to_string(format!("{dir}/{f}")).ok()?.trim().parse::<u64>().ok();
         if let (Some(max), Some(now)) = (read("memory.max"), read("memory.current")) {
-            let left = max.saturating_sub(now);
+            // What the kernel would give up first: file pages and caches.
+            let stat = std::fs::read_to_string(format!("{dir}/memory.stat")).unwrap_or_default();
+            let reclaimable: u64 = stat
+                .lines()
+                .filter_map(|l| l.split_once(' '))
+                .filter(|(k, _)| matches!(*k, "inactive_file" | "active_file" | "slab_reclaimable"))
+                .filter_map(|(_, v)| v.parse::<u64>().ok())
+                .sum();
+            let left = max.saturating_sub(now.saturating_sub(reclaimable));
             if least.as_ref().is_none_or(|l| left < l.0) {
                 least = Some((left, format!("memory.max of cgroup {path}")));
             }

@@ -93,3 +93,9 @@ pub(crate) fn start_time() -> u64 {
 pub(crate) fn user() -> u32 {
     rustix::process::getuid().as_raw()
 }
+
+/// Milliseconds of a clock that all processes of the machine share.
+pub(crate) fn monotonic_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}

@@ -1,8 +1,8 @@
 //! # Safety
 //! The tensor with one owner. Unsafe, because it makes `&mut [T]` of shared memory; sound, because a
 //! `Tensor` is the only handle to its storage among all processes: it is made with fresh memory, it is no
-//! `Clone`, sending moves the seat (and refuses if another handle exists), and receiving takes an exclusive
-//! attachment at most once.
+//! `Clone`; sending and receiving it require that no other handle exists in the process and that the block has never
+//! been frozen or shared, which the block itself remembers.
 #![allow(unsafe_code)]
 
 use super::element::Element;
@@ -11,7 +11,7 @@ use super::raw::{Raw, shape_methods};
 use super::shared::SharedTensor;
 use crate::error::{Error, Result};
 use crate::message::{Codec, Incoming, Message, Outgoing};
-use crate::words::Access;
+use crate::words::{Access, Kind};
 
 /// A tensor in shared memory with one owner among all processes, who may write.
 ///
@@ -167,12 +167,14 @@ impl<T: Element> Tensor<T> {
 
     /// Makes it readable by anybody and writable by nobody, for ever.
     pub fn freeze(self) -> FrozenTensor<T> {
+        self.0.storage.open_to_others(Kind::Frozen);
         FrozenTensor(self.0)
     }
 
     /// Makes it readable and writable by anybody, through relaxed atomics.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> SharedTensor<T> {
+        self.0.storage.open_to_others(Kind::Shared);
         SharedTensor(self.0)
     }
 }

@@ -34,7 +34,8 @@ impl View {
         if shape.len() > MAX_RANK {
             return wrong(format!("{} dimensions; at most {MAX_RANK} are supported", shape.len()));
         }
-        let elements = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d));
+        let empty = shape.contains(&0);
+        let elements = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).or(empty.then_some(0));
         if elements.is_none_or(|n| n > isize::MAX as usize / 8) {
             return wrong(format!("shape {shape:?} has too many elements"));
         }
@@ -48,7 +49,8 @@ impl View {
         let mut stride = 1;
         for d in (0..self.rank).rev() {
             self.strides[d] = stride;
-            stride *= self.shape[d].max(1) as isize;
+            // Of an empty view no stride is ever used.
+            stride = stride.saturating_mul(self.shape[d].max(1) as isize);
         }
     }
 
@@ -62,7 +64,7 @@ impl View {
         self.offset
     }
     pub(crate) fn numel(&self) -> usize {
-        self.shape().iter().product()
+        if self.shape().contains(&0) { 0 } else { self.shape().iter().product() }
     }
 
     /// Whether the elements lie one after the other in row-major order.
@@ -133,11 +135,11 @@ impl View {
         if start.checked_add(len).is_none_or(|end| end > n) {
             return wrong(format!("entries {start} + {len} of dimension {dim}, which has {n}"));
         }
+        self.shape[dim] = len;
         // Of an empty view the offset is of no use, and must not run out of the storage.
-        if len > 0 {
+        if self.numel() > 0 {
             self.offset = (self.offset as isize + start as isize * self.strides[dim]) as usize;
         }
-        self.shape[dim] = len;
         Ok(self)
     }
 
@@ -237,6 +239,10 @@ mod tests {
         let empty = View::contiguous(&[2, 0, 3]).unwrap();
         assert_eq!((empty.numel(), empty.fits(0), empty.is_contiguous()), (0, true, true));
         assert!(View::contiguous(&[usize::MAX, 2]).is_err());
+        let huge = View::contiguous(&[1 << 40, 1 << 40, 0]).unwrap();
+        assert_eq!((huge.numel(), huge.transpose(0, 2).unwrap().numel(), huge.fits(0)), (0, 0, true));
+        let nothing = View::contiguous(&[0, 100]).unwrap().narrow(1, 50, 2).unwrap();
+        assert!(nothing.fits(0));
         assert!(View::contiguous(&[1; 9]).is_err());
     }
 

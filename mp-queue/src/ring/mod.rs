@@ -40,7 +40,7 @@ mod slot;
 pub use close::Close;
 pub use get::{Get, Got};
 pub use put::{Put, PutEnd};
-pub use settle::{Settle, Settled};
+pub use settle::{Settle, Settled, Surroundings};
 pub use slot::{Slot, SlotState, Ticket};
 
 use mp_core::mem::Word;

@@ -23,6 +23,7 @@ enum Pc {
     Place,
     Again,
     Look,
+    List,
     Ask(usize),
     Announce,
     Take,
@@ -30,19 +31,29 @@ enum Pc {
     Done,
 }
 
+/// What a sweeper can find out about the world around an intent.
+pub trait Surroundings {
+    /// The intent words of all threads of members that are not known to be dead, as of now.
+    fn intents(&self) -> Vec<Word>;
+
+    /// Where slot `slot` of the ring in `ring` is; `None` if there is no such ring.
+    fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
+}
+
 /// Settles the intent of one lane of a dead member. Any number of sweepers may do it at once, and die in it.
 ///
 /// If the envelope is `QUEUED` and its slot doesn't hold it, then either a live thread took it out and is about to
 /// become its owner (that thread still intends it: come back later), or its taker is dead and nobody will: it is
-/// taken over. A thread that starts to intend it after we saw the slot can't succeed in taking it.
+/// taken over. A thread that starts to intend it after we saw the slot can't succeed in taking it; therefore the
+/// intents are listed only then: a thread that joined before and took the envelope is among them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Settle<F> {
+pub struct Settle<S> {
     dead: Word,
     mine: Word,
     others: Vec<Word>,
     owners: Column,
     places: Column,
-    slot_at: F,
+    around: S,
     me: Member,
     envelope: EnvelopeId,
     owner: Owner,
@@ -51,24 +62,21 @@ pub struct Settle<F> {
     pc: Pc,
 }
 
-impl<F: Fn(BlockId, u32) -> Option<Word>> Settle<F> {
-    /// To settle the intent word `dead` for `me`, whose own intent word is `mine`. `others` are the intent words
-    /// of all threads of members that are not known to be dead. `slot_at` finds a slot word of a ring.
+impl<S: Surroundings> Settle<S> {
+    /// To settle the intent word `dead` for `me`, whose own intent word is `mine`.
     pub fn new(
-        dead: Word,
-        mine: Word,
-        others: Vec<Word>,
+        (dead, mine): (Word, Word),
         (owners, places): (Column, Column),
-        slot_at: F,
+        around: S,
         me: Member,
     ) -> Self {
         Self {
             dead,
             mine,
-            others,
+            others: Vec::new(),
             owners,
             places,
-            slot_at,
+            around,
             me,
             envelope: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
@@ -79,7 +87,7 @@ impl<F: Fn(BlockId, u32) -> Option<Word>> Settle<F> {
     }
 }
 
-impl<F: Fn(BlockId, u32) -> Option<Word>> Steps for Settle<F> {
+impl<S: Surroundings> Steps for Settle<S> {
     type Out = Settled;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Settled> {
@@ -107,12 +115,16 @@ impl<F: Fn(BlockId, u32) -> Option<Word>> Steps for Settle<F> {
                 let again = m.load(self.owners.of(self.envelope));
                 self.pc = if again == self.owner.pack() { Pc::Look } else { Pc::Owner };
             }
-            Pc::Look => match (self.slot_at)(self.place.ring, self.place.slot) {
+            Pc::Look => match self.around.slot(self.place.ring, self.place.slot) {
                 Some(at) if Slot::unpack(m.load(at)).envelope() == Some(self.envelope) => {
                     self.pc = Pc::Forget;
                 }
-                Some(_) | None => self.pc = Pc::Ask(0),
+                Some(_) | None => self.pc = Pc::List,
             },
+            Pc::List => {
+                self.others = self.around.intents();
+                self.pc = Pc::Ask(0);
+            }
             Pc::Ask(i) => match self.others.get(i) {
                 Some(&other) if m.load(other) == self.envelope as u64 + 1 => return Some(Settled::Later),
                 Some(_) => self.pc = Pc::Ask(i + 1),
