@@ -215,6 +215,40 @@ fn a_process_is_killed_at_every_access_of_allocating() {
     });
 }
 
+/// More tensors than an envelope has room to list.
+const MANY: usize = 30;
+
+fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> mp::Result<()> {
+    inject::arm(at, Signal::KILL.as_raw());
+    let tensors = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
+    for (i, t) in tensors.iter().enumerate() {
+        assert_eq!(t.get(&[0])?, i as u64);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_consumer_of_many_tensors_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let queue = Queue::bounded(1).unwrap();
+        let tensor = |i| Ok(Tensor::full(&[1], i as u64)?.freeze());
+        let tensors: mp::Result<Vec<_>> = (0..MANY).map(tensor).collect();
+        queue.put(tensors.unwrap()).unwrap();
+        let context = start_processes(consume_many, (queue.clone(), at), Options::nprocs(1)).unwrap();
+        let killed = killed(&context);
+        match queue.try_get() {
+            // It was killed before it took the message.
+            Ok(Some(tensors)) => {
+                assert!(killed);
+                assert!(tensors.iter().enumerate().all(|(i, t)| t.get(&[0]).unwrap() == i as u64));
+            }
+            Err(GetError::Empty) => {}
+            other => panic!("{other:?}"),
+        }
+        killed
+    });
+}
+
 /// Waits until the process is stopped; `false` if it has ended.
 fn stopped(pid: u32, context: &ProcessContext) -> bool {
     let begin = Instant::now();

@@ -24,11 +24,18 @@ pub struct AttachRequest {
 #[derive(Debug)]
 pub struct Shipment<'a> {
     /// The encoded value.
-    pub bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
     /// What travels beside it.
-    pub attachments: Vec<AttachRequest>,
+    pub(crate) attachments: Vec<AttachRequest>,
     /// Fingerprint of its type.
-    pub fingerprint: u64,
+    pub(crate) fingerprint: u64,
+}
+
+impl Shipment<'_> {
+    /// What was to travel, without the bytes: to read the message back on this side.
+    pub fn into_attachments(self) -> Vec<AttachRequest> {
+        self.attachments
+    }
 }
 
 impl Arena {
