@@ -1,5 +1,8 @@
 //! The peer process of each benchmark: the same program once more. And what keeps a stuck one from lasting:
 //! deadlines, a watchdog, and death with the parent.
+//!
+//! # Safety
+//! Between fork and exec, one system call is made and no memory touched.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,8 @@
 //! Memory that two processes share: a memfd that the child inherits by number.
+//!
+//! # Safety
+//! The region is mapped as long as it is used, and offsets are checked; who may write when is up to the callers, which
+//! take turns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};

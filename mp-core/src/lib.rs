@@ -1,6 +1,35 @@
 //! Memory that a tree of processes shares: the base layer of `mp`.
 //!
-//! TODO docs
+//! ```
+//! use mp_core::{Arena, Tensor};
+//!
+//! let mut t = Tensor::<f32>::zeros(&[3, 4])?; // in shared memory from the start
+//! t.as_mut_slice()?.fill(0.5);
+//! let weights = t.freeze(); // anybody may read it now, in any process, without copying
+//! assert_eq!(weights.select(0, 1)?.iter().sum::<f32>(), 2.0);
+//!
+//! let stats = Arena::current()?.memory_stats();
+//! assert!(stats.allocated >= 48);
+//! # Ok::<(), mp_core::Error>(())
+//! ```
+//!
+//! | | |
+//! |---|---|
+//! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold |
+//! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
+//! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
+//! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |
+//!
+//! Processes come from `mp-spawn`, queues from `mp-queue`; the `mp` crate has them all.
+//!
+//! # When a process dies
+//! Each block of memory is held by seats that name their holders. A process that dies, in whatever instruction, leaves its
+//! name in them; the next member that looks gives them up. See [`steps`] for what each point of death leaves.
+//!
+//! # When memory runs out
+//! Pages are reserved before memory is handed out, so that running out is an [`Error::OutOfMemory`] that says what was asked,
+//! what is left and which limit was hit. Not in our hands: the kernel's out-of-memory killer.
+
 mod arena;
 mod error;
 #[cfg(feature = "inject")]

@@ -3,10 +3,9 @@
 //! Everything else in the workspace uses these names, so that `--cfg mp_loom` swaps the whole crate to
 //! [loom](https://docs.rs/loom)'s types, and so that one file shows which primitives are in use.
 //!
-//! Words in the arena are not values of these types: they are reached through [`Mem`](crate::mem::Mem), and
+//! Words in the arena are not values of these types: they are reached through [`Mem`], and
 //! [`HeapMem`] is the implementation of it over a plain `Vec` of these atomics. Loom models and
 //! single-process explorations run on it.
-#![allow(clippy::disallowed_types)]
 
 #[cfg(not(mp_loom))]
 pub use std::sync::atomic::{

@@ -34,7 +34,7 @@ impl Parcel {
     fn new(number: u64, all: &FrozenTensor<u64>) -> mp::Result<Self> {
         let own = Tensor::full(&[100], number)?;
         // Every other one spills.
-        let bytes = vec![number as u8; if number % 2 == 0 { 10 } else { 1000 }];
+        let bytes = vec![number as u8; if number.is_multiple_of(2) { 10 } else { 1000 }];
         Ok(Self { number, own, all: all.clone(), bytes })
     }
 

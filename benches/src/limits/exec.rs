@@ -1,4 +1,8 @@
 //! Start and end of a process: bare `posix_spawn` of this very program, which ends before its `main`, and `waitpid`.
+//!
+//! # Safety
+//! Calls C functions whose pointers live as long as the call, and hooks into the start of the program before anything
+//! is set up; the hook only compares an argument and ends the process.
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;

@@ -2,6 +2,9 @@
 //!
 //! There are a few of them, used in turn, as a pool that recycles would: with a single one, the same work took a few
 //! percent longer.
+//!
+//! # Safety
+//! Parent and child take turns: each touches the buffers only between a message and its answer.
 
 use super::Link;
 use super::line::{self, Line};

@@ -1,4 +1,7 @@
 //! Work with small messages: one `u64` each.
+//!
+//! # Safety
+//! `getrusage` writes to a structure on the stack.
 
 use std::time::Duration;
 

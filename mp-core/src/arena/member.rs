@@ -149,12 +149,11 @@ impl Arena {
     /// The members that are there, dead ones that are not swept yet included.
     pub fn members(&self) -> Vec<MemberInfo> {
         self.used_slots()
-            .filter_map(|(slot, t)| {
-                (t.presence != Presence::Free).then(|| MemberInfo {
-                    member: Member::new(slot, t.epoch),
-                    pid: self.map().load(self.layout().member(slot, PID)) as u32,
-                    live: t.presence == Presence::Live,
-                })
+            .filter(|(_, t)| t.presence != Presence::Free)
+            .map(|(slot, t)| MemberInfo {
+                member: Member::new(slot, t.epoch),
+                pid: self.map().load(self.layout().member(slot, PID)) as u32,
+                live: t.presence == Presence::Live,
             })
             .collect()
     }

@@ -40,10 +40,10 @@ impl RedoAt {
 
 /// What to change: reads some words, then says what to write.
 pub trait Plan {
-    /// The words to read, at most [`MAX_WORDS`].
+    /// The words to read, at most four.
     fn reads(&self) -> &[Word];
 
-    /// From their values, the words to write with their new values, at most [`MAX_WORDS`]. Nothing: no change.
+    /// From their values, the words to write with their new values, at most four. Nothing: no change.
     fn writes(&self, values: &[u64]) -> Vec<(Word, u64)>;
 }
 

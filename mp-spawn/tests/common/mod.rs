@@ -36,7 +36,7 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let until = Instant::now() + DEADLINE;
     while !so() {
         assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
     }
 }
 
@@ -44,7 +44,7 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 pub fn wait_for_the_end() -> Outcome {
     let until = Instant::now() + LIFETIME;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-        std::thread::sleep(left);
+        std::thread::sleep(left); // sleep: the deadline of the whole test program
     }
     Err("nobody ended this worker".into())
 }

@@ -40,7 +40,8 @@ fn unsafety(tree: &Tree) -> Vec<Finding> {
         }
         listed.push(path);
     }
-    for file in tree.rust() {
+    // Tests provoke crashes, each with a `SAFETY` comment of its own; nobody builds on them.
+    for file in tree.rust().filter(|file| !file.under("tests")) {
         let Some(first) = file.lines().iter().position(|line| has_word(&line.code, "unsafe")) else {
             continue;
         };
