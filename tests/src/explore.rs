@@ -137,7 +137,7 @@ pub trait Actor: Clone + Eq + Hash {
 }
 
 /// A state of a world.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct World<A: Actor> {
     /// The shared memory.
     pub memory: Memory,

@@ -79,7 +79,7 @@ impl Process {
     fn sweep(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let dead = |a: usize| fates[a] == Fate::Killed;
         // Looking costs no step here: in processes it is loops of loads, whose results can be stale either way.
-        for d in (0..fates.len()).filter(|&d| dead(d) && m.peek(intent(d)) != 0) {
+        if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
             let others = (0..fates.len()).filter(|&a| !dead(a)).map(intent).collect();
             let steps = Settle::new(intent(d), intent(me), others, (OWNER, PLACE), slot_at as _, member(me));
             return Some(Doing::Settle(d, Box::new(steps)));
