@@ -1,0 +1,8 @@
+//! Arguments go to every process, an exclusive tensor to one.
+use mp::Tensor;
+
+fn worker(_rank: usize, _tensor: Tensor<f32>) {}
+
+fn main() {
+    let _ = mp::spawn(worker, Tensor::<f32>::zeros(&[4]).unwrap(), 2);
+}

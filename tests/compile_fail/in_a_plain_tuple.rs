@@ -1,0 +1,6 @@
+//! A tuple with an exclusive tensor in it needs `Bundle`.
+use mp::{Queue, Tensor};
+
+fn main() {
+    let _queue = Queue::<(String, Tensor<f32>)>::bounded(2);
+}

@@ -1,0 +1,8 @@
+//! Who freezes a tensor can't write it any more.
+use mp::Tensor;
+
+fn main() {
+    let mut tensor = Tensor::<f32>::zeros(&[4]).unwrap();
+    let _frozen = tensor.freeze();
+    tensor.as_mut_slice().unwrap()[0] = 1.0;
+}

@@ -1,0 +1,13 @@
+//! Element types are the ones listed: nobody adds one.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[repr(u8)]
+enum Bit {
+    Zero,
+    One,
+}
+
+impl mp::Element for Bit {
+    const DTYPE: mp::DType = mp::DType::U8;
+}
+
+fn main() {}

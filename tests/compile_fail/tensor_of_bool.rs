@@ -1,0 +1,8 @@
+//! Another process could write a 2 into a bool.
+use mp::Tensor;
+
+fn main() {
+    let _ = Tensor::<bool>::empty(&[4]);
+    let _ = Tensor::<char>::empty(&[4]);
+    let _ = Tensor::<&'static u8>::empty(&[4]);
+}

@@ -1,0 +1,36 @@
+//! What the compiler has to refuse, so that safe code can't send a tensor twice, keep what it has sent, make a handle out
+//! of numbers, or name a function that other processes don't have. The messages are pinned: they are what a user
+//! reads first.
+//!
+//! `TRYBUILD=overwrite cargo test -p mp-tests --test compile_fail` writes them anew.
+
+#[test]
+fn refused_by_the_compiler() {
+    let cases = trybuild::TestCases::new();
+    // Beside them one that has to compile, so that the others can't all fail for want of a dependency.
+    cases.pass("compile_fail/allowed.rs");
+    for refused in [
+        "as_an_argument",
+        "cloned",
+        "closure_with_captures",
+        "envelope_from_raw",
+        "frozen_is_written",
+        "function_pointer",
+        "handles_by_constructor",
+        "handles_by_literal",
+        "in_a_plain_tuple",
+        "in_a_serde_struct",
+        "kept_after_freezing",
+        "kept_after_sending",
+        "message_and_serde",
+        "message_of_a_union",
+        "message_with_a_foreign_field",
+        "message_with_an_unknown_option",
+        "own_element",
+        "sent_twice",
+        "serialized",
+        "tensor_of_bool",
+    ] {
+        cases.compile_fail(format!("compile_fail/{refused}.rs"));
+    }
+}

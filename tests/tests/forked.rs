@@ -1,0 +1,131 @@
+//! A raw `fork` copies a process without asking: the copy is no member. Each use of shared memory in it is an error, and
+//! it releases nothing that its parent has.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::cell::Cell;
+
+use common::{Outcome, alone, in_use, join, next, send, take};
+use mp::{Arena, Error, FrozenTensor, GetError, Options, PutError, Queue, Tensor, start_processes};
+
+/// Runs `f` in a forked copy of this process, which has `code` as its exit status.
+fn in_a_fork(f: impl Fn() -> i32) -> i32 {
+    // SAFETY: the copy has this thread only; what it calls takes no lock that another thread could have held, but
+    // the allocator's, which the C library puts in order in the copy.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(101);
+        // SAFETY: ends the copy at once, without running what the parent has to run.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    common::eventually("the copy ends", || {
+        // SAFETY: the status is valid for writes, and the process a child of this one.
+        unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) == pid }
+    });
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+}
+
+/// Numbers the checks, and gives the number of the first one that fails.
+fn first_failure(checks: &[(&str, bool)]) -> i32 {
+    let failed = checks.iter().position(|(_, ok)| !ok);
+    if let Some(i) = failed {
+        eprintln!("in the copy: {} is wrong", checks[i].0);
+    }
+    failed.map_or(0, |i| i as i32 + 1)
+}
+
+fn forked<T>(result: &mp_core::Result<T>) -> bool {
+    matches!(result, Err(Error::Forked))
+}
+
+fn put_is_refused<T: mp::Message>(result: Result<(), PutError<T>>) -> bool {
+    matches!(&result, Err(PutError::Failed { error: mp_reduce::Error::Memory(Error::Forked), .. }))
+}
+
+fn get_is_refused<T>(result: Result<T, GetError>) -> bool {
+    matches!(&result, Err(GetError::Failed(mp_reduce::Error::Memory(Error::Forked))))
+}
+
+#[test]
+fn the_copy_can_do_nothing_and_releases_nothing() {
+    let _alone = alone();
+    // In a worker, whose only other threads are asleep.
+    fn worker(_: usize, (kept, results): (FrozenTensor<u8>, Queue<Vec<u8>>)) -> Outcome {
+        let arena = Arena::current()?;
+        let queue = Queue::<Vec<u8>>::bounded(4)?;
+        send(&queue, vec![1; 1000])?;
+        let own = Tensor::<u32>::full(&[1000], 7)?;
+        let before = in_use();
+        // The last handles of this process to each. The copy takes its own copy of the cell.
+        let handles = Cell::new(Some((own, kept, queue.clone())));
+        let code = in_a_fork(|| {
+            let refused = queue.put(vec![2; 10]);
+            let given_back =
+                matches!(&refused, Err(PutError::Failed { value: Some(v), .. }) if v == &[2; 10]);
+            let checks = [
+                ("current", forked(&Arena::current())),
+                ("me", forked(&arena.me())),
+                ("Arena::get", Arena::get().is_none()),
+                ("zeros", forked(&Tensor::<u8>::zeros(&[10]))),
+                ("sweep", forked(&arena.sweep())),
+                ("empty_cache", forked(&arena.empty_cache())),
+                ("put", put_is_refused(refused)),
+                ("the value given back", given_back),
+                ("try_put", put_is_refused(queue.try_put(vec![]))),
+                ("get", get_is_refused(queue.get())),
+                ("try_get", get_is_refused(queue.try_get())),
+                ("close", !queue.close()),
+                ("bounded", Queue::<u8>::bounded(1).is_err()),
+                ("pack", mp::pack(1_u8).is_err()),
+                ("spawn", mp::spawn(|_: usize, (): ()| {}, (), 1).is_err()),
+            ];
+            drop(handles.take());
+            first_failure(&checks)
+        });
+        assert_eq!((code, in_use()), (0, before));
+        let (own, kept, _) = handles.take().ok_or("the parent has its handles")?;
+        assert_eq!((own.to_vec(), kept.to_vec()), (vec![7; 1000], vec![5; 100]));
+        // Memory that was released wrongly would be given out again.
+        let others: Vec<_> = (0..100).map(|_| Tensor::<u32>::full(&[1000], 9)).collect();
+        assert_eq!((own.to_vec(), others.len()), (vec![7; 1000], 100));
+        send(&results, next(&queue)?.ok_or("closed by the copy")?)
+    }
+    let kept = Tensor::<u8>::full(&[100], 5).unwrap().freeze();
+    let results = Queue::bounded(1).unwrap();
+    let context = start_processes(worker, (kept.clone(), results.clone()), Options::nprocs(1)).unwrap();
+    assert_eq!(take(&results), [1; 1000]);
+    join(&context).unwrap();
+    assert_eq!(kept.to_vec(), [5; 100]);
+}
+
+#[test]
+fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
+    let _alone = alone();
+    fn worker(_: usize, kept: FrozenTensor<u8>) -> Outcome {
+        let queue = Queue::<u8>::bounded(4)?;
+        // Whatever these say, they are safe functions.
+        let looks: [(&str, &dyn Fn()); 4] = [
+            ("the length of a queue", &|| assert!(queue.len() < 9)),
+            ("a queue's Debug", &|| drop(format!("{queue:?}"))),
+            ("an element that get can refuse", &|| drop(kept.get(&[0]))),
+            ("statistics", &|| {
+                let _ = Arena::get().map(|arena| arena.memory_stats());
+            }),
+        ];
+        let codes = looks.map(|(what, look)| {
+            let code = in_a_fork(|| {
+                look();
+                0
+            });
+            (what, code)
+        });
+        let crashed: Vec<_> = codes.into_iter().filter(|(_, code)| *code < 0).collect();
+        assert!(crashed.is_empty(), "killed by a signal: {crashed:?}");
+        Ok(())
+    }
+    let kept = Tensor::<u8>::full(&[100], 5).unwrap().freeze();
+    join(&start_processes(worker, kept, Options::nprocs(1)).unwrap()).unwrap();
+}

@@ -1,0 +1,181 @@
+//! Handles mean something inside of messages only: their bytes are an error elsewhere, and bytes from elsewhere never
+//! become one.
+
+use mp::message::{Incoming, Message, Outgoing};
+use mp::{Arena, FrozenTensor, Queue, SharedTensor, Tensor};
+use mp_reduce::MessagePack;
+use serde::{Deserialize, Serialize};
+
+fn tensor() -> Tensor<f32> {
+    Tensor::zeros(&[4]).unwrap()
+}
+
+#[derive(Serialize, Deserialize)]
+struct Saved<T> {
+    epoch: u32,
+    of: T,
+}
+
+#[test]
+fn serialising_outside_of_a_message_is_an_error_that_says_so() {
+    fn refused(kind: &str, value: &impl Serialize) {
+        let error = rmp_serde::to_vec(value).unwrap_err().to_string();
+        assert!(error.contains(kind) && error.contains("inside of a message"), "{error}");
+    }
+    refused("a FrozenTensor", &tensor().freeze());
+    refused("a SharedTensor", &tensor().share());
+    refused("a Queue", &Queue::<u8>::bounded(1).unwrap());
+    refused("a FrozenTensor", &Saved { epoch: 3, of: vec![Some(tensor().freeze())] });
+}
+
+/// The bytes of handles as they are in a message with one attachment.
+fn handle_bytes() -> [Vec<u8>; 2] {
+    let tensor = rmp_serde::to_vec(&(0_u32, (0_u64, [4_u64], [1_i64]))).unwrap();
+    [tensor, rmp_serde::to_vec(&0_u32).unwrap()]
+}
+
+#[test]
+fn handle_bytes_outside_of_a_message_are_an_error() {
+    fn refused<T: for<'de> Deserialize<'de>>(kind: &str, bytes: &[u8]) {
+        let error = rmp_serde::from_slice::<T>(bytes).err().unwrap().to_string();
+        assert!(error.contains(kind) && error.contains("inside of a message"), "{error}");
+    }
+    let [tensor, queue] = handle_bytes();
+    refused::<FrozenTensor<f32>>("a FrozenTensor", &tensor);
+    refused::<SharedTensor<f32>>("a SharedTensor", &tensor);
+    refused::<Queue<u8>>("a Queue", &queue);
+}
+
+/// Reads bytes as a message without attachments.
+fn read<T: Message>(value: impl Message) -> mp_core::Result<T> {
+    let mut out = Outgoing::default();
+    value.encode::<MessagePack>(&mut out)?;
+    T::decode::<MessagePack>(&mut out.into_incoming(Vec::new()))
+}
+
+#[test]
+fn handle_bytes_in_a_message_without_the_attachment_are_an_error() {
+    fn refused<T: Message>(value: impl Message) {
+        let error = read::<T>(value).err().unwrap().to_string();
+        assert!(error.contains("attachment 0") && error.contains("does not exist"), "{error}");
+    }
+    let handle = || (0_u32, (0_u64, vec![4_u64], vec![1_i64]));
+    // The bytes are right: with the attachment they are a tensor.
+    let mut out = Outgoing::default();
+    tensor().freeze().encode::<MessagePack>(&mut out).unwrap();
+    let mut plain = Outgoing::default();
+    handle().encode::<MessagePack>(&mut plain).unwrap();
+    assert_eq!(out.bytes(), plain.bytes());
+    refused::<FrozenTensor<f32>>(handle());
+    refused::<SharedTensor<f32>>(handle());
+    refused::<Tensor<f32>>(handle());
+    refused::<Queue<u8>>(0_u32);
+}
+
+/// Attaches what `encode` attaches, and reads something else from the attachments.
+fn reread<T: Message>(encode: impl Fn(&mut Outgoing), bytes: impl Message) -> mp_core::Result<T> {
+    let mut attached = Outgoing::default();
+    encode(&mut attached);
+    let attachments = attached.shipment(0).attachments;
+    let mut out = Outgoing::default();
+    bytes.encode::<MessagePack>(&mut out)?;
+    T::decode::<MessagePack>(&mut out.into_incoming(attachments))
+}
+
+#[test]
+fn views_that_reach_out_of_their_storage_are_refused() {
+    let frozen = tensor().freeze();
+    let attach = |out: &mut Outgoing| frozen.encode::<MessagePack>(out).unwrap();
+    let read = |offset: u64, shape: &[u64], strides: &[i64]| {
+        reread::<FrozenTensor<f32>>(attach, (0_u32, (offset, shape.to_vec(), strides.to_vec())))
+    };
+    assert_eq!(read(0, &[4], &[1]).unwrap().to_vec(), [0.0; 4]);
+    assert_eq!(read(3, &[4], &[-1]).unwrap().len(), 4);
+    // What arrives is a view of the whole block, which may be larger than the tensor.
+    let block = (read(0, &[4], &[1]).unwrap().storage().len() / 4) as u64;
+    for (offset, shape, strides) in [
+        (block, &[1][..], &[1][..]),
+        (0, &[block + 1], &[1]),
+        (0, &[2], &[-1]),
+        (u64::MAX, &[1], &[1]),
+        (0, &[u64::MAX], &[0]),
+        (0, &[1 << 40, 1 << 40], &[0, 0]),
+        (0, &[2, 2], &[i64::MAX, i64::MAX]),
+        (0, &[2], &[i64::MIN]),
+        (0, &[1, 1], &[1]),
+        (0, &[1; 9], &[1; 9]),
+    ] {
+        let error = read(offset, shape, strides).map(drop).unwrap_err();
+        assert!(matches!(error, mp::Error::Malformed(_)), "{offset} {shape:?} {strides:?}: {error:?}");
+    }
+}
+
+#[test]
+fn an_empty_view_with_absurd_dimensions_is_no_panic() {
+    let frozen = tensor().freeze();
+    let attach = |out: &mut Outgoing| frozen.encode::<MessagePack>(out).unwrap();
+    let view = (0_u64, vec![0_u64, 1 << 40, 1 << 40], vec![1_i64, 1, 1]);
+    match reread::<FrozenTensor<f32>>(attach, (0_u32, view)) {
+        Ok(empty) => assert!(empty.is_empty()),
+        Err(error) => assert!(matches!(error, mp::Error::Malformed(_)), "{error:?}"),
+    }
+}
+
+#[test]
+fn what_was_attached_as_one_kind_is_not_read_as_another() {
+    let handle = || (0_u32, (0_u64, vec![1_u64], vec![1_i64]));
+    let refused = |error: mp_core::Error| {
+        let text = error.to_string();
+        assert!(text.contains("was sent as") && text.contains("is read as"), "{text}");
+    };
+    let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
+    refused(reread::<Tensor<f32>>(frozen, handle()).map(drop).unwrap_err());
+    refused(reread::<SharedTensor<f32>>(frozen, handle()).map(drop).unwrap_err());
+    refused(reread::<FrozenTensor<f64>>(frozen, handle()).map(drop).unwrap_err());
+    refused(reread::<Queue<u8>>(frozen, 0_u32).map(drop).unwrap_err());
+    let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
+    refused(reread::<FrozenTensor<f32>>(shared, handle()).map(drop).unwrap_err());
+    refused(reread::<Tensor<f32>>(shared, handle()).map(drop).unwrap_err());
+    // A block that is no queue, attached as if it were one.
+    let object = |out: &mut Outgoing| assert_eq!(out.attach_object(tensor().storage().hold()).unwrap(), 0);
+    refused(reread::<FrozenTensor<f32>>(object, handle()).map(drop).unwrap_err());
+    let error = reread::<Queue<u8>>(object, 0_u32).map(drop).unwrap_err().to_string();
+    assert!(error.contains("no queue"), "{error}");
+}
+
+#[test]
+fn an_exclusive_tensor_is_taken_from_a_message_once() {
+    let exclusive = |out: &mut Outgoing| tensor().encode::<MessagePack>(out).unwrap();
+    let handle = || (0_u32, (0_u64, vec![1_u64], vec![1_i64]));
+    type Pair = mp::Bundle<(Tensor<f32>, Tensor<f32>)>;
+    let twice = mp::Bundle((handle(), handle()));
+    let error = reread::<Pair>(exclusive, twice).map(drop).unwrap_err().to_string();
+    assert!(error.contains("taken already"), "{error}");
+    assert!(reread::<Tensor<f32>>(exclusive, handle()).is_ok());
+}
+
+#[test]
+fn an_exclusive_tensor_that_is_kept_is_not_packed() {
+    let arena = Arena::current().unwrap();
+    let kept = tensor();
+    // Encoding by hand leaves the tensor where it is; then the message does not leave.
+    let mut out = Outgoing::default();
+    kept.encode::<MessagePack>(&mut out).unwrap();
+    let error = kept.encode::<MessagePack>(&mut out).unwrap_err().to_string();
+    assert!(error.contains("twice"), "{error}");
+    let (error, attachments) = arena.pack(out.shipment(1)).unwrap_err();
+    assert!(error.to_string().contains("other handles to it exist"), "{error}");
+    let mut back: Incoming = out.into_incoming(attachments);
+    assert!(Tensor::<f32>::decode::<MessagePack>(&mut back).is_err());
+    drop(back);
+    assert_eq!(kept.storage().hold().count(), 1);
+    // Two messages made of one tensor: neither leaves before the other is gone.
+    let (mut one, mut two) = (Outgoing::default(), Outgoing::default());
+    kept.encode::<MessagePack>(&mut one).unwrap();
+    kept.encode::<MessagePack>(&mut two).unwrap();
+    drop(kept);
+    let refused = arena.pack(one.shipment(1));
+    assert!(refused.is_err());
+    drop(refused);
+    assert!(arena.pack(two.shipment(1)).is_ok());
+}

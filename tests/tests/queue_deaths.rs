@@ -1,0 +1,210 @@
+//! Queues between processes that are killed or stopped: the others go on, and what the dead held is released. Some
+//! tests count what is in shared memory, so they run one at a time.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    DEADLINE, Outcome, alone, eventually, give, in_use, join, next, open_files, send, signal, take,
+    threads_are,
+};
+use mp::start_processes;
+use mp::{Arena, FrozenTensor, GetError, OnFailure, Options, ProcessContext, PutError, Queue, Tensor};
+use rustix::process::Signal;
+
+/// For what takes a few slices of sleep.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Holds a queue until it is told to go.
+fn holder(_: usize, (queue, ready, go): (Queue<u32>, Queue<()>, Queue<()>)) -> Outcome {
+    send(&ready, ())?;
+    next(&go)?;
+    drop(queue);
+    Ok(())
+}
+
+struct Held {
+    queue: Queue<u32>,
+    go: Queue<()>,
+    context: ProcessContext,
+}
+
+/// A queue of one that other processes have, too.
+fn held_by(nprocs: usize) -> Held {
+    let queue = Queue::bounded(1).unwrap();
+    let (ready, go) = (Queue::bounded(nprocs).unwrap(), Queue::bounded(nprocs).unwrap());
+    let options = Options::nprocs(nprocs).on_failure(OnFailure::Continue);
+    let context = start_processes(holder, (queue.clone(), ready.clone(), go.clone()), options).unwrap();
+    (0..nprocs).for_each(|_| take(&ready));
+    Held { queue, go, context }
+}
+
+#[test]
+fn waiting_for_a_killed_process_ends_and_names_it() {
+    let _alone = alone();
+    let held = held_by(1);
+    let pid = held.context.pids()[0];
+    signal(pid, Signal::KILL);
+    let error = held.queue.get_timeout(DEADLINE).unwrap_err();
+    assert!(matches!(error, GetError::Deserted { pid: p, .. } if p == pid), "{error:?}");
+    assert!(error.to_string().contains(&format!("pid {pid}")), "{error}");
+    // There is still room; then there is none.
+    give(&held.queue, 1);
+    let error = held.queue.put_timeout(2, DEADLINE).unwrap_err();
+    assert!(matches!(error, PutError::Deserted { value: 2, pid: p, .. } if p == pid), "{error:?}");
+    assert!(error.to_string().contains(&format!("pid {pid}")), "{error}");
+    assert_eq!(held.queue.get().unwrap(), Some(1), "what is there comes first");
+    assert!(join(&held.context).is_err());
+}
+
+#[test]
+fn waiting_for_a_process_that_has_ended_ends() {
+    let _alone = alone();
+    fn worker(_: usize, queue: Queue<u32>) -> Outcome {
+        send(&queue, 7)
+    }
+    let queue = Queue::bounded(1).unwrap();
+    let context = start_processes(worker, queue.clone(), Options::nprocs(1)).unwrap();
+    assert_eq!(take(&queue), 7);
+    join(&context).unwrap();
+    let error = queue.get_timeout(SOON).unwrap_err();
+    assert!(matches!(error, GetError::Deserted { pid, .. } if pid == context.pids()[0]), "{error:?}");
+}
+
+#[test]
+fn as_long_as_somebody_else_has_the_queue_the_wait_goes_on() {
+    let _alone = alone();
+    let held = held_by(2);
+    let before = Arena::current().unwrap().memory_stats().deaths;
+    signal(held.context.pids()[0], Signal::KILL);
+    eventually("it is swept", || Arena::current().unwrap().memory_stats().deaths > before);
+    let error = held.queue.get_timeout(Duration::from_millis(300)).unwrap_err();
+    assert!(error.is_empty(), "{error:?}");
+    give(&held.go, ());
+    assert!(matches!(held.queue.get_timeout(DEADLINE).unwrap_err(), GetError::Deserted { .. }));
+    assert!(join(&held.context).is_err());
+}
+
+fn square(_: usize, (jobs, results): (Queue<u64>, Queue<(u32, u64)>)) -> Outcome {
+    while let Some(n) = next(&jobs)? {
+        send(&results, (std::process::id(), n * n))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stopped_consumer_delays_nobody_else() {
+    let _alone = alone();
+    let (jobs, results) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
+    let context = start_processes(square, (jobs.clone(), results.clone()), Options::nprocs(2)).unwrap();
+    let stopped = context.pids()[0];
+    for n in 0..4 {
+        give(&jobs, n);
+        take(&results);
+    }
+    signal(stopped, Signal::STOP);
+    eventually("it is stopped", || threads_are(stopped, 'T'));
+    // It may have stopped with one message in hand; all others come back.
+    const N: u64 = 2000;
+    let mut got = Vec::new();
+    for n in 0..N {
+        give(&jobs, n);
+        if n > 0 {
+            got.push(take(&results));
+        }
+    }
+    assert!(got.iter().skip(1).all(|(pid, _)| *pid != stopped), "a stopped process has answered");
+    signal(stopped, Signal::CONT);
+    got.push(take(&results));
+    let mut squares: Vec<u64> = got.iter().map(|(_, square)| *square).collect();
+    squares.sort_unstable();
+    assert!(squares.into_iter().eq((0..N).map(|n| n * n)), "each one, and once");
+    jobs.close();
+    join(&context).unwrap();
+}
+
+type Numbered = Queue<(u64, FrozenTensor<u64>)>;
+
+/// Takes tensors, checks each, and sends another one for it.
+fn relay(_: usize, (jobs, results): (Numbered, Numbered)) -> Outcome {
+    while let Some((n, tensor)) = next(&jobs)? {
+        if tensor.iter().any(|v| v != n) {
+            return Err(format!("the tensor of message {n} holds {tensor}").into());
+        }
+        let more = Tensor::full(&[3000], n + 1)?.freeze();
+        send(&results, (n, more))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn thirty_random_kills_leave_nothing_behind() {
+    let _alone = alone();
+    const WORKERS: usize = 3;
+    const KILLS: u64 = 30;
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |n: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % n
+    };
+    // What the first process ever started brings along stays.
+    join(&start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1)).unwrap()).unwrap();
+    let before = (in_use(), open_files());
+    let (mut put, mut got, mut lost) = (0_u64, 0_u64, 0_u64);
+    {
+        let (jobs, results) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
+        let start = || start_processes(relay, (jobs.clone(), results.clone()), Options::nprocs(1)).unwrap();
+        let mut workers: Vec<ProcessContext> = (0..WORKERS).map(|_| start()).collect();
+        let mut expected = std::collections::BTreeSet::new();
+        let mut receive = |expected: &mut std::collections::BTreeSet<u64>,
+                           (n, tensor): (u64, FrozenTensor<u64>)| {
+            assert!(expected.remove(&n), "message {n} came twice, or from nowhere");
+            assert!(tensor.iter().all(|v| v == n + 1), "message {n} is torn: {tensor}");
+            got += 1;
+        };
+        for kill in 0..KILLS {
+            // Some progress, so that the victim is somewhere in the middle of something.
+            for _ in 0..20 + random(200) {
+                let mut job = (put, Tensor::full(&[700], put).unwrap().freeze());
+                expected.insert(put);
+                put += 1;
+                while let Err(error) = jobs.try_put(job) {
+                    let PutError::Full(back) = error else { panic!("{error}") };
+                    job = back;
+                    if let Ok(Some(result)) = results.try_get() {
+                        receive(&mut expected, result);
+                    }
+                }
+            }
+            let victim = random(WORKERS as u64) as usize;
+            signal(workers[victim].pids()[0], Signal::KILL);
+            let dead = std::mem::replace(&mut workers[victim], start());
+            let error = common::failure(&dead);
+            assert!(error.to_string().contains("SIGKILL"), "kill {kill}: {error}");
+        }
+        jobs.close();
+        // The workers drain the queue, and end.
+        let all_ended =
+            |workers: &[ProcessContext]| workers.iter().all(|w| w.join_timeout(Duration::ZERO).unwrap());
+        eventually("the workers end", || {
+            while let Ok(Some(result)) = results.try_get() {
+                receive(&mut expected, result);
+            }
+            all_ended(&workers)
+        });
+        while let Ok(Some(result)) = results.try_get() {
+            receive(&mut expected, result);
+        }
+        lost += expected.len() as u64;
+    }
+    assert_eq!(got + lost, put);
+    assert!(lost <= KILLS, "{lost} messages lost in {KILLS} kills");
+    eventually("all is released", || {
+        Arena::current().unwrap().sweep().unwrap();
+        in_use() == before.0
+    });
+    assert_eq!(open_files(), before.1);
+}
