@@ -11,11 +11,11 @@ pub enum PutError<T> {
     Full(T),
     /// The queue is closed.
     Closed(T),
-    /// The queue is full, a process that used it is dead, and no other process has it: nobody will ever take anything.
+    /// The queue is full, and no other process has it any more: nobody will ever take anything.
     Deserted {
         /// The value.
         value: T,
-        /// The last one that died.
+        /// The last one that had it.
         last: Member,
         /// Its process id.
         pid: u32,
@@ -89,9 +89,9 @@ impl<T> std::error::Error for PutError<T> {
 pub enum GetError {
     /// The queue is empty, and stays so as long as this call was willing to wait.
     Empty,
-    /// The queue is empty, a process that used it is dead, and no other process has it: nothing will ever come.
+    /// The queue is empty, and no other process has it any more: nothing will ever come.
     Deserted {
-        /// The last one that died.
+        /// The last one that had it.
         last: Member,
         /// Its process id.
         pid: u32,

@@ -5,7 +5,7 @@
 //! | 0 | magic | last of all, by the maker |
 //! | 8 | number of slots | by the maker |
 //! | 16 | fingerprint of the message type | by the maker |
-//! | 24, 32 | the last holder that died: tag + 1, pid | by sweepers |
+//! | 24, 32 | the last process that ended, or dropped its last handle: tag + 1, pid | by it, or by sweepers |
 //! | 40 | length of the type's name; the name follows, cut at 208 bytes | by the maker |
 //! | 256 | head hint | by consumers |
 //! | 384 | tail hint | by producers and closers |
@@ -105,14 +105,14 @@ impl Header {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Notes that a holder died.
-    pub(crate) fn note_death<M: Mem>(self, m: &M, dead: Member, pid: u32) {
+    /// Notes that a holder is gone.
+    pub(crate) fn note_gone<M: Mem>(self, m: &M, dead: Member, pid: u32) {
         m.store(self.word(32), u64::from(pid));
         m.store(self.word(24), dead.raw() + 1);
     }
 
-    /// The last holder that died, and its pid.
-    pub(crate) fn last_death<M: Mem>(self, m: &M) -> Option<(Member, u32)> {
+    /// The last holder that went, and its pid.
+    pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(Member, u32)> {
         let tag = m.load(self.word(24)).checked_sub(1)?;
         Some((Member::from_raw(tag), m.load(self.word(32)) as u32))
     }

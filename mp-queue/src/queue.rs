@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::message::scope;
+use mp_core::words::Member;
 use mp_core::{Arena, Hold, Message, Parking, Patience};
 use mp_reduce::{Error, TypeFingerprint, pack_as, unpack_as};
 use serde::de::Error as _;
@@ -42,8 +43,8 @@ use crate::shared::{Given, RingMemory, Rings, Taken};
 /// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has either sent
 /// its message or not. A consumer that dies in `get`, or later, takes the message that it was getting with it
 /// (at most one). A message that was put does not depend on its producer any more, which may exit at once.
-/// When a process that had the queue has ended and no other process has it any more, waiting on it ends with `Deserted`
-/// (also if another thread of this same process could still put or get: it is not known to).
+/// When a process that had the queue has ended, or dropped its last handle, and no other process has it any more, waiting
+/// on it ends with `Deserted` (also if another thread of this same process could still put or get: that is not known).
 ///
 /// # As a message
 /// Handles are serde types inside of messages and arguments. Cloning or sending one copies the handle, not the queue.
@@ -287,7 +288,7 @@ impl<T: Message> Queue<T> {
                 return found.map(Ended::With);
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
-                return Ok(Ended::Waited);
+                return Ok(self.deserted().map_or(Ended::Waited, |(last, pid)| Ended::Deserted(last, pid)));
             }
             let announced = parking.announce();
             if let Some(found) = look() {
@@ -296,16 +297,20 @@ impl<T: Message> Queue<T> {
             let asleep = Instant::now();
             if parking.sleep(announced, deadline) {
                 patience.slept(asleep.elapsed());
-                continue;
+            } else {
+                self.hold.arena().sweep_if_due()?;
             }
-            self.hold.arena().sweep_if_due()?;
-            if let Some((last, pid)) = self.ring.last_death()
-                && self.hold.arena().other_holders(&self.hold) == 0
-            {
+            if let Some((last, pid)) = self.deserted() {
                 // What they put before they died comes first.
                 return Ok(look().transpose()?.map_or(Ended::Deserted(last, pid), Ended::With));
             }
         }
+    }
+
+    /// Whether some process that had the queue is gone, and no other has it: who went last.
+    fn deserted(&self) -> Option<(Member, u32)> {
+        let last = self.ring.last_gone()?;
+        (self.hold.arena().other_holders(&self.hold) == 0).then_some(last)
     }
 
     /// Closes the queue: what is in it can still be taken, then consumers get `None`; nothing more can be put. Whether it
@@ -325,7 +330,8 @@ impl<T: Message> Queue<T> {
     /// How many messages are in it: a moment's picture.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
-        self.ring.len()
+        // In a forked copy there is no queue to look at.
+        if self.hold.arena().me().is_ok() { self.ring.len() } else { 0 }
     }
 
     /// Whether it is empty: a moment's picture.
@@ -355,7 +361,7 @@ impl<T: Message> Queue<T> {
 enum Ended<R> {
     With(R),
     Waited,
-    Deserted(mp_core::words::Member, u32),
+    Deserted(Member, u32),
 }
 
 impl<T: Message> Serialize for Queue<T> {

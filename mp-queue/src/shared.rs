@@ -74,11 +74,11 @@ impl RingMemory {
     pub(crate) fn type_name(&self) -> String {
         self.header.type_name(Self::words(self.arena))
     }
-    pub(crate) fn note_death(&self, dead: Member, pid: u32) {
-        self.header.note_death(Self::words(self.arena), dead, pid);
+    pub(crate) fn note_gone(&self, dead: Member, pid: u32) {
+        self.header.note_gone(Self::words(self.arena), dead, pid);
     }
-    pub(crate) fn last_death(&self) -> Option<(Member, u32)> {
-        self.header.last_death(Self::words(self.arena))
+    pub(crate) fn last_gone(&self) -> Option<(Member, u32)> {
+        self.header.last_gone(Self::words(self.arena))
     }
 
     /// How many messages are between head and tail; a moment's picture.
@@ -209,9 +209,9 @@ unsafe impl RingLayer for Rings {
         }
     }
 
-    fn holder_died(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
+    fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        ring.note_death(dead, pid);
+        ring.note_gone(dead, pid);
         ring.not_empty().wake_all();
         ring.not_full().wake_all();
     }

@@ -6,6 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Each value as its length (4 bytes, little-endian) and its MessagePack bytes.
+///
+/// Structs are written with the names of their fields, so that fields that are left out (`skip_serializing_if`) and enums
+/// that are told apart by their fields arrive as they were.
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePack;
 
@@ -15,7 +18,9 @@ impl Codec for MessagePack {
         let mut bytes = std::mem::take(out.bytes());
         let start = bytes.len();
         bytes.extend_from_slice(&[0; 4]);
-        let written = scope::with_outgoing(out, || rmp_serde::encode::write(&mut bytes, value));
+        let written = scope::with_outgoing(out, || {
+            value.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map())
+        });
         let len = u32::try_from(bytes.len() - start - 4);
         let done = match (written, len) {
             (Ok(()), Ok(len)) => {

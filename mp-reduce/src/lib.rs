@@ -25,6 +25,10 @@
 //!   [`Bundle`].
 //! - Foreign types that are no serde types travel by [`Reduce`], inside of structs by
 //!   `#[serde(with = "mp_reduce::reduced")]`.
+//!
+//! # Limits
+//! MessagePack has one "nothing": `Some(None)` arrives as `None`, and so does `Some(())`. An `Option` directly inside of
+//! an `Option` needs an enum of one's own.
 
 mod bundle;
 mod codec;

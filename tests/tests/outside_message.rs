@@ -76,7 +76,7 @@ fn handle_bytes_in_a_message_without_the_attachment_are_an_error() {
 fn reread<T: Message>(encode: impl Fn(&mut Outgoing), bytes: impl Message) -> mp_core::Result<T> {
     let mut attached = Outgoing::default();
     encode(&mut attached);
-    let attachments = attached.shipment(0).attachments;
+    let attachments = attached.shipment(0).into_attachments();
     let mut out = Outgoing::default();
     bytes.encode::<MessagePack>(&mut out)?;
     T::decode::<MessagePack>(&mut out.into_incoming(attachments))
@@ -137,7 +137,8 @@ fn what_was_attached_as_one_kind_is_not_read_as_another() {
     refused(reread::<FrozenTensor<f32>>(shared, handle()).map(drop).unwrap_err());
     refused(reread::<Tensor<f32>>(shared, handle()).map(drop).unwrap_err());
     // A block that is no queue, attached as if it were one.
-    let object = |out: &mut Outgoing| assert_eq!(out.attach_object(tensor().storage().hold()).unwrap(), 0);
+    let object =
+        |out: &mut Outgoing| assert_eq!(out.attached().attach_object(tensor().storage().hold()).unwrap(), 0);
     refused(reread::<FrozenTensor<f32>>(object, handle()).map(drop).unwrap_err());
     let error = reread::<Queue<u8>>(object, 0_u32).map(drop).unwrap_err().to_string();
     assert!(error.contains("no queue"), "{error}");
@@ -164,7 +165,7 @@ fn an_exclusive_tensor_that_is_kept_is_not_packed() {
     let error = kept.encode::<MessagePack>(&mut out).unwrap_err().to_string();
     assert!(error.contains("twice"), "{error}");
     let (error, attachments) = arena.pack(out.shipment(1)).unwrap_err();
-    assert!(error.to_string().contains("other handles to it exist"), "{error}");
+    assert!(error.to_string().contains("other handles to its storage exist"), "{error}");
     let mut back: Incoming = out.into_incoming(attachments);
     assert!(Tensor::<f32>::decode::<MessagePack>(&mut back).is_err());
     drop(back);

@@ -9,7 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{BlockId, Holder, Member, Owner};
-use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Ticket};
+use mp_queue::ring::{
+    Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Surroundings, Ticket,
+};
 use mp_tests::explore::{Actor, Fate, Memory, World};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -36,14 +38,24 @@ fn intent(actor: usize) -> Word {
 fn member(actor: usize) -> Member {
     Member::new(actor as u32, 1)
 }
-fn slot_at(_: BlockId, slot: u32) -> Option<Word> {
-    Some(FIRST_SLOT.plus(u64::from(slot)))
-}
 fn owner(m: &Memory, e: u32) -> Owner {
     Owner::unpack(m.peek(OWNER.of(e)))
 }
 
-type Sweep = Settle<fn(BlockId, u32) -> Option<Word>>;
+/// What a sweeper finds around it: the actors that are not known to be dead.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Around(Vec<Word>);
+
+impl Surroundings for Around {
+    fn intents(&self) -> Vec<Word> {
+        self.0.clone()
+    }
+    fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
+        Some(FIRST_SLOT.plus(u64::from(slot)))
+    }
+}
+
+type Sweep = Settle<Around>;
 /// Who made it, and its number among that producer's messages.
 type Message = (usize, u32);
 
@@ -55,7 +67,7 @@ enum Role {
     Sweeper,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     /// What the role does first.
     Start,
@@ -69,7 +81,7 @@ enum Doing {
     Free(u32),
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     role: Role,
     ring: RingAt,
@@ -79,7 +91,7 @@ struct Process {
 }
 
 /// The plain queue, and who has seen what.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 struct Ghost {
     content: Vec<Option<Message>>,
     queue: VecDeque<Message>,
@@ -159,7 +171,7 @@ impl Process {
         let dead = |a: &usize| fates[*a] == Fate::Killed;
         if let Some(d) = (0..fates.len()).filter(dead).find(|&d| m.peek(intent(d)) != 0) {
             let others = (0..fates.len()).filter(|a| !dead(a)).map(intent).collect();
-            let settle = Settle::new(intent(d), intent(me), others, (OWNER, PLACE), slot_at as _, member(me));
+            let settle = Settle::new((intent(d), intent(me)), (OWNER, PLACE), Around(others), member(me));
             return Some(Doing::Settle(Box::new(settle)));
         }
         (0..ENVELOPES).find_map(|e| match owner(m, e).holder {

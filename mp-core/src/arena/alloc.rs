@@ -31,12 +31,12 @@ impl Arena {
     /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
     fn alloc_once(&self, len: u64, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
-        let class =
-            class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
-                asked: len,
-                left: self.size(),
-                limit: "the size of the arena".into(),
-            })?;
+        let class = if kind == Kind::Seats { Some(SEAT_PAGES) } else { class_of(len) };
+        let class = class.filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
+            asked: len,
+            left: self.size(),
+            limit: "the size of the arena".into(),
+        })?;
         let mut carved = 0;
         loop {
             // Up to a quarter larger is better than more memory.

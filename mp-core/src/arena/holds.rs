@@ -107,6 +107,10 @@ impl Arena {
     fn give_up_seat(&self, block: BlockId, seat: u32) {
         let Ok(me) = self.me() else { return };
         let Some(word) = self.seat_word(block, seat) else { return };
+        // Who still waits on the ring may be the last one now. To be said while we hold it.
+        if self.kind_of(block) == crate::words::Kind::Ring {
+            self.ring_holder_gone(block, me, std::process::id());
+        }
         let release = Release::new(self.block_at(block), self.pages(), me, word, Seat::Member(me));
         if let Released::ToFree(state) = run(release, self.map()) {
             self.finish_free(block, state);

@@ -14,7 +14,7 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner}
 /// What this layer needs from the one that knows rings.
 ///
 /// # Safety
-/// `settle` reports only envelopes that it has just made this process the owner of, each once; `drain` and `holder_died`
+/// `settle` reports only envelopes that it has just made this process the owner of, each once; `drain` and `holder_gone`
 /// change only the words of the ring that they are told of.
 pub unsafe trait RingLayer: Send + Sync {
     /// Settles the intents of a dead member. `others` lists the intent words of all members not known to be dead, as of the
@@ -32,8 +32,8 @@ pub unsafe trait RingLayer: Send + Sync {
     /// by another.
     fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 
-    /// A member that held this ring died; its sleepers should look again. `memory` is where the ring is.
-    fn holder_died(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
+    /// A member that held this ring died, or gives it up; its sleepers should look again. `memory` is where the ring is.
+    fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
 }
 
 impl Arena {

@@ -73,6 +73,14 @@ impl Arena {
         true
     }
 
+    /// Notes in a ring that this process holds that a holder is dead, or gives it up.
+    pub(crate) fn ring_holder_gone(&self, block: BlockId, member: Member, pid: u32) {
+        if let Some(rings) = RINGS.get() {
+            let (at, len) = self.data_of(block);
+            rings.holder_gone(*self, (Word::at(at), len), block, member, pid);
+        }
+    }
+
     /// Looks for dead members and sweeps them; how many were swept.
     ///
     /// Cheap when nobody died (1–3 µs a member, more when there are hundreds). Waiting functions call
@@ -259,11 +267,8 @@ impl Arena {
         if self.map().cas(seat, theirs, Seat::Member(me).pack()).is_err() {
             return;
         }
-        if kind == Kind::Ring
-            && let Some(rings) = RINGS.get()
-        {
-            let (at, len) = self.data_of(block);
-            rings.holder_died(*self, (Word::at(at), len), block, dead.member, dead.pid);
+        if kind == Kind::Ring {
+            self.ring_holder_gone(block, dead.member, dead.pid);
         }
         let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(me));
         if let Released::ToFree(state) = run(release, self.map()) {

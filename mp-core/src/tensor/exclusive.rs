@@ -116,6 +116,7 @@ impl<T: Element> Tensor<T> {
     /// # Errors
     /// [`Error::Shape`] when there is no such element.
     pub fn get(&self, index: &[usize]) -> Result<T> {
+        self.0.storage.hold().arena().me()?;
         Ok(self.0.storage.load(self.0.view.position(index)?))
     }
 
@@ -124,6 +125,7 @@ impl<T: Element> Tensor<T> {
     /// # Errors
     /// [`Error::Shape`] when there is no such element.
     pub fn set(&mut self, index: &[usize], value: T) -> Result<()> {
+        self.0.storage.hold().arena().me()?;
         self.0.storage.store(self.0.view.position(index)?, value);
         Ok(())
     }

@@ -56,6 +56,7 @@ impl<T: Element> FrozenTensor<T> {
     /// # Errors
     /// [`Error::Shape`] when there is no such element.
     pub fn get(&self, index: &[usize]) -> Result<T> {
+        self.0.storage.hold().arena().me()?;
         Ok(self.0.storage.load(self.0.view.position(index)?))
     }
 

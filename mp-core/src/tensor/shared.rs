@@ -62,6 +62,7 @@ impl<T: Element> SharedTensor<T> {
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) when there is no such element.
     pub fn get(&self, index: &[usize]) -> Result<T> {
+        self.0.storage.hold().arena().me()?;
         Ok(self.0.storage.load(self.0.view.position(index)?))
     }
 
@@ -70,6 +71,7 @@ impl<T: Element> SharedTensor<T> {
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) when there is no such element.
     pub fn set(&self, index: &[usize], value: T) -> Result<()> {
+        self.0.storage.hold().arena().me()?;
         self.0.storage.store(self.0.view.position(index)?, value);
         Ok(())
     }

@@ -69,11 +69,11 @@ impl View {
 
     /// Whether the elements lie one after the other in row-major order.
     pub(crate) fn is_contiguous(&self) -> bool {
+        if self.numel() == 0 {
+            return true;
+        }
         let mut expected = 1;
         for d in (0..self.rank).rev() {
-            if self.shape[d] == 0 {
-                return true;
-            }
             if self.shape[d] != 1 {
                 if self.strides[d] != expected {
                     return false;
