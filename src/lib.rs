@@ -79,6 +79,7 @@
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
 
+pub use mp_core::words::Member;
 pub use mp_core::{
     Arena, ClassStats, DType, Element, Error, FrozenTensor, MAX_RANK, MemberInfo, MemoryStats, Number,
     SharedTensor, SharingStrategy, Storage, Tensor, get_all_sharing_strategies, get_sharing_strategy,
@@ -88,7 +89,9 @@ pub use mp_core::{
 pub use mp_cuda as cuda;
 #[cfg(feature = "queue")]
 pub use mp_queue::{GetError, PutError, Queue};
-pub use mp_reduce::{Bundle, Message, PackError, Reduce, message, pack, reduced, unpack};
+pub use mp_reduce::{
+    Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,
+};
 #[cfg(feature = "spawn")]
 pub use mp_spawn::{
     Exit, Launch, Note, OnFailure, Options, Outcome, ProcessContext, ProcessExited, ProcessRaised,

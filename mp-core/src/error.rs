@@ -132,7 +132,11 @@ impl fmt::Display for Error {
             Error::Strategy { asked, supported } => write!(
                 f,
                 "unknown or unsupported sharing strategy {asked:?}; this build supports {}",
-                supported.join(", ")
+                if supported.is_empty() {
+                    "none: enable a feature of that name".into()
+                } else {
+                    supported.join(", ")
+                }
             ),
         }
     }

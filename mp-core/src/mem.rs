@@ -9,6 +9,8 @@
 //! - under loom, over loom's atomics ([`HeapMem`](crate::sync::HeapMem)).
 //!
 //! # Memory order
+//! This is what algorithms may rely on, and what loom checks; an implementation may give more (the mapped arena does).
+//!
 //! Loads acquire, stores release, read-modify-writes do both, unless the name says `relaxed`. Two places need
 //! more, because two processes each write one word and then read the other's: a sleeper announces itself and looks
 //! again while a waker publishes and looks for sleepers; two holders give up the last two seats of a block and each

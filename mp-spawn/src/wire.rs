@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     Fds = 1,
     /// To the child: what it is and which function it runs.
     Start = 2,
-    /// To the child, last: the arguments.
+    /// To the child, last: which envelope has the arguments.
     Args = 3,
     /// To the parent, first: the child is a worker.
     Hello = 4,
@@ -48,7 +48,7 @@ impl Kind {
         match self {
             Kind::Fds => 4,
             Kind::Start => 64 * KIB,
-            Kind::Args => 1024 * MIB,
+            Kind::Args => 64,
             Kind::Hello => 256,
             Kind::Panic | Kind::Report => 4 * MIB,
             Kind::Crash => CRASH_PAYLOAD,

@@ -15,7 +15,6 @@
 //! table ever moves. Their sizes follow from the arena's size alone, and are written down in the header too.
 
 use crate::error::{Error, Result};
-use crate::fnv1a;
 use crate::mem::{Column, Mem, Word};
 use crate::words::Member;
 
@@ -23,6 +22,9 @@ use crate::words::Member;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
 pub(crate) const VERSION: u64 = 1;
+
+/// The oldest version of this library that understands this layout.
+const OLDEST_READER: u64 = 1;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -152,7 +154,7 @@ impl Layout {
 
     /// Writes the header of a new arena. Magic last: an arena without it is not finished.
     pub(crate) fn write<M: Mem>(&self, m: &M, arena_id: u64, boot: u64, uid: u32) {
-        for (i, v) in [(1, arena_id), (2, boot), (3, u64::from(uid)), (4, fnv1a(b"oldest reader: 1"))] {
+        for (i, v) in [(1, arena_id), (2, boot), (3, u64::from(uid)), (4, OLDEST_READER)] {
             m.store(Word::at(8 * i), v);
         }
         for (i, (_, v)) in self.fields().into_iter().enumerate() {
@@ -174,6 +176,12 @@ impl Layout {
         }
         if m.load(Word::at(16)) != boot {
             return Err(Error::NotAnArena("it is from before the last boot".into()));
+        }
+        let (theirs, ours) = (m.load(Word::at(24)), u64::from(crate::sys::memory::user()));
+        if theirs != ours {
+            return Err(Error::NotAnArena(format!(
+                "it is user {theirs}'s, and this process is user {ours}'s"
+            )));
         }
         Ok(m.load(Word::at(8)))
     }

@@ -71,7 +71,8 @@ impl Mapping {
     #[inline]
     pub(crate) fn u32_at(&self, offset: u64) -> &AtomicU32 {
         let at = self.bytes(offset & !3, 4);
-        // SAFETY: as for `u64_at`; park words are never accessed with another size.
+        // SAFETY: as for `u64_at`. Only the kernel reads a parking word in this size (futex), its lower half; processes
+        // change it as a whole.
         unsafe { at.cast().as_ref() }
     }
 

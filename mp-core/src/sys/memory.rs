@@ -66,7 +66,7 @@ pub(crate) fn committed(fd: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512)
 }
 
-/// A number that nobody can guess, from the kernel; not for keys.
+/// A number that differs from process to process and from call to call; not for keys.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // RandomState is seeded by getrandom(2) once a process, and differs for each instance.

@@ -35,7 +35,7 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let until = Instant::now() + DEADLINE;
     while !so() {
         assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
     }
 }
 
