@@ -81,6 +81,8 @@ pub trait Mem {
     fn or(&self, w: Word, v: u64) -> u64;
     /// Keeps bits, acquire and release; the value before.
     fn and(&self, w: Word, v: u64) -> u64;
+    /// Says that a word is about to be written: its cache line may be fetched meanwhile. Changes nothing.
+    fn will_write(&self, _: Word) {}
     /// A full barrier between a read-modify-write just done and the loads that follow.
     fn fence_after_rmw(&self);
 }

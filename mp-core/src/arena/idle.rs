@@ -31,6 +31,13 @@ thread_local! {
     static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
 }
 
+/// The lowest `n` bits of those that are set.
+fn lowest(bits: u64, n: usize) -> u64 {
+    let mut rest = bits;
+    (0..n).for_each(|_| rest &= rest.wrapping_sub(1));
+    bits & !rest
+}
+
 impl Arena {
     /// Makes an envelope of this process anybody's.
     pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
@@ -38,10 +45,29 @@ impl Arena {
         self.hint_envelope(id);
     }
 
+    /// Makes a batch of envelopes of this process anybody's. Their hints are given 64 at a time, where they lie together.
+    fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, Owner)>) {
+        let (mut group, mut bits) = (0, 0);
+        for (_, id, owner) in batch {
+            self.map().store(self.owner_words().of(id), owner.then(Holder::Free).pack());
+            if id / 64 != group {
+                self.hint_group(group, bits);
+                (group, bits) = (id / 64, 0);
+            }
+            bits |= 1 << (id % 64);
+        }
+        self.hint_group(group, bits);
+    }
+
+    fn hint_group(&self, group: u32, bits: u64) {
+        if bits != 0 {
+            // Always written, for the reason that `hint_free` has.
+            self.map().or(Word::at(self.layout().envelope_map_at + u64::from(group) * 8), bits);
+        }
+    }
+
     pub(crate) fn hint_envelope(&self, id: EnvelopeId) {
-        let at = Word::at(self.layout().envelope_map_at + u64::from(id / 64) * 8);
-        // Always written, for the reason that `hint_free` has.
-        self.map().or(at, 1 << (id % 64));
+        self.hint_group(id / 64, 1 << (id % 64));
     }
 
     /// Keeps an emptied envelope for this thread's next message.
@@ -51,9 +77,7 @@ impl Arena {
             let mut idle = idle.borrow_mut();
             if idle.0.len() >= IDLE {
                 // One batch, oldest first: the latest are warm in this core's cache.
-                for (arena, id, owner) in idle.0.drain(..IDLE / 2) {
-                    arena.free_envelope(id, owner);
-                }
+                self.free_envelopes(idle.0.drain(..IDLE / 2));
             }
             idle.0.push((*self, id, owner));
         });
@@ -84,21 +108,21 @@ impl Arena {
             for i in 0..groups {
                 let group = (me.slot().wrapping_mul(7) + i) % groups;
                 let at = Word::at(self.layout().envelope_map_at + u64::from(group) * 8);
-                let mut bits = self.map().load(at);
-                while bits != 0 && got.len() < want {
-                    let bit = bits & bits.wrapping_neg();
-                    bits &= !bit;
-                    if self.map().and(at, !bit) & bit == 0 {
-                        continue;
-                    }
-                    let id = group * 64 + bit.trailing_zeros();
+                let mut wanted = lowest(self.map().load(at), want - got.len());
+                if wanted == 0 {
+                    continue;
+                }
+                // What another process was faster to take is not among them.
+                wanted &= self.map().and(at, !wanted);
+                while wanted != 0 {
+                    let id = group * 64 + wanted.trailing_zeros();
+                    wanted &= wanted - 1;
                     let word = self.owner_words().of(id);
                     let old = self.map().load(word);
-                    if Owner::unpack(old).holder != Holder::Free {
-                        continue;
-                    }
                     let owner = Owner::unpack(old).then(Holder::Member(me));
-                    if self.map().cas(word, old, owner.pack()).is_ok() {
+                    if Owner::unpack(old).holder == Holder::Free
+                        && self.map().cas(word, old, owner.pack()).is_ok()
+                    {
                         got.push((id, owner));
                     }
                 }

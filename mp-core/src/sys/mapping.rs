@@ -155,6 +155,18 @@ impl crate::mem::Mem for Mapping {
         self.u64_at(w.offset()).fetch_and(v, Ordering::SeqCst)
     }
     #[inline]
+    fn will_write(&self, w: crate::mem::Word) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            let word = std::ptr::from_ref(self.u64_at(w.offset()));
+            // SAFETY: prefetching reads and writes nothing; processors that don't know the hint ignore it.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(word.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = w;
+    }
+    #[inline]
     fn fence_after_rmw(&self) {
         // On x86-64 a locked instruction is a full barrier already (Intel SDM vol. 3, 9.2.3.9); only the compiler
         // has to be kept from moving the loads that follow.

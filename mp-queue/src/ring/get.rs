@@ -78,7 +78,11 @@ impl Steps for Get {
             Pc::Look => {
                 self.slot = Slot::unpack(m.load(slot_at));
                 match (self.ticket.lag(self.slot), self.slot.state) {
-                    (Lag::At, SlotState::Full(_) | SlotState::Last(_)) => self.pc = Pc::Intend,
+                    (Lag::At, SlotState::Full(e) | SlotState::Last(e)) => {
+                        // Its line comes over while the slot is being taken.
+                        m.will_write(self.owners.of(e));
+                        self.pc = Pc::Intend;
+                    }
                     (Lag::At, SlotState::Closed) => return Some(Got::Closed),
                     // A slot behind the head would mean that the head had passed it: it never does.
                     (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(Got::Empty),
