@@ -48,7 +48,7 @@ impl Kind {
         match self {
             Kind::Fds => 4,
             Kind::Start => 64 * KIB,
-            Kind::Args => 64,
+            Kind::Args => 4 * KIB,
             Kind::Hello => 256,
             Kind::Panic | Kind::Report => 4 * MIB,
             Kind::Crash => CRASH_PAYLOAD,

@@ -21,10 +21,7 @@ pub(crate) struct Raw<T> {
 
 /// A tensor as it travels: which attachment, and which elements of it. The element type is in the attachment.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct Handle {
-    attachment: u32,
-    view: Wire,
-}
+pub(crate) struct Handle(u32, Wire);
 
 impl<T: Element> Raw<T> {
     pub(crate) fn new(shape: &[usize]) -> Result<Self> {
@@ -54,12 +51,13 @@ impl<T: Element> Raw<T> {
 
     pub(crate) fn attach(&self, out: &mut Attached, access: Access) -> Result<Handle> {
         let attachment = out.attach(self.storage.hold(), access, T::DTYPE as u8)?;
-        Ok(Handle { attachment, view: self.view.to_wire() })
+        Ok(Handle(attachment, self.view.to_wire()))
     }
 
     pub(crate) fn receive(inc: &mut Arrived, handle: &Handle, access: Access) -> Result<Self> {
-        let storage = Storage::received(inc.take(handle.attachment, access, T::DTYPE as u8)?);
-        let view = View::from_wire(&handle.view, storage.len() / size_of::<T>())?;
+        let Handle(attachment, view) = handle;
+        let storage = Storage::received(inc.take(*attachment, access, T::DTYPE as u8)?);
+        let view = View::from_wire(view, storage.len() / size_of::<T>())?;
         Ok(Self { storage, view, elements: PhantomData })
     }
 }

@@ -16,13 +16,9 @@ pub(crate) struct View {
     strides: [isize; MAX_RANK],
 }
 
-/// A view as it travels.
+/// A view as it travels: offset, shape, strides. A tuple, since codecs write the names of fields.
 #[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct Wire {
-    offset: u64,
-    shape: Vec<u64>,
-    strides: Vec<i64>,
-}
+pub(crate) struct Wire(u64, Vec<u64>, Vec<i64>);
 
 fn wrong<T>(why: String) -> Result<T> {
     Err(Error::Shape(why))
@@ -181,22 +177,21 @@ impl View {
     }
 
     pub(crate) fn to_wire(self) -> Wire {
-        Wire {
-            offset: self.offset as u64,
-            shape: self.shape().iter().map(|&n| n as u64).collect(),
-            strides: self.strides().iter().map(|&s| s as i64).collect(),
-        }
+        let shape = self.shape().iter().map(|&n| n as u64).collect();
+        let strides = self.strides().iter().map(|&s| s as i64).collect();
+        Wire(self.offset as u64, shape, strides)
     }
 
     /// A view that came from another process, checked against the storage it is of.
     pub(crate) fn from_wire(w: &Wire, elements: usize) -> Result<Self> {
-        let shape: Vec<_> = w.shape.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
+        let Wire(offset, shape, strides) = w;
+        let shape: Vec<_> = shape.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
         let mut v = Self::contiguous(&shape)?;
-        if w.strides.len() != v.rank {
-            return wrong(format!("{} strides for {} dimensions", w.strides.len(), v.rank));
+        if strides.len() != v.rank {
+            return wrong(format!("{} strides for {} dimensions", strides.len(), v.rank));
         }
-        v.offset = usize::try_from(w.offset).unwrap_or(usize::MAX);
-        for (to, &from) in v.strides.iter_mut().zip(&w.strides) {
+        v.offset = usize::try_from(*offset).unwrap_or(usize::MAX);
+        for (to, &from) in v.strides.iter_mut().zip(strides) {
             *to = from as isize;
         }
         if !v.fits(elements) {
@@ -248,11 +243,7 @@ mod tests {
 
     #[test]
     fn hostile_views_are_refused() {
-        let wire = |offset, shape: &[u64], strides: &[i64]| Wire {
-            offset,
-            shape: shape.to_vec(),
-            strides: strides.to_vec(),
-        };
+        let wire = |offset, shape: &[u64], strides: &[i64]| Wire(offset, shape.to_vec(), strides.to_vec());
         assert!(View::from_wire(&wire(0, &[4], &[1]), 4).is_ok());
         for (w, why) in [
             (wire(1, &[4], &[1]), "one too far"),
