@@ -12,14 +12,14 @@ mod options;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use mp::{FrozenTensor, GetError, OnFailure, Queue, SharedTensor, Tensor};
+use mp::{FrozenTensor, OnFailure, Queue, SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
 use data::{Data, Shuffle};
 use model::{Model, Network};
 use options::Options;
 
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 const HIDDEN: usize = 48;
 
 /// Some images and their labels: views of the data set, wherever this is received.
@@ -36,7 +36,10 @@ struct Job {
     model: Model,
     weights: SharedTensor<f32>,
     batches: Queue<Batch>,
-    done: Queue<(usize, f32)>,
+    /// Images trained so far.
+    trained: SharedTensor<u64>,
+    /// The mean loss of the latest batch.
+    loss: SharedTensor<f32>,
 }
 
 /// Runs in a process of its own.
@@ -51,7 +54,8 @@ fn worker(_rank: usize, job: Job) -> mp::Result<()> {
                 job.weights.add_lossy(i, -step * g);
             }
         }
-        job.done.put((batch.labels.len(), loss))?;
+        job.trained.fetch_add(0, batch.labels.len() as u64);
+        job.loss.store(0, loss / batch.labels.len() as f32);
     }
     Ok(())
 }
@@ -81,9 +85,16 @@ fn train(options: &Options, data: &Data) -> mp::Result<()> {
     let model = Model { inputs: data.inputs, hidden: HIDDEN, classes: data.classes };
     let weights = Tensor::from_slice(&model.initial_weights(), &[model.len()])?.share();
     let batches = Queue::bounded(4 * options.workers)?;
-    let done = Queue::bounded(1024)?;
+    let trained = Tensor::zeros(&[1])?.share();
+    let loss = Tensor::zeros(&[1])?.share();
 
-    let job = Job { model, weights: weights.clone(), batches: batches.clone(), done: done.clone() };
+    let job = Job {
+        model,
+        weights: weights.clone(),
+        batches: batches.clone(),
+        trained: trained.clone(),
+        loss: loss.clone(),
+    };
     let settings = mp::Options::nprocs(options.workers).name("hogwild").on_failure(OnFailure::Continue);
     let begin = Instant::now();
     let workers = mp::start_processes(worker, job, settings)?;
@@ -92,26 +103,16 @@ fn train(options: &Options, data: &Data) -> mp::Result<()> {
     let bar = ProgressBar::new(total as u64).with_style(ProgressStyle::with_template(
         "training {bar:40} {percent:>3}% {per_sec} loss {msg} [{elapsed_precise}]",
     )?);
-    let (mut trained, mut loss, mut killed) = (0, 0.0, false);
+    // The workers need the processors more than this process does.
+    let batches = batches.without_spinning();
+    let mut killed = false;
     let fed = std::thread::scope(|scope| {
         let feeder = scope.spawn(|| feed(data, &batches, options.epochs).map_err(|e| e.to_string()));
-        loop {
-            match done.get_timeout(Duration::from_millis(20)) {
-                Ok(Some((images, batch_loss))) => {
-                    trained += images;
-                    loss += (batch_loss / images as f32 - loss) * 0.02;
-                    bar.set_position(trained as u64);
-                    if trained % 4096 < BATCH {
-                        bar.set_message(format!("{loss:.3}"));
-                    }
-                }
-                Ok(None) | Err(GetError::Deserted { .. }) => break,
-                // Nothing came: because everything is done?
-                Err(GetError::Empty) if !running(&workers, options.workers) && done.is_empty() => break,
-                Err(GetError::Empty) => {}
-                Err(e) => return Err(e.into()),
-            }
-            if options.kill_one && !killed && trained > total / 2 {
+        // A failure is told when all have ended: the others go on.
+        while let Ok(false) = workers.join_timeout(Duration::from_millis(20)) {
+            bar.set_position(trained.load(0));
+            bar.set_message(format!("{:.3}", loss.load(0)));
+            if options.kill_one && !killed && trained.load(0) > total as u64 / 2 {
                 killed = true;
                 workers.kill(options.workers - 1)?;
             }
@@ -134,6 +135,7 @@ fn train(options: &Options, data: &Data) -> mp::Result<()> {
     for failure in &failures {
         eprintln!("{failure}");
     }
+    let trained = trained.load(0) as usize;
     if failures.len() == options.workers {
         return Err("all workers failed".into());
     }
@@ -156,10 +158,6 @@ fn train(options: &Options, data: &Data) -> mp::Result<()> {
         trained as f64 / seconds
     );
     Ok(())
-}
-
-fn running(workers: &mp::ProcessContext, n: usize) -> bool {
-    (0..n).any(|rank| matches!(workers.status(rank), Ok(mp::Status::Running)))
 }
 
 fn main() -> std::process::ExitCode {
