@@ -101,7 +101,7 @@ fn train(options: &Options, data: &Data) -> mp::Result<()> {
 
     let total = options.epochs * data.train.len();
     let bar = ProgressBar::new(total as u64).with_style(ProgressStyle::with_template(
-        "training {bar:40} {percent:>3}% {per_sec} loss {msg} [{elapsed_precise}]",
+        "training {bar:40} {percent:>3}%  {human_pos} of {human_len} images, loss {msg} [{elapsed}]",
     )?);
     // The workers need the processors more than this process does.
     let batches = batches.without_spinning();
