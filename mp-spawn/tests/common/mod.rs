@@ -44,7 +44,7 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 pub fn wait_for_the_end() -> Outcome {
     let until = Instant::now() + LIFETIME;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-        std::thread::sleep(left); // sleep: the deadline of the whole test program
+        std::thread::sleep(left); // sleep: its work is to be there until somebody ends it
     }
     Err("nobody ended this worker".into())
 }
