@@ -169,7 +169,11 @@ impl Source<'_> {
     }
 }
 
-/// Runs the function in a thread that has its name, and returns the exit code.
+/// Runs the function, and returns the exit code.
+///
+/// It runs in the thread that came here, which is the main thread wherever a hook started it: a thread of its own
+/// would cost as much again as all that happened so far. Only where that thread's stack is useless, because it is
+/// tiny or could grow for ever, does the function get another one.
 fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32 {
     let Start { rank, name, function } = start;
     if let Ok(short) = CString::new(name.as_str()) {
@@ -178,11 +182,12 @@ fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32
     }
     current::set(Current { rank, name: name.clone(), parent });
     panics::install_hook();
+    let run = move || tell(line, &call(line, rank, &function, args));
+    let Some(size) = other_stack() else { return run() };
     // It leaves from there: `exit` runs the destructors of the calling thread's locals, and waking the main thread
     // just to have it do the same would take longer.
-    let run = move || -> () { std::process::exit(tell(line, &call(line, rank, &function, args))) };
-    match thread::Builder::new().name(name).stack_size(stack_size()).spawn(run) {
-        Ok(worker) => worker.join().map_or(FAILED, |()| FAILED),
+    match thread::Builder::new().name(name).stack_size(size).spawn(move || std::process::exit(run())) {
+        Ok(worker) => worker.join().unwrap_or(FAILED),
         Err(error) => tell(line, &Report::Unable(format!("no thread for the function: {error}"))),
     }
 }
@@ -210,12 +215,12 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
     }
 }
 
-/// As much stack as a main thread would have.
-fn stack_size() -> usize {
-    const USUAL: usize = 8 << 20;
+/// The size of the stack that the function needs beside the main thread's; `None` if that one will do.
+fn other_stack() -> Option<usize> {
     const LEAST: usize = 256 << 10;
     const MOST: usize = 1 << 30;
     let limit = rustix::process::getrlimit(Resource::Stack).current;
-    let limit = limit.map_or(USUAL, |limit| usize::try_from(limit).unwrap_or(MOST));
-    limit.clamp(LEAST, MOST)
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let fits = (LEAST..=MOST).contains(&limit) && sys::on_main_thread();
+    (!fits).then(|| limit.clamp(LEAST, MOST))
 }

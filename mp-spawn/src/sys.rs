@@ -55,6 +55,11 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     Pid::from_raw(pid).ok_or_else(|| io::Error::other("posix_spawn returned no process id"))
 }
 
+/// Whether the calling thread is the one that the process began with.
+pub(crate) fn on_main_thread() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
+}
+
 /// Blocks every signal in the calling thread.
 pub(crate) fn block_signals() -> io::Result<()> {
     let all = all_signals();
