@@ -40,6 +40,7 @@ mod current;
 mod entry;
 mod error;
 mod exit;
+mod family;
 mod function;
 mod group;
 mod handoff;
@@ -47,9 +48,14 @@ mod launch;
 mod line;
 mod message;
 mod object;
+mod oom;
 mod options;
 mod outcome;
+mod output;
 mod panics;
+mod process;
+mod setup;
+mod start;
 mod supervisor;
 mod sys;
 mod token;
@@ -58,11 +64,18 @@ mod watch;
 mod wire;
 
 pub use context::{ProcessContext, spawn, start_processes};
-pub use current::{is_child, name, parent_pid, rank};
+pub use current::{
+    CurrentProcess, ParentProcess, current_process, is_child, name, parent_pid, parent_process, rank,
+    set_thread_name, thread_name,
+};
 pub use entry::init;
 pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
 pub use exit::{Exit, Note, Signal};
+pub use family::{ActiveChild, active_children};
 pub use function::Refusal;
 pub use group::Status;
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
+pub use output::Captured;
+pub use process::{Process, ProcessBuilder};
+pub use setup::{Output, Setup};

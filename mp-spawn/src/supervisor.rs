@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{io, mem, thread};
 
 use parking_lot::Mutex;
@@ -21,7 +21,9 @@ use rustix::time::{
 };
 
 use crate::error::{Result, SpawnError};
+use crate::group::timespec;
 use crate::launch::{self, Command, failed};
+use crate::output::Streams;
 use crate::sys;
 use crate::watch::{Common, Order, Orders, Watch};
 
@@ -95,6 +97,14 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
+/// A process is known to have ended: reaps it, unless that has happened.
+pub(crate) fn ended(id: u64) {
+    let supervisor = SUPERVISOR.lock().as_ref().map(Arc::clone);
+    if let Some(supervisor) = supervisor.filter(|running| running.process == std::process::id()) {
+        supervisor.attend(id, true, epoll::EventFlags::empty());
+    }
+}
+
 fn begin() -> Result<Arc<Supervisor>> {
     let refused = |what| move |error: Errno| failed(what, None, error.into());
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
@@ -135,10 +145,15 @@ impl Supervisor {
 
     /// Starts one process and begins to watch it. The calling thread becomes the one whose end ends the process.
     fn launch(&self, batch: &Batch, order: Order) -> Result<u64> {
-        let launched = launch::launch(&batch.command)?;
-        let mut watch = Watch::new(batch.common.clone(), order, launched);
+        let name = batch.common.group.name(order.rank);
+        let mut particulars = batch.command.particulars(&order.setup)?;
+        let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
+        particulars.ends = ends;
+        let launched = launch::launch(&batch.command, &particulars)?;
+        batch.common.group.streams(order.rank, streams);
         let mut watches = self.watches.lock();
         let id = watches.next;
+        let mut watch = Watch::new(batch.common.clone(), order, launched, id);
         if let Err(error) = add(&self.poll, id, &mut watch) {
             drop(watches);
             watch.abandon();
@@ -161,12 +176,7 @@ impl Watches {
     fn set_timer(&mut self, timer: &OwnedFd, until: Option<Instant>) {
         let Some(until) = until.filter(|until| self.timer.is_none_or(|set| *until < set)) else { return };
         self.timer = Some(until);
-        // Rounded up: firing early would only lead to another wait, and zero would mean never.
-        let left = until.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1));
-        let value = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
+        let value = timespec(until.saturating_duration_since(Instant::now()));
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let once = Itimerspec { it_interval: never, it_value: value };
         // It can't fail for a timer and a time that are valid.
@@ -197,6 +207,7 @@ impl Loop {
     fn run(mut self) {
         // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
         let _ = sys::block_signals();
+        crate::oom::begin();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(64);
         loop {

@@ -168,12 +168,13 @@ impl Arena {
             return Err(Error::NotAnArena(format!("{size} bytes leave no room for data")));
         }
         let map = Mapping::new(fd.as_fd(), size)?;
-        let boot = memory::boot_id();
+        // Whoever attaches got the file from a process that lives, in this boot.
+        let boot = new.map(|()| memory::boot_id());
         if new.is_some() {
             memory::commit(fd.as_fd(), 0, 8192)
                 .map_err(|e| Error::Os { what: "fallocate of a new arena", source: e.into() })?;
             map.u64_at(layout::control::FRONTIER).store(layout.data_at, Ordering::Release);
-            layout.write(&map, memory::random_u64(), boot, memory::user());
+            layout.write(&map, memory::random_u64(), boot.unwrap_or(0), memory::user());
         }
         let id = layout.check(&map, boot)?;
         let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;
