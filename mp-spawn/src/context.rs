@@ -10,6 +10,7 @@ use mp_core::message::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::closure::Closure;
 use crate::error::{ProcessExited, Result, SpawnError};
 use crate::exit::{Exit, Note, Signal};
 use crate::family;
@@ -114,6 +115,40 @@ where
     family::note(&group);
     let (on_failure, grace_period) = (options.on_failure, options.grace_period);
     Ok(ProcessContext { group, on_failure, grace_period, value: PhantomData })
+}
+
+/// Starts processes that run a [`Closure`] with what it captures; it is called with rank and arguments. See
+/// [`closure!`](crate::closure!).
+///
+/// ```
+/// use mp_spawn::{Options, closure, start_closure};
+///
+/// let factor = 3;
+/// let workers = start_closure(
+///     closure!([factor] |rank: usize, base: usize| Ok::<_, String>(base + factor * rank)),
+///     100,
+///     Options::nprocs(3),
+/// )?;
+/// assert_eq!(workers.join()?, [100, 103, 106]);
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`start_processes`].
+pub fn start_closure<A, R>(
+    closure: Closure<(usize, A), R>,
+    args: A,
+    options: Options,
+) -> Result<ProcessContext<R::Value>>
+where
+    A: Serialize + DeserializeOwned + 'static,
+    R: Outcome + 'static,
+{
+    fn call<A: 'static, R: 'static>(rank: usize, (closure, args): (Closure<(usize, A), R>, A)) -> R {
+        closure.call((rank, args))
+    }
+    start_processes(call::<A, R>, (closure, args), options)
 }
 
 /// Processes that were started together.

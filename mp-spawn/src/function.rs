@@ -151,6 +151,14 @@ pub(crate) struct FunctionRef {
     pub(crate) name: String,
 }
 
+#[cfg(test)]
+impl FunctionRef {
+    /// A reference to something so many bytes further on.
+    pub(crate) fn moved(&self, by: usize) -> FunctionRef {
+        FunctionRef { offset: self.offset.wrapping_add(by), ..self.clone() }
+    }
+}
+
 /// Why a child does not call the function that it was told to call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

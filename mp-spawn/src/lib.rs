@@ -34,6 +34,7 @@
 //! up in the function. Other threads and open files of the parent do not exist in a worker.
 
 mod child;
+mod closure;
 mod context;
 mod crash;
 mod current;
@@ -63,7 +64,10 @@ mod verdict;
 mod watch;
 mod wire;
 
-pub use context::{ProcessContext, spawn, start_processes};
+#[doc(hidden)]
+pub use closure::captured;
+pub use closure::{Capture, Closure};
+pub use context::{ProcessContext, spawn, start_closure, start_processes};
 pub use current::{
     CurrentProcess, ParentProcess, current_process, is_child, name, parent_pid, parent_process, rank,
     set_thread_name, thread_name,

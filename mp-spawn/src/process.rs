@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use mp_core::message::Message;
 use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
+use crate::closure::Closure;
 use crate::context;
 use crate::error::{Result, SpawnError};
 use crate::exit::{Exit, Signal};
@@ -289,6 +292,35 @@ impl ProcessBuilder {
         family::adopt(&group, daemon);
         let pid = group.pids().first().copied().unwrap_or(0);
         Ok(Process { group, name, pid, daemon, value: PhantomData })
+    }
+}
+
+/// Closures with captures.
+impl ProcessBuilder {
+    /// Starts it with a [`Closure`](crate::Closure) instead of a function.
+    ///
+    /// ```
+    /// use mp_spawn::{Process, closure};
+    ///
+    /// let greeting = "hello".to_string();
+    /// let child = Process::builder()
+    ///     .spawn_closure(closure!([greeting] |name: String| Ok::<_, String>(format!("{greeting}, {name}"))), "you".to_string())?;
+    /// assert_eq!(child.join()?, "hello, you");
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Process::spawn`].
+    pub fn spawn_closure<A, R>(self, closure: Closure<A, R>, args: A) -> Result<Process<R::Value>>
+    where
+        A: Serialize + DeserializeOwned + 'static,
+        R: Outcome + 'static,
+    {
+        fn call<A: 'static, R: 'static>((closure, args): (Closure<A, R>, A)) -> R {
+            closure.call(args)
+        }
+        self.spawn(call::<A, R>, (closure, args))
     }
 }
 
