@@ -65,8 +65,9 @@ where
     A: 'static,
     R: 'static,
 {
-    const DESC: &'static Desc<Rebuild<A, R>> =
-        &Desc::new::<Self>(std::any::type_name::<F>, |bytes| Ok(Self::closure(rmp_serde::from_slice(bytes)?)));
+    const DESC: &'static Desc<Rebuild<A, R>> = &Desc::new::<Self>(std::any::type_name::<F>, |bytes| {
+        Ok(Self::closure(rmp_serde::from_slice(bytes)?))
+    });
 
     fn closure(captures: C) -> Closure<A, R> {
         Closure(Arc::new(Self { captures, types: PhantomData }))
@@ -161,7 +162,8 @@ impl<A, R> Serialize for Closure<A, R> {
 impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (code, Bytes(captures)) = <(FunctionRef, Bytes)>::deserialize(deserializer)?;
-        let refused = |why| D::Error::custom(format!("the closure `{}` can't be used here: {why}", code.name));
+        let refused =
+            |why| D::Error::custom(format!("the closure `{}` can't be used here: {why}", code.name));
         let desc = function::resolve::<Rebuild<A, R>>(&code).map_err(refused)?;
         (desc.entry)(&captures).map_err(D::Error::custom)
     }
@@ -277,7 +279,10 @@ mod tests {
         assert_eq!(there_and_back(&closure!([one] |x: u8| x + one)).unwrap().call(2), 3);
         let long = closure!([one, text, two = 2u8,] |x: u8, y: u8,| -> (u8, usize) { (x + y + one + two, text.len()) });
         assert_eq!(there_and_back(&long).unwrap().call((10, 20)), (33, 4));
-        assert_eq!(there_and_back(&closure!([inner = long.clone()] |x: u8| inner.call((x, 0)).0)).unwrap().call(1), 4);
+        assert_eq!(
+            there_and_back(&closure!([inner = long.clone()] |x: u8| inner.call((x, 0)).0)).unwrap().call(1),
+            4
+        );
         assert_eq!(long.clone().call((0, 0)), (3, 4));
     }
 
@@ -285,7 +290,10 @@ mod tests {
     fn another_type_is_refused() {
         let bytes = rmp_serde::to_vec(&closure!([] |x: u8| x)).unwrap();
         let error = rmp_serde::from_slice::<Closure<u16, u16>>(&bytes).unwrap_err().to_string();
-        assert!(error.contains("can't be used here: the reference points to a function of other types"), "{error}");
+        assert!(
+            error.contains("can't be used here: the reference points to a function of other types"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -127,7 +127,9 @@ fn below_the_first_stack() -> Range<usize> {
     // SAFETY: `getauxval` reads what the kernel gave this process at its start.
     let name = unsafe { libc::getauxval(libc::AT_EXECFN) };
     // The name of the program lies at the top of the stack.
-    let (Ok(name), Some(Ok(limit))) = (usize::try_from(name), limit.map(usize::try_from)) else { return 0..0 };
+    let (Ok(name), Some(Ok(limit))) = (usize::try_from(name), limit.map(usize::try_from)) else {
+        return 0..0;
+    };
     let bottom = name.next_multiple_of(PAGE).saturating_sub(limit);
     if name == 0 { 0..0 } else { bottom.saturating_sub(GAP)..bottom.saturating_add(PAGE) }
 }

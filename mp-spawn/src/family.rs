@@ -76,7 +76,8 @@ pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
 fn add(member: Member) {
     let mut family = FAMILY.lock();
     // Those whose failure nobody has seen stay, to be named at the exit.
-    family.retain(|member| member.group().is_some_and(|group| !group.all_over() || group.has_unseen_failure()));
+    family
+        .retain(|member| member.group().is_some_and(|group| !group.all_over() || group.has_unseen_failure()));
     family.push(member);
 }
 

@@ -105,10 +105,9 @@ where
     A: Message,
     R: Outcome + 'static,
 {
-    pub(crate) const DESC: &'static Desc<Start> =
-        &Desc::new::<Self>(std::any::type_name::<F>, |_, args| {
-            call(args, |args: A| instance::<F>()(args).into_result())
-        });
+    pub(crate) const DESC: &'static Desc<Start> = &Desc::new::<Self>(std::any::type_name::<F>, |_, args| {
+        call(args, |args: A| instance::<F>()(args).into_result())
+    });
 }
 
 /// Calls a function with the arguments that the parent sent, and packs what it returns.

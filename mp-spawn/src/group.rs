@@ -393,7 +393,10 @@ fn wait_for_end(last: &Running, bell: &OwnedFd, until: Option<Instant>) {
 /// A time span as the kernel has it, rounded up to a microsecond: waking early only leads to another wait.
 pub(crate) fn timespec(span: Duration) -> Timespec {
     let span = span.saturating_add(Duration::from_micros(1));
-    Timespec { tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), tv_nsec: span.subsec_nanos().into() }
+    Timespec {
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: span.subsec_nanos().into(),
+    }
 }
 
 impl Rank {

@@ -138,8 +138,7 @@ pub(crate) struct FromParent {
 impl FromParent {
     /// Takes the arguments over, and decodes them.
     pub(crate) fn unpack<A: Message>(self) -> Result<A, String> {
-        let ticket =
-            Ticket::from_bytes(&self.bytes).ok_or("the ticket for the arguments makes no sense")?;
+        let ticket = Ticket::from_bytes(&self.bytes).ok_or("the ticket for the arguments makes no sense")?;
         let arena = Arena::current().map_err(|e| e.to_string())?;
         // SAFETY: the parent sent this ticket to this process only.
         let envelope = unsafe { arena.claim_envelope(ticket.id, ticket.owner) }.map_err(|e| e.to_string())?;

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal};
@@ -40,6 +41,29 @@ pub(crate) struct Particulars {
     pub(crate) ends: Ends,
 }
 
+/// The program that processes are started from, where it isn't the running one.
+static EXECUTABLE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// From now on, starts another program instead of the running one, unless [`Options::executable`] or
+/// [`ProcessBuilder::executable`] names one; `None` takes that back. It must be the same build: the function is looked up
+/// in it.
+///
+/// ```
+/// mp_spawn::set_executable(Some(std::env::current_exe()?));
+/// mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
+/// mp_spawn::set_executable(None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// This helps where the running program is not what `/proc/self/exe` says, as under a loader or an interpreter, and where
+/// the running program is a host that has loaded this crate as a library.
+///
+/// [`Options::executable`]: crate::Options::executable
+/// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable
+pub fn set_executable(program: Option<PathBuf>) {
+    *EXECUTABLE.lock() = program;
+}
+
 impl Command {
     /// What is particular about a process with this setup.
     pub(crate) fn particulars(&self, setup: &Setup) -> Result<Particulars> {
@@ -66,6 +90,8 @@ impl Command {
 
     /// This program, or another one.
     pub(crate) fn new(executable: Option<&Path>) -> Result<Command> {
+        let usual = EXECUTABLE.lock().clone();
+        let executable = executable.or(usual.as_deref());
         let path = executable.unwrap_or(Path::new(SELF));
         let argv0 = match executable {
             Some(path) => path.as_os_str().to_owned(),

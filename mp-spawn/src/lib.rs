@@ -78,6 +78,7 @@ pub use exit::{Exit, Note, Signal};
 pub use family::{ActiveChild, active_children};
 pub use function::Refusal;
 pub use group::Status;
+pub use launch::set_executable;
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
 pub use output::Captured;

@@ -72,8 +72,9 @@ impl Line {
         let mut frame = [0; wire::HEADER];
         let mut rest = frame.as_mut_slice();
         while !rest.is_empty() {
-            let (_, read) =
-                rustix::io::retry_on_intr(|| rustix::net::recv(&self.socket, &mut *rest, RecvFlags::empty()))?;
+            let (_, read) = rustix::io::retry_on_intr(|| {
+                rustix::net::recv(&self.socket, &mut *rest, RecvFlags::empty())
+            })?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

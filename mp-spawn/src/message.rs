@@ -133,7 +133,9 @@ impl FromChild {
             Kind::Crash => Crash::from_bytes(&frame.payload)
                 .map(FromChild::Crash)
                 .ok_or_else(|| "malformed Crash frame".to_string()),
-            Kind::Fds | Kind::Start | Kind::Args | Kind::Taken => Err(format!("a child sends no {:?} frame", frame.kind)),
+            Kind::Fds | Kind::Start | Kind::Args | Kind::Taken => {
+                Err(format!("a child sends no {:?} frame", frame.kind))
+            }
         }
     }
 }

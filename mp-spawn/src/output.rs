@@ -126,7 +126,8 @@ fn open(
         }
         Output::File(path) => {
             let path = named(path, rank, name);
-            let file = File::create(&path).map_err(|e| failed("making the file for its output", Some(&path), e));
+            let file =
+                File::create(&path).map_err(|e| failed("making the file for its output", Some(&path), e));
             return Ok((None, Some(file?.into())));
         }
         Output::Capture => None,

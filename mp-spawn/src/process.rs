@@ -287,8 +287,7 @@ impl ProcessBuilder {
         };
         let mut args = Some(args);
         let gone = || SpawnError::Arguments { rank: None, message: "they were sent already".to_string() };
-        let group =
-            start::start(plan, &options, |_| ToChild::pack_moved(args.take().ok_or_else(gone)?))?;
+        let group = start::start(plan, &options, |_| ToChild::pack_moved(args.take().ok_or_else(gone)?))?;
         family::adopt(&group, daemon);
         let pid = group.pids().first().copied().unwrap_or(0);
         Ok(Process { group, name, pid, daemon, value: PhantomData })

@@ -30,11 +30,15 @@ fn a_file_for_each_rank_or_nothing() {
     std::fs::write(folder.0.join("talker-1.1.log"), "from before").unwrap();
     let options = Options::nprocs(2).name("talker").stdout(Output::file(&path)).stderr(Output::Null);
     join(&start_processes(talk, 1, options).unwrap()).unwrap();
-    let text = |rank: usize| std::fs::read_to_string(folder.0.join(format!("talker-{rank}.{rank}.log"))).unwrap();
+    let text =
+        |rank: usize| std::fs::read_to_string(folder.0.join(format!("talker-{rank}.{rank}.log"))).unwrap();
     assert_eq!((text(0).as_str(), text(1).as_str()), ("0 says 0\n", "1 says 0\n"));
     let nowhere = Options::nprocs(1).stdout(Output::file("/no/such/place/log"));
     let error = start_processes(talk, 1, nowhere).unwrap_err();
-    assert!(error.to_string().contains("making the file for its output of /no/such/place/log failed"), "{error}");
+    assert!(
+        error.to_string().contains("making the file for its output of /no/such/place/log failed"),
+        "{error}"
+    );
 }
 
 #[test]

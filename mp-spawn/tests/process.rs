@@ -4,9 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{
-    DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word,
-};
+use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
 use mp_core::{FrozenTensor, Tensor};
 use mp_spawn::{
     Exit, Note, OnFailure, Options, Process, Signal, SpawnError, active_children, current_process,
@@ -75,7 +73,10 @@ fn a_process_from_start_to_end() {
     };
     let child = Process::builder().name("loader").spawn(worker, (meeting.name.clone(), go.clone())).unwrap();
     let heard = meeting.hear();
-    assert!(heard.contains("name: \"loader\"") && heard.contains(&format!("pid: {}", child.pid())), "{heard}");
+    assert!(
+        heard.contains("name: \"loader\"") && heard.contains(&format!("pid: {}", child.pid())),
+        "{heard}"
+    );
     assert!(child.is_alive() && !child.wait_timeout(Duration::ZERO));
     assert_eq!((child.name(), child.exit(), child.daemon()), ("loader", None, false));
     assert!(active_children().iter().any(|active| active.name == "loader" && active.pid == child.pid()));
@@ -119,7 +120,11 @@ fn the_surroundings_of_each_rank() {
         .env("MP_TEST_RANK", "all")
         .current_dir("/")
         .processors([0])
-        .per_rank(|rank, setup| if rank == 1 { setup.env("MP_TEST_RANK", "one").current_dir("/proc") } else { setup });
+        .per_rank(
+            |rank, setup| {
+                if rank == 1 { setup.env("MP_TEST_RANK", "one").current_dir("/proc") } else { setup }
+            },
+        );
     let seen = start_processes(worker, (), options).unwrap().join().unwrap();
     let expected = |rank: &str, directory: &str| (Some(rank.to_string()), true, directory.to_string(), 1);
     assert_eq!(seen, [expected("all", "/"), expected("one", "/proc")]);
