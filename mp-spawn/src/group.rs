@@ -27,7 +27,7 @@ const AFTER_KILL: Duration = Duration::from_secs(10);
 /// use mp_spawn::{Options, Status, start_processes};
 ///
 /// let context = start_processes(|_rank: usize, (): ()| {}, (), Options::nprocs(1))?;
-/// context.join()?;
+/// context.wait()?;
 /// assert!(matches!(context.status(0)?, Status::Ended));
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
