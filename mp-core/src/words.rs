@@ -108,6 +108,41 @@ impl Seat {
     }
 }
 
+/// Which of a block's seats: one in its header, or a word of a page of seats. It says where the seat is by itself, so
+/// that no chain of pages is walked to reach it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SeatAt(u32);
+
+impl SeatAt {
+    /// A seat in the block's header; the first is 0.
+    pub const fn inline(i: u32) -> Self {
+        Self(i << 8)
+    }
+
+    /// The word of a page of seats, counted from the page's start; not 0, which is no seat.
+    pub const fn paged(page: BlockId, word: u32) -> Self {
+        Self(page << 8 | word & 0xff)
+    }
+
+    /// The page and the word in it; `Err` with the number of a seat in the header.
+    pub const fn page(self) -> Result<(BlockId, u32), u32> {
+        match self.0 & 0xff {
+            0 => Err(self.0 >> 8),
+            word => Ok((self.0 >> 8, word)),
+        }
+    }
+
+    /// As bits of another word: page 24, word 8.
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+
+    /// From the bits of another word.
+    pub const fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+}
+
 /// What a block is used for; decides what happens when it is freed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
@@ -300,10 +335,10 @@ pub enum Access {
 /// One attachment of an envelope: the block, the seat that the envelope has (or is about to take) in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
-    /// The block.
+    /// The block, less than 2^24.
     pub block: BlockId,
-    /// Index of the seat.
-    pub seat: u32,
+    /// Where the seat is.
+    pub seat: SeatAt,
     /// How it may be used.
     pub access: Access,
     /// The element type, where that matters to who may access what; at most 31.
@@ -315,8 +350,8 @@ impl Attach {
     pub const fn pack(self) -> u64 {
         1 | (self.access as u64) << 1
             | (self.tag as u64 & 31) << 3
-            | (self.seat as u64) << 8
-            | (self.block as u64) << 32
+            | (self.seat.raw() as u64) << 8
+            | (self.block as u64) << 40
     }
 
     /// From a word; `None` for 0.
@@ -330,7 +365,8 @@ impl Attach {
             2 => Access::Shared,
             _ => Access::Object,
         };
-        Some(Self { block: (w >> 32) as u32, seat: bits(w, 8, 24) as u32, access, tag: bits(w, 3, 5) as u8 })
+        let seat = SeatAt::from_raw(bits(w, 8, 32) as u32);
+        Some(Self { block: (w >> 40) as u32, seat, access, tag: bits(w, 3, 5) as u8 })
     }
 }
 
@@ -361,8 +397,12 @@ mod tests {
             let added = queued.pack().wrapping_add(Owner::queued_to(m));
             assert_eq!(Owner::unpack(added), queued.then(Holder::Member(m)));
         }
-        let a = Attach { block: 0xff_ffff, seat: 0xff_ffff, access: Access::Shared, tag: 31 };
-        assert_eq!(Attach::unpack(a.pack()), Some(a));
+        for seat in [SeatAt::inline(5), SeatAt::paged(0xff_fffe, 255), SeatAt::paged(0, 3)] {
+            let a = Attach { block: 0xff_fffe, seat, access: Access::Shared, tag: 31 };
+            assert_eq!(Attach::unpack(a.pack()), Some(a));
+        }
+        assert_eq!(SeatAt::inline(5).page(), Err(5));
+        assert_eq!(SeatAt::paged(7, 255).page(), Ok((7, 255)));
         assert_eq!(Attach::unpack(0), None);
         let p = Place { ring: 7, slot: u32::MAX };
         assert_eq!(Place::unpack(p.pack()), p);

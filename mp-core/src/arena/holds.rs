@@ -9,18 +9,18 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, run};
 use crate::steps::{Release, Released};
 use crate::sync::Ordering;
-use crate::words::{Attach, BlockId, EnvelopeId, Seat};
+use crate::words::{Attach, BlockId, EnvelopeId, Seat, SeatAt};
 
 /// A handle's count and seat: count 32 bits, seat 32.
 const ONE: u64 = 1;
-const fn entry(count: u32, seat: u32) -> u64 {
-    count as u64 | (seat as u64) << 32
+const fn entry(count: u32, seat: SeatAt) -> u64 {
+    count as u64 | (seat.raw() as u64) << 32
 }
 const fn count(e: u64) -> u32 {
     e as u32
 }
-const fn seat(e: u64) -> u32 {
-    (e >> 32) as u32
+const fn seat(e: u64) -> SeatAt {
+    SeatAt::from_raw((e >> 32) as u32)
 }
 
 /// A counted handle to a block: as long as it lives, the block does.
@@ -100,11 +100,11 @@ impl Drop for Hold {
 impl Arena {
     /// The first handle of this process to a block that it has just claimed.
     pub(crate) fn first_hold(&self, block: BlockId) -> Hold {
-        self.holds()[block as usize].store(entry(1, 0), Ordering::Release);
+        self.holds()[block as usize].store(entry(1, SeatAt::inline(0)), Ordering::Release);
         Hold { arena: *self, block }
     }
 
-    fn give_up_seat(&self, block: BlockId, seat: u32) {
+    fn give_up_seat(&self, block: BlockId, seat: SeatAt) {
         let Ok(me) = self.me() else { return };
         let Some(word) = self.seat_word(block, seat) else { return };
         // Who still waits on the ring may be the last one now. To be said while we hold it.
@@ -162,7 +162,7 @@ impl Arena {
     }
 
     /// The seat of the only handle, which is consumed; `None` (and the handle back) if there are others.
-    pub(crate) fn take_seat(&self, hold: Hold) -> std::result::Result<u32, Hold> {
+    pub(crate) fn take_seat(&self, hold: Hold) -> std::result::Result<SeatAt, Hold> {
         let at = &self.holds()[hold.block as usize];
         let e = at.load(Ordering::Acquire);
         if count(e) != 1 || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {

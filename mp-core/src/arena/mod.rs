@@ -37,11 +37,11 @@ pub use stats::{ClassStats, MemoryStats};
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Word};
-use crate::steps::{BlockAt, INLINE_SEATS};
+use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::{Mapping, identity::Identity, limits, memory, private};
-use crate::words::{BlockId, Member};
+use crate::words::{BlockId, Member, SeatAt};
 use layout::{Layout, envelope as field};
 
 #[derive(Debug)]
@@ -259,7 +259,7 @@ impl Arena {
 
     pub(crate) fn block_at(&self, id: BlockId) -> BlockAt {
         let state = Word::at(self.0.layout.blocks_at + 64 * u64::from(id));
-        BlockAt { id, state, inline: INLINE_SEATS, per_page: (class::SEAT_PAGE / 8 - 2) as u32 }
+        BlockAt { id, state, inline: INLINE_SEATS, per_page: (class::SEAT_PAGE / 8) as u32 - PAGE_HEADER }
     }
 
     /// Finds the memory of a page of seats.
@@ -274,7 +274,7 @@ impl Arena {
         (class == Some(class::SEAT_PAGES)).then(|| Word::at(self.data_of(page).0))
     }
 
-    pub(crate) fn seat_word(&self, block: BlockId, seat: u32) -> Option<Word> {
-        crate::steps::seat_word(self.map(), &self.block_at(block), self.pages(), seat)
+    pub(crate) fn seat_word(&self, block: BlockId, seat: SeatAt) -> Option<Word> {
+        self.block_at(block).seat_word(seat, self.pages())
     }
 }

@@ -21,7 +21,7 @@ use super::member::{Presence, Tenancy};
 use super::{Arena, Hold, RingLayer, SLICE};
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
-use crate::steps::{FreeCheck, INLINE_SEATS, Plan, Release, Released, link_of};
+use crate::steps::{FreeCheck, INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
 use crate::sys::memory;
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Seat};
 
@@ -283,8 +283,8 @@ impl Arena {
         let mut link = self.map().load(at.link());
         for _ in 0..MOST_PAGES {
             let Some(first) = link_of(link).and_then(|page| self.seat_page(page)) else { return };
-            (0..u64::from(at.per_page)).for_each(|i| f(first.plus(2 + i)));
-            link = self.map().load(first.plus(1));
+            (0..at.per_page).for_each(|i| f(first.plus((PAGE_HEADER + i).into())));
+            link = self.map().load(page_next(first));
         }
     }
 
