@@ -16,6 +16,7 @@
 //! | | |
 //! |---|---|
 //! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold |
+//! | [`WeakStorage`], [`SharedCache`], [`storage_from_cache`] | to find a storage again without keeping it |
 //! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
 //! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
 //! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |
@@ -42,6 +43,7 @@ mod strategy;
 pub mod sync;
 mod sys;
 mod tensor;
+mod weak;
 pub mod words;
 
 pub use arena::*;
@@ -49,6 +51,7 @@ pub use error::{Error, Result};
 pub use message::Message;
 pub use storage::Storage;
 pub use strategy::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
+pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 pub use tensor::{DType, Element, FrozenTensor, MAX_RANK, Number, SharedTensor, Tensor};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.

@@ -7,7 +7,7 @@
 use super::Arena;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, run};
-use crate::steps::{Release, Released};
+use crate::steps::{Release, Released, generation_of};
 use crate::sync::Ordering;
 use crate::words::{Attach, BlockId, EnvelopeId, Seat, SeatAt};
 
@@ -102,6 +102,39 @@ impl Arena {
     pub(crate) fn first_hold(&self, block: BlockId) -> Hold {
         self.holds()[block as usize].store(entry(1, SeatAt::inline(0)), Ordering::Release);
         Hold { arena: *self, block }
+    }
+
+    /// Which allocation of its memory a block is in: another one each time that it is claimed.
+    pub(crate) fn generation(&self, block: BlockId) -> u64 {
+        generation_of(self.map().load(self.block_at(block).link()))
+    }
+
+    /// Whether this process has a handle to a block, in this generation.
+    pub(crate) fn is_held(&self, block: BlockId, generation: u64) -> bool {
+        self.me().is_ok()
+            && count(self.holds()[block as usize].load(Ordering::Acquire)) > 0
+            && self.generation(block) == generation
+    }
+
+    /// One more handle to a block that this process holds, if it is in this generation still.
+    ///
+    /// Safe against threads that drop the last handle meanwhile, and against a block that was freed and claimed again.
+    pub(crate) fn hold_again(&self, block: BlockId, generation: u64) -> Option<Hold> {
+        let at = &self.holds()[block as usize];
+        let mut now = at.load(Ordering::Acquire);
+        loop {
+            // Before it is counted: a handle to another tensor, however short, would let its owner believe that it is shared.
+            if !(1..=u32::MAX / 2).contains(&count(now)) || !self.is_held(block, generation) {
+                return None;
+            }
+            match at.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        // From here on the block is held, and its generation stays: this look is the one that counts.
+        let hold = Hold { arena: *self, block };
+        (self.generation(block) == generation).then_some(hold)
     }
 
     fn give_up_seat(&self, block: BlockId, seat: SeatAt) {

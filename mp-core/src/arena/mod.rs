@@ -235,6 +235,11 @@ impl Arena {
         Ok(lane::with(|lane| self.note_lane(me, lane), |lane| f(me, self.0.layout.intent(me, lane))))
     }
 
+    /// Its random number.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
     /// The owner words of all envelopes.
     #[inline]
     pub fn owner_words(&self) -> Column {
