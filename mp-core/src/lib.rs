@@ -51,8 +51,8 @@ pub use error::{Error, Result};
 pub use message::Message;
 pub use storage::Storage;
 pub use strategy::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
-pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 pub use tensor::{DType, Element, FrozenTensor, MAX_RANK, Number, SharedTensor, Tensor};
+pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.
 pub const fn fnv1a(bytes: &[u8]) -> u64 {

@@ -57,8 +57,7 @@ fn loom_hand_over() {
                 assert_eq!(m.load_relaxed(PAYLOAD), 7);
                 let mine = Seat::Member(member(1));
                 let at = BLOCK.seat_word(attach.seat, no_pages).expect("in the header");
-                m.cas(at, Seat::Envelope(0).pack(), mine.pack())
-                    .expect("the envelope's");
+                m.cas(at, Seat::Envelope(0).pack(), mine.pack()).expect("the envelope's");
                 release(&m, 1, attach.seat.page().unwrap_err(), mine)
             })
         };

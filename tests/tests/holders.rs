@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Outcome, alone, eventually, give, in_use, join, next, send, take};
 use mp::{
-    Arena, FrozenTensor, Options, Queue, SharedCache, Tensor, WeakStorage, start_processes, storage_from_cache,
+    Arena, FrozenTensor, Options, Queue, SharedCache, Tensor, WeakStorage, start_processes,
+    storage_from_cache,
 };
 use mp_core::inject;
 
@@ -92,8 +93,7 @@ fn holders_release_in_any_order_from_any_process() {
         for _ in 0..EACH * PROCESSES {
             give(&queue, tensor.clone());
         }
-        let context =
-            start_processes(release, (queue.clone(), EACH), Options::nprocs(PROCESSES)).unwrap();
+        let context = start_processes(release, (queue.clone(), EACH), Options::nprocs(PROCESSES)).unwrap();
         if round == 1 {
             drop(tensor);
         }

@@ -4,20 +4,19 @@
 //! maps (which slabs of a class, which blocks of a slab) only say where to look. A bit too many costs a look, a bit
 //! too few is put back by the next sweep; so bits need no protocol.
 //!
-//! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy.
-//! [`Arena::empty_cache`] gives the pages of free blocks back.
+//! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy. See `trim` for
+//! when they are given back.
 
 use std::cell::RefCell;
 
-use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, blocks_of, class_of, commits_alone, size_of, span_of};
+use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, class_of, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Publish, Unclaim, link_of, with_link};
 use crate::sync::Ordering;
-use crate::sys::memory;
-use crate::words::{BlockId, BlockState, Kind, Life};
+use crate::words::{BlockId, BlockState, Kind, Member};
 
 thread_local! {
     /// Rings that this thread is freeing; the first entry's call works through the list.
@@ -44,15 +43,19 @@ impl Arena {
             let near =
                 (class..CLASSES).take_while(|&c| size_of(c) <= most && (c == class || c != SEAT_PAGES));
             for c in near {
-                while let Some(block) = self.find_free(c) {
+                while let Some(block) = self.find_free(c, me) {
                     let Some(state) = run(Claim::new(self.block_at(block), me), self.map()) else { continue };
-                    if let Err(e) = self.commit_block(block, c) {
-                        run(Unclaim::new(self.block_at(block), state), self.map());
-                        self.hint_free(block);
-                        return Err(e);
-                    }
+                    let fresh = match self.commit_block(block, c) {
+                        Ok(fresh) => fresh,
+                        Err(e) => {
+                            run(Unclaim::new(self.block_at(block), state), self.map());
+                            self.hint_free(block);
+                            return Err(e);
+                        }
+                    };
                     let at = self.block_at(block);
                     run(Publish::new(at, me, state, kind), self.map());
+                    self.count_alloc(me, size_of(c), fresh);
                     return Ok(self.first_hold(block));
                 }
             }
@@ -103,10 +106,10 @@ impl Arena {
     }
 
     /// A block of the class that is probably free; its hint is taken.
-    fn find_free(&self, class: u32) -> Option<BlockId> {
+    fn find_free(&self, class: u32, me: Member) -> Option<BlockId> {
         let cursor = &self.0.cursors[class as usize];
         let first = cursor.load(Ordering::Relaxed);
-        if let Some(block) = self.take_hint(first, class) {
+        if let Some(block) = self.take_hint(first, class, me) {
             return Some(block);
         }
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
@@ -118,7 +121,7 @@ impl Arena {
             while bits != 0 {
                 let slab = word * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                if let Some(block) = self.take_hint(slab, class) {
+                if let Some(block) = self.take_hint(slab, class, me) {
                     cursor.store(slab, Ordering::Relaxed);
                     return Some(block);
                 }
@@ -133,10 +136,12 @@ impl Arena {
         None
     }
 
-    fn take_hint(&self, slab: u32, class: u32) -> Option<BlockId> {
+    fn take_hint(&self, slab: u32, class: u32, me: Member) -> Option<BlockId> {
         if self.slab(slab)?.0 != class {
             return None;
         }
+        // If we die with the hint in hand, the sweep of this slab puts it back.
+        self.touch(me, slab);
         let at = self.slab_word(slab, 1);
         let mut hints = self.map().load(at);
         while hints != 0 {
@@ -190,36 +195,6 @@ impl Arena {
         }
         run(Unclaim::new(at, state), self.map());
         self.hint_free(block);
-    }
-
-    /// Gives the pages of free blocks back to the kernel; how many bytes.
-    ///
-    /// The next tensors of these sizes fill cold memory again, at a fifth of the speed.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn empty_cache(&self) -> Result<u64> {
-        let me = self.me()?;
-        let before = memory::committed(self.file());
-        for slab in 0..self.slab_count() {
-            let Some((class, _)) = self.slab(slab).filter(|&(c, _)| commits_alone(c)) else { continue };
-            for i in 0..blocks_of(class) {
-                let (block, bit) = (slab * SLAB_BLOCKS + i, 1 << i);
-                let at = self.block_at(block);
-                if self.slab_committed(slab) & bit == 0
-                    || BlockState::unpack(self.map().load(at.state)).life != Life::Free
-                {
-                    continue;
-                }
-                let Some(state) = run(Claim::new(at, me), self.map()) else { continue };
-                let (offset, len) = self.data_of(block);
-                self.map().and(self.slab_word(slab, 2), !bit);
-                _ = memory::punch(self.file(), offset, len);
-                run(Unclaim::new(at, state), self.map());
-                self.hint_free(block);
-            }
-        }
-        self.map().add(Word::at(control::TRIMS), 1);
-        Ok(before.saturating_sub(memory::committed(self.file())))
+        self.count_free(block);
     }
 }

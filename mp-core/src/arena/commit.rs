@@ -17,10 +17,11 @@ const LOOK_EVERY: u64 = 16 << 20;
 static UNSEEN: AtomicU64 = AtomicU64::new(LOOK_EVERY);
 
 impl Arena {
-    /// Gives a claimed block its pages, if it has none.
-    pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<()> {
+    /// Gives a claimed block its pages, if it has none; whether it had none.
+    pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<bool> {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
-        if self.slab_committed(slab) & bit == 0 {
+        let fresh = self.slab_committed(slab) & bit == 0;
+        if fresh {
             let ((at, len), bits) = if commits_alone(class) {
                 (self.data_of(block), bit)
             } else {
@@ -29,9 +30,10 @@ impl Arena {
             self.reserve(len)?;
             memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
             self.map().or(self.slab_word(slab, 2), bits);
+            self.raise(Word::at(control::PEAK_RESERVED), memory::committed(self.file()));
         }
         self.populate(block);
-        Ok(())
+        Ok(fresh)
     }
 
     /// Checks a large growth against the budget, the cgroup and the machine.
@@ -77,7 +79,7 @@ impl Arena {
         let mut known = self.0.populated.lock();
         if known.trims != trims {
             known.trims = trims;
-            known.blocks.clear();
+            self.forget_trimmed(&mut known.blocks);
         }
         if known.blocks.insert(block) {
             drop(known);

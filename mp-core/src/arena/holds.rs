@@ -5,6 +5,7 @@
 //! is one block.
 
 use super::Arena;
+use super::layout::SLAB_BLOCKS;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, run};
 use crate::steps::{Release, Released, generation_of};
@@ -173,6 +174,7 @@ impl Arena {
                     Err(other) => now = other,
                 }
             } else if !seated {
+                self.touch(me, attach.block / SLAB_BLOCKS);
                 if self.map().cas(word, Seat::Envelope(e).pack(), Seat::Member(me).pack()).is_err() {
                     return Err(gone());
                 }

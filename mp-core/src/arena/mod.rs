@@ -7,6 +7,7 @@ mod alloc;
 mod bytes;
 mod class;
 mod commit;
+mod count;
 mod envelope;
 mod holds;
 mod idle;
@@ -20,6 +21,8 @@ mod protocol;
 mod slab;
 mod stats;
 mod sweep;
+mod touched;
+mod trim;
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +36,7 @@ pub use member::MemberInfo;
 pub use pack::AttachRequest;
 pub use park::{Announce, Notify, Parking, Patience, SLICE};
 pub use protocol::RingLayer;
-pub use stats::{ClassStats, MemoryStats};
+pub use stats::{ClassStats, MemberStats, MemoryStats};
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Word};
@@ -42,7 +45,7 @@ use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::{Mapping, identity::Identity, limits, memory, private};
 use crate::words::{BlockId, Member, SeatAt};
-use layout::{Layout, envelope as field};
+use layout::{Layout, control, envelope as field};
 
 #[derive(Debug)]
 struct Inner {
@@ -172,7 +175,8 @@ impl Arena {
         if new.is_some() {
             memory::commit(fd.as_fd(), 0, 8192)
                 .map_err(|e| Error::Os { what: "fallocate of a new arena", source: e.into() })?;
-            map.u64_at(layout::control::FRONTIER).store(layout.data_at, Ordering::Release);
+            map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
+            map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);
             layout.write(&map, memory::random_u64(), boot, memory::user());
         }
         let id = layout.check(&map, boot)?;

@@ -6,6 +6,7 @@
 
 use super::Arena;
 use super::class::SEAT_PAGE;
+use super::layout::SLAB_BLOCKS;
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
 use crate::steps::{
@@ -37,11 +38,13 @@ impl Arena {
         }
         for page in pages.into_iter().rev() {
             let at = self.block_at(page);
+            self.touch(me, page / SLAB_BLOCKS);
             if self.map().cas(at.seat(0), owned, Seat::Free.pack()).is_ok()
                 && let Released::ToFree(state) = run(FreeCheck::new(at, self.pages(), me), self.map())
             {
                 run(Unclaim::new(at, state), self.map());
                 self.hint_free(page);
+                self.count_free(page);
             }
         }
     }

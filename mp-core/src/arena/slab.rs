@@ -157,6 +157,8 @@ impl Arena {
                 let limit = "the address range of the arena".into();
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
+            // If we die before its hints are set, the sweep sets them.
+            self.touch(me, slab);
             match self.redo(me, plan) {
                 RedoEnd::Done(read) if read[1] == u64::from(slab) => {
                     let all = u64::MAX >> (64 - blocks_of(class));

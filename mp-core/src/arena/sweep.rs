@@ -11,7 +11,9 @@
 //! 5. free blocks and envelopes whose hint was lost get it back;
 //! 6. their slots are free again.
 //!
-//! It looks at every block once, some 20 ms for a million of them: a member keeps no list of what it holds.
+//! Of the blocks it looks at those in slabs that a dead member has touched (`touched`): its price follows what the dead
+//! did, not what lives in the arena. Of the envelopes it looks at all that were ever in use at once: to note them would
+//! cost each message something, and there are rarely many.
 
 use std::sync::OnceLock;
 
@@ -157,11 +159,16 @@ impl Arena {
             return 0;
         }
         self.sweep_envelopes(&settled, me);
-        for slab in 0..self.slab_count() {
-            let Some((class, _)) = self.slab(slab) else { continue };
+        self.each_touched_slab(settled.iter().map(|d| d.member.slot()), |slab| {
+            let Some((class, _)) = self.slab(slab) else { return };
+            // What we take over there is ours until it is released.
+            self.touch(me, slab);
             for i in 0..blocks_of(class) {
                 self.sweep_block(slab * SLAB_BLOCKS + i, &settled, me);
             }
+        });
+        for d in &settled {
+            self.forget_touched(d.member.slot());
         }
         for d in &settled {
             self.map().add(Word::at(control::DEATHS), 1);
@@ -277,7 +284,7 @@ impl Arena {
     }
 
     /// Calls `f` with each seat word of a block. The links may change meanwhile; what they lead to are seats in any case.
-    fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
+    pub(super) fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);
         (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));
         let mut link = self.map().load(at.link());

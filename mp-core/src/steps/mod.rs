@@ -40,8 +40,8 @@ mod redo;
 mod release;
 mod take;
 
-pub(crate) use cursor::{last_taken, page_next, page_owner};
 pub use claim::{Claim, Publish, Unclaim};
+pub(crate) use cursor::{last_taken, page_next, page_owner};
 pub use redo::{Oracle, Plan, Redo, RedoAt, RedoEnd};
 pub use release::{FreeCheck, Release, Released};
 pub use take::{Note, Take, Taken};

@@ -105,6 +105,14 @@ impl Mapping {
         // SAFETY: the range is inside of the mapping, and populating doesn't change its contents.
         _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxPopulateWrite) };
     }
+
+    /// Drops this process's page tables of a range whose pages were given back. What is there again by now is mapped by the
+    /// next access, as it is.
+    pub(crate) fn drop_page_tables(&self, offset: u64, len: u64) {
+        let at = self.bytes(offset, len);
+        // SAFETY: the range is inside of the mapping, which is shared: its contents are the file's, and stay.
+        _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxDontNeed) };
+    }
 }
 
 #[inline]
