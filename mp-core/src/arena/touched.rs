@@ -41,7 +41,8 @@ impl Arena {
 
     /// Clears a dead member's bits, after all that they said was done.
     pub(super) fn forget_touched(&self, slot: u32) {
-        for group in (0..self.layout().slabs).step_by(64) {
+        // One further than there are: it may have died while it added that slab.
+        for group in (0..=self.slab_count()).step_by(64) {
             let at = self.layout().touched(slot, group);
             if self.map().load_relaxed(at) != 0 {
                 self.map().store(at, 0);
