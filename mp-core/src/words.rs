@@ -190,7 +190,7 @@ pub enum Life {
 pub struct BlockState {
     /// Where it is in its life.
     pub life: Life,
-    /// What it is used for (of a free block: what it last was).
+    /// What it is used for.
     pub kind: Kind,
     /// How often a seat was taken beside a held one, or the block changed hands.
     pub version: u64,

@@ -9,12 +9,13 @@
 
 use std::cell::RefCell;
 
-use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, class_of, size_of, span_of};
+use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, blocks_of, class_of, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
+use super::slab::described;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Claim, Publish, Unclaim, link_of, with_link};
+use crate::steps::{Claim, Publish, SlabSeen, Unclaim, link_of, with_link};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockState, Kind, Member};
 
@@ -43,8 +44,10 @@ impl Arena {
             let near =
                 (class..CLASSES).take_while(|&c| size_of(c) <= most && (c == class || c != SEAT_PAGES));
             for c in near {
-                while let Some(block) = self.find_free(c, me) {
-                    let Some(state) = run(Claim::new(self.block_at(block), me), self.map()) else { continue };
+                while let Some((block, slab)) = self.find_free(c, me) {
+                    let Some(state) = run(Claim::new(self.block_at(block), me, slab), self.map()) else {
+                        continue;
+                    };
                     let fresh = match self.commit_block(block, c) {
                         Ok(fresh) => fresh,
                         Err(e) => {
@@ -64,7 +67,11 @@ impl Arena {
             if carved > 1000 {
                 return Err(Error::ArenaFull { what: "blocks", asked: 1, limit: carved });
             }
-            self.carve(class, me)?;
+            match self.carve(class, me) {
+                // No addresses are left, or no rows for slabs: those of slabs that are not in use are used again.
+                Err(Error::OutOfMemory { .. } | Error::ArenaFull { .. }) if self.reuse(class, me)? => {}
+                done => done?,
+            }
         }
     }
 
@@ -106,11 +113,11 @@ impl Arena {
     }
 
     /// A block of the class that is probably free; its hint is taken.
-    fn find_free(&self, class: u32, me: Member) -> Option<BlockId> {
+    fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {
         let cursor = &self.0.cursors[class as usize];
         let first = cursor.load(Ordering::Relaxed);
-        if let Some(block) = self.take_hint(first, class, me) {
-            return Some(block);
+        if let Some(found) = self.take_hint(first, class, me) {
+            return Some(found);
         }
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words = end.div_ceil(64);
@@ -121,14 +128,16 @@ impl Arena {
             while bits != 0 {
                 let slab = word * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                if let Some(block) = self.take_hint(slab, class, me) {
+                if let Some(found) = self.take_hint(slab, class, me) {
                     cursor.store(slab, Ordering::Relaxed);
-                    return Some(block);
+                    return Some(found);
                 }
                 // Nothing there. A block freed since then sets the bit again, after its own.
                 let (at, bit) = self.class_map(class, slab);
                 self.map().and(at, !bit);
-                if self.map().load(self.slab_word(slab, 1)) != 0 {
+                if self.slab(slab).is_some_and(|(c, _)| c == class)
+                    && self.map().load(self.slab_word(slab, 1)) != 0
+                {
                     self.map().or(at, bit);
                 }
             }
@@ -136,17 +145,21 @@ impl Arena {
         None
     }
 
-    fn take_hint(&self, slab: u32, class: u32, me: Member) -> Option<BlockId> {
-        if self.slab(slab)?.0 != class {
+    fn take_hint(&self, slab: u32, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {
+        let seen = self.slab_seen(slab);
+        if described(seen.value)?.0 != class {
             return None;
         }
         // If we die with the hint in hand, the sweep of this slab puts it back.
         self.touch(me, slab);
         let at = self.slab_word(slab, 1);
+        // A slab that had more blocks in another class may have hints of those.
+        let blocks = u64::MAX >> (64 - blocks_of(class));
         let mut hints = self.map().load(at);
-        while hints != 0 {
-            match self.map().cas(at, hints, hints & (hints - 1)) {
-                Ok(()) => return Some(slab * SLAB_BLOCKS + hints.trailing_zeros()),
+        while hints & blocks != 0 {
+            let bit = hints & blocks & (hints & blocks).wrapping_neg();
+            match self.map().cas(at, hints, hints & !bit) {
+                Ok(()) => return Some((slab * SLAB_BLOCKS + bit.trailing_zeros(), seen)),
                 Err(now) => hints = now,
             }
         }
@@ -193,8 +206,10 @@ impl Arena {
             self.free_seat_pages(block, link);
             self.map().store(at.link(), with_link(link, None));
         }
+        // As long as it is claimed, it has a size.
+        let bytes = self.data_of(block).1;
         run(Unclaim::new(at, state), self.map());
         self.hint_free(block);
-        self.count_free(block);
+        self.count_free(bytes);
     }
 }

@@ -4,11 +4,10 @@
 //! Counts stay when a member goes: they are sums over all that ever had the lane. A process that is killed in the middle of
 //! an allocation, or of freeing one, may leave that one uncounted; nothing depends on them.
 
-use super::class::size_of;
-use super::layout::{SLAB_BLOCKS, control};
+use super::layout::control;
 use super::{Arena, lane};
 use crate::mem::{Mem, Word};
-use crate::words::{BlockId, Member};
+use crate::words::Member;
 
 /// The words of a lane, from its intent word.
 const ALLOCS: u64 = 1;
@@ -76,12 +75,10 @@ impl Arena {
         }
     }
 
-    /// Counts a block that this process has freed.
+    /// Counts a block of so many bytes that this process has freed.
     #[inline]
-    pub(super) fn count_free(&self, block: BlockId) {
+    pub(super) fn count_free(&self, bytes: u64) {
         let Ok(me) = self.me() else { return };
-        let Some((class, _)) = self.slab(block / SLAB_BLOCKS) else { return };
-        let bytes = size_of(class);
         let returned = self.in_lane(me, |lane| {
             self.bump(lane.plus(FREES), 1);
             self.bump(lane.plus(FREED), bytes);

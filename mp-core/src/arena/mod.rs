@@ -18,6 +18,7 @@ mod pack;
 mod pages;
 mod park;
 mod protocol;
+mod reuse;
 mod slab;
 mod stats;
 mod sweep;

@@ -44,7 +44,7 @@ impl Arena {
             {
                 run(Unclaim::new(at, state), self.map());
                 self.hint_free(page);
-                self.count_free(page);
+                self.count_free(SEAT_PAGE);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Slabs: which exist, and how one more is added.
 //!
-//! A new slab changes four words at once (the slab's own, the frontier, two counts): that runs under the redo lock.
+//! A new slab changes four words at once (the slab's own, the frontier, two counts): that runs under the redo lock. When
+//! no addresses are left, `reuse` takes those of slabs that are not in use.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,13 @@ use super::class::{alignment_of, blocks_of, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Plan, Redo, RedoAt, RedoEnd};
+use crate::steps::{Plan, Redo, RedoAt, RedoEnd, SlabSeen};
 use crate::sync::Ordering;
 use crate::sys::memory;
 use crate::words::{BlockId, BlockState, Kind, Life, Member};
 
-/// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages.
-const fn describe(class: u32, base: u64) -> u64 {
+/// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages. Of a slab without a class: the base alone.
+pub(super) const fn describe(class: u32, base: u64) -> u64 {
     1 | (class as u64) << 1 | (base >> 12) << 11
 }
 pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
@@ -23,7 +24,7 @@ pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
 }
 
 /// How long to wait for another process that holds the redo lock (a few dozen instructions) and does not go on.
-const REDO_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const REDO_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Adds a slab of a class at the end of all slabs.
 struct NewSlab {
@@ -69,6 +70,12 @@ impl Arena {
 
     pub(crate) fn slab_count(&self) -> u32 {
         self.map().load(Word::at(control::SLABS)) as u32
+    }
+
+    /// What a slab is at present.
+    pub(super) fn slab_seen(&self, slab: u32) -> SlabSeen {
+        let word = self.slab_word(slab, 0);
+        SlabSeen { word, value: self.map().load(word) }
     }
 
     pub(crate) fn slab(&self, slab: u32) -> Option<(u32, u64)> {
@@ -129,17 +136,8 @@ impl Arena {
                 return Err(Error::ArenaFull { what: "slabs", asked: 1, limit });
             }
             // The pages of its metadata first: the lock is no place to find that memory has run out.
-            let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
-            // All of the class's map up to this slab: it is searched from the start.
-            let (map, end) =
-                (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
-            for (at, len) in [
-                (self.slab_word(slab, 0).offset() & !4095, 4096),
-                (blocks, 4096),
-                (map, (end + 8 - map).next_multiple_of(4096)),
-            ] {
-                memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
-            }
+            self.commit_slab_row(slab)?;
+            self.commit_class_map(class, slab)?;
             let plan = NewSlab {
                 class,
                 slab,
@@ -161,10 +159,7 @@ impl Arena {
             self.touch(me, slab);
             match self.redo(me, plan) {
                 RedoEnd::Done(read) if read[1] == u64::from(slab) => {
-                    let all = u64::MAX >> (64 - blocks_of(class));
-                    self.map().or(self.slab_word(slab, 1), all);
-                    let (map, bit) = self.class_map(class, slab);
-                    self.map().or(map, bit);
+                    self.hint_new_slab(slab, class);
                     return Ok(());
                 }
                 // Others were faster; or we completed what a dead process had begun, and its hints are still missing.
@@ -181,6 +176,30 @@ impl Arena {
                 }
             }
         }
+    }
+
+    /// Reserves the pages of a slab's words and of its blocks'.
+    pub(super) fn commit_slab_row(&self, slab: u32) -> Result<()> {
+        let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
+        for at in [self.slab_word(slab, 0).offset() & !4095, blocks] {
+            memory::commit(self.file(), at, 4096).map_err(|e| self.no_memory(4096, e))?;
+        }
+        Ok(())
+    }
+
+    /// Reserves the pages of a class's map up to a slab: it is searched from the start.
+    pub(super) fn commit_class_map(&self, class: u32, slab: u32) -> Result<()> {
+        let (map, end) =
+            (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
+        let len = (end + 8 - map).next_multiple_of(4096);
+        memory::commit(self.file(), map, len).map_err(|e| self.no_memory(len, e))
+    }
+
+    /// Notes that all blocks of a new slab are free.
+    pub(super) fn hint_new_slab(&self, slab: u32, class: u32) {
+        self.map().or(self.slab_word(slab, 1), u64::MAX >> (64 - blocks_of(class)));
+        let (map, bit) = self.class_map(class, slab);
+        self.map().or(map, bit);
     }
 
     /// Notes which blocks of a slab are free.

@@ -17,7 +17,6 @@
 
 use std::sync::OnceLock;
 
-use super::class::blocks_of;
 use super::layout::{SLAB_BLOCKS, control};
 use super::member::{Presence, Tenancy};
 use super::{Arena, Hold, RingLayer, SLICE};
@@ -160,10 +159,13 @@ impl Arena {
         }
         self.sweep_envelopes(&settled, me);
         self.each_touched_slab(settled.iter().map(|d| d.member.slot()), |slab| {
-            let Some((class, _)) = self.slab(slab) else { return };
+            if slab >= self.slab_count() {
+                return;
+            }
             // What we take over there is ours until it is released.
             self.touch(me, slab);
-            for i in 0..blocks_of(class) {
+            // All that a slab can have: it may have died while it made a slab of this one with fewer blocks.
+            for i in 0..SLAB_BLOCKS {
                 self.sweep_block(slab * SLAB_BLOCKS + i, &settled, me);
             }
         });
@@ -230,7 +232,8 @@ impl Arena {
         let found = self.map().load(at.state);
         let state = BlockState::unpack(found);
         match state.life {
-            Life::Free => self.hint_free(block),
+            Life::Free if self.block_exists(block) => self.hint_free(block),
+            Life::Free => {}
             Life::Busy(m) if dead.iter().any(|d| d.member == m) => {
                 let mine = state.with(Life::Busy(me));
                 if self.map().cas(at.state, found, mine.pack()).is_ok() {

@@ -18,6 +18,7 @@ use std::collections::HashSet;
 use super::Arena;
 use super::class::{CLASSES, blocks_of, commits_alone, size_of};
 use super::layout::{SLAB_BLOCKS, control};
+use super::slab::described;
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Unclaim};
@@ -130,7 +131,12 @@ impl Arena {
     fn trim_block(&self, block: BlockId, me: Member) -> u64 {
         let (at, slab, bit) = (self.block_at(block), block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         self.touch(me, slab);
-        let Some(state) = run(Claim::new(at, me), self.map()) else { return 0 };
+        let seen = self.slab_seen(slab);
+        let is_one = |class| commits_alone(class) && block % SLAB_BLOCKS < blocks_of(class);
+        if !described(seen.value).is_some_and(|(class, _)| is_one(class)) {
+            return 0;
+        }
+        let Some(state) = run(Claim::new(at, me, seen), self.map()) else { return 0 };
         let (offset, len) = self.data_of(block);
         self.map().and(self.slab_word(slab, 2), !bit);
         _ = memory::punch(self.file(), offset, len);

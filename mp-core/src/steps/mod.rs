@@ -40,7 +40,7 @@ mod redo;
 mod release;
 mod take;
 
-pub use claim::{Claim, Publish, Unclaim};
+pub use claim::{Claim, Publish, SlabSeen, Unclaim};
 pub(crate) use cursor::{last_taken, page_next, page_owner};
 pub use redo::{Oracle, Plan, Redo, RedoAt, RedoEnd};
 pub use release::{FreeCheck, Release, Released};
