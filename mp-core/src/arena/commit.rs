@@ -81,7 +81,7 @@ impl Arena {
             known.trims = trims;
             self.forget_trimmed(&mut known.blocks);
         }
-        if known.blocks.insert(block) {
+        if known.blocks.insert(block, (at, len)) != Some((at, len)) {
             drop(known);
             self.map().populate(at, len);
         }

@@ -25,7 +25,7 @@ mod sweep;
 mod touched;
 mod trim;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
@@ -64,7 +64,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Populated {
     trims: u64,
-    blocks: HashSet<BlockId>,
+    /// Where each was, and its length.
+    blocks: HashMap<BlockId, (u64, u64)>,
 }
 
 /// A shared region that this process is a member of. Copying it copies a reference.

@@ -89,25 +89,19 @@ const fn retired(base: u64) -> u64 {
     describe(0, base) & !1
 }
 
-/// Neighbours that are all idle and have room for `need` bytes at a multiple of `align`: those that take the least.
+/// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`. The first,
+/// not the smallest: so what is left over lies next to what is looked at next, and is not lost.
 fn room(extents: &[Extent], need: u64, align: u64) -> Option<&[Extent]> {
-    let mut best: Option<&[Extent]> = None;
-    for idle in extents.split(|e| !e.idle) {
+    extents.split(|e| !e.idle).find_map(|idle| {
         let mut last = 0;
-        for (i, first) in idle.iter().enumerate() {
-            let end = first.base.next_multiple_of(align) + need;
+        (0..idle.len()).find_map(|i| {
+            let end = idle[i].base.next_multiple_of(align) + need;
             while idle.get(last).is_some_and(|e| e.end() < end) {
                 last += 1;
             }
-            let Some(found) = idle.get(i..=last) else { break };
-            let taken =
-                |run: &[Extent]| run.last().map_or(0, Extent::end) - run.first().map_or(0, |e| e.base);
-            if best.is_none_or(|best| taken(found) < taken(best)) {
-                best = Some(found);
-            }
-        }
-    }
-    best
+            idle.get(i..=last).filter(|run| !run.is_empty())
+        })
+    })
 }
 
 impl Arena {
@@ -296,19 +290,18 @@ mod tests {
     }
 
     #[test]
-    fn the_least_room_that_is_enough_is_found() {
+    fn the_first_room_that_is_enough_is_found() {
         let slabs = |spans: &[(u64, bool)], need, align| {
             room(&extents(spans), need, align).map(|run| run.iter().map(|e| e.slab).collect::<Vec<_>>())
         };
         let spans =
-            [(8, true), (4, true), (4, false), (2, true), (4, true), (2, true), (1, false), (5, true)];
-        assert_eq!(slabs(&spans, 5, 1), Some(vec![7]));
-        assert_eq!(slabs(&spans, 6, 1), Some(vec![3, 4]));
-        assert_eq!(slabs(&spans, 8, 1), Some(vec![0]));
-        assert_eq!(slabs(&spans, 9, 1), Some(vec![0, 1]));
-        assert_eq!(slabs(&spans, 4, 4), Some(vec![1]));
-        assert_eq!(slabs(&spans, 4, 16), Some(vec![0]));
-        assert_eq!(slabs(&spans, 13, 1), None);
+            [(4, true), (4, true), (4, false), (2, true), (4, true), (2, true), (1, false), (9, true)];
+        assert_eq!(slabs(&spans, 4, 1), Some(vec![0]));
+        assert_eq!(slabs(&spans, 5, 1), Some(vec![0, 1]));
+        assert_eq!(slabs(&spans, 4, 16), Some(vec![4]));
+        assert_eq!(slabs(&spans, 5, 16), Some(vec![4, 5]));
+        assert_eq!(slabs(&spans, 9, 1), Some(vec![7]));
+        assert_eq!(slabs(&spans, 10, 1), None);
         assert_eq!(slabs(&[(8, false)], 1, 1), None);
         assert_eq!(slabs(&[], 1, 1), None);
     }

@@ -118,11 +118,15 @@ impl Arena {
     ///
     /// It stays a ring only as long as somebody holds it.
     pub fn ring_memory(&self, block: BlockId) -> Option<(Word, u64)> {
-        if !self.block_exists(block) {
+        // Read once: if nobody holds it any more, its slab may be on its way to another class.
+        let slab = block / SLAB_BLOCKS;
+        let (class, base) = (slab < self.slab_count()).then(|| self.slab(slab)).flatten()?;
+        let (i, len) = (block % SLAB_BLOCKS, size_of(class));
+        if i >= blocks_of(class) {
             return None;
         }
+        let at = base + u64::from(i) * len;
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
-        let (at, len) = self.data_of(block);
         (state.life != Life::Free && state.kind == Kind::Ring).then_some((Word::at(at), len))
     }
 

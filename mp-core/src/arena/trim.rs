@@ -13,7 +13,7 @@
 //! The kernel takes the pages out of every process's page tables, but not the tables themselves, 2 MiB of address range
 //! each. Each process drops those of what it had mapped when it sees that there was a trim.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::Arena;
 use super::class::{CLASSES, blocks_of, commits_alone, size_of};
@@ -145,15 +145,16 @@ impl Arena {
         len
     }
 
-    /// Drops this process's page tables of blocks that have no pages any more, and forgets that it mapped them.
-    pub(super) fn forget_trimmed(&self, mapped: &mut HashSet<BlockId>) {
-        mapped.retain(|&block| {
-            let trimmed = self.slab_committed(block / SLAB_BLOCKS) >> (block % SLAB_BLOCKS) & 1 == 0;
-            if trimmed {
-                let (at, len) = self.data_of(block);
+    /// Drops this process's page tables of blocks that have no pages any more, or are elsewhere, and forgets that it mapped
+    /// them.
+    pub(super) fn forget_trimmed(&self, mapped: &mut HashMap<BlockId, (u64, u64)>) {
+        mapped.retain(|&block, &mut (at, len)| {
+            let has_pages = self.slab_committed(block / SLAB_BLOCKS) >> (block % SLAB_BLOCKS) & 1 == 1;
+            let stays = has_pages && self.data_of(block) == (at, len);
+            if !stays {
                 self.map().drop_page_tables(at, len);
             }
-            !trimmed
+            stays
         });
     }
 }
