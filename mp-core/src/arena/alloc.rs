@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, blocks_of, class_of, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::slab::described;
-use super::{Arena, Hold};
+use super::{Arena, Hold, NO_CURSOR};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Publish, SlabSeen, Unclaim, link_of, with_link};
@@ -115,7 +115,14 @@ impl Arena {
     /// A block of the class that is probably free; its hint is taken.
     fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {
         let cursor = &self.0.cursors[class as usize];
-        let first = cursor.load(Ordering::Relaxed);
+        let first = match cursor.load(Ordering::Relaxed) {
+            // Members begin at different slabs, so that they rarely write the same words.
+            NO_CURSOR => {
+                let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
+                me.slot().wrapping_mul(5) % end.max(1)
+            }
+            first => first,
+        };
         if let Some(found) = self.take_hint(first, class, me) {
             return Some(found);
         }
@@ -124,9 +131,9 @@ impl Arena {
         for i in 0..words {
             let word = (first / 64 + i) % words;
             let (at, _) = self.class_map(class, word * 64);
-            let mut bits = self.map().load(at);
+            let mut bits = self.map().load(at).rotate_right(first % 64);
             while bits != 0 {
-                let slab = word * 64 + bits.trailing_zeros();
+                let slab = word * 64 + (bits.trailing_zeros() + first) % 64;
                 bits &= bits - 1;
                 if let Some(found) = self.take_hint(slab, class, me) {
                     cursor.store(slab, Ordering::Relaxed);

@@ -48,6 +48,9 @@ use crate::sys::{Mapping, identity::Identity, limits, memory, private};
 use crate::words::{BlockId, Member, SeatAt};
 use layout::{Layout, control, envelope as field};
 
+/// The cursor of a class in which this process has not looked for a block yet.
+const NO_CURSOR: u32 = u32::MAX;
+
 #[derive(Debug)]
 struct Inner {
     map: Mapping,
@@ -57,6 +60,7 @@ struct Inner {
     identity: Identity,
     holds: &'static [AtomicU64],
     populated: Mutex<Populated>,
+    /// For each class, the slab in which this process found its last block.
     cursors: Box<[AtomicU32]>,
 }
 
@@ -183,7 +187,7 @@ impl Arena {
         }
         let id = layout.check(&map, boot)?;
         let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;
-        let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(0)).collect();
+        let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
         // The real value follows once we are a member; until then `me` must not be asked.
         let inner = Inner {
             map,

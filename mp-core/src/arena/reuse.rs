@@ -294,13 +294,13 @@ mod tests {
         let slabs = |spans: &[(u64, bool)], need, align| {
             room(&extents(spans), need, align).map(|run| run.iter().map(|e| e.slab).collect::<Vec<_>>())
         };
-        let spans =
-            [(4, true), (4, true), (4, false), (2, true), (4, true), (2, true), (1, false), (9, true)];
-        assert_eq!(slabs(&spans, 4, 1), Some(vec![0]));
-        assert_eq!(slabs(&spans, 5, 1), Some(vec![0, 1]));
-        assert_eq!(slabs(&spans, 4, 16), Some(vec![4]));
-        assert_eq!(slabs(&spans, 5, 16), Some(vec![4, 5]));
-        assert_eq!(slabs(&spans, 9, 1), Some(vec![7]));
+        let idle = [false, true, true, false, true, true, true, false, true];
+        let spans: Vec<_> = [4, 4, 4, 4, 2, 4, 2, 1, 9].into_iter().zip(idle).collect();
+        assert_eq!(slabs(&spans, 4, 1), Some(vec![1]));
+        assert_eq!(slabs(&spans, 5, 1), Some(vec![1, 2]));
+        assert_eq!(slabs(&spans, 2, 16), Some(vec![4]));
+        assert_eq!(slabs(&spans, 4, 16), Some(vec![4, 5]));
+        assert_eq!(slabs(&spans, 9, 1), Some(vec![8]));
         assert_eq!(slabs(&spans, 10, 1), None);
         assert_eq!(slabs(&[(8, false)], 1, 1), None);
         assert_eq!(slabs(&[], 1, 1), None);
