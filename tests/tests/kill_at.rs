@@ -256,6 +256,25 @@ fn a_process_is_killed_at_every_access_of_many_holders() {
     });
 }
 
+/// Drops a queue that holds tensors which this process never had.
+fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> mp::Result<()> {
+    inject::arm(at, Signal::KILL.as_raw());
+    drop(outer.get_timeout(DEADLINE)?.ok_or("closed")?);
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_dropping_a_full_queue() {
+    for_every_access(|at| {
+        let (outer, inner) = (Queue::bounded(1).unwrap(), Queue::bounded(4).unwrap());
+        for size in [10, 1000, 70_000] {
+            inner.put(Tensor::<u64>::zeros(&[size]).unwrap().freeze()).unwrap();
+        }
+        outer.put(inner).unwrap();
+        killed(&start_processes(drop_full, (outer, at), Options::nprocs(1)).expect("it starts"))
+    });
+}
+
 #[test]
 fn a_recoverer_is_killed_at_every_access() {
     // In the middle of these scripts.
