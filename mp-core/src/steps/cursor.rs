@@ -84,7 +84,7 @@ impl Circle {
     }
 
     /// Begins at the chain's first page instead.
-    pub(super) fn from_head(&mut self) {
+    pub(super) fn restart(&mut self) {
         *self = Self { head: self.head, start: self.head, now: self.head, wrapped: false };
     }
 

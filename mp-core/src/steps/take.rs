@@ -133,7 +133,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
             Pc::Owner => {
                 let Some(circle) = &mut self.circle else { return Some(Taken::NoneFree) };
                 if m.load_relaxed(page_owner(circle.now().first)) != u64::from(self.block.id) + 1 {
-                    circle.from_head();
+                    circle.restart();
                 }
                 self.pc = Pc::Look;
             }
