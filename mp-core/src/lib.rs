@@ -34,6 +34,7 @@ mod arena;
 mod error;
 #[cfg(feature = "inject")]
 pub mod inject;
+mod lock;
 pub mod mem;
 pub mod message;
 pub mod steps;
@@ -42,14 +43,18 @@ mod strategy;
 pub mod sync;
 mod sys;
 mod tensor;
+mod value;
 pub mod words;
 
 pub use arena::*;
 pub use error::{Error, Result};
+pub use lock::{LockError, LockWait, RawGuard, RawLock};
 pub use message::Message;
 pub use storage::Storage;
 pub use strategy::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
+pub use bytemuck;
 pub use tensor::{DType, Element, FrozenTensor, MAX_RANK, Number, SharedTensor, Tensor};
+pub use value::{Array, LockGuard, RawArray, RawValue, Value};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.
 pub const fn fnv1a(bytes: &[u8]) -> u64 {

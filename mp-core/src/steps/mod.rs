@@ -28,6 +28,7 @@
 //! the state only if the version is the same: a seat that moved behind its back has counted it up.
 
 mod claim;
+pub mod lock;
 mod redo;
 mod release;
 mod take;
