@@ -32,11 +32,15 @@
 
 mod arena;
 mod error;
+mod foreign;
 #[cfg(feature = "inject")]
 pub mod inject;
 mod lock;
 pub mod mem;
+mod mem_bytes;
 pub mod message;
+mod shareable_list;
+mod shared_memory;
 pub mod steps;
 mod storage;
 mod strategy;
@@ -47,12 +51,15 @@ mod value;
 pub mod words;
 
 pub use arena::*;
+pub use bytemuck;
 pub use error::{Error, Result};
+pub use foreign::Foreign;
 pub use lock::{LockError, LockWait, RawGuard, RawLock};
 pub use message::Message;
+pub use shareable_list::{ListError, ListItem, ShareableList};
+pub use shared_memory::SharedMemory;
 pub use storage::Storage;
 pub use strategy::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
-pub use bytemuck;
 pub use tensor::{DType, Element, FrozenTensor, MAX_RANK, Number, SharedTensor, Tensor};
 pub use value::{Array, LockGuard, RawArray, RawValue, Value};
 

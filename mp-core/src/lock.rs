@@ -64,9 +64,9 @@ impl fmt::Display for LockError {
             Self::Held { holder, pid } => {
                 write!(f, "still locked by {holder} ({}); is it stopped, or slow?", Pid(*pid))
             }
-            Self::WouldDeadlock => {
-                f.write_str("this thread holds the lock already and would wait for itself; drop its guard first")
-            }
+            Self::WouldDeadlock => f.write_str(
+                "this thread holds the lock already and would wait for itself; drop its guard first",
+            ),
             Self::Failed(e) => fmt::Display::fmt(e, f),
         }
     }
@@ -188,16 +188,14 @@ impl RawLock {
         let deadline = wait.deadline();
         let (mut slept, mut ask) = (false, true);
         loop {
-            let attempt = |dead, seen: &mut LockWord| match run(
-                Acquire::new(self.at, me, who, slept, dead),
-                map,
-            ) {
-                Acquired::Mine(word) => Some(word),
-                Acquired::Held(word) => {
-                    *seen = word;
-                    None
-                }
-            };
+            let attempt =
+                |dead, seen: &mut LockWord| match run(Acquire::new(self.at, me, who, slept, dead), map) {
+                    Acquired::Mine(word) => Some(word),
+                    Acquired::Held(word) => {
+                        *seen = word;
+                        None
+                    }
+                };
             let mut found = None;
             if wait != LockWait::Never {
                 found = patience.look(|| attempt(None, &mut seen));

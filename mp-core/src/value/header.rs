@@ -7,7 +7,6 @@
 //! | 2 | how many elements | its maker |
 //! | 3 | bytes of an element 32, its alignment 32 | its maker |
 //! | 4 – 6 | a lock, see [`steps::lock`](crate::steps::lock) | whoever locks |
-//! | 7 | of a list: the slot that is being changed | its holder |
 //!
 //! The block is of kind [`Object`](Kind::Object) from its first moment, which only this crate makes. So a header that is
 //! found in one was written here, and nobody has other access to what follows it.
@@ -18,8 +17,8 @@ use serde::{Deserialize, Deserializer, Serializer};
 
 use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
-use crate::message::scope;
 use crate::mem::{Mem, Word};
+use crate::message::scope;
 use crate::words::Kind;
 
 /// Which structure it is.
@@ -57,7 +56,13 @@ impl Header {
     /// For `len` elements of type `T`.
     pub(crate) fn of<T>(form: Form, len: usize) -> Self {
         let fingerprint = crate::fnv1a(std::any::type_name::<T>().as_bytes());
-        Self { form, fingerprint, len: len as u64, size: size_of::<T>() as u32, align: align_of::<T>() as u32 }
+        Self {
+            form,
+            fingerprint,
+            len: len as u64,
+            size: size_of::<T>() as u32,
+            align: align_of::<T>() as u32,
+        }
     }
 
     fn words(&self) -> [u64; 4] {
@@ -74,11 +79,6 @@ impl Header {
         Self::base(hold).plus(4)
     }
 
-    /// The word that names the slot being changed.
-    pub(crate) fn changing(hold: &Hold) -> Word {
-        Self::base(hold).plus(7)
-    }
-
     /// Offset in the arena of the first byte after the header.
     pub(crate) fn data(hold: &Hold) -> u64 {
         Self::base(hold).offset() + Self::BYTES
@@ -93,7 +93,8 @@ impl Header {
             limit: "the size of the arena".into(),
         };
         if self.align as usize > Self::ALIGN {
-            let why = format!("elements aligned to {} bytes; at most {} are possible", self.align, Self::ALIGN);
+            let why =
+                format!("elements aligned to {} bytes; at most {} are possible", self.align, Self::ALIGN);
             return Err(Error::Shape(why));
         }
         let bytes = self.len.checked_mul(u64::from(self.size)).and_then(|n| n.checked_add(Self::BYTES));

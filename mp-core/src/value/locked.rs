@@ -39,9 +39,7 @@ impl Locked {
     fn acquire(&self, wait: LockWait, recovering: bool) -> Result<RawGuard<'_>, LockError> {
         let guard = self.lock.acquire(wait, &self.patience)?;
         match guard.died() {
-            Some(died) if !recovering => {
-                Err(LockError::OwnerDied { member: died.member, pid: died.pid })
-            }
+            Some(died) if !recovering => Err(LockError::OwnerDied { member: died.member, pid: died.pid }),
             _ => Ok(guard),
         }
     }
@@ -261,7 +259,8 @@ macro_rules! locking {
         impl<'de, T: Pod + Send> Deserialize<'de> for $name<T> {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
                 receive($what, d, |hold| {
-                    let $len = Header::check::<T>(&hold, $form, if $form == Form::Value { Some(1) } else { None })?;
+                    let $len =
+                        Header::check::<T>(&hold, $form, if $form == Form::Value { Some(1) } else { None })?;
                     let $locked = Locked::new(hold);
                     Ok($make)
                 })

@@ -14,6 +14,6 @@ mod locked;
 mod raw;
 
 pub use guard::LockGuard;
-pub(crate) use header::{Form, Header, receive, send};
+pub(crate) use header::{Form, Header};
 pub use locked::{Array, Value};
 pub use raw::{RawArray, RawValue};
