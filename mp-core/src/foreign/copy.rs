@@ -58,7 +58,6 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Errors
     /// As [`from_fd`](Self::from_fd).
-    #[doc(alias = "from_file")]
     pub fn from_file(path: impl AsRef<Path>, offset: u64, shape: &[usize]) -> Result<Self> {
         Self::read(foreign::open_to_read(path.as_ref())?.as_fd(), offset, shape)
     }
