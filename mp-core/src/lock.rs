@@ -122,12 +122,12 @@ pub struct RawLock {
 /// The lock, held. Dropping it releases; in a forked copy of the process dropping does nothing.
 #[derive(Debug)]
 pub struct RawGuard<'a> {
-    lock: RawLock,
+    lock: &'a RawLock,
     me: Member,
     marked: bool,
-    sound: bool,
+    mending: bool,
     /// The lock knows by which thread it is held.
-    thread: PhantomData<(*const (), &'a ())>,
+    thread: PhantomData<*const ()>,
 }
 
 impl RawLock {
@@ -142,7 +142,7 @@ impl RawLock {
     ///
     /// # Errors
     /// [`LockError::Held`], [`LockError::WouldDeadlock`] or [`LockError::Failed`].
-    #[inline]
+    #[inline(always)]
     pub fn acquire(&self, wait: LockWait, patience: &Patience) -> Result<RawGuard<'_>, LockError> {
         let me = self.arena.me()?;
         let who = Who { pid: identity::process(), tid: identity::thread() };
@@ -152,9 +152,9 @@ impl RawLock {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn guard(&self, me: Member, word: LockWord) -> RawGuard<'_> {
-        RawGuard { lock: *self, me, marked: word.is_marked(), sound: false, thread: PhantomData }
+        RawGuard { lock: self, me, marked: word.is_marked(), mending: false, thread: PhantomData }
     }
 
     /// The holder, if it is dead.
@@ -223,6 +223,11 @@ impl RawLock {
         }
     }
 
+    #[cold]
+    fn wake(&self) {
+        futex::wake(self.futex(), 1);
+    }
+
     fn futex(&self) -> &'static crate::sync::shared::AtomicU32 {
         let low = if cfg!(target_endian = "big") { 4 } else { 0 };
         self.arena.map().u32_at(self.at.word().offset() + low)
@@ -230,26 +235,34 @@ impl RawLock {
 }
 
 impl RawGuard<'_> {
-    /// Who died holding it, if nobody has said since that the data is sound.
+    /// Whether somebody died holding it, and nobody has said since that the data is sound.
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    /// Who died holding it, if [`is_marked`](Self::is_marked).
     pub fn died(&self) -> Option<Died> {
         self.marked.then(|| Died::unpack(self.lock.arena.map().load(self.lock.at.died())))
     }
 
-    /// The data is as it should be: dropping the guard takes the mark of an earlier death away.
-    pub fn set_sound(&mut self, sound: bool) {
-        self.sound = sound;
+    /// Sees to it that the data is as it should be: dropping the guard, other than by a panic, takes the mark away.
+    #[inline]
+    pub fn mend(&mut self) {
+        self.mending = true;
     }
 }
 
 impl Drop for RawGuard<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         // In a forked copy it is not ours: the copy is no member, or another one.
         if self.lock.arena.me().ok() != Some(self.me) {
             return;
         }
-        if run(Unlock::new(self.lock.at, self.sound), self.lock.arena.map()) {
-            futex::wake(self.lock.futex(), 1);
+        let sound = self.mending && !std::thread::panicking();
+        if run(Unlock::new(self.lock.at, sound), self.lock.arena.map()) {
+            self.lock.wake();
         }
     }
 }

@@ -15,7 +15,10 @@ pub(crate) fn read<M: Mem + ?Sized>(m: &M, base: Word, at: u64, to: &mut [u8]) {
         let n = rest.len().min(8 - skip);
         let word = m.load_relaxed(base.plus(at / 8)).to_ne_bytes();
         let (now, later) = rest.split_at_mut(n);
-        now.copy_from_slice(&word[skip..skip + n]);
+        match <&mut [u8; 8]>::try_from(&mut *now) {
+            Ok(whole) => *whole = word,
+            Err(_) => now.copy_from_slice(&word[skip..skip + n]),
+        }
         (at, rest) = (at + n as u64, later);
     }
 }

@@ -1,5 +1,5 @@
 //! Memory that others made, as tensors: memfds, files, names, storages of a real PyTorch; and ours for others.
-
+#![allow(unsafe_code)]
 mod common;
 
 use std::fs::File;

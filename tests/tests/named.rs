@@ -191,7 +191,8 @@ fn memory_that_holds_no_list_is_refused() {
         let opened = ShareableList::open(memory.name());
         assert!(matches!(opened, Err(ListError::Malformed(_))), "{words:?}");
     }
-    let list = ShareableList::create(Name::new().0.as_str(), ["text".into(), 1.into()]).unwrap();
+    let name = Name::new();
+    let list = ShareableList::create(&name.0, ["text".into(), 1.into()]).unwrap();
     let memory = list.memory().unwrap();
     let at = |bytes: &[u8]| {
         let all = memory.read(0, memory.len()).unwrap();
@@ -205,7 +206,6 @@ fn memory_that_holds_no_list_is_refused() {
         assert!(matches!(list.get(0), Err(ListError::Malformed(_))), "{bad:?}");
     }
     assert_eq!(list.get(1).unwrap(), ListItem::Int(1));
-    SharedMemory::unlink(memory.name()).unwrap();
 }
 
 const UNTRACKED: &str = "

@@ -311,7 +311,7 @@ impl ShareableList {
             Place::Arena { hold, lock, patience } => {
                 let mut guard = lock.acquire(LockWait::at_most(LONGEST), patience)?;
                 // Whoever died in it: slots say themselves whether they are whole.
-                guard.set_sound(true);
+                guard.mend();
                 f(Slots { mem: hold.arena().map(), base: Word::at(Header::data(hold)), ends })
             }
             Place::Named { memory, turn } => {

@@ -2,7 +2,7 @@
 //! Access to what a lock protects. Unsafe, because it makes `&T` and `&mut T` of shared memory; sound, because
 //! - a guard exists only while its lock is held, which is at most once among all processes (see
 //!   [`steps::lock`](crate::steps::lock): nobody takes a lock from the living);
-//! - the memory lies in a block that [`Header::check`] or [`Header::allocate`] has found large enough and of kind
+//! - the memory lies in a block that the header (`check`, `allocate`) has found large enough and of kind
 //!   `Object`, so that no tensor reaches it, and the guard borrows the handle that holds the block;
 //! - elements are `Pod`: whatever a dead holder left is a value, and has no padding.
 #![allow(unsafe_code)]
@@ -14,7 +14,6 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
-use super::header::Header;
 use crate::arena::Hold;
 use crate::lock::RawGuard;
 use crate::steps::lock::Died;
@@ -26,29 +25,27 @@ use crate::steps::lock::Died;
 pub struct LockGuard<'a, T: ?Sized> {
     at: NonNull<T>,
     lock: RawGuard<'a>,
-    recovering: bool,
     data: PhantomData<&'a mut T>,
 }
 
 // SAFETY: `&LockGuard` gives `&T` only; the lock's own state is plain data.
 unsafe impl<T: ?Sized + Sync> Sync for LockGuard<'_, T> {}
 
-fn first<T: Pod>(hold: &Hold, len: usize) -> NonNull<T> {
-    hold.arena().map().bytes(Header::data(hold), (len * size_of::<T>()) as u64).cast()
-}
-
 impl<'a, T: Pod + Send> LockGuard<'a, T> {
-    /// The one value behind the header of `hold`, which was checked for it.
-    pub(super) fn value(hold: &'a Hold, lock: RawGuard<'a>, recovering: bool) -> Self {
-        Self { at: first(hold, 1), lock, recovering, data: PhantomData }
+    /// The one value at byte `at` of the arena, behind a header that was checked for it; held by `hold`.
+    #[inline(always)]
+    pub(super) fn value(hold: &'a Hold, at: u64, lock: RawGuard<'a>) -> Self {
+        let at = hold.arena().map().bytes(at, size_of::<T>() as u64).cast();
+        Self { at, lock, data: PhantomData }
     }
 }
 
 impl<'a, T: Pod + Send> LockGuard<'a, [T]> {
-    /// The `len` elements behind the header of `hold`, which was checked for them.
-    pub(super) fn slice(hold: &'a Hold, len: usize, lock: RawGuard<'a>, recovering: bool) -> Self {
-        let at = NonNull::slice_from_raw_parts(first(hold, len), len);
-        Self { at, lock, recovering, data: PhantomData }
+    /// The `len` elements from byte `at` of the arena on, behind a header that was checked for them; held by `hold`.
+    #[inline(always)]
+    pub(super) fn slice(hold: &'a Hold, at: u64, len: usize, lock: RawGuard<'a>) -> Self {
+        let first = hold.arena().map().bytes(at, (len * size_of::<T>()) as u64).cast();
+        Self { at: NonNull::slice_from_raw_parts(first, len), lock, data: PhantomData }
     }
 }
 
@@ -74,14 +71,6 @@ impl<T: ?Sized> DerefMut for LockGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as for `deref`, and the guard is borrowed mutably.
         unsafe { self.at.as_mut() }
-    }
-}
-
-impl<T: ?Sized> Drop for LockGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        // Who recovers says by letting go that all is well again; not by a panic on the way there.
-        self.lock.set_sound(self.recovering && !std::thread::panicking());
     }
 }
 

@@ -13,18 +13,23 @@ use super::header::{Form, Header, receive, send};
 use crate::arena::{Hold, Patience};
 use crate::error::{Error, Result};
 use crate::lock::{LockError, LockWait, RawGuard, RawLock};
+use crate::steps::lock::Died;
+use crate::words::Member;
 
 /// What both have.
 struct Locked {
     hold: Hold,
     lock: RawLock,
+    /// Where the data is in the arena.
+    at: u64,
     patience: Arc<Patience>,
 }
 
 impl Locked {
     fn new(hold: Hold) -> Self {
         let lock = RawLock::new(hold.arena(), Header::lock(&hold));
-        Self { hold, lock, patience: Arc::new(Patience::new()) }
+        let at = Header::data(&hold);
+        Self { hold, lock, at, patience: Arc::new(Patience::new()) }
     }
 
     /// Locks what nobody else knows yet.
@@ -35,19 +40,27 @@ impl Locked {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn acquire(&self, wait: LockWait, recovering: bool) -> Result<RawGuard<'_>, LockError> {
-        let guard = self.lock.acquire(wait, &self.patience)?;
-        match guard.died() {
-            Some(died) if !recovering => Err(LockError::OwnerDied { member: died.member, pid: died.pid }),
-            _ => Ok(guard),
+        let mut guard = self.lock.acquire(wait, &self.patience)?;
+        if recovering {
+            guard.mend();
+        } else if guard.is_marked() {
+            return Err(owner_died(&guard));
         }
+        Ok(guard)
     }
+}
+
+#[cold]
+fn owner_died(guard: &RawGuard<'_>) -> LockError {
+    let Died { member, pid } = guard.died().unwrap_or(Died { member: Member::from_raw(0), pid: 0 });
+    LockError::OwnerDied { member, pid }
 }
 
 impl Clone for Locked {
     fn clone(&self) -> Self {
-        Self { hold: self.hold.clone(), lock: self.lock, patience: Arc::clone(&self.patience) }
+        Self { hold: self.hold.clone(), lock: self.lock, at: self.at, patience: Arc::clone(&self.patience) }
     }
 }
 
@@ -100,12 +113,13 @@ impl<T: Pod + Send> Value<T> {
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
     pub fn new(value: T) -> Result<Self> {
         let locked = Locked::new(Header::of::<T>(Form::Value, 1).allocate()?);
-        *LockGuard::value(&locked.hold, locked.first()?, false) = value;
+        *LockGuard::value(&locked.hold, locked.at, locked.first()?) = value;
         Ok(Self(locked, PhantomData))
     }
 
+    #[inline(always)]
     fn guard(&self, wait: LockWait, recovering: bool) -> Result<LockGuard<'_, T>, LockError> {
-        Ok(LockGuard::value(&self.0.hold, self.0.acquire(wait, recovering)?, recovering))
+        Ok(LockGuard::value(&self.0.hold, self.0.at, self.0.acquire(wait, recovering)?))
     }
 
     /// A copy of the value, made under the lock.
@@ -145,12 +159,13 @@ impl<T: Pod + Send> Array<T> {
 
     fn made(len: usize, fill: impl FnOnce(&mut [T])) -> Result<Self> {
         let locked = Locked::new(Header::of::<T>(Form::Array, len).allocate()?);
-        fill(&mut LockGuard::slice(&locked.hold, len, locked.first()?, false));
+        fill(&mut LockGuard::slice(&locked.hold, locked.at, len, locked.first()?));
         Ok(Self(locked, len, PhantomData))
     }
 
+    #[inline(always)]
     fn guard(&self, wait: LockWait, recovering: bool) -> Result<LockGuard<'_, [T]>, LockError> {
-        Ok(LockGuard::slice(&self.0.hold, self.1, self.0.acquire(wait, recovering)?, recovering))
+        Ok(LockGuard::slice(&self.0.hold, self.0.at, self.1, self.0.acquire(wait, recovering)?))
     }
 
     /// How many elements it has.
