@@ -3,10 +3,12 @@
 //!
 //! `cargo run --release --example broadcast_weights -- 3` (how many read)
 
+use std::time::Duration;
+
 use mp::{Array, LockError, Options, RawValue, start_processes};
 
 const WEIGHTS: usize = 10_000;
-const VERSIONS: u32 = 300;
+const VERSIONS: u32 = 100;
 
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct Shared {
@@ -20,6 +22,7 @@ struct Shared {
 /// Changes all weights under the lock: readers see all of them changed, or none.
 fn write(shared: &Shared) -> mp::Result<()> {
     for version in 1..=VERSIONS {
+        std::thread::sleep(Duration::from_millis(2)); // in place of some training
         shared.weights.lock()?.iter_mut().for_each(|w| *w = version as f32);
         shared.written.set(version);
     }

@@ -160,9 +160,8 @@ impl RawLock {
     /// The holder, if it is dead.
     fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
         let holder = word.holder()?;
-        // Its pid first: the table forgets it once it is swept.
-        let pid = self.arena.pid_of(holder);
-        self.arena.is_dead(holder).then_some(DeadHolder { word, pid })
+        // The member table forgets it once it is swept; `by` does not.
+        self.arena.is_dead(holder).then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
     }
 
     /// Who holds it, for an error.

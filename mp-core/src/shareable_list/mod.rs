@@ -1,31 +1,21 @@
 //! A list of numbers and short texts that several processes share.
 
+mod error;
 mod item;
+mod place;
 mod slots;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use serde::de::Error as _;
-use serde::ser::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
+pub use error::ListError;
 pub use item::ListItem;
+use place::Place;
 use slots::{MOST_ROOM, Slots, find, lay_out, room, size};
 
-use crate::arena::{Hold, Patience};
-use crate::error::Error;
-use crate::lock::{LockError, LockWait, RawLock};
 use crate::mem::Word;
-use crate::message::scope;
 use crate::shared_memory::SharedMemory;
-use crate::sys::locks;
 use crate::value::{Form, Header};
-
-/// How long an operation waits for another process that is in the middle of one.
-const LONGEST: Duration = Duration::from_secs(10);
 
 /// A list with a fixed number of slots, each of which holds a number, a truth value, a text, bytes or nothing.
 ///
@@ -58,104 +48,6 @@ pub struct ShareableList {
     place: Place,
     /// Where each slot begins, and where the last one ends.
     ends: Arc<[u64]>,
-}
-
-#[derive(Clone)]
-enum Place {
-    Arena {
-        hold: Hold,
-        lock: RawLock,
-        patience: Arc<Patience>,
-    },
-    /// The mutex is for the threads of this process, which have one file lock.
-    Named {
-        memory: Arc<SharedMemory>,
-        turn: Arc<Mutex<()>>,
-    },
-}
-
-/// Why a [`ShareableList`] could not do something.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ListError {
-    /// There is no such slot.
-    NoSlot {
-        /// The one asked for.
-        slot: usize,
-        /// How many there are.
-        len: usize,
-    },
-    /// The text or the bytes are longer than the slot has room for. Nothing has changed.
-    NoRoom {
-        /// Which slot.
-        slot: usize,
-        /// Bytes to be written.
-        asked: usize,
-        /// Bytes that there is room for.
-        room: usize,
-    },
-    /// A process died while it changed this slot. Setting it makes it whole.
-    Torn {
-        /// Which slot.
-        slot: usize,
-    },
-    /// A slot that should hold a text holds other bytes.
-    NotText {
-        /// Which slot.
-        slot: usize,
-    },
-    /// The memory does not hold a list, or a slot of it nothing that this library knows.
-    Malformed(String),
-    /// Another process has been in the middle of an operation for 10 s.
-    Busy,
-    /// The list's lock could not be had.
-    Lock(LockError),
-    /// Shared memory can't be used.
-    Failed(Error),
-}
-
-impl fmt::Display for ListError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSlot { slot, len } => write!(f, "slot {slot} of a list of {len}"),
-            Self::NoRoom { slot, asked, room } => write!(
-                f,
-                "{asked} bytes into slot {slot}, which has room for {room}; make the list with more (with_room)"
-            ),
-            Self::Torn { slot } => {
-                write!(f, "a process died while it changed slot {slot}; set it to make it whole")
-            }
-            Self::NotText { slot } => {
-                write!(f, "slot {slot} says that it holds a text, and its bytes are none")
-            }
-            Self::Malformed(why) => f.write_str(why),
-            Self::Busy => f.write_str("another process has been changing the list for 10 s; is it stopped?"),
-            Self::Lock(e) => fmt::Display::fmt(e, f),
-            Self::Failed(e) => fmt::Display::fmt(e, f),
-        }
-    }
-}
-
-impl std::error::Error for ListError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Lock(e) => e.source(),
-            Self::Failed(e) => e.source(),
-            _ => None,
-        }
-    }
-}
-
-impl From<Error> for ListError {
-    fn from(e: Error) -> Self {
-        Self::Failed(e)
-    }
-}
-
-impl From<LockError> for ListError {
-    fn from(e: LockError) -> Self {
-        Self::Lock(e)
-    }
 }
 
 impl ShareableList {
@@ -306,20 +198,7 @@ impl ShareableList {
     }
 
     fn locked<R>(&self, f: impl FnOnce(Slots<'_>) -> Result<R, ListError>) -> Result<R, ListError> {
-        let ends = &self.ends[..];
-        match &self.place {
-            Place::Arena { hold, lock, patience } => {
-                let mut guard = lock.acquire(LockWait::at_most(LONGEST), patience)?;
-                // Whoever died in it: slots say themselves whether they are whole.
-                guard.mend();
-                f(Slots { mem: hold.arena().map(), base: Word::at(Header::data(hold)), ends })
-            }
-            Place::Named { memory, turn } => {
-                let _turn = turn.try_lock_for(LONGEST).ok_or(ListError::Busy)?;
-                let _lock = FileLock::acquire(memory)?;
-                f(Slots { mem: memory.region(), base: Word::at(0), ends })
-            }
-        }
+        self.place.locked(|mem, base| f(Slots { mem, base, ends: &self.ends }))
     }
 }
 
@@ -336,91 +215,11 @@ fn rooms(
     }
 }
 
-impl Place {
-    fn in_arena(hold: Hold) -> Self {
-        let lock = RawLock::new(hold.arena(), Header::lock(&hold));
-        Self::Arena { hold, lock, patience: Arc::default() }
-    }
-
-    fn named(memory: SharedMemory) -> Self {
-        Self::Named { memory: Arc::new(memory), turn: Arc::default() }
-    }
-}
-
-/// The lock of a named list: the kernel's, on its file, which it drops when the process dies.
-struct FileLock<'a>(&'a SharedMemory);
-
-impl<'a> FileLock<'a> {
-    fn acquire(memory: &'a SharedMemory) -> Result<Self, ListError> {
-        use std::os::fd::AsFd;
-        let locking = |source| Error::Os { what: "locking a named list", source };
-        let mut since = None;
-        let mut pause = Duration::from_micros(20);
-        while !locks::try_lock_file(memory.as_fd()).map_err(locking)? {
-            if since.get_or_insert_with(Instant::now).elapsed() >= LONGEST {
-                return Err(ListError::Busy);
-            }
-            // The kernel's waiting form has no time-out.
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
-        }
-        Ok(Self(memory))
-    }
-}
-
-impl Drop for FileLock<'_> {
-    fn drop(&mut self) {
-        use std::os::fd::AsFd;
-        locks::unlock_file(self.0.as_fd());
-    }
-}
-
 impl fmt::Debug for ShareableList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
             Place::Arena { hold, .. } => write!(f, "ShareableList({} in {hold:?})", self.len()),
             Place::Named { memory, .. } => write!(f, "ShareableList({} in {memory:?})", self.len()),
         }
-    }
-}
-
-/// A list as it travels.
-#[derive(Serialize, Deserialize)]
-enum Wire {
-    Arena(u32),
-    Named(SharedMemory),
-}
-
-const WHAT: &str = "a ShareableList";
-
-impl Serialize for ShareableList {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match &self.place {
-            Place::Arena { hold, .. } => {
-                let attachment =
-                    scope::outgoing(WHAT, |out| out.attach_object(hold)).map_err(S::Error::custom)?;
-                s.serialize_newtype_variant("Wire", 0, "Arena", &attachment)
-            }
-            Place::Named { memory, .. } => s.serialize_newtype_variant("Wire", 1, "Named", &**memory),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for ShareableList {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (place, ends) = match Wire::deserialize(d)? {
-            Wire::Arena(attachment) => {
-                let hold =
-                    scope::incoming(WHAT, |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
-                let bytes = Header::check::<u8>(&hold, Form::List, None).map_err(D::Error::custom)?;
-                let ends = find(hold.arena().map(), Word::at(Header::data(&hold)), bytes as u64);
-                (Place::in_arena(hold), ends)
-            }
-            Wire::Named(memory) => {
-                let ends = find(memory.region(), Word::at(0), memory.len() as u64);
-                (Place::named(memory), ends)
-            }
-        };
-        Ok(Self { place, ends: ends.map_err(D::Error::custom)?.into() })
     }
 }
