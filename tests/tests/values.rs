@@ -162,8 +162,7 @@ fn handles_of_another_type_are_refused() {
         use mp::message::{Incoming, Outgoing};
         let mut out = Outgoing::default();
         a.encode::<mp_reduce::MessagePack>(&mut out).unwrap();
-        let attachments = out.shipment(0).into_attachments();
-        let mut inc: Incoming = out.into_incoming(attachments);
+        let mut inc: Incoming = out.into_incoming();
         let Err(error) = B::decode::<mp_reduce::MessagePack>(&mut inc) else { panic!("{what} was taken") };
         assert!(error.to_string().contains("attachment"), "{what}: {error}");
     }
@@ -199,8 +198,7 @@ fn a_tensor_can_not_be_passed_off_as_a_value() {
     let tensor = Tensor::from_slice(&header, &[9]).unwrap().share();
     let mut out = Outgoing::default();
     Forged(tensor).encode::<mp_reduce::MessagePack>(&mut out).unwrap();
-    let attachments = out.shipment(0).into_attachments();
-    let taken = Value::<u64>::decode::<mp_reduce::MessagePack>(&mut out.into_incoming(attachments));
+    let taken = Value::<u64>::decode::<mp_reduce::MessagePack>(&mut out.into_incoming());
     assert!(taken.unwrap_err().to_string().contains("no object at all"));
 }
 

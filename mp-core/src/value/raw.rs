@@ -162,6 +162,7 @@ impl<T: Pod + Send> RawArray<T> {
     }
 
     fn check(&self, i: usize) -> Result<usize> {
+        self.0.0.hold().arena().me()?;
         let missing = || Error::Shape(format!("element {i} of an array of {}", self.1));
         (i < self.1).then_some(i).ok_or_else(missing)
     }
@@ -169,7 +170,7 @@ impl<T: Pod + Send> RawArray<T> {
     /// One element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element.
+    /// [`Error::Shape`] when there is no such element, [`Error::Forked`] in a forked copy.
     pub fn get(&self, i: usize) -> Result<T> {
         Ok(self.0.load(self.check(i)?))
     }
@@ -177,7 +178,7 @@ impl<T: Pod + Send> RawArray<T> {
     /// Replaces one element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no such element.
+    /// [`Error::Shape`] when there is no such element, [`Error::Forked`] in a forked copy.
     pub fn set(&self, i: usize, value: T) -> Result<()> {
         self.0.store(self.check(i)?, value);
         Ok(())
