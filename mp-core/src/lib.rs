@@ -16,6 +16,8 @@
 //! | | |
 //! |---|---|
 //! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold |
+//! | [`Value`], [`Array`], [`RawValue`], [`RawArray`], [`ShareableList`] | plain data that several processes change, with a lock and without |
+//! | [`SharedMemory`], [`Foreign`] | memory of other programs, by name or by descriptor |
 //! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
 //! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
 //! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::Error;
 use crate::lock::LockError;
 
-/// Why a [`ShareableList`] could not do something.
+/// Why a [`ShareableList`](crate::ShareableList) could not do something.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListError {
