@@ -7,7 +7,8 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 
 use common::python::{self, Python, number};
-use mp::{Error, Foreign, SharedMemory, Tensor};
+use common::{Outcome, join};
+use mp::{Error, Foreign, Options, SharedMemory, Tensor, start_processes};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 
 fn memfd(bytes: &[u8]) -> OwnedFd {
@@ -185,4 +186,73 @@ say('written')
     assert_eq!(python.line(), "written");
     assert_eq!(there.to_vec(), [1.5, 2.5, 33.0, 4.5]);
     python.end();
+}
+
+/// Sets a soft limit on the size of files. Beyond it, a write or `ftruncate` would raise SIGXFSZ.
+fn limit_files(bytes: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum }).unwrap();
+}
+
+fn under_a_file_limit(_: usize, name: String) -> Outcome {
+    let t = Tensor::<u8>::zeros(&[2 << 20])?;
+    limit_files(1 << 20);
+    let path = std::env::temp_dir().join(&name);
+    let errors = [
+        SharedMemory::create(&name, 2 << 20).err(),
+        t.to_shm(&name).err(),
+        t.to_memfd().err(),
+        t.to_file(&path).err(),
+    ];
+    for error in errors.map(|e| e.expect("too large")) {
+        let Error::OutOfMemory { asked, left, limit } = &error else { panic!("{error}") };
+        assert_eq!((*asked, *left), (2 << 20, 1 << 20));
+        assert!(limit.contains("RLIMIT_FSIZE"), "{error}");
+    }
+    assert!(!path.exists() && SharedMemory::open(&name).is_err(), "left behind");
+    drop(SharedMemory::create(&name, 1 << 20)?.unlink_on_drop());
+    Ok(())
+}
+
+#[test]
+fn a_file_limit_is_an_error() {
+    let name = format!("mp-limited-{}", std::process::id());
+    join(&start_processes(under_a_file_limit, name, Options::nprocs(1)).unwrap()).unwrap();
+}
+
+/// Gives this process a `/dev/shm` of its own of 1 MiB; `false` where that is not allowed.
+fn small_dev_shm() -> bool {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    // SAFETY: mounts are no memory of this process.
+    let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    own.is_ok()
+        && mount_change("/", private).is_ok()
+        && mount("none", "/dev/shm", "tmpfs", MountFlags::empty(), c"size=1m").is_ok()
+}
+
+fn with_a_small_dev_shm(_: usize, (): ()) -> Outcome {
+    if !small_dev_shm() {
+        println!("SKIPPED: a small /dev/shm, which only root can mount");
+        return Ok(());
+    }
+    let full = |error: Error| {
+        let Error::OutOfMemory { asked, left, limit } = &error else { panic!("{error}") };
+        assert!(*asked == 2 << 20 && *left <= 1 << 20 && limit.contains("/dev/shm"), "{error}");
+    };
+    full(SharedMemory::create("too_large", 2 << 20).unwrap_err());
+    assert!(std::fs::read_dir("/dev/shm")?.next().is_none(), "left behind");
+    // Somebody else's, of which most has no pages.
+    File::create("/dev/shm/sparse")?.set_len(2 << 20)?;
+    full(SharedMemory::open("sparse").unwrap_err());
+    std::fs::remove_file("/dev/shm/sparse")?;
+    let fits = SharedMemory::create("fits", 512 << 10)?;
+    fits.write_at(0, &vec![1; 512 << 10])?;
+    Ok(())
+}
+
+#[test]
+fn a_full_dev_shm_is_an_error() {
+    join(&start_processes(with_a_small_dev_shm, (), Options::nprocs(1)).unwrap()).unwrap();
 }

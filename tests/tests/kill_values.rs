@@ -1,4 +1,4 @@
-//! Real processes that are killed at their n-th access to shared memory while they lock, change and unlock, for every n of
+//! Real processes that are killed, or stopped, at their n-th access to shared memory while they lock, change and unlock, for every n of
 //! a script.
 //!
 //! After each death: the lock can be had at once, a change that was begun is reported, a list has at most one slot that is
@@ -6,7 +6,9 @@
 
 mod common;
 
-use common::{DEADLINE, Outcome, alone, eventually, in_use};
+use std::time::Duration;
+
+use common::{DEADLINE, Outcome, alone, eventually, in_use, signal, threads_are};
 use mp::bytemuck::{Pod, Zeroable};
 use mp::{
     Arena, Array, ListError, ListItem, LockError, Options, ProcessContext, RawValue, ShareableList, Signal,
@@ -15,6 +17,7 @@ use mp::{
 use mp_core::inject;
 
 const KILL: i32 = 9;
+const STOP: i32 = 19;
 /// No script has more accesses than this; if one has, the test says so.
 const MOST: u64 = 3000;
 
@@ -61,9 +64,11 @@ fn for_every_access(mut round: impl FnMut(u64) -> bool) {
 
 type Locked = (Value<Pair>, ShareableList, RawValue<u64>, u64);
 
-/// Changes both halves, with accesses to shared memory between them.
+/// Changes both halves, with accesses to shared memory between them. Killed at the access `at`, if there is such a number.
 fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
-    inject::arm(at, KILL);
+    if at != u64::MAX {
+        inject::arm(at, KILL);
+    }
     for _ in 0..3 {
         let mut pair = pair.lock()?;
         pair.a += 1;
@@ -119,7 +124,7 @@ fn a_process_is_killed_at_every_access_while_another_wants_the_lock() {
                 Err(LockError::OwnerDied { .. }) => break,
                 Err(e) => panic!("{e}; killed at access {at}"),
             }
-            killed = match context.join_timeout(std::time::Duration::ZERO) {
+            killed = match context.join_timeout(Duration::ZERO) {
                 Ok(false) => None,
                 _ => Some(()),
             };
@@ -127,6 +132,40 @@ fn a_process_is_killed_at_every_access_while_another_wants_the_lock() {
         let killed = self::killed(&context);
         check_pair(&pair, done.get(), at);
         killed
+    });
+}
+
+/// As [`change_pair`], but stopped instead of killed.
+fn stop_in_pair(rank: usize, (pair, between, done, at): Locked) -> Outcome {
+    inject::arm(at, STOP);
+    change_pair(rank, (pair, between, done, u64::MAX))
+}
+
+#[test]
+fn a_process_is_stopped_at_every_access_of_locking() {
+    for_every_access(|at| {
+        let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+        let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
+        let args = (pair.clone(), list, done.clone(), at);
+        let context = start_processes(stop_in_pair, args, Options::nprocs(1)).unwrap();
+        let pid = context.pids()[0];
+        let mut ended = false;
+        eventually("it stops or ends", || {
+            ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
+            ended || threads_are(pid, 'T')
+        });
+        // While it is stopped: whole, or not to be had; never taken from it.
+        match pair.lock_timeout(Duration::from_millis(1)) {
+            Ok(pair) => assert_eq!(pair.a, pair.b, "torn, stopped at access {at}"),
+            Err(LockError::Held { pid: p, .. }) => assert!(p == pid && !ended, "pid {p}, not {pid}"),
+            Err(e) => panic!("{e}; stopped at access {at}"),
+        }
+        if !ended {
+            signal(pid, rustix::process::Signal::CONT);
+            assert!(!killed(&context));
+        }
+        assert_eq!((pair.get().unwrap(), done.get()), (Pair { a: 3, b: 3 }, 3), "stopped at access {at}");
+        !ended
     });
 }
 
