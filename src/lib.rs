@@ -48,6 +48,8 @@
 //! | tensors | [`Tensor`] (one owner, moves), [`FrozenTensor`] (anybody reads), [`SharedTensor`] (anybody writes) |
 //! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Options`], [`SpawnError`] |
 //! | queues | [`Queue`], [`PutError`], [`GetError`] |
+//! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
+//! | other programs | [`SharedMemory`] (by name), [`Foreign`], [`Tensor::from_fd`], [`Tensor::to_memfd`] |
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
 //! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
 //!
@@ -63,6 +65,8 @@
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
 //! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`Tensor::from_slice`] copies once |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
+//! | `mp.Value`, `mp.Array` | [`Value`], [`Array`]; a lock whose dead holder is reported |
+//! | `shared_memory.SharedMemory`, `ShareableList` | [`SharedMemory`], [`ShareableList`]: same names, same bytes |
 //! | "the producer must stay alive" | it need not: memory lives as long as anybody holds it |
 //! | `set_sharing_strategy` | [`set_sharing_strategy`] |
 //! | `ForkingPickler.register` | [`Reduce`] |
@@ -81,8 +85,9 @@
 
 pub use mp_core::words::Member;
 pub use mp_core::{
-    Arena, ClassStats, DType, Element, Error, FrozenTensor, MAX_RANK, MemberInfo, MemoryStats, Number,
-    SharedCache, SharedTensor, SharingStrategy, Storage, StorageId, Tensor, WeakStorage,
+    Arena, Array, ClassStats, DType, Element, Error, Foreign, FrozenTensor, ListError, ListItem, LockError,
+    LockGuard, MAX_RANK, MemberInfo, MemoryStats, Number, RawArray, RawValue, ShareableList, SharedCache,
+    SharedMemory, SharedTensor, SharingStrategy, Storage, StorageId, Tensor, Value, WeakStorage, bytemuck,
     get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy, storage_from_cache,
 };
 #[cfg(feature = "cuda")]

@@ -65,6 +65,8 @@ pub enum Error {
     OutsideMessage(&'static str),
     /// A message's bytes do not fit its attachments or its type.
     Malformed(String),
+    /// A file that was to be shared isn't one that can be, or a name can't be one of shared memory.
+    NotShared(String),
     /// The name of a sharing strategy that is not supported.
     Strategy {
         /// What was asked for.
@@ -124,6 +126,7 @@ impl fmt::Display for Error {
                 write!(f, "{what} is locked by {holder} (pid {pid}), which does not go on; is it stopped?")
             }
             Error::Shape(why) | Error::Malformed(why) => f.write_str(why),
+            Error::NotShared(why) => write!(f, "not usable as shared memory: {why}"),
             Error::OutsideMessage(what) => write!(
                 f,
                 "{what} can only be serialised inside of a message (a queue's put, or the arguments of a process): \

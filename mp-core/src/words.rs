@@ -126,6 +126,9 @@ pub enum Kind {
     Spill = 3,
     /// Elements that nobody writes any more: never [`Data`](Self::Data) again as long as the block lives.
     Frozen = 4,
+    /// A structure that this layer made, and whose header says which: it can't be passed off as elements, nor elements
+    /// as it.
+    Object = 5,
     /// Elements that anybody may write: never [`Data`](Self::Data) again as long as the block lives.
     Shared = 8,
 }
@@ -137,6 +140,7 @@ impl Kind {
             2 => Kind::Seats,
             3 => Kind::Spill,
             4 => Kind::Frozen,
+            5 => Kind::Object,
             8 => Kind::Shared,
             _ => Kind::Data,
         }

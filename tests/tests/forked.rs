@@ -7,7 +7,10 @@ mod common;
 use std::cell::Cell;
 
 use common::{Outcome, alone, in_use, join, next, send, take};
-use mp::{Arena, Error, FrozenTensor, GetError, Options, PutError, Queue, Tensor, start_processes};
+use mp::{
+    Arena, Array, Error, FrozenTensor, GetError, ListError, LockError, Options, PutError, Queue, RawArray,
+    ShareableList, Tensor, Value, start_processes,
+};
 
 /// Runs `f` in a forked copy of this process, which has `code` as its exit status.
 fn in_a_fork(f: impl Fn() -> i32) -> i32 {
@@ -128,4 +131,37 @@ fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
     }
     let kept = Tensor::<u8>::full(&[100], 5).unwrap().freeze();
     join(&start_processes(worker, kept, Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn locks_are_refused_in_the_copy_and_stay_held() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        let value = Value::new(5_u64)?;
+        let array = Array::<u8>::zeros(4)?;
+        let raw = RawArray::<u8>::zeros(4)?;
+        let list = ShareableList::new([1.into()])?;
+        let held = Cell::new(Some(value.lock()?));
+        let code = in_a_fork(|| {
+            let refused = |e: LockError| matches!(e, LockError::Failed(Error::Forked));
+            let checks = [
+                ("lock", array.lock().is_err_and(refused)),
+                ("recover", array.recover().is_err_and(refused)),
+                ("try_lock of what the parent holds", value.try_lock().is_err_and(refused)),
+                ("RawArray::get", forked(&raw.get(0))),
+                ("RawArray::set", forked(&raw.set(0, 1))),
+                ("a list", matches!(list.get(0), Err(ListError::Lock(LockError::Failed(Error::Forked))))),
+                ("Value::new", forked(&Value::new(1_u8))),
+            ];
+            // The copy's copy of the guard: it unlocks nothing.
+            drop(held.take());
+            first_failure(&checks)
+        });
+        assert_eq!(code, 0);
+        assert!(matches!(value.try_lock(), Err(LockError::WouldDeadlock)), "still held");
+        assert_eq!(held.take().map(|guard| *guard), Some(5));
+        value.try_lock()?;
+        Ok(())
+    }
+    join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
 }

@@ -2,7 +2,7 @@
 //! become one.
 
 use mp::message::{Incoming, Message, Outgoing};
-use mp::{Arena, FrozenTensor, Queue, SharedTensor, Tensor};
+use mp::{Arena, Array, FrozenTensor, Queue, RawArray, RawValue, ShareableList, SharedTensor, Tensor, Value};
 use mp_reduce::MessagePack;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,11 @@ fn serialising_outside_of_a_message_is_an_error_that_says_so() {
     refused("a FrozenTensor", &tensor().freeze());
     refused("a SharedTensor", &tensor().share());
     refused("a Queue", &Queue::<u8>::bounded(1).unwrap());
+    refused("a Value", &Value::new(1_u8).unwrap());
+    refused("an Array", &Array::<u8>::zeros(1).unwrap());
+    refused("a RawValue", &RawValue::new(1_u8).unwrap());
+    refused("a RawArray", &RawArray::<u8>::zeros(1).unwrap());
+    refused("a ShareableList", &ShareableList::new([]).unwrap());
     refused("a FrozenTensor", &Saved { epoch: 3, of: vec![Some(tensor().freeze())] });
 }
 
@@ -44,6 +49,10 @@ fn handle_bytes_outside_of_a_message_are_an_error() {
     refused::<FrozenTensor<f32>>("a FrozenTensor", &tensor);
     refused::<SharedTensor<f32>>("a SharedTensor", &tensor);
     refused::<Queue<u8>>("a Queue", &queue);
+    refused::<Value<u8>>("a Value", &queue);
+    refused::<Array<u8>>("an Array", &queue);
+    refused::<RawValue<u8>>("a RawValue", &queue);
+    refused::<RawArray<u8>>("a RawArray", &queue);
 }
 
 /// Reads bytes as a message without attachments.

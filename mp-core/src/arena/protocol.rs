@@ -8,6 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::layout::control;
 use super::{Arena, Envelope, Hold, Parking};
 use crate::error::{Error, Result};
+use crate::lock::RawLock;
 use crate::mem::{Mem, Word};
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
 
@@ -140,5 +141,15 @@ impl Parking {
     /// `word` is used for nothing else, and lives as long as this is used.
     pub unsafe fn new(arena: Arena, word: Word) -> Self {
         Self { arena, word }
+    }
+}
+
+impl RawLock {
+    /// The lock whose three words begin at `word`. All zero is a lock that nobody has used.
+    ///
+    /// # Safety
+    /// The words are used for nothing else, and live as long as this is used.
+    pub unsafe fn at(arena: Arena, word: Word) -> Self {
+        Self::new(arena, word)
     }
 }

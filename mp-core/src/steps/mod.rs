@@ -36,6 +36,7 @@
 
 mod claim;
 mod cursor;
+pub mod lock;
 mod page;
 mod redo;
 mod release;

@@ -44,3 +44,24 @@ impl Identity {
         self.0.load(Ordering::Relaxed)
     }
 }
+
+/// The kernel's number of this process.
+#[inline]
+pub(crate) fn process() -> u32 {
+    IDS.try_with(|ids| ids.0).unwrap_or_else(|_| std::process::id())
+}
+
+/// The kernel's number of this thread.
+#[inline]
+pub(crate) fn thread() -> u32 {
+    IDS.try_with(|ids| ids.1).unwrap_or_else(|_| ids().1)
+}
+
+fn ids() -> (u32, u32) {
+    (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
+}
+
+thread_local! {
+    /// Asked once: a forked copy, whose numbers are others, is no member and locks nothing.
+    static IDS: (u32, u32) = ids();
+}

@@ -4,6 +4,7 @@
 //! was being done. Unsafe code of the crate lives here, in [`Mapping`] and [`locks`], and in the few files
 //! that hand out typed views of the mapping.
 
+pub(crate) mod foreign;
 pub(crate) mod futex;
 pub(crate) mod identity;
 pub(crate) mod limits;
@@ -13,6 +14,7 @@ pub(crate) mod memory;
 pub(crate) mod private;
 #[cfg(feature = "inject")]
 mod raise;
+pub(crate) mod region;
 
 pub(crate) use mapping::Mapping;
 #[cfg(feature = "inject")]
