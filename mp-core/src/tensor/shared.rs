@@ -1,42 +1,20 @@
 //! The tensor that everybody reads and writes.
 
-use serde::de::Error as _;
-use serde::ser::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::element::{Element, Number};
-use super::raw::{Handle, Raw, shape_methods, view_methods};
+use super::element::{Element, Integer, Number};
+use super::mode::{Readable, Shared};
+use super::tensor::Tensor;
 use crate::error::{Error, Result};
-use crate::message::scope;
-use crate::words::Access;
 
-/// A tensor in shared memory that any number of processes read and write at once, element by element, through relaxed
-/// atomics of the element's own width.
-///
-/// That is what lock-free training ("Hogwild", Niu et al. 2011) needs: no element is ever torn, reads and
-/// writes cost what plain ones do, and nothing is promised about the order in which others see them. To hand over more
-/// than single elements, send a message: what was written before a `put` is seen after the `get`.
-///
-/// ```
-/// use mp_core::Tensor;
-///
-/// let weights = Tensor::<f32>::zeros(&[10])?.share();
-/// weights.store(3, 0.5);
-/// assert_eq!(weights.fetch_add(3, 0.25), 0.5); // atomic: no addition is lost
-/// assert_eq!(weights.load(3), 0.75);
-/// # Ok::<(), mp_core::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct SharedTensor<T: Element>(pub(crate) Raw<T>);
-
-impl<T: Element> SharedTensor<T> {
-    shape_methods!();
-    view_methods!();
-
+impl<T: Element> Tensor<T, Shared> {
     #[inline]
     fn nth(&self, i: usize) -> usize {
         assert!(i < self.len(), "element {i} of {}", self.len());
-        if self.is_contiguous() { self.offset() + i } else { self.0.view.nth(i) }
+        self.raw.view.nth(i)
+    }
+
+    fn position(&self, index: &[usize]) -> Result<usize> {
+        self.raw.here()?;
+        self.raw.view.position(index)
     }
 
     /// Reads the `i`-th element in row-major order.
@@ -45,7 +23,7 @@ impl<T: Element> SharedTensor<T> {
     /// If there is no such element, as indexing a slice.
     #[inline]
     pub fn load(&self, i: usize) -> T {
-        self.0.storage.load(self.nth(i))
+        self.storage().load(self.nth(i))
     }
 
     /// Writes the `i`-th element in row-major order.
@@ -54,91 +32,205 @@ impl<T: Element> SharedTensor<T> {
     /// If there is no such element, as indexing a slice.
     #[inline]
     pub fn store(&self, i: usize, value: T) {
-        self.0.storage.store(self.nth(i), value);
+        self.storage().store(self.nth(i), value);
     }
 
     /// One element.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) when there is no such element.
+    /// [`Error::Shape`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
     pub fn get(&self, index: &[usize]) -> Result<T> {
-        self.0.storage.hold().arena().me()?;
-        Ok(self.0.storage.load(self.0.view.position(index)?))
+        Ok(self.storage().load(self.position(index)?))
     }
 
     /// Writes one element.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) when there is no such element.
+    /// [`Error::Shape`] when there is no such element; [`Error::Forked`] in a forked copy of the process.
     pub fn set(&self, index: &[usize], value: T) -> Result<()> {
-        self.0.storage.hold().arena().me()?;
-        self.0.storage.store(self.0.view.position(index)?, value);
+        self.storage().store(self.position(index)?, value);
         Ok(())
     }
 
     /// Its elements, in row-major order, each as it is when it is reached.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
-        self.0.positions().map(|p| self.0.storage.load(p))
+        self.raw.view.positions().map(|p| self.storage().load(p))
     }
 
-    /// A copy of its elements, each as it is when it is reached.
+    /// A copy of its elements in ordinary memory, each as it is when it is reached.
+    #[doc(alias = "tolist")]
     pub fn to_vec(&self) -> Vec<T> {
-        self.iter().collect()
+        let mut all = vec![T::zeroed(); self.len()];
+        self.read_unchecked(&mut all);
+        all
     }
 
-    /// Copies its elements to `to`, each as it is when it is reached.
+    /// Copies its elements to `to`, each as it is when it is reached; at the speed of `memcpy` if it is contiguous.
     ///
     /// # Errors
-    /// [`Error::Shape`] when `to` has another length.
+    /// [`Error::Shape`] when `to` has another length; [`Error::Forked`] in a forked copy of the process.
+    #[doc(alias = "read_to")]
     pub fn read_into(&self, to: &mut [T]) -> Result<()> {
         if to.len() != self.len() {
             return Err(Error::Shape(format!("{} elements into a slice of {}", self.len(), to.len())));
         }
+        self.raw.here()?;
+        self.read_unchecked(to);
+        Ok(())
+    }
+
+    /// Reads into a slice of its length.
+    fn read_unchecked(&self, to: &mut [T]) {
         if self.is_contiguous() {
-            let first = self.offset();
-            to.iter_mut().enumerate().for_each(|(i, to)| *to = self.0.storage.load(first + i));
+            self.storage().load_all(self.offset(), to);
         } else {
-            to.iter_mut().zip(self.iter()).for_each(|(to, v)| *to = v);
+            let mut to = to.iter_mut();
+            self.iter().for_each(|v| _ = to.next().map(|to| *to = v));
+        }
+    }
+
+    /// Writes `from` into its elements, one after the other; at the speed of `memcpy` if it is contiguous.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `from` has another length; [`Error::Forked`] in a forked copy of the process.
+    pub fn write_from(&self, from: &[T]) -> Result<()> {
+        if from.len() != self.len() {
+            return Err(Error::Shape(format!("a slice of {} into {} elements", from.len(), self.len())));
+        }
+        self.raw.here()?;
+        if self.is_contiguous() {
+            self.storage().store_all(self.offset(), from);
+        } else {
+            let storage = self.storage();
+            let mut from = from.iter();
+            self.raw.view.positions().for_each(|p| _ = from.next().map(|v| storage.store(p, *v)));
         }
         Ok(())
     }
+
+    /// Writes one value into all elements.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked copy of the process.
+    #[doc(alias = "fill_")]
+    pub fn fill(&self, value: T) -> Result<()> {
+        self.raw.here()?;
+        let storage = self.storage();
+        self.raw.view.positions().for_each(|p| storage.store(p, value));
+        Ok(())
+    }
+
+    /// Writes all elements of a tensor of the same shape into its own.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the shapes differ; [`Error::Forked`] in a forked copy of the process.
+    #[doc(alias = "copy_")]
+    pub fn copy_from<N: Readable>(&self, from: &Tensor<T, N>) -> Result<()> {
+        if self.shape() != from.shape() {
+            return Err(Error::Shape(format!("shape {:?} copied to shape {:?}", from.shape(), self.shape())));
+        }
+        self.raw.here()?;
+        match from.as_slice() {
+            Ok(from) => self.write_from(from),
+            Err(_apart) => {
+                let storage = self.storage();
+                self.raw.view.positions().zip(from.iter()).for_each(|(p, v)| storage.store(p, v));
+                Ok(())
+            }
+        }
+    }
+
+    /// A copy in shared memory, contiguous and the caller's alone; each element as it is when it is reached.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`].
+    pub fn contiguous(&self) -> Result<Tensor<T>> {
+        let mut copy = Tensor::empty(self.shape())?;
+        self.read_into(copy.as_mut_slice()?)?;
+        copy.raw.grad = self.raw.grad.derived();
+        Ok(copy)
+    }
+
+    /// The same as [`contiguous`](Self::contiguous): a copy in shared memory, the caller's alone.
+    ///
+    /// # Errors
+    /// As [`contiguous`](Self::contiguous).
+    pub fn try_clone(&self) -> Result<Tensor<T>> {
+        self.contiguous()
+    }
 }
 
-impl<T: Number> SharedTensor<T> {
-    /// Adds to the `i`-th element in row-major order, atomically; the value before.
-    ///
-    /// # Panics
-    /// If there is no such element, as indexing a slice.
+/// Changes of single elements that no other change can come in between of.
+///
+/// # Panics
+/// All of them if there is no element `i`, as indexing a slice.
+impl<T: Number> Tensor<T, Shared> {
+    /// Adds to the `i`-th element in row-major order, atomically; the value before. Integers wrap; floats are compared and
+    /// swapped until nobody came in between.
     pub fn fetch_add(&self, i: usize, value: T) -> T {
-        self.0.storage.update(self.nth(i), |v: T| v.plus(value))
+        let at = self.nth(i);
+        if T::INTEGER {
+            self.storage().add_bits(at, value)
+        } else {
+            self.storage().update(at, |v: T| v.plus(value))
+        }
+    }
+
+    /// Subtracts from the `i`-th element in row-major order, atomically; the value before.
+    pub fn fetch_sub(&self, i: usize, value: T) -> T {
+        let at = self.nth(i);
+        if T::INTEGER {
+            self.storage().add_bits(at, T::zeroed().minus(value))
+        } else {
+            self.storage().update(at, |v: T| v.minus(value))
+        }
     }
 
     /// Adds to the `i`-th element by a load and a store. Another process's addition in between is lost, which Hogwild
     /// training tolerates; it costs a fifth of [`fetch_add`](Self::fetch_add).
-    ///
-    /// # Panics
-    /// If there is no such element, as indexing a slice.
     #[inline]
     pub fn add_lossy(&self, i: usize, value: T) {
         let at = self.nth(i);
-        let now: T = self.0.storage.load(at);
-        self.0.storage.store(at, now.plus(value));
+        let now: T = self.storage().load(at);
+        self.storage().store(at, now.plus(value));
     }
 }
 
-impl<T: Element> Serialize for SharedTensor<T> {
-    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
-        scope::outgoing("a SharedTensor", |out| self.0.attach(out, Access::Shared))
-            .map_err(S::Error::custom)?
-            .serialize(s)
+/// Changes of single integers that no other change can come in between of.
+///
+/// # Panics
+/// All of them if there is no element `i`, as indexing a slice.
+impl<T: Integer> Tensor<T, Shared> {
+    /// The larger of the `i`-th element and `value`, into the element, atomically; the value before.
+    pub fn fetch_max(&self, i: usize, value: T) -> T {
+        self.storage().update(self.nth(i), |v: T| v.max(value))
     }
-}
 
-impl<'de, T: Element> Deserialize<'de> for SharedTensor<T> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        let handle = Handle::deserialize(d)?;
-        scope::incoming("a SharedTensor", |inc| Raw::receive(inc, &handle, Access::Shared))
-            .map(Self)
-            .map_err(D::Error::custom)
+    /// The smaller of the `i`-th element and `value`, into the element, atomically; the value before.
+    pub fn fetch_min(&self, i: usize, value: T) -> T {
+        self.storage().update(self.nth(i), |v: T| v.min(value))
+    }
+
+    /// The bits that both have, into the `i`-th element, atomically; the value before.
+    pub fn fetch_and(&self, i: usize, value: T) -> T {
+        self.storage().and_bits(self.nth(i), value)
+    }
+
+    /// The bits that one of them has, into the `i`-th element, atomically; the value before.
+    pub fn fetch_or(&self, i: usize, value: T) -> T {
+        self.storage().or_bits(self.nth(i), value)
+    }
+
+    /// The bits that differ, into the `i`-th element, atomically; the value before.
+    pub fn fetch_xor(&self, i: usize, value: T) -> T {
+        self.storage().xor_bits(self.nth(i), value)
+    }
+
+    /// Writes `new` if the `i`-th element is `old`, atomically.
+    ///
+    /// # Errors
+    /// What it is, if it is not `old`; nothing is changed then.
+    pub fn compare_exchange(&self, i: usize, old: T, new: T) -> std::result::Result<T, T> {
+        self.storage().swap_if(self.nth(i), old, new)
     }
 }
