@@ -82,11 +82,11 @@
 pub use mp_core::words::Member;
 pub use mp_core::{
     Aliased, AnyTensor, Arena, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType, DowncastError,
-    Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Frozen, FrozenStorage,
-    FrozenTensor, Integer, MAX_RANK, MemberInfo, MemoryStats, MetaTensor, Mode, Number, Readable, Sendable,
-    ShareMemory, Shared, SharedTensor, SharingStrategy, Storage, Tensor, TensorView, TensorViewMut,
-    TypedStorage, Writable, bf16, dispatch, f16, get_all_sharing_strategies, get_sharing_strategy,
-    set_sharing_strategy,
+    Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Frozen, FrozenBytes,
+    FrozenStorage, FrozenTensor, Integer, Layout, MAX_RANK, MemberInfo, MemoryStats, MetaTensor, Mode,
+    NestedTensor, Number, Readable, Sendable, ShareMemory, Shared, SharedTensor, SharingStrategy,
+    SparseCompressed, SparseCoo, Storage, Tensor, TensorView, TensorViewMut, TypedStorage, Writable, bf16,
+    dispatch, f16, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy,
 };
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;

@@ -40,17 +40,33 @@ pub trait Mode: sealed::Mode {}
 /// Modes in which nobody writes as long as a tensor is borrowed: its memory is plain slices.
 ///
 /// (Sealed: the slices rest on it.)
+#[diagnostic::on_unimplemented(
+    message = "{Self} tensors give no slices and references",
+    note = "others may write a shared tensor at any time: use load, iter, read_into, or copy it by contiguous()"
+)]
 pub trait Readable: Mode {}
 
 /// Modes in which the holder of the tensor alone reaches its elements: it may write them.
 ///
 /// (Sealed: the slices rest on it.)
+#[diagnostic::on_unimplemented(
+    message = "{Self} tensors can't be written through references",
+    note = "nobody writes a frozen tensor: copy it by contiguous()"
+)]
 pub trait Writable: Readable {}
 
 /// Modes in which several tensors may be views of the same elements.
+#[diagnostic::on_unimplemented(
+    message = "there is one {Self} tensor of its memory, not several",
+    note = "freeze() or share() it, copy it by try_clone(), or look at it through view()"
+)]
 pub trait Aliased: Mode + sealed::Mode<Keep: Clone> {}
 
 /// Modes whose tensors travel in messages as clones.
+#[diagnostic::on_unimplemented(
+    message = "{Self} tensors are no serde values: they can't be sent twice",
+    note = "freeze() or share() it; or move it: by itself, in a `Bundle`, or in a type with #[derive(Message)]"
+)]
 pub trait Sendable: Aliased + sealed::Sendable {}
 
 macro_rules! modes {

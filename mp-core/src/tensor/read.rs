@@ -84,7 +84,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         match self.as_slice() {
             Ok(all) => Elements::Slice(all.iter().copied()),
-            Err(_apart) => Elements::Apart(at(self.storage(), self.raw.view.positions())),
+            Err(_apart) => Elements::Apart(self.loads()),
         }
     }
 
@@ -148,14 +148,6 @@ impl<T: Element, M: Readable> Tensor<T, M> {
             grad: self.raw.grad.derived(),
         })
     }
-}
-
-/// The elements at these positions, which are the view's.
-fn at<T: Element>(
-    storage: &Storage,
-    positions: impl ExactSizeIterator<Item = usize>,
-) -> impl ExactSizeIterator<Item = T> {
-    positions.map(move |p| storage.load(p))
 }
 
 impl<'a, T: Element> Tensor<T, Borrowed<'a>> {

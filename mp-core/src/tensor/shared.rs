@@ -54,7 +54,7 @@ impl<T: Element> Tensor<T, Shared> {
 
     /// Its elements, in row-major order, each as it is when it is reached.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
-        self.raw.view.positions().map(|p| self.storage().load(p))
+        self.loads()
     }
 
     /// A copy of its elements in ordinary memory, each as it is when it is reached.

@@ -86,6 +86,17 @@ impl<T: Element, M: Mode> Tensor<T, M> {
         Self { raw, elements: PhantomData }
     }
 
+    /// Its elements in row-major order, each as it is when it is reached: in whatever mode.
+    pub(crate) fn loads(&self) -> impl ExactSizeIterator<Item = T> + '_ {
+        self.raw.view.positions().map(|p| self.raw.storage().load(p))
+    }
+
+    /// The `i`-th element in row-major order; there is one.
+    #[inline]
+    pub(crate) fn load_nth(&self, i: usize) -> T {
+        self.raw.storage().load(self.raw.view.nth(i))
+    }
+
     /// The type of its elements.
     pub fn dtype(&self) -> DType {
         T::DTYPE

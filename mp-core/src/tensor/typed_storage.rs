@@ -96,6 +96,11 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
         &self.0
     }
 
+    /// Its elements, as a tensor of one dimension.
+    pub fn into_tensor(self) -> Tensor<T, M> {
+        self.0
+    }
+
     /// A tensor of this shape, with these strides and offset, counted in elements.
     ///
     /// # Errors
