@@ -41,6 +41,7 @@ fn refused_by_the_compiler() {
         "sent_twice",
         "serialized",
         "tensor_of_bool",
+        "views_that_borrow",
     ] {
         cases.compile_fail(format!("compile_fail/{refused}.rs"));
     }

@@ -46,6 +46,13 @@ impl std::fmt::Debug for Storage {
     }
 }
 
+/// Out of the way, so that what is left of an access is the access.
+#[cold]
+#[inline(never)]
+fn outside(first: usize, len: usize, all: usize) -> ! {
+    panic!("elements {first} + {len} of a storage that has {all}");
+}
+
 impl Storage {
     /// New memory for `len` elements of `size` bytes. Its contents are whatever they were.
     pub(crate) fn new(arena: Arena, len: usize, size: usize) -> Result<Self> {
@@ -105,7 +112,9 @@ impl Storage {
     #[inline]
     pub(crate) fn at<T: Element>(&self, first: usize, len: usize) -> NonNull<T> {
         let all = self.bytes / size_of::<T>();
-        assert!(first <= all && len <= all - first, "element {first} + {len} is outside of {self:?}");
+        if first > all || len > all - first {
+            outside(first, len, all);
+        }
         // SAFETY: inside of the block (checked above).
         let p = unsafe { self.base.add(first * size_of::<T>()) };
         // Blocks are 64-byte aligned, and `first` counts whole elements.

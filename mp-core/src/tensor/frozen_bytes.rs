@@ -25,6 +25,8 @@ use crate::error::Result;
 ///
 /// With the feature `bytes`, `bytes::Bytes::from(bytes)` is the same memory again: what arrow, polars and burn build their
 /// buffers on.
+///
+/// In a forked copy of the process there are no bytes; a `bytes::Bytes` that was made before the fork must not be read there.
 #[derive(Clone)]
 pub struct FrozenBytes(
     /// Contiguous.

@@ -60,7 +60,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     /// use mp_core::Tensor;
     ///
     /// let mut t = Tensor::<i32>::zeros(&[2, 2])?;
-    /// t.as_ndarray_mut()?.column_mut(1).fill(7);
+    /// t.as_ndarray_mut()?.index_axis_mut(ndarray::Axis(1), 1).fill(7);
     /// assert_eq!(t.as_slice()?, [0, 7, 0, 7]);
     /// # Ok::<(), mp_core::Error>(())
     /// ```

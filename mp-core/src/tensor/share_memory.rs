@@ -83,7 +83,8 @@ impl<const N: usize> ShareMemory for [bool; N] {
 }
 
 impl<T: Element> Tensor<T> {
-    /// The elements of an iterator that knows how many it has, as a tensor of one dimension, written where they are to be.
+    /// The elements of an iterator, as a tensor of one dimension. If it knows how many it has, they are written where they
+    /// are to be; else they are collected first.
     ///
     /// ```
     /// use mp_core::Tensor;
@@ -96,9 +97,12 @@ impl<T: Element> Tensor<T> {
     /// # Errors
     /// As [`Tensor::empty`], and [`Error::Shape`] when it has another number of elements than it said.
     #[allow(clippy::should_implement_trait, reason = "it can fail")]
-    pub fn from_iter(all: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>) -> Result<Self> {
+    pub fn from_iter(all: impl IntoIterator<Item = T>) -> Result<Self> {
         let mut all = all.into_iter();
-        let n = all.len();
+        let (n, most) = all.size_hint();
+        if most != Some(n) {
+            return all.collect::<Vec<T>>().share_memory();
+        }
         let mut t = Self::empty(&[n])?;
         let mut written = 0;
         for (to, v) in t.as_mut_slice()?.iter_mut().zip(&mut all) {
@@ -129,10 +133,10 @@ mod tests {
                 (self.1, Some(self.1))
             }
         }
-        impl ExactSizeIterator for Lying {}
         assert!(Tensor::from_iter(Lying(3, 4)).is_err());
         assert!(Tensor::from_iter(Lying(3, 2)).is_err());
         assert_eq!(Tensor::from_iter(Lying(3, 3)).unwrap().to_vec(), [2, 1, 0]);
         assert!(Tensor::from_iter(Lying(3, usize::MAX)).is_err());
+        assert_eq!(Tensor::from_iter((0..9_u64).filter(|i| i % 4 == 0)).unwrap().to_vec(), [0, 4, 8]);
     }
 }

@@ -159,6 +159,7 @@ impl View {
         if self.contiguous { self.offset + i } else { self.nth_apart(i) }
     }
 
+    #[inline(never)]
     fn nth_apart(&self, mut i: usize) -> usize {
         let mut at = self.offset;
         for (&n, &stride) in self.shape.iter().zip(self.strides.iter()).rev() {
