@@ -46,6 +46,9 @@
 //! | | |
 //! |---|---|
 //! | tensors | [`Tensor`] (one owner, moves), [`FrozenTensor`] (anybody reads), [`SharedTensor`] (anybody writes) |
+//! | views of a borrowed one | [`TensorView`], [`TensorViewMut`] |
+//! | of a type known at run time; of none; of parts | [`AnyTensor`], [`dispatch!`]; [`MetaTensor`]; [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
+//! | into shared memory | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
 //! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Options`], [`SpawnError`] |
 //! | queues | [`Queue`], [`PutError`], [`GetError`] |
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
@@ -61,7 +64,10 @@
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
 //! | `mp.Queue(maxsize)` | [`Queue::bounded`]; typed, and `None` instead of sentinels |
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
-//! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`Tensor::from_slice`] copies once |
+//! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`ShareMemory`] copies once |
+//! | `x[1:7:2]`, `x[2]`, `x.t()`, `x.view(…)` | [`slice`](Tensor::slice), [`select`](Tensor::select), [`t`](Tensor::t), [`reshape`](Tensor::reshape), … |
+//! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`FrozenStorage`] |
+//! | `requires_grad`, `detach()` | [`Tensor::set_requires_grad`], [`Tensor::detach`]: metadata that travels |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
 //! | "the producer must stay alive" | it need not: memory lives as long as anybody holds it |
 //! | `set_sharing_strategy` | [`set_sharing_strategy`] |
@@ -74,7 +80,8 @@
 //!
 //! # Features
 //! `file_descriptor` (default): the sharing strategy with one anonymous file. `spawn`, `queue` (default): the crates of that
-//! name. `file_system`, `cuda`: reserved; they add nothing usable yet.
+//! name. `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying.
+//! `file_system`, `cuda`: reserved; they add nothing usable yet.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.

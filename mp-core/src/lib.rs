@@ -15,7 +15,8 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold |
+//! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold; [`Mode`] has the difference |
+//! | [`AnyTensor`], [`MetaTensor`], [`TypedStorage`], [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] | what is made of them |
 //! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
 //! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
 //! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |

@@ -253,6 +253,21 @@ fn what_is_written_through_a_view_is_what_the_view_shows() {
             prop_assert_eq!(view.as_ndarray().unwrap(), more.view());
             view.iter_mut().for_each(|v| *v -= 2000);
         }
+        // Its owner can send such a view of it: nothing in it overlaps.
+        let sent =
+            ops.iter().try_fold(Tensor::from_fn(t.shape(), |i| i as i32).unwrap(), |t, op| match *op {
+                Op::Slice(d, s, e, step) => t.slice(d, s..e, step),
+                Op::Permute(ref order) => t.permute(order),
+                Op::Diagonal(offset) if t.ndim() > 1 => t.diagonal(offset, 0, 1),
+                Op::Flatten(from, to) => t.flatten(from..to),
+                Op::Reshape(ref to) => t.reshape(to),
+                _ => Ok(t),
+            });
+        if let Ok(sent) = sent {
+            let (all, strides) = (sent.to_vec(), sent.strides().to_vec());
+            let arrived: Tensor<i32> = mp::unpack(mp::pack(sent).map_err(|e| e.error).unwrap()).unwrap();
+            prop_assert_eq!((arrived.to_vec(), arrived.strides()), (all, &strides[..]));
+        }
         // All is as it was, in all the rest as well.
         prop_assert_eq!(t.to_vec(), (0..n as i32).collect::<Vec<_>>());
         Ok(())
