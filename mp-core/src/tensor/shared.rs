@@ -243,3 +243,116 @@ impl<T: Integer> Tensor<T, Shared> {
         self.storage().swap_if(self.nth(i), old, new)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tensor::{
+        Bool, Complex, Element, Integer, Number, ShareMemory, SharedTensor, Tensor, bf16, f16,
+    };
+
+    /// Eight threads change two elements at once, of whatever width: no change is lost, and no neighbour touched.
+    fn added<T: Number>(one: T, many: T, zero: T) {
+        let t = Tensor::<T>::zeros(&[4]).unwrap().share();
+        let each = |f: &(dyn Fn() + Sync)| {
+            std::thread::scope(|s| (0..8).for_each(|_| _ = s.spawn(|| (0..16).for_each(|_| f()))));
+        };
+        each(&|| _ = (t.fetch_add(1, one), t.fetch_add(2, one)));
+        assert_eq!(t.to_vec(), [zero, many, many, zero]);
+        each(&|| _ = t.fetch_sub(1, one));
+        assert_eq!(t.to_vec(), [zero, zero, many, zero]);
+    }
+
+    #[test]
+    fn no_addition_is_lost() {
+        added::<u8>(1, 128, 0);
+        added::<i8>(-1, -128, 0);
+        added::<u16>(500, 64000, 0);
+        added::<i16>(-256, i16::MIN, 0);
+        added::<u32>(1 << 20, 1 << 27, 0);
+        added::<i32>(-1, -128, 0);
+        added::<u64>(1 << 40, 1 << 47, 0);
+        added::<i64>(-1, -128, 0);
+        added::<f32>(0.5, 64.0, 0.0);
+        added::<f64>(0.25, 32.0, 0.0);
+        added(f16::from_f32(0.5), f16::from_f32(64.0), f16::ZERO);
+        added(bf16::from_f32(0.5), bf16::from_f32(64.0), bf16::ZERO);
+    }
+
+    fn combined<T: Integer + From<u8>>(low: T) {
+        let t = [T::from(12); 6].share_memory().unwrap().share();
+        let v = T::from(10);
+        assert_eq!(t.fetch_and(0, v), T::from(12));
+        assert_eq!(
+            [t.fetch_or(1, v), t.fetch_xor(2, v), t.fetch_max(3, v), t.fetch_min(4, v)],
+            [T::from(12); 4]
+        );
+        assert_eq!((t.fetch_min(5, low), t.fetch_max(5, v), t.load(5)), (T::from(12), low, v));
+        assert_eq!((t.compare_exchange(5, T::from(1), low), t.load(5)), (Err(v), v));
+        assert_eq!((t.compare_exchange(5, v, low), t.load(5)), (Ok(v), low));
+        assert_eq!(t.to_vec()[..5], [8, 14, 6, 12, 10].map(T::from));
+    }
+
+    #[test]
+    fn integers_are_compared_and_combined() {
+        combined::<u8>(0);
+        combined::<u16>(0);
+        combined::<i16>(-1);
+        combined::<i32>(-7);
+        combined::<u32>(0);
+        combined::<i64>(i64::MIN);
+        combined::<u64>(0);
+        let t = [3_i8].share_memory().unwrap().share();
+        assert_eq!((t.fetch_min(0, -100), t.fetch_max(0, -3), t.load(0)), (3, -100, -3));
+    }
+
+    /// Whole and in parts, short and long, from every alignment: what is written is read, and nothing beside it.
+    fn in_bulk<T: Element>(value: impl Fn(usize) -> T, other: T) {
+        for n in [0, 1, 3, 15, 31, 32, 33, 63, 64, 127, 255, 256, 257, 1000] {
+            for offset in [0, 1, 5] {
+                let all = Tensor::full(&[n + 10], other).unwrap().share();
+                let part = all.narrow(0, offset, n).unwrap();
+                let values: Vec<T> = (0..n).map(&value).collect();
+                part.write_from(&values).unwrap();
+                let mut back = vec![other; n];
+                part.read_into(&mut back).unwrap();
+                assert_eq!((&back, &part.to_vec()), (&values, &values), "{n} from {offset}");
+                assert_eq!(part.iter().collect::<Vec<_>>(), values);
+                assert!(all.iter().take(offset).chain(all.iter().skip(offset + n)).all(|v| v == other));
+                assert!(
+                    part.write_from(&vec![other; n + 1]).is_err()
+                        && part.read_into(&mut vec![other; n + 1]).is_err()
+                );
+            }
+        }
+        let matrix = Tensor::from_fn(&[3, 40], &value).unwrap().share();
+        let column: SharedTensor<T> = matrix.select(1, 7).unwrap();
+        assert_eq!(column.to_vec(), [7, 47, 87].map(&value));
+        column.write_from(&[other; 3]).unwrap();
+        assert_eq!(matrix.to_vec().iter().filter(|v| **v == other).count(), 3);
+        matrix.t().unwrap().copy_from(&Tensor::from_fn(&[40, 3], &value).unwrap()).unwrap();
+        assert_eq!(matrix.load(1), value(3));
+        matrix.fill(other).unwrap();
+        assert!(matrix.contiguous().unwrap().iter().all(|v| v == other));
+        assert!(matrix.copy_from(&Tensor::zeros(&[40, 3]).unwrap()).is_err());
+    }
+
+    #[test]
+    fn many_elements_at_once() {
+        in_bulk(|i| (i % 251) as u8, 255);
+        in_bulk(|i| i as u16, u16::MAX);
+        in_bulk(|i| i as f32, -1.0);
+        in_bulk(|i| i as i64, -1);
+        in_bulk(|i| Complex::new(i as f32, 0.5), Complex::new(-1.0, -1.0));
+        in_bulk(|i| Complex::new(i as f64, 0.5), Complex::new(-1.0, -1.0));
+        let bools = [true; 300].share_memory().unwrap().share();
+        bools.fill(Bool::FALSE).unwrap();
+        assert!(bools.to_vec().iter().all(|b| *b == false));
+    }
+
+    #[test]
+    #[should_panic(expected = "element 3 of 3")]
+    fn no_element_behind_the_last() {
+        // There is memory behind it, of the same storage.
+        Tensor::<u8>::zeros(&[9]).unwrap().share().narrow(0, 0, 3).unwrap().load(3);
+    }
+}
