@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use crate::tensor::DType;
 use crate::words::Member;
 
 /// `Result` with this crate's [`Error`].
@@ -61,6 +62,15 @@ pub enum Error {
     },
     /// An index, range, shape or stride does not fit.
     Shape(String),
+    /// A tensor has another element type than is asked for.
+    DType {
+        /// The one asked for.
+        expected: DType,
+        /// The one it has.
+        found: DType,
+    },
+    /// A tensor that is the result of others that require gradients can't be sent.
+    NonLeaf,
     /// A handle was serialised or deserialised outside of a message.
     OutsideMessage(&'static str),
     /// A message's bytes do not fit its attachments or its type.
@@ -127,6 +137,13 @@ impl fmt::Display for Error {
             }
             Error::Shape(why) | Error::Malformed(why) => f.write_str(why),
             Error::NotShared(why) => write!(f, "not usable as shared memory: {why}"),
+            Error::DType { expected, found } => {
+                write!(f, "a tensor of {found} where one of {expected} is expected; ask its dtype() first")
+            }
+            Error::NonLeaf => f.write_str(
+                "a tensor that is no leaf and requires gradients can't be sent: its history does not cross processes; \
+                 to send the data alone, call detach() first",
+            ),
             Error::OutsideMessage(what) => write!(
                 f,
                 "{what} can only be serialised inside of a message (a queue's put, or the arguments of a process): \

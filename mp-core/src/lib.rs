@@ -15,7 +15,8 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold |
+//! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold; [`Mode`] has the difference |
+//! | [`AnyTensor`], [`MetaTensor`], [`TypedStorage`], [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] | what is made of them |
 //! | [`WeakStorage`], [`SharedCache`], [`storage_from_cache`] | to find a storage again without keeping it |
 //! | [`Value`], [`Array`], [`RawValue`], [`RawArray`], [`ShareableList`] | plain data that several processes change, with a lock and without |
 //! | [`SharedMemory`], [`Foreign`] | memory of other programs, by name or by descriptor |
@@ -64,7 +65,7 @@ pub use shareable_list::{ListError, ListItem, ShareableList};
 pub use shared_memory::SharedMemory;
 pub use storage::Storage;
 pub use strategy::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
-pub use tensor::{DType, Element, FrozenTensor, MAX_RANK, Number, SharedTensor, Tensor};
+pub use tensor::*;
 pub use value::{Array, LockGuard, RawArray, RawValue, Value};
 pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 

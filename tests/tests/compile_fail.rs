@@ -44,6 +44,8 @@ fn refused_by_the_compiler() {
         "serialized",
         "tensor_of_bool",
         "value_of_bool",
+        "views_that_borrow",
+        "views_that_overlap",
     ] {
         cases.compile_fail(format!("compile_fail/{refused}.rs"));
     }
