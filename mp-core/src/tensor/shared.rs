@@ -246,6 +246,8 @@ impl<T: Integer> Tensor<T, Shared> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use crate::tensor::{
         Bool, Complex, Element, Integer, Number, ShareMemory, SharedTensor, Tensor, bf16, f16,
     };
@@ -253,12 +255,19 @@ mod tests {
     /// Eight threads change two elements at once, of whatever width: no change is lost, and no neighbour touched.
     fn added<T: Number>(one: T, many: T, zero: T) {
         let t = Tensor::<T>::zeros(&[4]).unwrap().share();
-        let each = |f: &(dyn Fn() + Sync)| {
-            std::thread::scope(|s| (0..8).for_each(|_| _ = s.spawn(|| (0..16).for_each(|_| f()))));
+        let start = Barrier::new(8);
+        let each = |n: usize, f: &(dyn Fn() + Sync)| {
+            let worker = || {
+                start.wait();
+                (0..n).for_each(|_| f());
+            };
+            std::thread::scope(|s| (0..8).for_each(|_| _ = s.spawn(worker)));
         };
-        each(&|| _ = (t.fetch_add(1, one), t.fetch_add(2, one)));
+        each(16, &|| _ = (t.fetch_add(1, one), t.fetch_add(2, one)));
         assert_eq!(t.to_vec(), [zero, many, many, zero]);
-        each(&|| _ = t.fetch_sub(1, one));
+        each(16, &|| _ = t.fetch_sub(1, one));
+        // Long enough to come in between; never so many that a small float would round.
+        each(20_000, &|| _ = (t.fetch_add(1, one), t.fetch_sub(1, one)));
         assert_eq!(t.to_vec(), [zero, zero, many, zero]);
     }
 

@@ -104,7 +104,7 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
     /// A tensor of this shape, with these strides and offset, counted in elements.
     ///
     /// # Errors
-    /// [`Error::Shape`] when some of it would lie outside, or a stride is negative.
+    /// [`Error::Shape`](crate::Error::Shape) when some of it would lie outside, or a stride is negative.
     #[doc(alias = "set_")]
     pub fn tensor(&self, shape: &[usize], strides: &[isize], offset: usize) -> Result<Tensor<T, M>> {
         let view = View::from_parts(offset, shape, strides, self.len())?;
