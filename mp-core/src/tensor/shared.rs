@@ -246,6 +246,8 @@ impl<T: Integer> Tensor<T, Shared> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use crate::tensor::{
         Bool, Complex, Element, Integer, Number, ShareMemory, SharedTensor, Tensor, bf16, f16,
     };
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(t.to_vec(), [zero, many, many, zero]);
         each(16, &|| _ = t.fetch_sub(1, one));
         // Long enough to come in between; never so many that a small float would round.
-        each(20_000, &|| _ = (t.fetch_add(1, one), t.fetch_sub(1, one)));
+        each(100_000, &|| _ = (t.fetch_add(1, one), t.fetch_sub(1, one)));
         assert_eq!(t.to_vec(), [zero, zero, many, zero]);
     }
 
