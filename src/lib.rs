@@ -73,8 +73,8 @@
 //! messages, its place in the arena. A process that is *stopped* delays only itself.
 //!
 //! # Features
-//! `file_descriptor` (default): the sharing strategy with one anonymous file. `spawn`, `queue` (default): the crates of that
-//! name. `file_system`, `cuda`: reserved; they add nothing usable yet.
+//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`
+//! (default): the crates of that name. `cuda`: reserved; it adds nothing usable yet.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
@@ -82,8 +82,8 @@
 pub use mp_core::words::Member;
 pub use mp_core::{
     Arena, ClassStats, DType, Element, Error, FrozenTensor, MAX_RANK, MemberInfo, MemoryStats, Number,
-    SharedTensor, SharingStrategy, Storage, Tensor, get_all_sharing_strategies, get_sharing_strategy,
-    set_sharing_strategy,
+    SharedTensor, SharingStrategy, Storage, Tensor, get_all_sharing_strategies, get_sharing_directory,
+    get_sharing_strategy, set_sharing_directory, set_sharing_strategy,
 };
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;

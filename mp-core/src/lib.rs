@@ -48,7 +48,10 @@ pub use arena::*;
 pub use error::{Error, Result};
 pub use message::Message;
 pub use storage::Storage;
-pub use strategy::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
+pub use strategy::{
+    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
+    set_sharing_directory, set_sharing_strategy,
+};
 pub use tensor::{DType, Element, FrozenTensor, MAX_RANK, Number, SharedTensor, Tensor};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.

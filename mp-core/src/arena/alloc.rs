@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Publish, Unclaim, link_of, with_link};
 use crate::sync::Ordering;
-use crate::sys::memory;
 use crate::words::{BlockId, BlockState, Kind, Life};
 
 thread_local! {
@@ -25,18 +24,9 @@ thread_local! {
 }
 
 impl Arena {
-    /// A block of at least `len` bytes, for this process. Its contents are whatever they were.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
-    fn alloc_once(&self, len: u64, kind: Kind) -> Result<Hold> {
+    /// A block of the class, or somewhat larger, for this process. Its contents are whatever they were.
+    fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
-        let class = if kind == Kind::Seats { Some(SEAT_PAGES) } else { class_of(len) };
-        let class = class.filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
-            asked: len,
-            left: self.size(),
-            limit: "the size of the arena".into(),
-        })?;
         let mut carved = 0;
         loop {
             // Up to a quarter larger is better than more memory.
@@ -73,11 +63,33 @@ impl Arena {
         self.alloc_kind(len, Kind::Data)
     }
 
+    /// As [`alloc`](Self::alloc), but where the sharing strategy of this process says.
+    ///
+    /// # Errors
+    /// As for `alloc`, and [`Error::Directory`].
+    pub(crate) fn alloc_by_strategy(&self, len: u64) -> Result<Hold> {
+        let class = self.class_by_strategy(self.class_for(len)?);
+        self.alloc_in(class, Kind::Data)
+    }
+
+    fn class_for(&self, len: u64) -> Result<u32> {
+        class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
+            asked: len,
+            left: self.size(),
+            limit: "the size of the arena".into(),
+        })
+    }
+
     /// As [`alloc`](Self::alloc); if memory has run out, it gives the pages of free blocks of other sizes back and tries
     /// once more.
     pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
-        match self.alloc_once(len, kind) {
-            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(len, kind),
+        let class = if kind == Kind::Seats { SEAT_PAGES } else { self.class_for(len)? };
+        self.alloc_in(class, kind)
+    }
+
+    fn alloc_in(&self, class: u32, kind: Kind) -> Result<Hold> {
+        match self.alloc_once(class, kind) {
+            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
             done => done,
         }
     }
@@ -118,6 +130,10 @@ impl Arena {
             while bits != 0 {
                 let slab = word * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
+                // In another directory than ours: others find it.
+                if !self.slab(slab).is_some_and(|(_, base)| self.slab_is_chosen(base)) {
+                    continue;
+                }
                 if let Some(block) = self.take_hint(slab, class) {
                     cursor.store(slab, Ordering::Relaxed);
                     return Some(block);
@@ -134,7 +150,8 @@ impl Arena {
     }
 
     fn take_hint(&self, slab: u32, class: u32) -> Option<BlockId> {
-        if self.slab(slab)?.0 != class {
+        let (found, base) = self.slab(slab)?;
+        if found != class || !self.slab_is_chosen(base) {
             return None;
         }
         let at = self.slab_word(slab, 1);
@@ -200,7 +217,7 @@ impl Arena {
     /// [`Error::Forked`].
     pub fn empty_cache(&self) -> Result<u64> {
         let me = self.me()?;
-        let before = memory::committed(self.file());
+        let before = self.committed();
         for slab in 0..self.slab_count() {
             let Some((class, _)) = self.slab(slab).filter(|&(c, _)| commits_alone(c)) else { continue };
             for i in 0..blocks_of(class) {
@@ -214,12 +231,12 @@ impl Arena {
                 let Some(state) = run(Claim::new(at, me), self.map()) else { continue };
                 let (offset, len) = self.data_of(block);
                 self.map().and(self.slab_word(slab, 2), !bit);
-                _ = memory::punch(self.file(), offset, len);
+                self.punch_at(offset, len);
                 run(Unclaim::new(at, state), self.map());
                 self.hint_free(block);
             }
         }
         self.map().add(Word::at(control::TRIMS), 1);
-        Ok(before.saturating_sub(memory::committed(self.file())))
+        Ok(before.saturating_sub(self.committed()))
     }
 }

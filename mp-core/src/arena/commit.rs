@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
-use crate::sys::{Errno, limits, memory};
+use crate::sys::{Errno, limits};
 use crate::words::BlockId;
 
 /// How much a process may grow the arena before it looks at the machine's memory again.
@@ -20,25 +20,26 @@ impl Arena {
     /// Gives a claimed block its pages, if it has none.
     pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<()> {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
+        self.reach(self.data_of(block).0)?;
         if self.slab_committed(slab) & bit == 0 {
             let ((at, len), bits) = if commits_alone(class) {
                 (self.data_of(block), bit)
             } else {
                 ((self.data_of(slab * SLAB_BLOCKS).0, span_of(class)), u64::MAX)
             };
-            self.reserve(len)?;
-            memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
+            self.reserve(at, len)?;
+            self.commit_at(at, len)?;
             self.map().or(self.slab_word(slab, 2), bits);
         }
         self.populate(block);
         Ok(())
     }
 
-    /// Checks a large growth against the budget, the cgroup and the machine.
-    pub(super) fn reserve(&self, len: u64) -> Result<()> {
+    /// Checks a large growth against the budget, the cgroup and the machine; and the file system, if it is in a file.
+    pub(super) fn reserve(&self, at: u64, len: u64) -> Result<()> {
         let budget = self.map().load(Word::at(control::BUDGET));
         if budget != 0 {
-            let left = budget.saturating_sub(memory::committed(self.file()));
+            let left = budget.saturating_sub(self.committed());
             if len > left {
                 let limit = "the arena's budget (set_budget)".into();
                 return Err(Error::OutOfMemory { asked: len, left, limit });
@@ -48,7 +49,7 @@ impl Arena {
         let unseen = UNSEEN.fetch_add(len, Ordering::Relaxed) + len;
         if unseen >= LOOK_EVERY {
             UNSEEN.store(0, Ordering::Relaxed);
-            let (left, limit) = limits::memory_left();
+            let (left, limit) = self.room_at(at);
             if len > left {
                 UNSEEN.store(LOOK_EVERY, Ordering::Relaxed);
                 return Err(Error::OutOfMemory { asked: len, left, limit });

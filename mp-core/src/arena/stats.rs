@@ -1,10 +1,9 @@
 //! What is in the arena, counted by looking at it.
 
 use super::Arena;
-use super::class::{CLASSES, blocks_of, commits_alone, size_of};
+use super::class::{CLASSES, blocks_of, commits_alone, size_of, twin_in_arena};
 use super::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word};
-use crate::sys::memory;
 use crate::words::{BlockState, Holder, Life, Owner};
 
 /// Blocks of one size.
@@ -47,12 +46,12 @@ impl Arena {
     /// Counts what is in the arena.
     #[doc(alias = "memory_allocated")]
     pub fn memory_stats(&self) -> MemoryStats {
-        let mut s = MemoryStats { reserved: memory::committed(self.file()), ..MemoryStats::default() };
+        let mut s = MemoryStats { reserved: self.committed(), ..MemoryStats::default() };
         let mut classes = vec![ClassStats::default(); CLASSES as usize];
         for slab in 0..self.slab_count() {
             let Some((class, _)) = self.slab(slab) else { continue };
             let committed = self.slab_committed(slab);
-            let stats = &mut classes[class as usize];
+            let stats = &mut classes[twin_in_arena(class) as usize];
             stats.size = size_of(class);
             for i in 0..blocks_of(class) {
                 let at = self.block_at(slab * SLAB_BLOCKS + i);
