@@ -1,6 +1,8 @@
 //! mp itself: one function per row, each doing one round and returning its figure. The work is in [`crate::work`]; here
 //! mp only carries it.
 
+pub(crate) mod alloc;
+
 use std::time::Duration;
 
 use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
@@ -180,13 +182,30 @@ pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
 }
 
 /// A fresh tensor each time: [`tensor::fresh`].
-pub(crate) fn tensor_fresh(plan: &Plan) -> Outcome {
-    let amount = Amount::fresh(plan);
+fn fresh(plan: &Plan, elements: usize) -> Outcome {
+    let amount = Amount::fresh(plan, elements);
     let child = |_, ends: Ends<u64, Tensor<u64>>| {
         let count = ends.count;
         tensor::answer_fresh(&mut ends.settle()?, count)
     };
-    round(plan, amount.total(), child, |ends| tensor::fresh(&mut Source { ends, kept: None }, amount))
+    round(plan, amount.total(), child, |ends| {
+        tensor::fresh(&mut Source { ends, kept: None }, elements, amount)
+    })
+}
+
+/// 1 KiB at a time.
+pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::SMALL)
+}
+
+/// 1 MiB at a time.
+pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::MEDIUM)
+}
+
+/// 64 MiB at a time.
+pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::LARGE)
 }
 
 /// Start and join of one process that does nothing: the median time of one in ns.

@@ -36,6 +36,11 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     summary(values).map_or(0.0, |summary| summary.median)
 }
 
+/// The mean of the values; 0 where there are none.
+pub(crate) fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::summary;

@@ -3,12 +3,14 @@
 //! The contract between values and codecs. A codec (in `mp-reduce`) turns serde values into bytes; a value
 //! whose memory must not be copied attaches its block instead, and writes which attachment it is.
 
+pub mod scope;
+
 use std::collections::HashMap;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::arena::{AttachRequest, Hold, MAX_ATTACHMENTS, Received, Shipment, Spill};
+use crate::arena::{AttachRequest, Hold, MAX_ATTACHMENTS, Spill};
 use crate::error::Error;
 pub use crate::error::Result;
 use crate::words::{Access, BlockId};
@@ -60,10 +62,13 @@ pub trait Codec {
 }
 
 /// A message being written.
+///
+/// What is attached is boxed, so that it goes to the scope and back as one word: a struct that was just written in parts and
+/// is then moved as a whole stalls the processor, and a message would move it ten times.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     bytes: Vec<u8>,
-    attached: Attached,
+    attached: Option<Box<Attached>>,
 }
 
 /// What is attached to a message being written.
@@ -119,13 +124,6 @@ impl Attached {
 }
 
 impl Outgoing {
-    /// An empty one, which reuses `bytes` as a buffer.
-    #[inline]
-    pub fn new(mut bytes: Vec<u8>) -> Self {
-        bytes.clear();
-        Self { bytes, attached: Attached::default() }
-    }
-
     /// The bytes written so far, to append to.
     #[inline]
     pub fn bytes(&mut self) -> &mut Vec<u8> {
@@ -134,40 +132,53 @@ impl Outgoing {
 
     /// What is attached so far.
     pub fn attached(&mut self) -> &mut Attached {
-        &mut self.attached
+        self.attached.get_or_insert_default()
     }
 
     /// What is to be packed.
     #[inline]
-    pub fn shipment(&mut self, fingerprint: u64) -> Shipment<'_> {
-        Shipment { bytes: &self.bytes, attachments: std::mem::take(&mut self.attached).list, fingerprint }
+    pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
+        (&self.bytes, self.attached.as_deref_mut().map(|a| &mut a.list).filter(|list| !list.is_empty()))
     }
 
     /// Reads the message back on this side: what could not be packed or put returns to its sender like that.
-    pub fn into_incoming(self, attachments: Vec<AttachRequest>) -> Incoming {
-        let arrived = Arrived(attachments.into_iter().map(Given::from).collect());
-        Incoming { bytes: self.bytes, spill: None, at: 0, arrived }
+    pub fn into_incoming(self) -> Incoming {
+        let list = self.attached.map(|a| a.list).unwrap_or_default();
+        let arrived = Arrived(list.into_iter().map(Given::from).collect());
+        Incoming { bytes: self.bytes, arrived: Some(Box::new(arrived)), ..Incoming::default() }
     }
 
     /// Whether the exclusive tensors in it can leave: each is known to the value and to this message only.
     ///
     /// # Errors
     /// [`Error::Malformed`] when other handles to one of them exist in this process, or it was frozen or shared.
+    #[inline]
     pub fn check_exclusive(&self) -> Result<()> {
         // With the value's own handle, which is dropped before the message is packed, there are two.
-        let stays = |a: &&AttachRequest| a.access == Access::Exclusive && a.hold.count() != 2;
-        match self.attached.list.iter().find(stays) {
-            None => Ok(()),
-            Some(_) => Err(not_exclusive()),
+        let stays = |a: &AttachRequest| a.access == Access::Exclusive && a.hold.count() != 2;
+        match &self.attached {
+            Some(attached) if attached.list.iter().any(stays) => Err(not_exclusive()),
+            _ => Ok(()),
         }
     }
 
-    /// The buffer, for the next message.
+    /// Empties it for the next message; whether its buffers are worth keeping.
     #[inline]
-    pub fn into_buffer(self) -> Vec<u8> {
-        self.bytes
+    pub fn reuse(&mut self) -> bool {
+        self.bytes.clear();
+        // Packing took the list; the index stays.
+        if let Some(attached) = self.attached.as_deref_mut() {
+            attached.list.clear();
+            if !attached.index.is_empty() {
+                attached.index.clear();
+            }
+        }
+        self.bytes.capacity() <= KEEP
     }
 }
+
+/// Larger buffers are not kept for the next message.
+const KEEP: usize = 1 << 16;
 
 /// Why an exclusive tensor can't leave.
 pub(crate) fn not_exclusive() -> Error {
@@ -229,22 +240,43 @@ impl Arrived {
 }
 
 /// A message being read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Incoming {
     bytes: Vec<u8>,
     /// Where the bytes are, if they did not fit into the envelope.
     spill: Option<Spill>,
     at: usize,
-    arrived: Arrived,
+    fingerprint: u64,
+    arrived: Option<Box<Arrived>>,
 }
 
 impl Incoming {
-    /// To read a message that arrived.
+    /// The buffer of a message that is being taken out of its envelope.
     #[inline]
-    pub fn new(received: Received) -> Self {
-        let Received { bytes, spill, attachments, .. } = received;
-        let arrived = Arrived(attachments.into_iter().map(Given::from).collect());
-        Self { bytes, spill, at: 0, arrived }
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Its bytes are elsewhere.
+    pub(crate) fn spilled(&mut self, spill: Spill) {
+        self.spill = Some(spill);
+    }
+
+    /// Notes the fingerprint of its type, as the sender said.
+    #[inline]
+    pub(crate) fn typed(&mut self, fingerprint: u64) {
+        self.fingerprint = fingerprint;
+    }
+
+    /// Notes that an attachment arrived.
+    pub(crate) fn arrives(&mut self, attachment: AttachRequest) {
+        self.arrived().0.push(attachment.into());
+    }
+
+    /// Fingerprint of its type, as the sender said.
+    #[inline]
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// The bytes not read yet.
@@ -265,108 +297,26 @@ impl Incoming {
 
     /// What is attached.
     pub fn arrived(&mut self) -> &mut Arrived {
-        &mut self.arrived
+        self.arrived.get_or_insert_default()
     }
 
     /// Blocks that are attached, for diagnosis.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.arrived.0.iter().filter_map(|given| given.hold.as_ref().map(Hold::block))
+        let given = self.arrived.iter().flat_map(|arrived| &arrived.0);
+        given.filter_map(|given| given.hold.as_ref().map(Hold::block))
     }
 
-    /// The buffer, for the next message.
+    /// Empties it for the next message, and releases what was attached and not taken; whether its buffers are worth keeping.
     #[inline]
-    pub fn into_buffer(self) -> Vec<u8> {
-        self.bytes
-    }
-}
-
-/// Where serde types that carry attachments find those of the message they are in.
-///
-/// serde passes no context through `Serialize`, so that it waits in a variable of the thread. A codec puts it there for
-/// the time of one call.
-pub mod scope {
-    use std::cell::Cell;
-    use std::thread::LocalKey;
-
-    use super::{Arrived, Attached, Error, Incoming, Outgoing, Result};
-
-    thread_local! {
-        static ATTACHED: Cell<Option<Attached>> = const { Cell::new(None) };
-        static ARRIVED: Cell<Option<Arrived>> = const { Cell::new(None) };
-    }
-
-    /// What was in the variable before, and goes back into it, also after a panic.
-    struct Scope<T: 'static> {
-        variable: &'static LocalKey<Cell<Option<T>>>,
-        before: Option<T>,
-    }
-
-    impl<T: 'static> Scope<T> {
-        #[inline]
-        fn enter(variable: &'static LocalKey<Cell<Option<T>>>, value: T) -> Self {
-            let before = variable.try_with(|v| v.replace(Some(value))).ok().flatten();
-            Self { variable, before }
+    pub fn reuse(&mut self) -> bool {
+        self.bytes.clear();
+        self.at = 0;
+        if self.spill.is_some() {
+            self.spill = None;
         }
-
-        #[inline]
-        fn leave(mut self) -> Option<T> {
-            let before = self.before.take();
-            let inner = self.variable.try_with(|v| v.replace(before)).ok().flatten();
-            std::mem::forget(self);
-            inner
+        if let Some(arrived) = self.arrived.as_deref_mut().filter(|a| !a.0.is_empty()) {
+            arrived.0.clear();
         }
-    }
-
-    impl<T: 'static> Drop for Scope<T> {
-        fn drop(&mut self) {
-            let before = self.before.take();
-            // Dropped outside of the variable: that runs code.
-            drop(self.variable.try_with(|v| v.replace(before)));
-        }
-    }
-
-    /// Calls `f` while serde values can attach to `out`. `f` writes to a buffer of its own.
-    #[inline]
-    pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce() -> R) -> R {
-        let scope = Scope::enter(&ATTACHED, std::mem::take(&mut out.attached));
-        let result = f();
-        out.attached = scope.leave().unwrap_or_default();
-        result
-    }
-
-    /// Calls `f` with the bytes of `inc` while serde values can take its attachments.
-    #[inline]
-    pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> R {
-        let scope = Scope::enter(&ARRIVED, std::mem::take(&mut inc.arrived));
-        let result = f(inc.rest());
-        inc.arrived = scope.leave().unwrap_or_default();
-        result
-    }
-
-    fn within<T, R>(
-        variable: &'static LocalKey<Cell<Option<T>>>,
-        what: &'static str,
-        f: impl FnOnce(&mut T) -> Result<R>,
-    ) -> Result<R> {
-        let mut value = variable.take().ok_or(Error::OutsideMessage(what))?;
-        let result = f(&mut value);
-        variable.set(Some(value));
-        result
-    }
-
-    /// What is attached to the message that the caller's value is being written into. `what` names the value in the error.
-    ///
-    /// # Errors
-    /// [`Error::OutsideMessage`] when there is none, or what `f` returns.
-    pub fn outgoing<R>(what: &'static str, f: impl FnOnce(&mut Attached) -> Result<R>) -> Result<R> {
-        within(&ATTACHED, what, f)
-    }
-
-    /// What is attached to the message that the caller's value is being read from. `what` names the value in the error.
-    ///
-    /// # Errors
-    /// [`Error::OutsideMessage`] when there is none, or what `f` returns.
-    pub fn incoming<R>(what: &'static str, f: impl FnOnce(&mut Arrived) -> Result<R>) -> Result<R> {
-        within(&ARRIVED, what, f)
+        self.bytes.capacity() <= KEEP
     }
 }

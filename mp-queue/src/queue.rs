@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::scope;
 use mp_core::words::Member;
-use mp_core::{Arena, Hold, Message, Parking, Patience};
+use mp_core::{Arena, Envelope, Hold, Message, Parking, Patience};
 use mp_reduce::{Error, TypeFingerprint, pack_as, unpack_as};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -94,12 +94,6 @@ impl Wait {
     }
 }
 
-/// What became of an attempt.
-enum Attempt<R> {
-    Ended(R),
-    NotYet,
-}
-
 impl<T: Message> Queue<T> {
     /// A queue for up to `capacity` messages (at least one).
     ///
@@ -145,6 +139,7 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] when it can't be encoded or there is no memory.
     /// The value is given back.
+    #[inline]
     pub fn put(&self, value: T) -> Result<(), PutError<T>> {
         self.put_within(value, Wait::Forever)
     }
@@ -154,6 +149,7 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// [`PutError::Full`], and as [`put`](Self::put).
     #[doc(alias = "put_nowait")]
+    #[inline]
     pub fn try_put(&self, value: T) -> Result<(), PutError<T>> {
         self.put_within(value, Wait::Never)
     }
@@ -162,54 +158,58 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// [`PutError::Full`], and as [`put`](Self::put).
+    #[inline]
     pub fn put_timeout(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
         self.put_within(value, Wait::at_most(timeout))
     }
 
+    #[inline]
     fn put_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        let arena = self.hold.arena();
-        let mut envelope = match pack_as(arena, self.fingerprint, value) {
-            Ok(envelope) => Some(envelope),
+        let mut envelope = match pack_as(self.hold.arena(), self.fingerprint, value) {
+            Ok(envelope) => envelope,
             Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
         };
+        let mut closed = false;
         let attempt = || {
-            let Some(e) = envelope.take() else { return Ok(Attempt::NotYet) };
-            Ok(match self.ring.put(e)? {
-                Given::Done => Attempt::Ended(true),
-                Given::Closed(back) => {
-                    envelope = Some(back);
-                    Attempt::Ended(false)
+            Ok(match self.ring.put(&mut envelope)? {
+                Given::Done => true,
+                Given::Closed => {
+                    closed = true;
+                    true
                 }
-                Given::Full(back) => {
-                    envelope = Some(back);
-                    Attempt::NotYet
-                }
+                Given::Full => false,
             })
         };
-        let end = self.within(wait, &self.putting, self.ring.not_full(), attempt);
-        if matches!(end, Ok(Ended::With(true))) {
-            self.ring.not_empty().wake_one();
-            return Ok(());
+        match self.within(wait, &self.putting, self.ring.not_full(), attempt) {
+            Ok(Ended::Attempted) if !closed => {
+                self.ring.not_empty().wake_one();
+                Ok(())
+            }
+            end => Err(self.not_put(envelope, end)),
         }
-        // The message returns to its sender.
-        let value = envelope.and_then(|e| unpack_as(self.fingerprint, e).ok());
-        let Some(value) = value else {
+    }
+
+    /// The message returns to its sender.
+    #[cold]
+    fn not_put(&self, envelope: Envelope, end: Result<Ended, Error>) -> PutError<T> {
+        let Ok(value) = unpack_as(self.fingerprint, envelope) else {
             let lost = mp_core::Error::Malformed("the value that was not put can't be decoded again".into());
             let error = end.err().unwrap_or_else(|| lost.into());
-            return Err(PutError::Failed { value: None, error });
+            return PutError::Failed { value: None, error };
         };
-        Err(match end {
-            Ok(Ended::With(_)) => PutError::Closed(value),
+        match end {
+            Ok(Ended::Attempted) => PutError::Closed(value),
             Ok(Ended::Waited) => PutError::Full(value),
             Ok(Ended::Deserted(last, pid)) => PutError::Deserted { value, last, pid },
             Err(error) => PutError::Failed { value: Some(value), error },
-        })
+        }
     }
 
     /// Takes the oldest message; waits while the queue is empty. `None` when it is closed and drained.
     ///
     /// # Errors
     /// [`GetError::Deserted`], or [`GetError::Failed`] when the message can't be decoded; it is lost then.
+    #[inline]
     pub fn get(&self) -> Result<Option<T>, GetError> {
         self.get_within(Wait::Forever)
     }
@@ -219,6 +219,7 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// [`GetError::Empty`], and as [`get`](Self::get).
     #[doc(alias = "get_nowait")]
+    #[inline]
     pub fn try_get(&self) -> Result<Option<T>, GetError> {
         self.get_within(Wait::Never)
     }
@@ -227,41 +228,43 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// [`GetError::Empty`], and as [`get`](Self::get).
+    #[inline]
     pub fn get_timeout(&self, timeout: Duration) -> Result<Option<T>, GetError> {
         self.get_within(Wait::at_most(timeout))
     }
 
+    #[inline]
     fn get_within(&self, wait: Wait) -> Result<Option<T>, GetError> {
+        let mut envelope = None;
         let attempt = || {
-            Ok(match self.ring.get()? {
-                Taken::Message(envelope) => Attempt::Ended(Some(envelope)),
-                Taken::Closed => Attempt::Ended(None),
-                Taken::Empty => Attempt::NotYet,
+            Ok(match self.ring.get(&mut envelope)? {
+                Taken::Message | Taken::Closed => true,
+                Taken::Empty => false,
             })
         };
         match self.within(wait, &self.getting, self.ring.not_empty(), attempt)? {
-            Ended::With(Some(envelope)) => {
+            Ended::Attempted => {
+                let Some(envelope) = envelope else { return Ok(None) };
                 self.ring.not_full().wake_one();
                 Ok(Some(unpack_as(self.fingerprint, envelope)?))
             }
-            Ended::With(None) => Ok(None),
             Ended::Waited => Err(GetError::Empty),
             Ended::Deserted(last, pid) => Err(GetError::Deserted { last, pid }),
         }
     }
 
-    /// Attempts until it ends, or the wait does: looking first, then asleep in slices. After each slice it looks for
+    /// Attempts until it succeeds, or the wait ends: looking first, then asleep in slices. After each slice it looks for
     /// dead members, and whether anybody is left.
     #[inline]
-    fn within<R>(
+    fn within(
         &self,
         wait: Wait,
         patience: &Patience,
         parking: Parking,
-        mut attempt: impl FnMut() -> Result<Attempt<R>, Error>,
-    ) -> Result<Ended<R>, Error> {
-        if let Attempt::Ended(r) = attempt()? {
-            return Ok(Ended::With(r));
+        mut attempt: impl FnMut() -> Result<bool, Error>,
+    ) -> Result<Ended, Error> {
+        if attempt()? {
+            return Ok(Ended::Attempted);
         }
         let deadline = match wait {
             Wait::Never => return Ok(Ended::Waited),
@@ -271,28 +274,28 @@ impl<T: Message> Queue<T> {
         self.wait(deadline, patience, parking, attempt)
     }
 
-    fn wait<R>(
+    fn wait(
         &self,
         deadline: Option<Instant>,
         patience: &Patience,
         parking: Parking,
-        mut attempt: impl FnMut() -> Result<Attempt<R>, Error>,
-    ) -> Result<Ended<R>, Error> {
+        mut attempt: impl FnMut() -> Result<bool, Error>,
+    ) -> Result<Ended, Error> {
         let mut look = || match attempt() {
-            Ok(Attempt::Ended(r)) => Some(Ok(r)),
-            Ok(Attempt::NotYet) => None,
+            Ok(true) => Some(Ok(Ended::Attempted)),
+            Ok(false) => None,
             Err(e) => Some(Err(e)),
         };
         loop {
             if let Some(found) = patience.look(&mut look) {
-                return found.map(Ended::With);
+                return found;
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
                 return Ok(self.deserted().map_or(Ended::Waited, |(last, pid)| Ended::Deserted(last, pid)));
             }
             let announced = parking.announce();
             if let Some(found) = look() {
-                return found.map(Ended::With);
+                return found;
             }
             let asleep = Instant::now();
             if parking.sleep(announced, deadline) {
@@ -302,7 +305,7 @@ impl<T: Message> Queue<T> {
             }
             if let Some((last, pid)) = self.deserted() {
                 // What they put before they died comes first.
-                return Ok(look().transpose()?.map_or(Ended::Deserted(last, pid), Ended::With));
+                return look().unwrap_or(Ok(Ended::Deserted(last, pid)));
             }
         }
     }
@@ -358,8 +361,8 @@ impl<T: Message> Queue<T> {
 }
 
 /// How a wait ended.
-enum Ended<R> {
-    With(R),
+enum Ended {
+    Attempted,
     Waited,
     Deserted(Member, u32),
 }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
-use mp_core::words::{BlockId, EnvelopeId, Member};
+use mp_core::words::{BlockId, EnvelopeId, Holder, Member};
 use mp_core::{Arena, Envelope, Hold, Parking, RingLayer};
 
 use crate::header::Header;
@@ -23,7 +23,7 @@ pub(crate) struct RingMemory {
 /// What a get found.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    Message(Envelope),
+    Message,
     Empty,
     Closed,
 }
@@ -32,8 +32,8 @@ pub(crate) enum Taken {
 #[derive(Debug)]
 pub(crate) enum Given {
     Done,
-    Full(Envelope),
-    Closed(Envelope),
+    Full,
+    Closed,
 }
 
 impl RingMemory {
@@ -104,35 +104,39 @@ impl RingMemory {
         unsafe { Parking::new(self.arena, self.header.not_full()) }
     }
 
-    /// Puts an envelope, once.
+    /// Puts an envelope, once. It stays the caller's unless it is done.
     #[inline]
-    pub(crate) fn put(&self, envelope: Envelope) -> mp_core::Result<Given> {
+    pub(crate) fn put(&self, envelope: &mut Envelope) -> mp_core::Result<Given> {
         let arena = self.arena;
-        arena.me()?;
-        let (id, owner) = envelope.into_raw();
+        let (id, owner) = (envelope.id(), envelope.owner());
         let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
         let end = arena.with_intent(|me, intent| {
             run(Put::new(self.ring, intent, words, me, owner), Self::words(arena))
         })?;
-        // SAFETY: neither published nor freed: it is still this process's, with the owner word given back.
-        let back = |owner| unsafe { arena.envelope_from_raw(id, owner) };
-        Ok(match end {
-            PutEnd::Done(_) => Given::Done,
-            PutEnd::Full(owner) => Given::Full(back(owner)),
-            PutEnd::Closed(owner) => Given::Closed(back(owner)),
-        })
+        let (given, owner) = match end {
+            PutEnd::Done(_) => (Given::Done, owner.then(Holder::Queued)),
+            PutEnd::Full(owner) => (Given::Full, owner),
+            PutEnd::Closed(owner) => (Given::Closed, owner),
+        };
+        // SAFETY: published, it is the ring's; neither published nor freed, it is still this process's, with the owner
+        // word given back.
+        unsafe { envelope.set_owner(owner) };
+        Ok(given)
     }
 
-    /// Takes an envelope, once.
+    /// Takes an envelope, once; into `into`, if there is one.
     #[inline]
-    pub(crate) fn get(&self) -> mp_core::Result<Taken> {
+    pub(crate) fn get(&self, into: &mut Option<Envelope>) -> mp_core::Result<Taken> {
         let arena = self.arena;
         let got = arena.with_intent(|me, intent| {
             run(Get::new(self.ring, intent, arena.owner_words(), me), Self::words(arena))
         })?;
         Ok(match got {
-            // SAFETY: `Get` has just made this process its owner, and ends once.
-            Got::Envelope(id, owner) => Taken::Message(unsafe { arena.envelope_from_raw(id, owner) }),
+            Got::Envelope(id, owner) => {
+                // SAFETY: `Get` has just made this process its owner, and ends once.
+                *into = Some(unsafe { arena.envelope_from_raw(id, owner) });
+                Taken::Message
+            }
             Got::Empty => Taken::Empty,
             Got::Closed => Taken::Closed,
         })
@@ -203,9 +207,10 @@ unsafe impl RingLayer for Rings {
 
     fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        // Dropping an envelope releases what is attached to it.
-        while let Ok(Taken::Message(envelope)) = ring.get() {
-            drop(envelope);
+        let mut envelope = None;
+        while let Ok(Taken::Message) = ring.get(&mut envelope) {
+            // Dropping an envelope releases what is attached to it.
+            envelope = None;
         }
     }
 

@@ -15,25 +15,17 @@ pub struct MessagePack;
 impl Codec for MessagePack {
     #[inline]
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()> {
-        let mut bytes = std::mem::take(out.bytes());
-        let start = bytes.len();
-        bytes.extend_from_slice(&[0; 4]);
-        let written = scope::with_outgoing(out, || {
-            value.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map())
-        });
-        let len = u32::try_from(bytes.len() - start - 4);
-        let done = match (written, len) {
-            (Ok(()), Ok(len)) => {
-                bytes[start..start + 4].copy_from_slice(&len.to_le_bytes());
-                Ok(())
-            }
-            (Ok(()), Err(_)) => {
-                Err(Error::Malformed("a value of more than 4 GiB: put it in a tensor".into()))
-            }
-            (Err(e), _) => Err(Error::Malformed(format!("a value can't be encoded: {e}"))),
-        };
-        *out.bytes() = bytes;
-        done
+        scope::with_outgoing(out, |bytes| {
+            let start = bytes.len();
+            bytes.extend_from_slice(&[0; 4]);
+            value
+                .serialize(&mut rmp_serde::Serializer::new(&mut *bytes).with_struct_map())
+                .map_err(|e| Error::Malformed(format!("a value can't be encoded: {e}")))?;
+            let len = u32::try_from(bytes.len() - start - 4)
+                .map_err(|_| Error::Malformed("a value of more than 4 GiB: put it in a tensor".into()))?;
+            bytes[start..start + 4].copy_from_slice(&len.to_le_bytes());
+            Ok(())
+        })
     }
 
     #[inline]

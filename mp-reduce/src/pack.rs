@@ -4,6 +4,7 @@ use std::any::type_name;
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::thread::LocalKey;
 
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_core::{Arena, Envelope, fnv1a};
@@ -74,17 +75,20 @@ impl<T> std::error::Error for PackError<T> {
 }
 
 thread_local! {
-    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static OUTGOING: Cell<Option<Box<Outgoing>>> = const { Cell::new(None) };
+    static INCOMING: Cell<Option<Box<Incoming>>> = const { Cell::new(None) };
 }
-/// Larger buffers are not kept.
-const KEEP: usize = 1 << 16;
 
-/// Keeps a buffer for the next message of this thread.
+/// The buffers for this thread's next message. A value that itself sends messages while it is written has others.
 #[inline]
-fn keep(buffer: Vec<u8>) {
-    if buffer.capacity() <= KEEP {
-        _ = BUFFER.try_with(|b| b.set(buffer));
-    }
+fn take<T: Default>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>) -> Box<T> {
+    buffers.try_with(Cell::take).ok().flatten().unwrap_or_default()
+}
+
+/// Keeps buffers for the next message of this thread.
+#[inline]
+fn keep<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<T>) {
+    _ = buffers.try_with(|b| b.set(Some(used)));
 }
 
 /// Packs a value into an envelope of the current arena.
@@ -108,20 +112,21 @@ pub fn pack_as<T: Message>(
     fingerprint: TypeFingerprint<T>,
     value: T,
 ) -> Result<Envelope, PackError<T>> {
-    let buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
-    let mut out = Outgoing::new(buffer);
+    let mut out = take(&OUTGOING);
     if let Err(e) = value.encode::<MessagePack>(&mut out).and_then(|()| out.check_exclusive()) {
         return Err(PackError { value: Some(value), error: e.into() });
     }
     // From here on the message is the value: exclusive handles in it must be the only ones.
     drop(value);
-    match arena.pack(out.shipment(fingerprint.get())) {
+    match arena.pack(&mut out, fingerprint.get()) {
         Ok(envelope) => {
-            keep(out.into_buffer());
+            if out.reuse() {
+                keep(&OUTGOING, out);
+            }
             Ok(envelope)
         }
-        Err((error, attachments)) => {
-            let value = T::decode::<MessagePack>(&mut out.into_incoming(attachments)).ok();
+        Err(error) => {
+            let value = T::decode::<MessagePack>(&mut out.into_incoming()).ok();
             Err(PackError { value, error: error.into() })
         }
     }
@@ -135,7 +140,7 @@ pub fn pack_ref<T: Serialize + DeserializeOwned + 'static>(arena: Arena, value: 
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out)?;
     let fingerprint = TypeFingerprint::<T>::new();
-    arena.pack(out.shipment(fingerprint.get())).map_err(|(error, _)| error.into())
+    Ok(arena.pack(&mut out, fingerprint.get())?)
 }
 
 /// Takes a value out of an envelope.
@@ -153,14 +158,16 @@ pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
 /// As [`unpack`].
 #[inline]
 pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope) -> Result<T> {
+    let mut inc = take(&INCOMING);
     // The envelope is empty and free for the next message before any code of `T` runs.
-    let received = envelope.open(BUFFER.try_with(Cell::take).unwrap_or_default())?;
-    if received.fingerprint() != fingerprint.get() {
-        let found = format!("with fingerprint {:016x}", received.fingerprint());
+    envelope.open(&mut inc)?;
+    if inc.fingerprint() != fingerprint.get() {
+        let found = format!("with fingerprint {:016x}", inc.fingerprint());
         return Err(Error::TypeMismatch { expected: type_name::<T>(), found });
     }
-    let mut incoming = Incoming::new(received);
-    let value = T::decode::<MessagePack>(&mut incoming)?;
-    keep(incoming.into_buffer());
+    let value = T::decode::<MessagePack>(&mut inc)?;
+    if inc.reuse() {
+        keep(&INCOMING, inc);
+    }
     Ok(value)
 }

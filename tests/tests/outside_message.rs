@@ -50,7 +50,7 @@ fn handle_bytes_outside_of_a_message_are_an_error() {
 fn read<T: Message>(value: impl Message) -> mp_core::Result<T> {
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out)?;
-    T::decode::<MessagePack>(&mut out.into_incoming(Vec::new()))
+    T::decode::<MessagePack>(&mut out.into_incoming())
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn handle_bytes_in_a_message_without_the_attachment_are_an_error() {
 fn reread<T: Message>(encode: impl Fn(&mut Outgoing), bytes: impl Message) -> mp_core::Result<T> {
     let mut attached = Outgoing::default();
     encode(&mut attached);
-    let attachments = attached.shipment(0).into_attachments();
     let mut out = Outgoing::default();
     bytes.encode::<MessagePack>(&mut out)?;
-    T::decode::<MessagePack>(&mut out.into_incoming(attachments))
+    *out.attached() = std::mem::take(attached.attached());
+    T::decode::<MessagePack>(&mut out.into_incoming())
 }
 
 #[test]
@@ -164,9 +164,9 @@ fn an_exclusive_tensor_that_is_kept_is_not_packed() {
     kept.encode::<MessagePack>(&mut out).unwrap();
     let error = kept.encode::<MessagePack>(&mut out).unwrap_err().to_string();
     assert!(error.contains("twice"), "{error}");
-    let (error, attachments) = arena.pack(out.shipment(1)).unwrap_err();
+    let error = arena.pack(&mut out, 1).unwrap_err();
     assert!(error.to_string().contains("other handles to its storage exist"), "{error}");
-    let mut back: Incoming = out.into_incoming(attachments);
+    let mut back: Incoming = out.into_incoming();
     assert!(Tensor::<f32>::decode::<MessagePack>(&mut back).is_err());
     drop(back);
     assert_eq!(kept.storage().hold().count(), 1);
@@ -175,8 +175,7 @@ fn an_exclusive_tensor_that_is_kept_is_not_packed() {
     kept.encode::<MessagePack>(&mut one).unwrap();
     kept.encode::<MessagePack>(&mut two).unwrap();
     drop(kept);
-    let refused = arena.pack(one.shipment(1));
-    assert!(refused.is_err());
-    drop(refused);
-    assert!(arena.pack(two.shipment(1)).is_ok());
+    assert!(arena.pack(&mut one, 1).is_err());
+    drop(one);
+    assert!(arena.pack(&mut two, 1).is_ok());
 }

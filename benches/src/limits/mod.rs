@@ -60,17 +60,36 @@ pub(crate) fn one_way(plan: &Plan) -> Outcome {
 }
 
 /// A copy into warm shared memory and a read of all of it.
-pub(crate) fn tensor_fresh(plan: &Plan) -> Outcome {
-    let amount = Amount::fresh(plan);
-    let words = [amount.total().to_string()];
-    round(FRESH, memory::LEN, &words, plan, Buffer::parent, |buffer| tensor::fresh(buffer, amount))
+fn fresh(plan: &Plan, elements: usize) -> Outcome {
+    let amount = Amount::fresh(plan, elements);
+    let words = [amount.total().to_string(), elements.to_string()];
+    let parent = |region| Buffer::parent(region, elements);
+    round(FRESH, memory::len(elements), &words, plan, parent, |buffer| {
+        tensor::fresh(buffer, elements, amount)
+    })
+}
+
+/// 1 KiB at a time.
+pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::SMALL)
+}
+
+/// 1 MiB at a time.
+pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::MEDIUM)
+}
+
+/// 64 MiB at a time.
+pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::LARGE)
 }
 
 /// A spinning cache-line ping-pong and one read.
 pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     let full = 400_000;
-    let words = [Amount::again(plan, full).total().to_string()];
-    round(AGAIN, memory::LEN, &words, plan, Buffer::parent, |buffer| tensor::again(buffer, plan, full))
+    let words = [Amount::again(plan, full).total().to_string(), tensor::LARGE.to_string()];
+    let parent = |region| Buffer::parent(region, tensor::LARGE);
+    round(AGAIN, memory::len(tensor::LARGE), &words, plan, parent, |buffer| tensor::again(buffer, plan, full))
 }
 
 /// Nobody needs less than no system call.
@@ -84,16 +103,13 @@ pub(crate) fn no_syscalls(_: &Plan) -> Outcome {
 /// An unknown role, or what goes wrong in it.
 pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
     let region = Region::open(words.first().ok_or("a region is missing")?)?;
-    let count = || -> Result<u64> {
-        let count = words.get(1).ok_or("a count is missing")?;
-        Ok(count.parse()?)
-    };
+    let number = |at: usize| -> Result<usize> { Ok(words.get(at).ok_or("a number is missing")?.parse()?) };
     match role {
         LINE => small::answer_round_trips(&mut Line::child(region))?,
         FUTEX => small::answer_sleepy_round_trips(&mut Futex::child(region))?,
         RING => small::produce(&mut Ring::child(region))?,
-        FRESH => tensor::answer_fresh(&mut Buffer::child(region), count()?)?,
-        AGAIN => tensor::answer_again(&mut Buffer::child(region), count()?)?,
+        FRESH => tensor::answer_fresh(&mut Buffer::child(region, number(2)?), number(1)? as u64)?,
+        AGAIN => tensor::answer_again(&mut Buffer::child(region, number(2)?), number(1)? as u64)?,
         _ => return Err(Failure::from(format!("no child is called {role:?}"))),
     }
     process::linger()

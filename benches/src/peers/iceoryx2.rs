@@ -15,7 +15,7 @@ use iceoryx2::service::port_factory::{event, publish_subscribe};
 use super::{round, word};
 use crate::Result;
 use crate::process;
-use crate::work::tensor::{self, Amount, ELEMENTS};
+use crate::work::tensor::{self, Amount};
 use crate::work::{Link, Outcome, Plan, small};
 
 /// Its name in the roles of children.
@@ -264,18 +264,33 @@ pub(crate) fn one_way(plan: &Plan) -> Outcome {
 }
 
 /// A slice loaned from the publisher's pool each time.
-pub(crate) fn tensor_fresh(plan: &Plan) -> Outcome {
-    let amount = Amount::fresh(plan);
+fn fresh(plan: &Plan, elements: usize) -> Outcome {
+    let amount = Amount::fresh(plan, elements);
     let words = [amount.total().to_string()];
     let open = |base: &str| {
         let node = node()?;
         let [tensors, answers] = End::Parent.services(base)?;
         let service_of_tensors = tensor_service(&node, &tensors)?;
-        let publisher = service_of_tensors.publisher_builder().initial_max_slice_len(ELEMENTS).create()?;
+        let publisher = service_of_tensors.publisher_builder().initial_max_slice_len(elements).create()?;
         let answers = service(&node, &answers, 1)?.subscriber_builder().create()?;
         Ok(Tensors { publisher, answers, _node: node })
     };
-    with("fresh", &words, plan, open, |mut sender| tensor::fresh(&mut sender, amount))
+    with("fresh", &words, plan, open, |mut sender| tensor::fresh(&mut sender, elements, amount))
+}
+
+/// 1 KiB at a time.
+pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::SMALL)
+}
+
+/// 1 MiB at a time.
+pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::MEDIUM)
+}
+
+/// 64 MiB at a time.
+pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::LARGE)
 }
 
 /// Does the work of the child called `work`.

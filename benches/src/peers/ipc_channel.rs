@@ -136,10 +136,27 @@ pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
 }
 
 /// New shared memory each time.
-pub(crate) fn tensor_fresh(plan: &Plan) -> Outcome {
-    let amount = Amount::fresh(plan);
+fn fresh(plan: &Plan, elements: usize) -> Outcome {
+    let amount = Amount::fresh(plan, elements);
     let words = [amount.total().to_string()];
-    with("fresh", &words, plan, |channels| tensor::fresh(&mut Tensors { channels, kept: None }, amount))
+    with("fresh", &words, plan, |channels| {
+        tensor::fresh(&mut Tensors { channels, kept: None }, elements, amount)
+    })
+}
+
+/// 1 KiB at a time.
+pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::SMALL)
+}
+
+/// 1 MiB at a time.
+pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::MEDIUM)
+}
+
+/// 64 MiB at a time.
+pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
+    fresh(plan, tensor::LARGE)
 }
 
 /// Does the work of the child called `work`.

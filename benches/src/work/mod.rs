@@ -1,6 +1,7 @@
 //! The work that is measured, written once: whoever carries messages ([`Link`]) or tensors ([`tensor`]) does exactly
 //! the same.
 
+pub(crate) mod alloc;
 pub(crate) mod small;
 pub(crate) mod tensor;
 
@@ -85,7 +86,7 @@ impl Batches {
     ///
     /// # Errors
     /// The first error of `step`.
-    fn time(self, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+    pub(crate) fn time(self, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
         let mut number = 0;
         for _ in 0..self.warm_up {
             step(number)?;

@@ -1,6 +1,6 @@
-//! Work with tensors of 64 MiB.
+//! Work with tensors.
 //!
-//! `tensor_fresh_64m` counts, one after the other and never overlapping, for each single tensor: allocate it, fill it
+//! `tensor_fresh_1k`, `_1m` and `_64m` count, one after the other and never overlapping, for each single tensor: allocate it, fill it
 //! from a warm private source, send it; the other process receives it, reads all of it (a sum), lets go of it, and
 //! answers with the sum, which is checked. It is one tensor's latency, as in ping-pong, not a pipeline's throughput.
 //! The limit does the same copy, the same sum and the same answer over already mapped and warm shared buffers.
@@ -11,10 +11,12 @@
 use super::{Plan, now};
 use crate::{Result, stats};
 
-/// Size of the tensors in bytes.
-pub(crate) const BYTES: usize = 64 << 20;
-/// Elements of the tensors, each a `u64`.
-pub(crate) const ELEMENTS: usize = BYTES / size_of::<u64>();
+/// Elements of a tensor of 64 MiB, each a `u64`.
+pub(crate) const LARGE: usize = (64 << 20) / size_of::<u64>();
+/// Elements of a tensor of 1 MiB.
+pub(crate) const MEDIUM: usize = (1 << 20) / size_of::<u64>();
+/// Elements of a tensor of 1 KiB.
+pub(crate) const SMALL: usize = (1 << 10) / size_of::<u64>();
 /// How many different elements `tensor_again_64m` looks at: one page.
 const LOOKED_AT: usize = 512;
 /// The child's first answer: it is ready.
@@ -52,9 +54,11 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// So many fresh tensors. The warm-up is long enough to go once through any pool of a few buffers.
-    pub(crate) fn fresh(plan: &Plan) -> Self {
-        Self { warm_up: 6, count: plan.repetitions(12) }
+    /// So many fresh tensors of `elements`: about a GiB in all, but no more than anyone needs. The warm-up is long enough to
+    /// go once through any pool of a few buffers.
+    pub(crate) fn fresh(plan: &Plan, elements: usize) -> Self {
+        let full = (LARGE / elements * 12).min(50_000) as u64;
+        Self { warm_up: 6 + full / 20, count: plan.repetitions(full) }
     }
 
     /// About `full` repetitions of the same tensor.
@@ -75,16 +79,16 @@ pub(crate) fn sum(values: &[u64]) -> u64 {
     values.iter().fold(0, |sum, value| sum.wrapping_add(*value))
 }
 
-fn source() -> Vec<u64> {
-    (0..ELEMENTS as u64).map(|index| index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
+fn source(elements: usize) -> Vec<u64> {
+    (0..elements as u64).map(|index| index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
 }
 
-/// `tensor_fresh_64m`, the measuring side. The answer is the time of one tensor in ns.
+/// `tensor_fresh_…`, the measuring side, with tensors of `elements`. The answer is the time of one tensor in ns.
 ///
 /// # Errors
 /// A wrong sum, or the sender's errors.
-pub(crate) fn fresh(sender: &mut impl Sender, amount: Amount) -> Result<f64> {
-    let mut source = source();
+pub(crate) fn fresh(sender: &mut impl Sender, elements: usize, amount: Amount) -> Result<f64> {
+    let mut source = source(elements);
     expect(READY, sender.answer()?)?;
     let mut times = Vec::new();
     for number in 0..amount.total() {
@@ -103,7 +107,7 @@ pub(crate) fn fresh(sender: &mut impl Sender, amount: Amount) -> Result<f64> {
     Ok(stats::median(&times))
 }
 
-/// `tensor_fresh_64m`, the other process.
+/// `tensor_fresh_…`, the other process.
 ///
 /// # Errors
 /// The receiver's errors.
@@ -121,7 +125,7 @@ pub(crate) fn answer_fresh(receiver: &mut impl Receiver, tensors: u64) -> Result
 /// # Errors
 /// A wrong element, or the sender's errors.
 pub(crate) fn again(sender: &mut impl Sender, plan: &Plan, full: u64) -> Result<f64> {
-    let source = source();
+    let source = source(LARGE);
     sender.keep(&source)?;
     expect(READY, sender.answer()?)?;
     plan.batches(full).time(|number| {

@@ -19,8 +19,9 @@ use super::pack::AttachRequest;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
+use crate::message::Incoming;
 use crate::steps::{Release, Released};
-use crate::words::{Attach, EnvelopeId, Owner, Seat};
+use crate::words::{Attach, EnvelopeId, Holder, Owner, Seat};
 
 /// Bytes of an envelope's own.
 pub(super) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
@@ -54,26 +55,6 @@ impl Meta {
             });
         }
         Ok(Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize })
-    }
-}
-
-/// A message taken out of its envelope.
-#[derive(Debug)]
-pub struct Received {
-    /// The encoded value, if it was in the envelope.
-    pub(crate) bytes: Vec<u8>,
-    /// Otherwise where it is.
-    pub(crate) spill: Option<Spill>,
-    /// What came beside it.
-    pub(crate) attachments: Vec<AttachRequest>,
-    fingerprint: u64,
-}
-
-impl Received {
-    /// Fingerprint of its type, as the sender said.
-    #[inline]
-    pub fn fingerprint(&self) -> u64 {
-        self.fingerprint
     }
 }
 
@@ -125,20 +106,36 @@ impl Envelope {
         self.arena.map().load(self.arena.envelope_word(self.id, field::TYPE))
     }
 
-    /// Takes the message out; its bytes into `buffer`, if they are in the envelope. Its attachments become handles of this
-    /// process.
+    /// Takes the message out, into an empty `inc`. Its attachments become handles of this process.
     ///
     /// # Errors
     /// [`Error::Version`] or [`Error::Malformed`] when its words make no sense; then everything in it is released.
-    pub fn open(self, mut buffer: Vec<u8>) -> Result<Received> {
+    #[inline]
+    pub fn open(self, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id);
         let map = arena.map();
         let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META)))?;
-        let fingerprint = map.load_relaxed(arena.envelope_word(id, field::TYPE));
-        let spill_word = arena.envelope_word(id, field::SPILL);
+        inc.typed(map.load_relaxed(arena.envelope_word(id, field::TYPE)));
+        let spill = map.load_relaxed(arena.envelope_word(id, field::SPILL));
+        if meta.attachments == 0 && spill == 0 && meta.bytes <= INLINE {
+            let buffer = inc.buffer();
+            buffer.resize(meta.bytes, 0);
+            super::bytes::read_own(map, arena.envelope_word(id, field::INLINE).offset(), buffer);
+        } else {
+            self.open_attached(meta, Attach::unpack(spill), inc)?;
+        }
+        let emptied = std::mem::ManuallyDrop::new(self);
+        arena.keep(id, emptied.owner);
+        Ok(())
+    }
+
+    /// As [`open`](Self::open), with attachments or a spill block.
+    fn open_attached(&self, meta: Meta, spill: Option<Attach>, inc: &mut Incoming) -> Result<()> {
+        let (arena, id) = (self.arena, self.id);
+        let map = arena.map();
         // Until everything that it lists is taken, the spill block stays the envelope's: if this process dies on
         // the way, the sweep finds the list.
-        let spill = Attach::unpack(map.load_relaxed(spill_word)).filter(|a| arena.block_exists(a.block));
+        let spill = spill.filter(|a| arena.block_exists(a.block));
         let inline_attachments = if meta.spilled { 0 } else { 8 * meta.attachments };
         let (list, room) = match spill {
             Some(attach) => arena.data_of(attach.block),
@@ -153,43 +150,36 @@ impl Envelope {
             return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
         }
         let entries = if meta.spilled { Word::at(list) } else { arena.envelope_word(id, field::INLINE) };
-        let mut attachments = Vec::with_capacity(meta.attachments);
         for k in 0..meta.attachments {
             let attach = Attach::unpack(map.load_relaxed(entries.plus(k as u64)))
                 .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
             let hold = arena.adopt(id, attach)?;
-            attachments.push(AttachRequest { hold, access: attach.access, tag: attach.tag });
+            inc.arrives(AttachRequest { hold, access: attach.access, tag: attach.tag });
         }
         if meta.attachments != 0 {
             map.store(arena.envelope_word(id, field::META), Meta::default().pack());
         }
-        let spill = match spill {
-            None => None,
+        match spill {
             Some(attach) => {
                 let hold = arena.adopt(id, attach)?;
-                map.store(spill_word, 0);
-                Some(hold)
+                map.store(arena.envelope_word(id, field::SPILL), 0);
+                inc.spilled(Spill { hold, from: head, len: meta.bytes });
             }
-        };
-        let spill = match spill {
-            Some(hold) => Some(Spill { hold, from: head, len: meta.bytes }),
             None => {
+                let buffer = inc.buffer();
                 buffer.resize(meta.bytes, 0);
                 let at = arena.envelope_word(id, field::INLINE).offset() + inline_attachments as u64;
-                super::bytes::read_own(map, at, &mut buffer);
-                None
+                super::bytes::read_own(map, at, buffer);
             }
-        };
-        let emptied = std::mem::ManuallyDrop::new(self);
-        arena.keep(id, emptied.owner);
-        Ok(Received { bytes: buffer, spill, attachments, fingerprint })
+        }
+        Ok(())
     }
 }
 
 impl Drop for Envelope {
     #[inline]
     fn drop(&mut self) {
-        if self.arena.me().is_err() {
+        if !matches!(self.owner.holder, Holder::Member(_)) || self.arena.me().is_err() {
             return;
         }
         self.arena.empty_envelope(self.id);

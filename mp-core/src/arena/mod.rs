@@ -30,11 +30,11 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use parking_lot::Mutex;
 
-pub use envelope::{Envelope, Received};
+pub use envelope::Envelope;
 pub(crate) use envelope::{MAX_ATTACHMENTS, Spill};
 pub use holds::Hold;
 pub use member::MemberInfo;
-pub use pack::{AttachRequest, Shipment};
+pub use pack::AttachRequest;
 pub use park::{Announce, Notify, Parking, Patience, SLICE};
 pub use protocol::RingLayer;
 pub use stats::{ClassStats, MemoryStats};

@@ -5,6 +5,7 @@ use super::layout::envelope as field;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
+use crate::message::Outgoing;
 use crate::steps::{Note, Take, Taken};
 use crate::words::{Access, Attach, EnvelopeId, Kind, Seat};
 
@@ -20,72 +21,56 @@ pub struct AttachRequest {
     pub(crate) tag: u8,
 }
 
-/// A message to be packed: bytes, attachments, and the fingerprint of its type.
-#[derive(Debug)]
-pub struct Shipment<'a> {
-    /// The encoded value.
-    pub(crate) bytes: &'a [u8],
-    /// What travels beside it.
-    pub(crate) attachments: Vec<AttachRequest>,
-    /// Fingerprint of its type.
-    pub(crate) fingerprint: u64,
-}
-
-impl Shipment<'_> {
-    /// What was to travel, without the bytes: to read the message back on this side.
-    pub fn into_attachments(self) -> Vec<AttachRequest> {
-        self.attachments
-    }
-}
-
 impl Arena {
-    /// Packs a message.
+    /// Packs a message. What is attached goes over to the envelope; on an error it stays.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::Malformed`] (too many attachments); the attachments come
-    /// back with it.
-    pub fn pack(&self, shipment: Shipment<'_>) -> std::result::Result<Envelope, (Error, Vec<AttachRequest>)> {
-        let n = shipment.attachments.len();
-        if n > MAX_ATTACHMENTS || shipment.bytes.len() > u32::MAX as usize {
-            let what = format!("{n} attachments, {} bytes", shipment.bytes.len());
-            let e = Error::Malformed(format!(
-                "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
-            ));
-            return Err((e, shipment.attachments));
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::Malformed`] (too many attachments).
+    #[inline]
+    pub fn pack(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+        let (bytes, attachments) = message.parts();
+        let envelope = self.idle_envelope()?;
+        let map = self.map();
+        map.store_relaxed(self.envelope_word(envelope.id, field::TYPE), fingerprint);
+        match attachments {
+            None if bytes.len() <= INLINE => {
+                let meta = Meta { attachments: 0, spilled: false, bytes: bytes.len() };
+                map.store(self.envelope_word(envelope.id, field::META), meta.pack());
+                super::bytes::write_own(map, self.envelope_word(envelope.id, field::INLINE).offset(), bytes);
+            }
+            None => self.fill(&envelope, bytes, &mut Vec::new())?,
+            Some(attachments) => self.fill(&envelope, bytes, attachments)?,
         }
-        if shipment.attachments.iter().any(|a| a.access == Access::Exclusive && !a.hold.is_exclusive()) {
-            return Err((crate::message::not_exclusive(), shipment.attachments));
-        }
-        let envelope = match self.idle_envelope() {
-            Ok(e) => e,
-            Err(e) => return Err((e, shipment.attachments)),
-        };
-        match self.fill(&envelope, shipment) {
-            Ok(()) => Ok(envelope),
-            Err(back) => Err(back),
-        }
+        Ok(envelope)
     }
 
+    /// As [`pack`](Self::pack), with attachments or a spill block.
     pub(super) fn fill(
         &self,
         envelope: &Envelope,
-        shipment: Shipment<'_>,
-    ) -> std::result::Result<(), (Error, Vec<AttachRequest>)> {
+        bytes: &[u8],
+        attachments: &mut Vec<AttachRequest>,
+    ) -> Result<()> {
+        let n = attachments.len();
+        if n > MAX_ATTACHMENTS || bytes.len() > u32::MAX as usize {
+            let what = format!("{n} attachments, {} bytes", bytes.len());
+            return Err(Error::Malformed(format!(
+                "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
+            )));
+        }
+        if attachments.iter().any(|a| a.access == Access::Exclusive && !a.hold.is_exclusive()) {
+            return Err(crate::message::not_exclusive());
+        }
         let (id, map) = (envelope.id, self.map());
-        let Shipment { bytes, attachments, fingerprint } = shipment;
-        let head = 8 * attachments.len();
+        let head = 8 * n;
         let meta_word = self.envelope_word(id, field::META);
-        map.store_relaxed(self.envelope_word(id, field::TYPE), fingerprint);
-        let mut meta = Meta { attachments: attachments.len(), spilled: false, bytes: bytes.len() };
+        let mut meta = Meta { attachments: n, spilled: false, bytes: bytes.len() };
         let mut entries = self.envelope_word(id, field::INLINE);
         let mut data = entries.offset() + head as u64;
         if head + bytes.len() > INLINE {
             meta.spilled = head > INLINE;
             let spill_head = if meta.spilled { head } else { 0 };
-            let hold = match self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill) {
-                Ok(hold) => hold,
-                Err(e) => return Err((e, attachments)),
-            };
+            let hold = self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill)?;
             let at = self.data_of(hold.block()).0;
             data = at + spill_head as u64;
             if meta.spilled {
@@ -94,7 +79,7 @@ impl Arena {
             let spill = AttachRequest { hold, access: Access::Object, tag: 0 };
             self.move_seat(id, self.envelope_word(id, field::SPILL), spill);
         }
-        for k in 0..attachments.len() as u64 {
+        for k in 0..n as u64 {
             map.store_relaxed(entries.plus(k), 0);
         }
         map.store(meta_word, meta.pack());
@@ -109,12 +94,10 @@ impl Arena {
                     access: a.access,
                     tag: a.tag,
                 };
-                if let Err(e) = self.share_seat(id, note, &a.hold) {
-                    return Err((e, attachments));
-                }
+                self.share_seat(id, note, &a.hold)?;
             }
         }
-        for (k, a) in attachments.into_iter().enumerate() {
+        for (k, a) in attachments.drain(..).enumerate() {
             if a.access == Access::Exclusive {
                 self.move_seat(id, entries.plus(k as u64), a);
             }

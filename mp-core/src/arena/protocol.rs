@@ -125,6 +125,17 @@ impl Arena {
     }
 }
 
+impl Envelope {
+    /// Notes who owns it now. Unless it is this process, dropping it does nothing any more.
+    ///
+    /// # Safety
+    /// `owner` is what its owner word says, after a step of this process that may have changed it.
+    #[inline]
+    pub unsafe fn set_owner(&mut self, owner: Owner) {
+        self.owner = owner;
+    }
+}
+
 impl Parking {
     /// The parking word at `word`.
     ///

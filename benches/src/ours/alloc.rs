@@ -1,0 +1,124 @@
+//! Memory: [`crate::work::alloc`].
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
+
+use crate::process::PATIENCE;
+use crate::work::alloc::{self, Heap, Private};
+use crate::work::{Outcome, Plan};
+use crate::{Result, stats};
+
+/// mp's arena.
+struct Arena;
+
+impl Heap for Arena {
+    type Piece = Tensor<u8>;
+
+    fn take(bytes: usize) -> Result<Tensor<u8>> {
+        Ok(Tensor::empty(&[bytes])?)
+    }
+}
+
+/// The rows about one size and one number of live tensors: mp's figure, and malloc's as the limit.
+macro_rules! beside {
+    ($($ours:ident $limit:ident $bytes:expr, $live:expr;)*) => {$(
+        pub(crate) fn $ours(plan: &Plan) -> Outcome {
+            alloc::beside::<Arena>(plan, $bytes, $live)
+        }
+        pub(crate) fn $limit(plan: &Plan) -> Outcome {
+            alloc::beside::<Private>(plan, $bytes, $live)
+        }
+    )*};
+}
+
+beside! {
+    b64_at_1k b64_at_1k_limit 64, 1_000;
+    b64_at_1m b64_at_1m_limit 64, 1_000_000;
+    k1_at_1k k1_at_1k_limit 1 << 10, 1_000;
+    k1_at_1m k1_at_1m_limit 1 << 10, 1_000_000;
+    m1_at_1k m1_at_1k_limit 1 << 20, 1_000;
+    m64_at_1 m64_at_1_limit 64 << 20, 1;
+}
+
+/// What a competing process gets: where it says that it is ready, where it waits for the start, where its figure goes.
+type Race = (Queue<u64>, Queue<u64>, Queue<f64>, u64);
+
+fn compete<H: Heap>(_: usize, (ready, go, figures, pairs): Race) -> Result<()> {
+    // Warm: the first allocations of a process are others.
+    alloc::competing::<H>(1 << 10, 2_000)?;
+    ready.put(0)?;
+    go.get()?;
+    Ok(figures.put(alloc::competing::<H>(1 << 10, pairs)?)?)
+}
+
+/// `processes` at once: the mean over them of one pair's time, waiting for a processor included.
+fn race<H: Heap + 'static>(plan: &Plan, processes: usize) -> Outcome {
+    let pairs = plan.repetitions(400_000);
+    let (ready, go, figures) =
+        (Queue::bounded(processes)?, Queue::bounded(processes)?, Queue::bounded(processes)?);
+    let race: Race = (ready.clone(), go.clone(), figures.clone(), pairs);
+    let group = start_processes(compete::<H>, race, Options::nprocs(processes))?;
+    for _ in 0..processes {
+        ready.get()?;
+    }
+    for _ in 0..processes {
+        go.put(0)?;
+    }
+    if !group.join_timeout(PATIENCE)? {
+        return Err(format!("the processes didn't end within {PATIENCE:?}").into());
+    }
+    let mut all = Vec::new();
+    while let Ok(Some(figure)) = figures.try_get() {
+        all.push(figure);
+    }
+    if all.len() != processes {
+        return Err(format!("wrong result: {} figures of {processes} processes", all.len()).into());
+    }
+    Ok(Some(stats::mean(&all)))
+}
+
+pub(crate) fn two_compete(plan: &Plan) -> Outcome {
+    race::<Arena>(plan, 2)
+}
+
+pub(crate) fn two_compete_limit(plan: &Plan) -> Outcome {
+    race::<Private>(plan, 2)
+}
+
+pub(crate) fn eight_compete(plan: &Plan) -> Outcome {
+    race::<Arena>(plan, 8)
+}
+
+pub(crate) fn eight_compete_limit(plan: &Plan) -> Outcome {
+    race::<Private>(plan, 8)
+}
+
+/// A view of a tensor, made and dropped.
+pub(crate) fn view(plan: &Plan) -> Outcome {
+    let tensor: FrozenTensor<f32> = Tensor::zeros(&[64, 64])?.freeze();
+    let figure = plan.batches(4_000_000).time(|number| {
+        black_box(tensor.select(0, number as usize % 64)?);
+        Ok(())
+    })?;
+    Ok(Some(figure))
+}
+
+/// The least that a counted handle costs.
+pub(crate) fn view_limit(plan: &Plan) -> Outcome {
+    let shared = Arc::new(0_u64);
+    let figure = plan.batches(4_000_000).time(|_| {
+        black_box(Arc::clone(&shared));
+        Ok(())
+    })?;
+    Ok(Some(figure))
+}
+
+/// Start and end of a process beside a million live tensors.
+pub(crate) fn spawn_at_1m_live(plan: &Plan) -> Outcome {
+    let live = (0..1_000_000).map(|_| Arena::take(64)).collect::<Result<Vec<_>>>()?;
+    let figure = super::spawn_exec(plan);
+    drop(live);
+    figure
+}

@@ -1,0 +1,89 @@
+//! Where serde types that carry attachments find those of the message they are in.
+//!
+//! serde passes no context through `Serialize`, so that it waits in a variable of the thread. A codec puts it there for
+//! the time of one call.
+
+use std::cell::Cell;
+use std::thread::LocalKey;
+
+use super::{Arrived, Attached, Error, Incoming, Outgoing, Result};
+
+thread_local! {
+    static ATTACHED: Cell<Option<Box<Attached>>> = const { Cell::new(None) };
+    static ARRIVED: Cell<Option<Box<Arrived>>> = const { Cell::new(None) };
+}
+
+/// What was in the variable before, and goes back into it, also after a panic.
+struct Scope<T: 'static> {
+    variable: &'static LocalKey<Cell<Option<Box<T>>>>,
+    before: Option<Box<T>>,
+}
+
+impl<T: 'static> Scope<T> {
+    #[inline]
+    fn enter(variable: &'static LocalKey<Cell<Option<Box<T>>>>, value: Box<T>) -> Self {
+        let before = variable.try_with(|v| v.replace(Some(value))).ok().flatten();
+        Self { variable, before }
+    }
+
+    #[inline]
+    fn leave(mut self) -> Option<Box<T>> {
+        let before = self.before.take();
+        let inner = self.variable.try_with(|v| v.replace(before)).ok().flatten();
+        std::mem::forget(self);
+        inner
+    }
+}
+
+impl<T: 'static> Drop for Scope<T> {
+    fn drop(&mut self) {
+        let before = self.before.take();
+        // Dropped outside of the variable: that runs code.
+        drop(self.variable.try_with(|v| v.replace(before)));
+    }
+}
+
+/// Calls `f` with the bytes of `out` while serde values can attach to it.
+#[inline]
+pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    let scope = Scope::enter(&ATTACHED, out.attached.take().unwrap_or_default());
+    let result = f(&mut out.bytes);
+    out.attached = scope.leave();
+    result
+}
+
+/// Calls `f` with the bytes of `inc` while serde values can take its attachments.
+#[inline]
+pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> R {
+    let scope = Scope::enter(&ARRIVED, inc.arrived.take().unwrap_or_default());
+    let result = f(inc.rest());
+    inc.arrived = scope.leave();
+    result
+}
+
+fn within<T, R>(
+    variable: &'static LocalKey<Cell<Option<Box<T>>>>,
+    what: &'static str,
+    f: impl FnOnce(&mut T) -> Result<R>,
+) -> Result<R> {
+    let mut value = variable.take().ok_or(Error::OutsideMessage(what))?;
+    let result = f(&mut value);
+    variable.set(Some(value));
+    result
+}
+
+/// What is attached to the message that the caller's value is being written into. `what` names the value in the error.
+///
+/// # Errors
+/// [`Error::OutsideMessage`] when there is none, or what `f` returns.
+pub fn outgoing<R>(what: &'static str, f: impl FnOnce(&mut Attached) -> Result<R>) -> Result<R> {
+    within(&ATTACHED, what, f)
+}
+
+/// What is attached to the message that the caller's value is being read from. `what` names the value in the error.
+///
+/// # Errors
+/// [`Error::OutsideMessage`] when there is none, or what `f` returns.
+pub fn incoming<R>(what: &'static str, f: impl FnOnce(&mut Arrived) -> Result<R>) -> Result<R> {
+    within(&ARRIVED, what, f)
+}
