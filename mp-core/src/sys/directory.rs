@@ -212,7 +212,12 @@ pub(crate) fn room(fd: BorrowedFd<'_>, path: &Path) -> (u64, String) {
     let (space, limit) = match kind {
         // A tmpfs without a size of its own.
         TMPFS if s.f_blocks == 0 => (u64::MAX, String::new()),
-        HUGETLBFS => (free, format!("the huge pages of {} (vm.nr_hugepages)", path.display())),
+        HUGETLBFS => {
+            // A mount without a size of its own says 0.
+            let all = limits::huge_pages_left(s.f_bsize as u64);
+            let free = if s.f_blocks == 0 { all } else { free.min(all) };
+            (free, format!("the huge pages of {} (vm.nr_hugepages)", path.display()))
+        }
         _ => (free, format!("the free space of {} (set_sharing_directory)", path.display())),
     };
     // On a tmpfs a file is memory; elsewhere it can be written back.
