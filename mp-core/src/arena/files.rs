@@ -190,13 +190,11 @@ impl Arena {
             Some(at) => opening.early.swap_remove(at).1,
             None => open_file(&parent, name, self.extent_len(i))?,
         };
-        leave::on_exit(leave_files);
         Ok(slot.get_or_init(|| Opened { fd, parent }))
     }
 
     /// Keeps a file that this process has made, and maps it.
     pub(super) fn use_extent(&self, i: u32, fd: OwnedFd, parent: PathBuf, len: u64) -> Result<()> {
-        leave::on_exit(leave_files);
         let mut opening = self.files().opening.lock();
         self.files().named[i as usize].get_or_init(|| Opened { fd, parent });
         self.map_opened(i, len, &mut opening)
@@ -207,11 +205,11 @@ impl Arena {
         for (i, state) in self.extents() {
             let named = matches!(state, Extent::Named(_) | Extent::Open);
             // Without success the file is gone; that is an error for who needs it.
-            if named && let Some((parent, name)) = self.extent_file(i) {
-                if let Ok(fd) = open_file(&parent, name, 0) {
-                    self.files().opening.lock().early.push((name, fd));
-                }
-                leave::on_exit(leave_files);
+            if named
+                && let Some((parent, name)) = self.extent_file(i)
+                && let Ok(fd) = open_file(&parent, name, 0)
+            {
+                self.files().opening.lock().early.push((name, fd));
             }
         }
     }
@@ -301,9 +299,7 @@ pub(super) fn clean_default() {
 
 /// A file with a name for a whole arena, held: where there are no anonymous ones.
 pub(super) fn create_arena_file(parent: &Path, len: u64) -> Result<OwnedFd> {
-    let (fd, _) = directory::create_named(parent, len, len, |_| {})?;
-    leave::on_exit(leave_files);
-    Ok(fd)
+    directory::create_named(parent, len, len, |_| {}).map(|(fd, _)| fd)
 }
 
 /// Checks a file that a parent has sent, and holds it if it has a name; its length.
@@ -311,9 +307,14 @@ pub(super) fn verify(fd: BorrowedFd<'_>) -> Result<u64> {
     if SharingStrategy::FileDescriptor.supported() {
         return memory::verify_sealed(fd);
     }
-    let len = memory::verify_private(fd)?;
-    leave::on_exit(leave_files);
-    Ok(len)
+    memory::verify_private(fd)
+}
+
+/// Sees to it that this process looks after files with names when it ends: also those that only others have used.
+pub(super) fn watch_the_end() {
+    if SharingStrategy::FileSystem.supported() {
+        leave::on_exit(leave_files);
+    }
 }
 
 /// At the end of the process: removes the files that nobody else uses.

@@ -127,6 +127,7 @@ impl Arena {
                 None => *current.insert(Self::create(&settings)?),
             }
         };
+        files::watch_the_end();
         arena.publish_own_settings();
         Ok(arena)
     }
@@ -190,6 +191,7 @@ impl Arena {
         }
         drop(fd);
         let arena = Self::map_and_join(Some(own), size, None)?;
+        files::watch_the_end();
         arena.hold_extents();
         *current = Some(arena);
         drop(current);

@@ -35,7 +35,8 @@ pub(crate) fn huge_pages_left(size: u64) -> u64 {
     let (free, reserved) = (read("free_hugepages"), read("resv_hugepages").unwrap_or(0));
     let more = read("nr_overcommit_hugepages").unwrap_or(0);
     let surplus = read("surplus_hugepages").unwrap_or(0);
-    let pages = |free: u64| (free.saturating_sub(reserved) + more.saturating_sub(surplus)).saturating_mul(size);
+    let pages =
+        |free: u64| (free.saturating_sub(reserved) + more.saturating_sub(surplus)).saturating_mul(size);
     free.map_or(u64::MAX, pages)
 }
 

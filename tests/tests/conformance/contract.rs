@@ -1,9 +1,8 @@
 //! What every kind of shared memory has to do. The caller has chosen the kind, and is alone.
 
 use mp::{
-    Arena, Error, FrozenTensor, Options, Queue, SharedTensor, Tensor,
-    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_strategy,
-    start_processes,
+    Arena, Error, FrozenTensor, Options, Queue, SharedTensor, Tensor, get_all_sharing_strategies,
+    get_sharing_directory, get_sharing_strategy, set_sharing_strategy, start_processes,
 };
 use serde::{Deserialize, Serialize};
 
@@ -180,7 +179,10 @@ pub(crate) fn what_runs_out_comes_back() {
     for _ in 0..3 {
         match Tensor::<u8>::zeros(&[4 * MIB]) {
             Err(Error::OutOfMemory { asked, left, limit }) => {
-                assert!(asked >= 4 << 20 && left < asked && limit.contains("budget"), "{asked} {left} {limit}");
+                assert!(
+                    asked >= 4 << 20 && left < asked && limit.contains("budget"),
+                    "{asked} {left} {limit}"
+                );
             }
             other => panic!("{other:?}"),
         }
