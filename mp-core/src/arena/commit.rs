@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
-use crate::sys::{Errno, limits};
+use crate::sys::Errno;
 use crate::words::BlockId;
 
 /// How much a process may grow the arena before it looks at the machine's memory again.
@@ -61,7 +61,7 @@ impl Arena {
     pub(crate) fn no_memory(&self, asked: u64, e: Errno) -> Error {
         match e {
             Errno::NOSPC | Errno::NOMEM | Errno::FBIG => {
-                let (left, limit) = limits::memory_left();
+                let (left, limit) = self.room_at(0);
                 Error::OutOfMemory { asked, left, limit }
             }
             e => Error::Os { what: "fallocate in the arena", source: e.into() },

@@ -130,8 +130,14 @@ impl Arena {
 
     /// Bytes that the file of a block can grow by, and what says so.
     pub(super) fn room_at(&self, at: u64) -> (u64, String) {
-        let file = self.extent_of(at).and_then(|i| self.opened(i).ok());
-        file.map_or_else(limits::memory_left, |f| directory::room(f.fd.as_fd(), &f.parent))
+        match self.extent_of(at).map(|i| self.opened(i)) {
+            Some(Ok(file)) => directory::room(file.fd.as_fd(), &file.parent),
+            // An anonymous file is limited by memory only; the arena may be a file with a name as well.
+            _ => match self.file() {
+                Ok(own) => directory::room(own, &memory::path_of(own).unwrap_or_default()),
+                Err(_) => limits::memory_left(),
+            },
+        }
     }
 
     /// Makes sure that this process has the memory of a block mapped.
