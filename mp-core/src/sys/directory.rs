@@ -208,7 +208,7 @@ fn owners_live(file: &fs::File, owners: Owners) -> bool {
 /// Bytes of memory or disk that a file can still grow by, and what says so.
 pub(crate) fn room(fd: BorrowedFd<'_>, path: &Path) -> (u64, String) {
     let Ok(s) = rustix::fs::fstatfs(fd) else { return (u64::MAX, "no limit".into()) };
-    let (kind, free) = (s.f_type as u64, (s.f_bavail as u64).saturating_mul(s.f_bsize as u64));
+    let (kind, free) = (s.f_type as u64, s.f_bavail.saturating_mul(s.f_bsize as u64));
     let (space, limit) = match kind {
         // A tmpfs without a size of its own.
         TMPFS if s.f_blocks == 0 => (u64::MAX, String::new()),
