@@ -117,7 +117,8 @@ fn mappings() -> usize {
 }
 
 pub(crate) fn a_thousand_tensors_are_a_handful_of_files() {
-    fn worker(_: usize, (there, back): (Queue<Vec<FrozenTensor<u32>>>, Queue<(usize, usize)>)) -> Outcome {
+    type Tensors = Vec<FrozenTensor<u32>>;
+    fn worker(_: usize, (there, back): (Queue<Tensors>, Queue<(usize, usize)>)) -> Outcome {
         let warm = next(&there)?;
         let before = (crate::common::open_files(), mappings());
         let mut all = Vec::new();
