@@ -174,7 +174,7 @@ fn names_are_private_and_gone_at_the_end() {
     other.run("use");
     scratch.run("use");
     assert!(!other.ours().exists());
-    assert_eq!(scratch.files(), [file.clone()]);
+    assert_eq!(scratch.files(), std::slice::from_ref(file));
     assert!(t.iter().all(|v| v == 1));
 }
 
