@@ -82,8 +82,9 @@
 pub use mp_core::words::Member;
 pub use mp_core::{
     Arena, ClassStats, DType, Element, Error, FrozenTensor, MAX_RANK, MemberInfo, MemoryStats, Number,
-    SharedTensor, SharingStrategy, Storage, Tensor, get_all_sharing_strategies, get_sharing_directory,
-    get_sharing_strategy, set_sharing_directory, set_sharing_strategy,
+    SharedCache, SharedTensor, SharingStrategy, Storage, StorageId, Tensor, WeakStorage,
+    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_directory,
+    set_sharing_strategy, storage_from_cache,
 };
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;

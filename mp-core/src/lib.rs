@@ -16,6 +16,7 @@
 //! | | |
 //! |---|---|
 //! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold |
+//! | [`WeakStorage`], [`SharedCache`], [`storage_from_cache`] | to find a storage again without keeping it |
 //! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
 //! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
 //! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |
@@ -42,6 +43,7 @@ mod strategy;
 pub mod sync;
 mod sys;
 mod tensor;
+mod weak;
 pub mod words;
 
 pub use arena::*;
@@ -53,6 +55,7 @@ pub use strategy::{
     set_sharing_directory, set_sharing_strategy,
 };
 pub use tensor::{DType, Element, FrozenTensor, MAX_RANK, Number, SharedTensor, Tensor};
+pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.
 pub const fn fnv1a(bytes: &[u8]) -> u64 {

@@ -18,7 +18,7 @@ const LARGE_DOUBLINGS: u32 = 22;
 /// link that has changed meanwhile reads seats, never somebody's data.
 pub(crate) const SEAT_PAGES: u32 = SIZES;
 /// Bytes of a page of seats.
-pub(crate) const SEAT_PAGE: u64 = 4096;
+pub(crate) const SEAT_PAGE: u64 = 2048;
 
 /// How many sizes there are.
 ///

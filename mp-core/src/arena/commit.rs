@@ -17,11 +17,12 @@ const LOOK_EVERY: u64 = 16 << 20;
 static UNSEEN: AtomicU64 = AtomicU64::new(LOOK_EVERY);
 
 impl Arena {
-    /// Gives a claimed block its pages, if it has none.
-    pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<()> {
+    /// Gives a claimed block its pages, if it has none; whether it had none.
+    pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<bool> {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         self.reach(self.data_of(block).0)?;
-        if self.slab_committed(slab) & bit == 0 {
+        let fresh = self.slab_committed(slab) & bit == 0;
+        if fresh {
             let ((at, len), bits) = if commits_alone(class) {
                 (self.data_of(block), bit)
             } else {
@@ -30,9 +31,10 @@ impl Arena {
             self.reserve(at, len)?;
             self.commit_at(at, len)?;
             self.map().or(self.slab_word(slab, 2), bits);
+            self.raise(Word::at(control::PEAK_RESERVED), self.committed());
         }
         self.populate(block);
-        Ok(())
+        Ok(fresh)
     }
 
     /// Checks a large growth against the budget, the cgroup and the machine; and the file system, if it is in a file.
@@ -78,9 +80,9 @@ impl Arena {
         let mut known = self.0.populated.lock();
         if known.trims != trims {
             known.trims = trims;
-            known.blocks.clear();
+            self.forget_trimmed(&mut known.blocks);
         }
-        if known.blocks.insert(block) {
+        if known.blocks.insert(block, (at, len)) != Some((at, len)) {
             drop(known);
             self.map().populate(at, len);
         }

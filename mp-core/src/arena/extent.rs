@@ -124,7 +124,7 @@ impl Arena {
     #[inline]
     pub(super) fn extent_of(&self, at: u64) -> Option<u32> {
         let size = self.layout().size;
-        if at < size { None } else { Some(((at - size) / self.layout().slot()) as u32) }
+        at.checked_sub(size)?.checked_div(self.layout().slot()).map(|i| i as u32)
     }
 
     /// Directory and name of an extent's file, once they were written down.

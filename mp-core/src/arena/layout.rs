@@ -6,6 +6,7 @@
 //! 8 KiB      for each size class, the slab after its last one
 //! 12 KiB     extents      64 bytes each: the files with names; then their directories, 256 bytes each
 //! …          members      8 KiB each: who it is; its threads' lanes
+//! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
 //! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
 //! …          blocks       64 bytes each, 64 per slab: state, link, six seats
@@ -55,6 +56,12 @@ pub(crate) mod control {
     pub(crate) const TRIMS: u64 = 4096 + 512;
     /// Member slots below this may have a tenant.
     pub(crate) const MEMBERS: u64 = 4096 + 896;
+    /// The most bytes that were in held blocks at once, as far as anybody looked.
+    pub(crate) const PEAK_ALLOCATED: u64 = 4096 + 1152;
+    /// The most bytes that had pages at once.
+    pub(crate) const PEAK_RESERVED: u64 = 4096 + 1280;
+    /// How many bytes of free memory may keep their pages.
+    pub(crate) const CACHE_LIMIT: u64 = 4096 + 1408;
     /// When somebody last looked for dead members, in ms of the monotonic clock.
     pub(crate) const LOOKED: u64 = 4096 + 1024;
     /// How many members were swept.
@@ -87,6 +94,7 @@ pub(crate) struct Layout {
     pub(crate) slabs: u32,
     pub(crate) envelopes: u32,
     pub(crate) members_at: u64,
+    pub(crate) touched_at: u64,
     pub(crate) class_maps_at: u64,
     pub(crate) slabs_at: u64,
     pub(crate) blocks_at: u64,
@@ -111,6 +119,11 @@ pub(crate) mod envelope {
     pub(crate) const INLINE: u64 = 40;
 }
 
+/// Bytes of a member's bits for slabs, whole pages.
+const fn touched_bytes(slabs: u32) -> u64 {
+    (slabs as u64 / 8).next_multiple_of(PAGE)
+}
+
 impl Layout {
     /// The smallest arena.
     pub(crate) const MIN: u64 = 64 << 20;
@@ -127,6 +140,7 @@ impl Layout {
             here
         };
         let members_at = table(u64::from(members) * MEMBER_STRIDE);
+        let touched_at = table(u64::from(members) * touched_bytes(slabs));
         let class_maps_at = table(u64::from(classes) * u64::from(slabs) / 8);
         let slabs_at = table(u64::from(slabs) * 64);
         let blocks_at = table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64);
@@ -140,6 +154,7 @@ impl Layout {
             slabs,
             envelopes,
             members_at,
+            touched_at,
             class_maps_at,
             slabs_at,
             blocks_at,
@@ -164,7 +179,7 @@ impl Layout {
         self.size + self.slot() * u64::from(EXTENTS)
     }
 
-    fn fields(&self) -> [(&'static str, u64); 14] {
+    fn fields(&self) -> [(&'static str, u64); 15] {
         [
             ("layout version", VERSION),
             ("byte order mark", u64::from_ne_bytes(*b"12345678")),
@@ -174,6 +189,7 @@ impl Layout {
             ("slab slots", u64::from(self.slabs)),
             ("envelope slots", u64::from(self.envelopes)),
             ("member table", self.members_at | MEMBER_STRIDE << 48),
+            ("touched slabs", self.touched_at),
             ("class maps", self.class_maps_at),
             ("slab table", self.slabs_at | 64 << 48),
             ("block table", self.blocks_at | 64 << 48),
@@ -229,7 +245,18 @@ impl Layout {
         (self.members_at + u64::from(slot) * MEMBER_STRIDE, MEMBER_STRIDE)
     }
 
-    /// The intent word of a lane.
+    /// The word of a member's bits for a slab and its neighbours.
+    pub(crate) fn touched(&self, slot: u32, slab: u32) -> Word {
+        let row = self.touched_at + u64::from(slot) * touched_bytes(self.slabs);
+        Word::at(row).plus(u64::from(slab / 64))
+    }
+
+    /// The bytes of a member's bits for slabs.
+    pub(crate) fn touched_bytes(&self, slot: u32) -> (u64, u64) {
+        (self.touched(slot, 0).offset(), touched_bytes(self.slabs))
+    }
+
+    /// The intent word of a lane; the lane's counts follow it.
     pub(crate) fn intent(&self, m: Member, lane: u32) -> Word {
         Word::at(
             self.members_at

@@ -74,6 +74,7 @@ const PID: u64 = 1;
 const START: u64 = 2;
 const LANES_USED: u64 = 4;
 const USES: u64 = 5;
+const LANES_EVER: u64 = 6;
 
 impl Arena {
     pub(crate) fn tenancy(&self, slot: u32) -> Tenancy {
@@ -89,6 +90,8 @@ impl Arena {
         for slot in 0..self.layout().members {
             if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
                 let (at, len) = self.layout().member_bytes(slot);
+                self.commit_at(at, len)?;
+                let (at, len) = self.layout().touched_bytes(slot);
                 self.commit_at(at, len)?;
             }
             let before = self.tenancy(slot);
@@ -194,8 +197,15 @@ impl Arena {
         (0..used as u32).map(move |lane| self.layout().intent(m, lane))
     }
 
+    /// The lanes that any tenant of a slot has ever used, by their intent words; what they counted stays there.
+    pub(crate) fn lanes_ever(&self, slot: u32) -> impl Iterator<Item = Word> + '_ {
+        let used = self.map().load_relaxed(self.layout().member(slot, LANES_EVER)).min(u64::from(LANES));
+        (0..used as u32).map(move |lane| self.layout().intent(Member::new(slot, 0), lane))
+    }
+
     /// Called before this process uses a lane for the first time.
     pub(crate) fn note_lane(&self, me: Member, lane: u32) {
+        self.raise(self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
         self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
     }
 

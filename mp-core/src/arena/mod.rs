@@ -8,6 +8,7 @@ mod alloc;
 mod bytes;
 mod class;
 mod commit;
+mod count;
 mod envelope;
 mod extent;
 mod files;
@@ -20,12 +21,15 @@ mod pack;
 mod pages;
 mod park;
 mod protocol;
+mod reuse;
 mod settings;
 mod slab;
 mod stats;
 mod sweep;
+mod touched;
+mod trim;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use parking_lot::Mutex;
@@ -37,19 +41,22 @@ pub use member::MemberInfo;
 pub use pack::AttachRequest;
 pub use park::{Announce, Notify, Parking, Patience, SLICE};
 pub use protocol::RingLayer;
-pub use stats::{ClassStats, MemoryStats};
+pub use stats::{ClassStats, MemberStats, MemoryStats};
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Word};
-use crate::steps::{BlockAt, INLINE_SEATS};
+use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER};
 use crate::strategy;
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::{Mapping, directory, identity::Identity, limits, memory, os, private};
-use crate::words::{BlockId, Member};
+use crate::words::{BlockId, Member, SeatAt};
 use files::Files;
-use layout::{Layout, envelope as field};
+use layout::{Layout, control, envelope as field};
 pub(crate) use settings::publish_settings;
+
+/// The cursor of a class in which this process has not looked for a block yet.
+const NO_CURSOR: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Inner {
@@ -60,6 +67,7 @@ struct Inner {
     identity: Identity,
     holds: &'static [AtomicU64],
     populated: Mutex<Populated>,
+    /// For each class, the slab in which this process found its last block.
     cursors: Box<[AtomicU32]>,
 }
 
@@ -67,7 +75,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Populated {
     trims: u64,
-    blocks: HashSet<BlockId>,
+    /// Where each was, and its length.
+    blocks: HashMap<BlockId, (u64, u64)>,
 }
 
 /// A shared region that this process is a member of. Copying it copies a reference.
@@ -237,16 +246,17 @@ impl Arena {
         let boot = memory::boot_id();
         if new.is_some() {
             if let Some(file) = file {
-                let len = layout::control::FIRST_BYTES;
+                let len = control::FIRST_BYTES;
                 memory::commit(file, 0, len)
                     .map_err(|e| files::no_room(file, "a new arena".as_ref(), len, e))?;
             }
-            map.u64_at(layout::control::FRONTIER).store(layout.data_at, Ordering::Release);
+            map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
+            map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);
             layout.write(&map, memory::random_u64(), boot, memory::user());
         }
         let id = layout.check(&map, boot)?;
         let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;
-        let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(0)).collect();
+        let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
         // The real value follows once we are a member; until then `me` must not be asked.
         let inner = Inner {
             map,
@@ -299,6 +309,11 @@ impl Arena {
         Ok(lane::with(|lane| self.note_lane(me, lane), |lane| f(me, self.0.layout.intent(me, lane))))
     }
 
+    /// Its random number.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
     /// The owner words of all envelopes.
     #[inline]
     pub fn owner_words(&self) -> Column {
@@ -323,7 +338,7 @@ impl Arena {
 
     pub(crate) fn block_at(&self, id: BlockId) -> BlockAt {
         let state = Word::at(self.0.layout.blocks_at + 64 * u64::from(id));
-        BlockAt { id, state, inline: INLINE_SEATS, per_page: (class::SEAT_PAGE / 8 - 2) as u32 }
+        BlockAt { id, state, inline: INLINE_SEATS, per_page: (class::SEAT_PAGE / 8) as u32 - PAGE_HEADER }
     }
 
     /// Finds the memory of a page of seats.
@@ -338,7 +353,7 @@ impl Arena {
         (class == Some(class::SEAT_PAGES)).then(|| Word::at(self.data_of(page).0))
     }
 
-    pub(crate) fn seat_word(&self, block: BlockId, seat: u32) -> Option<Word> {
-        crate::steps::seat_word(self.map(), &self.block_at(block), self.pages(), seat)
+    pub(crate) fn seat_word(&self, block: BlockId, seat: SeatAt) -> Option<Word> {
+        self.block_at(block).seat_word(seat, self.pages())
     }
 }

@@ -1,15 +1,18 @@
 //! Pages of seats: room for more holders than a block's header has seats for.
 //!
-//! A page is a block of its own. Its first word says whose it is, its second links the next page; the others are
-//! seats. It is linked while its maker still holds it, and only then handed over to the block: killed in between,
-//! the sweep finds it linked and hands it over.
+//! A page is a block of its own. Its first word says whose it is, its second links the next page, the third is a hint;
+//! the others are seats. It is linked while its maker still holds it, and only then handed over to the block: killed
+//! in between, the sweep finds it linked and hands it over.
 
 use super::Arena;
 use super::class::SEAT_PAGE;
+use super::layout::SLAB_BLOCKS;
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
-use crate::steps::{FreeCheck, Released, Unclaim, link_of, with_link};
-use crate::words::{BlockId, Kind, Seat};
+use crate::steps::{
+    FreeCheck, PAGE_HEADER, Released, Unclaim, last_taken, link_of, page_next, page_owner, with_link,
+};
+use crate::words::{BlockId, Kind, Seat, SeatAt};
 
 impl Arena {
     /// Frees the pages of seats of a block, the last one first, so that a walk from the start always finds the rest.
@@ -31,15 +34,17 @@ impl Arena {
                 _ => break,
             }
             pages.push(page);
-            next = link_of(self.map().load(Word::at(self.data_of(page).0).plus(1)));
+            next = link_of(self.map().load(page_next(Word::at(self.data_of(page).0))));
         }
         for page in pages.into_iter().rev() {
             let at = self.block_at(page);
+            self.touch(me, page / SLAB_BLOCKS);
             if self.map().cas(at.seat(0), owned, Seat::Free.pack()).is_ok()
                 && let Released::ToFree(state) = run(FreeCheck::new(at, self.pages(), me), self.map())
             {
                 run(Unclaim::new(at, state), self.map());
                 self.hint_free(page);
+                self.count_free(SEAT_PAGE);
             }
         }
     }
@@ -49,16 +54,23 @@ impl Arena {
         let hold = self.alloc_kind(SEAT_PAGE, Kind::Seats)?;
         let page = hold.block();
         let first = Word::at(self.data_of(page).0);
-        self.map().store(first, u64::from(block) + 1);
+        self.map().store(page_owner(first), u64::from(block) + 1);
         for i in 1..SEAT_PAGE / 8 {
             self.map().store_relaxed(first.plus(i), 0);
         }
         // The last link of the chain, which others may lengthen meanwhile.
         let mut at = self.block_at(block).link();
+        let mut head = first;
         loop {
             let link = self.map().load(at);
             match link_of(link) {
-                Some(next) => at = Word::at(self.data_of(next).0).plus(1),
+                Some(next) => {
+                    let next = Word::at(self.data_of(next).0);
+                    if head == first {
+                        head = next;
+                    }
+                    at = page_next(next);
+                }
                 None => match self.map().cas(at, link, with_link(link, Some(page))) {
                     Ok(()) => break,
                     Err(_) => continue,
@@ -71,12 +83,14 @@ impl Arena {
         {
             self.map().store(word, Seat::Block(block).pack());
         }
+        // Here the next one finds a free seat.
+        self.map().store_relaxed(last_taken(head), SeatAt::paged(page, PAGE_HEADER).raw().into());
         Ok(())
     }
 
     /// Whether a page of seats is linked to its block.
     pub(crate) fn page_is_linked(&self, page: BlockId) -> Option<BlockId> {
-        let owner = self.map().load(Word::at(self.data_of(page).0)).checked_sub(1)? as BlockId;
+        let owner = self.map().load(page_owner(Word::at(self.data_of(page).0))).checked_sub(1)? as BlockId;
         if !self.block_exists(owner) {
             return None;
         }
@@ -85,7 +99,7 @@ impl Arena {
             match link_of(link)? {
                 p if p == page => return Some(owner),
                 p if self.seat_page(p).is_some() => {
-                    link = self.map().load(Word::at(self.data_of(p).0).plus(1))
+                    link = self.map().load(page_next(Word::at(self.data_of(p).0)))
                 }
                 _ => return None,
             }

@@ -1,6 +1,7 @@
 //! Slabs: which exist, and how one more is added.
 //!
-//! A new slab changes four words at once (the slab's own, the frontier, two counts): that runs under the redo lock.
+//! A new slab changes four words at once (the slab's own, the frontier, two counts): that runs under the redo lock. When
+//! no addresses are left, `reuse` takes those of slabs that are not in use.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,12 @@ use super::class::{alignment_of, blocks_of, is_in_files, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Plan, Redo, RedoAt, RedoEnd};
+use crate::steps::{Plan, Redo, RedoAt, RedoEnd, SlabSeen};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockState, Kind, Life, Member};
 
-/// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages.
-const fn describe(class: u32, base: u64) -> u64 {
+/// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages. Of a slab without a class: the base alone.
+pub(super) const fn describe(class: u32, base: u64) -> u64 {
     1 | (class as u64) << 1 | (base >> 12) << 11
 }
 pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
@@ -22,7 +23,7 @@ pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
 }
 
 /// How long to wait for another process that holds the redo lock (a few dozen instructions) and does not go on.
-const REDO_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const REDO_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Adds a slab of a class at the end of all slabs.
 struct NewSlab {
@@ -71,6 +72,12 @@ impl Arena {
         self.map().load(Word::at(control::SLABS)) as u32
     }
 
+    /// What a slab is at present.
+    pub(super) fn slab_seen(&self, slab: u32) -> SlabSeen {
+        let word = self.slab_word(slab, 0);
+        SlabSeen { word, value: self.map().load(word) }
+    }
+
     pub(crate) fn slab(&self, slab: u32) -> Option<(u32, u64)> {
         described(self.map().load(self.slab_word(slab, 0)))
     }
@@ -111,11 +118,15 @@ impl Arena {
     ///
     /// It stays a ring only as long as somebody holds it.
     pub fn ring_memory(&self, block: BlockId) -> Option<(Word, u64)> {
-        if !self.block_exists(block) {
+        // Read once: if nobody holds it any more, its slab may be on its way to another class.
+        let slab = block / SLAB_BLOCKS;
+        let (class, base) = (slab < self.slab_count()).then(|| self.slab(slab)).flatten()?;
+        let (i, len) = (block % SLAB_BLOCKS, size_of(class));
+        if i >= blocks_of(class) {
             return None;
         }
+        let at = base + u64::from(i) * len;
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
-        let (at, len) = self.data_of(block);
         (state.life != Life::Free && state.kind == Kind::Ring).then_some((Word::at(at), len))
     }
 
@@ -129,17 +140,8 @@ impl Arena {
                 return Err(Error::ArenaFull { what: "slabs", asked: 1, limit });
             }
             // The pages of its metadata first: the lock is no place to find that memory has run out.
-            let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
-            // All of the class's map up to this slab: it is searched from the start.
-            let (map, end) =
-                (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
-            for (at, len) in [
-                (self.slab_word(slab, 0).offset() & !4095, 4096),
-                (blocks, 4096),
-                (map, (end + 8 - map).next_multiple_of(4096)),
-            ] {
-                self.commit_at(at, len)?;
-            }
+            self.commit_slab_row(slab)?;
+            self.commit_class_map(class, slab)?;
             let (frontier, limit) = if is_in_files(class) {
                 self.frontier_in_files(class, me)?
             } else {
@@ -162,12 +164,11 @@ impl Arena {
                 let limit = "the address range of the arena".into();
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
+            // If we die before its hints are set, the sweep sets them.
+            self.touch(me, slab);
             match self.redo(me, plan) {
                 RedoEnd::Done(read) if read[1] == u64::from(slab) => {
-                    let all = u64::MAX >> (64 - blocks_of(class));
-                    self.map().or(self.slab_word(slab, 1), all);
-                    let (map, bit) = self.class_map(class, slab);
-                    self.map().or(map, bit);
+                    self.hint_new_slab(slab, class);
                     return Ok(());
                 }
                 // Others were faster; or we completed what a dead process had begun, and its hints are still missing.
@@ -184,6 +185,30 @@ impl Arena {
                 }
             }
         }
+    }
+
+    /// Reserves the pages of a slab's words and of its blocks'.
+    pub(super) fn commit_slab_row(&self, slab: u32) -> Result<()> {
+        let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
+        for at in [self.slab_word(slab, 0).offset() & !4095, blocks] {
+            self.commit_at(at, 4096)?;
+        }
+        Ok(())
+    }
+
+    /// Reserves the pages of a class's map up to a slab: it is searched from the start.
+    pub(super) fn commit_class_map(&self, class: u32, slab: u32) -> Result<()> {
+        let (map, end) =
+            (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
+        let len = (end + 8 - map).next_multiple_of(4096);
+        self.commit_at(map, len)
+    }
+
+    /// Notes that all blocks of a new slab are free.
+    pub(super) fn hint_new_slab(&self, slab: u32, class: u32) {
+        self.map().or(self.slab_word(slab, 1), u64::MAX >> (64 - blocks_of(class)));
+        let (map, bit) = self.class_map(class, slab);
+        self.map().or(map, bit);
     }
 
     /// Notes which blocks of a slab are free.

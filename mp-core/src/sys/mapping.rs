@@ -178,6 +178,14 @@ impl Mapping {
     /// Under Miri memory is just there.
     #[cfg(miri)]
     pub(crate) fn populate(&self, _: u64, _: u64) {}
+
+    /// Drops this process's page tables of a range whose pages were given back. What is there again by now is mapped by the
+    /// next access, as it is.
+    pub(crate) fn drop_page_tables(&self, offset: u64, len: u64) {
+        let at = self.bytes(offset, len);
+        // SAFETY: the range is inside of the mapping, which is shared: its contents are the file's, and stay.
+        _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxDontNeed) };
+    }
 }
 
 #[inline]
