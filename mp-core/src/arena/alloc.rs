@@ -15,7 +15,7 @@ use super::slab::described;
 use super::{Arena, Hold, NO_CURSOR};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Claim, Publish, SlabSeen, Unclaim, link_of, with_link};
+use crate::steps::{Claim, Publish, SlabSeen, Unclaim};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockState, Kind, Member};
 
@@ -226,11 +226,7 @@ impl Arena {
 
     fn free_claimed(&self, block: BlockId, state: BlockState) {
         let at = self.block_at(block);
-        let link = self.map().load(at.link());
-        if link_of(link).is_some() {
-            self.free_seat_pages(block, link);
-            self.map().store(at.link(), with_link(link, None));
-        }
+        self.free_seat_pages(block);
         // As long as it is claimed, it has a size.
         let bytes = self.data_of(block).1;
         run(Unclaim::new(at, state), self.map());

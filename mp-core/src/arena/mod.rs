@@ -342,7 +342,7 @@ impl Arena {
     }
 
     /// Finds the memory of a page of seats.
-    pub(crate) fn pages(&self) -> impl Fn(BlockId) -> Option<Word> + use<> {
+    pub(crate) fn pages(&self) -> impl Fn(BlockId) -> Option<Word> + Clone + use<> {
         let arena = *self;
         move |page| arena.seat_page(page)
     }

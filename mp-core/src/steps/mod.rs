@@ -36,12 +36,14 @@
 
 mod claim;
 mod cursor;
+mod page;
 mod redo;
 mod release;
 mod take;
 
 pub use claim::{Claim, Publish, SlabSeen, Unclaim};
-pub(crate) use cursor::{last_taken, page_next, page_owner};
+pub(crate) use cursor::{page_next, page_owner};
+pub use page::{FreePages, LinkPage};
 pub use redo::{Oracle, Plan, Redo, RedoAt, RedoEnd};
 pub use release::{FreeCheck, Release, Released};
 pub use take::{Note, Take, Taken};

@@ -41,6 +41,10 @@ impl<F: Fn(BlockId) -> Option<Word>> FreeCheck<F> {
         Self { block, pages, me, seen: 0, pc: Pc::State }
     }
 
+    pub(super) fn block(&self) -> BlockAt {
+        self.block
+    }
+
     fn onward(circle: Circle, onward: Onward) -> Pc {
         match onward {
             Onward::Seat => Pc::Look(circle),
