@@ -83,9 +83,9 @@
 //! messages, its place in the arena. A process that is *stopped* delays only itself.
 //!
 //! # Features
-//! `file_descriptor` (default): the sharing strategy with one anonymous file. `spawn`, `queue` (default): the crates of that
-//! name. `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying.
-//! `file_system`, `cuda`: reserved; they add nothing usable yet.
+//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`
+//! (default): the crates of that name. `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as
+//! `bytes::Bytes`, without copying. `cuda`: reserved; it adds nothing usable yet.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
@@ -95,10 +95,11 @@ pub use mp_core::{
     Aliased, AnyTensor, Arena, Array, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType, DowncastError,
     Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Foreign, Frozen,
     FrozenBytes, FrozenStorage, FrozenTensor, Integer, Layout, ListError, ListItem, LockError, LockGuard,
-    MAX_RANK, MemberInfo, MemoryStats, MetaTensor, Mode, NestedTensor, Number, RawArray, RawValue, Readable,
-    Sendable, ShareMemory, ShareableList, Shared, SharedCache, SharedMemory, SharedTensor, SharingStrategy,
-    SparseCompressed, SparseCoo, Storage, StorageId, Tensor, TensorView, TensorViewMut, TypedStorage, Value,
-    WeakStorage, Writable, bf16, bytemuck, dispatch, f16, get_all_sharing_strategies, get_sharing_strategy,
+    MAX_RANK, MemberInfo, MemberStats, MemoryStats, MetaTensor, Mode, NestedTensor, Number, RawArray,
+    RawValue, Readable, Sendable, ShareMemory, ShareableList, Shared, SharedCache, SharedMemory,
+    SharedTensor, SharingStrategy, SparseCompressed, SparseCoo, Storage, StorageId, Tensor, TensorView,
+    TensorViewMut, TypedStorage, Value, WeakStorage, Writable, bf16, bytemuck, dispatch, f16,
+    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_directory,
     set_sharing_strategy, storage_from_cache,
 };
 #[cfg(feature = "cuda")]

@@ -20,6 +20,15 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// The directory for shared memory with names can't be used.
+    Directory {
+        /// Which directory.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
     /// There is not enough memory for what was asked. Nothing was changed; after memory was freed, it works again.
     OutOfMemory {
         /// Bytes asked for.
@@ -49,6 +58,8 @@ pub enum Error {
         /// The value of this build.
         ours: u64,
     },
+    /// This process's arena is plain memory, which no other process can reach.
+    Local,
     /// This process was forked from a member without becoming one itself; it must not touch shared objects.
     Forked,
     /// A lock of the arena is held by a process that does not go on (stopped, or very slow).
@@ -110,6 +121,12 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Os { what, source } => write!(f, "{what}: {source}"),
+            Error::Directory { path, what, source } => write!(
+                f,
+                "the directory {} can't keep shared memory: {what}: {source}; \
+                 mend it, or choose another with set_sharing_directory()",
+                path.display()
+            ),
             Error::OutOfMemory { asked, left, limit } => write!(
                 f,
                 "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), or raise it",
@@ -127,6 +144,10 @@ impl fmt::Display for Error {
                 f,
                 "the arena was made by another version: {what} is {theirs}, this build has {ours}; \
                  run all processes from the same build"
+            ),
+            Error::Local => f.write_str(
+                "the arena of this process is its own memory (Arena::local), which no other process can reach; \
+                 to start processes, don't call that",
             ),
             Error::Forked => f.write_str(
                 "this process was forked from one that uses shared memory, and is no member of it; \
@@ -165,7 +186,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Os { source, .. } => Some(source),
+            Error::Os { source, .. } | Error::Directory { source, .. } => Some(source),
             _ => None,
         }
     }

@@ -64,7 +64,10 @@ pub use message::Message;
 pub use shareable_list::{ListError, ListItem, ShareableList};
 pub use shared_memory::SharedMemory;
 pub use storage::Storage;
-pub use strategy::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
+pub use strategy::{
+    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
+    set_sharing_directory, set_sharing_strategy,
+};
 pub use tensor::*;
 pub use value::{Array, LockGuard, RawArray, RawValue, Value};
 pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};

@@ -25,18 +25,9 @@ thread_local! {
 }
 
 impl Arena {
-    /// A block of at least `len` bytes, for this process. Its contents are whatever they were.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
-    fn alloc_once(&self, len: u64, kind: Kind) -> Result<Hold> {
+    /// A block of the class, or somewhat larger, for this process. Its contents are whatever they were.
+    fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
-        let class = if kind == Kind::Seats { Some(SEAT_PAGES) } else { class_of(len) };
-        let class = class.filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
-            asked: len,
-            left: self.size(),
-            limit: "the size of the arena".into(),
-        })?;
         let mut carved = 0;
         loop {
             // Up to a quarter larger is better than more memory.
@@ -83,11 +74,33 @@ impl Arena {
         self.alloc_kind(len, Kind::Data)
     }
 
+    /// As [`alloc`](Self::alloc), but where the sharing strategy of this process says.
+    ///
+    /// # Errors
+    /// As for `alloc`, and [`Error::Directory`].
+    pub(crate) fn alloc_by_strategy(&self, len: u64) -> Result<Hold> {
+        let class = self.class_by_strategy(self.class_for(len)?);
+        self.alloc_in(class, Kind::Data)
+    }
+
+    fn class_for(&self, len: u64) -> Result<u32> {
+        class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
+            asked: len,
+            left: self.size(),
+            limit: "the size of the arena".into(),
+        })
+    }
+
     /// As [`alloc`](Self::alloc); if memory has run out, it gives the pages of free blocks of other sizes back and tries
     /// once more.
     pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
-        match self.alloc_once(len, kind) {
-            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(len, kind),
+        let class = if kind == Kind::Seats { SEAT_PAGES } else { self.class_for(len)? };
+        self.alloc_in(class, kind)
+    }
+
+    fn alloc_in(&self, class: u32, kind: Kind) -> Result<Hold> {
+        match self.alloc_once(class, kind) {
+            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
             done => done,
         }
     }
@@ -135,6 +148,10 @@ impl Arena {
             while bits != 0 {
                 let slab = word * 64 + (bits.trailing_zeros() + first) % 64;
                 bits &= bits - 1;
+                // In another directory than ours: others find it.
+                if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
+                    continue;
+                }
                 if let Some(found) = self.take_hint(slab, class, me) {
                     cursor.store(slab, Ordering::Relaxed);
                     return Some(found);
@@ -154,7 +171,8 @@ impl Arena {
 
     fn take_hint(&self, slab: u32, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {
         let seen = self.slab_seen(slab);
-        if described(seen.value)?.0 != class {
+        let (found, base) = described(seen.value)?;
+        if found != class || !self.slab_is_chosen(base) {
             return None;
         }
         // If we die with the hint in hand, the sweep of this slab puts it back.

@@ -160,6 +160,7 @@ impl Arena {
         if !self.block_exists(attach.block) {
             return Err(gone());
         }
+        self.reach(self.data_of(attach.block).0)?;
         let word = self.seat_word(attach.block, attach.seat).ok_or_else(gone)?;
         let mine = &self.holds()[attach.block as usize];
         let mut seated = false;

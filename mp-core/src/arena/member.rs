@@ -90,22 +90,20 @@ impl Arena {
         for slot in 0..self.layout().members {
             if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
                 let (at, len) = self.layout().member_bytes(slot);
-                memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
+                self.commit_at(at, len)?;
                 let (at, len) = self.layout().touched_bytes(slot);
-                memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
+                self.commit_at(at, len)?;
             }
             let before = self.tenancy(slot);
             if before.presence != Presence::Free {
                 continue;
             }
-            let locked = locks::acquire(self.file(), slot)
-                .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })?;
-            if !locked {
+            if !self.lock_slot(slot)? {
                 continue;
             }
             // Somebody may have had the slot, and died in it, since we looked. From here on nobody else can join it.
             if self.tenancy(slot) != before {
-                locks::release(self.file(), slot);
+                self.unlock_slot(slot);
                 continue;
             }
             let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
@@ -121,10 +119,23 @@ impl Arena {
             if self.change_tenancy(slot, before, now) {
                 return Ok(Member::new(slot, now.epoch));
             }
-            locks::release(self.file(), slot);
+            self.unlock_slot(slot);
         }
         let limit = u64::from(self.layout().members);
         Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
+    }
+
+    /// Takes the locks of a slot; nobody else can have those of a local arena.
+    fn lock_slot(&self, slot: u32) -> Result<bool> {
+        let Ok(file) = self.file() else { return Ok(true) };
+        locks::acquire(file, slot)
+            .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })
+    }
+
+    fn unlock_slot(&self, slot: u32) {
+        if let Ok(file) = self.file() {
+            locks::release(file, slot);
+        }
     }
 
     pub(super) fn set_dead(&self, m: Member) {
@@ -142,7 +153,8 @@ impl Arena {
         if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
             return true;
         }
-        if self.me().is_ok_and(|me| me == m) || !locks::both_free(self.file(), m.slot()).unwrap_or(false) {
+        let locks_free = |file| locks::both_free(file, m.slot()).unwrap_or(false);
+        if self.me().is_ok_and(|me| me == m) || !self.file().is_ok_and(locks_free) {
             return false;
         }
         self.set_dead(m);
@@ -159,6 +171,13 @@ impl Arena {
                 live: t.presence == Presence::Live,
             })
             .collect()
+    }
+
+    /// Process ids and start times of the members that are alive.
+    pub(super) fn live_processes(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+        let word = |slot, word| self.map().load(self.layout().member(slot, word));
+        live.map(move |(slot, _)| (word(slot, PID) as u32, word(slot, START)))
     }
 
     /// Process id of a member; 0 if it is gone.

@@ -30,13 +30,12 @@
 use std::time::Instant;
 
 use super::Arena;
-use super::class::{SEAT_PAGES, alignment_of, blocks_of, span_of};
+use super::class::{SEAT_PAGES, alignment_of, blocks_of, is_in_files, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::slab::{REDO_PATIENCE, describe, described};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Plan, RedoEnd, SlabSeen, Unclaim};
-use crate::sys::memory;
 use crate::words::{BlockState, Life, Member};
 
 /// How often to look for addresses, if others change what was seen.
@@ -67,7 +66,7 @@ impl Plan for Change {
 
 /// A slab, as part of the address range.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
+struct Range {
     slab: u32,
     /// Its word, and its span's.
     word: u64,
@@ -78,7 +77,7 @@ struct Extent {
     idle: bool,
 }
 
-impl Extent {
+impl Range {
     fn end(&self) -> u64 {
         self.base + self.span
     }
@@ -91,7 +90,7 @@ const fn retired(base: u64) -> u64 {
 
 /// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`. The first,
 /// not the smallest: so what is left over lies next to what is looked at next, and is not lost.
-fn room(extents: &[Extent], need: u64, align: u64) -> Option<&[Extent]> {
+fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
     extents.split(|e| !e.idle).find_map(|idle| {
         let mut last = 0;
         (0..idle.len()).find_map(|i| {
@@ -107,8 +106,10 @@ fn room(extents: &[Extent], need: u64, align: u64) -> Option<&[Extent]> {
 impl Arena {
     /// Makes a slab of the class out of slabs that are not in use; `false` if there is no room.
     pub(super) fn reuse(&self, class: u32, me: Member) -> Result<bool> {
-        for _ in 0..TRIES {
-            let extents = self.extents();
+        // A file that is full has a successor.
+        let tries = if is_in_files(class) { 0 } else { TRIES };
+        for _ in 0..tries {
+            let extents = self.ranges();
             let Some(room) = room(&extents, span_of(class), alignment_of(class)) else { return Ok(false) };
             if self.reuse_room(room, class, me)? {
                 self.map().add(Word::at(control::TRIMS), 1);
@@ -118,8 +119,8 @@ impl Arena {
         Ok(false)
     }
 
-    /// All slabs that have addresses, in their order.
-    fn extents(&self) -> Vec<Extent> {
+    /// All slabs that have addresses in the arena's own file, in their order.
+    fn ranges(&self) -> Vec<Range> {
         let extent = |slab| {
             let word = self.map().load(self.slab_word(slab, 0));
             let span_word = self.map().load(self.slab_word(slab, 3));
@@ -136,14 +137,21 @@ impl Arena {
                     BlockState::unpack(state).life == Life::Free
                 }),
             };
-            (span != 0).then_some(Extent { slab, word, span_word, base, span, idle })
+            (span != 0 && self.extent_of(base).is_none()).then_some(Range {
+                slab,
+                word,
+                span_word,
+                base,
+                span,
+                idle,
+            })
         };
         let mut extents: Vec<_> = (0..self.slab_count()).filter_map(extent).collect();
         extents.sort_unstable_by_key(|e| e.base);
         extents
     }
 
-    fn reuse_room(&self, room: &[Extent], class: u32, me: Member) -> Result<bool> {
+    fn reuse_room(&self, room: &[Range], class: u32, me: Member) -> Result<bool> {
         for e in room {
             if described(e.word).is_some() && !self.retire(e, me)? {
                 return Ok(false);
@@ -172,7 +180,7 @@ impl Arena {
     }
 
     /// In use → retired, if all its blocks can be claimed.
-    fn retire(&self, e: &Extent, me: Member) -> Result<bool> {
+    fn retire(&self, e: &Range, me: Member) -> Result<bool> {
         let Some((class, _)) = described(e.word) else { return Ok(true) };
         self.touch(me, e.slab);
         let seen = SlabSeen { word: self.slab_word(e.slab, 0), value: e.word };
@@ -187,7 +195,7 @@ impl Arena {
         let done = if all {
             // Nobody else has anything in it. The bits first: see `trim`.
             self.map().store(self.slab_word(e.slab, 2), 0);
-            _ = memory::punch(self.file(), e.base, span_of(class));
+            self.punch_at(e.base, span_of(class));
             let change = Change::new(
                 [(seen.word, e.word), (self.slab_word(e.slab, 3), e.span_word)],
                 [(seen.word, retired(e.base)), (self.slab_word(e.slab, 3), e.span)],
@@ -204,7 +212,7 @@ impl Arena {
     }
 
     /// Two retired neighbours → one; what lies between them belongs to it.
-    fn join_extents(&self, first: &Extent, span: u64, next: &Extent, me: Member) -> Result<bool> {
+    fn join_extents(&self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
         let (word, span_word) = (self.slab_word(first.slab, 0), self.slab_word(first.slab, 3));
         let (next_word, next_span) = (self.slab_word(next.slab, 0), self.slab_word(next.slab, 3));
         let change = Change::new(
@@ -279,10 +287,10 @@ impl Arena {
 mod tests {
     use super::*;
 
-    fn extents(spans: &[(u64, bool)]) -> Vec<Extent> {
+    fn extents(spans: &[(u64, bool)]) -> Vec<Range> {
         let mut base = 0;
         let extent = |(slab, &(span, idle)): (usize, &(u64, bool))| {
-            let e = Extent { slab: slab as u32, word: 0, span_word: 0, base, span, idle };
+            let e = Range { slab: slab as u32, word: 0, span_word: 0, base, span, idle };
             base += span;
             e
         };

@@ -6,13 +6,12 @@
 use std::time::{Duration, Instant};
 
 use super::Arena;
-use super::class::{alignment_of, blocks_of, size_of, span_of};
+use super::class::{alignment_of, blocks_of, is_in_files, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Plan, Redo, RedoAt, RedoEnd, SlabSeen};
 use crate::sync::Ordering;
-use crate::sys::memory;
 use crate::words::{BlockId, BlockState, Kind, Life, Member};
 
 /// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages. Of a slab without a class: the base alone.
@@ -35,13 +34,14 @@ struct NewSlab {
     reads: [Word; 3],
 }
 
-impl NewSlab {
-    fn base(&self, frontier: u64) -> u64 {
-        frontier.next_multiple_of(alignment_of(self.class))
-    }
-    fn fits(&self, frontier: u64) -> bool {
-        self.base(frontier).checked_add(span_of(self.class)).is_some_and(|end| end <= self.limit)
-    }
+/// Where a slab of the class begins, beyond the frontier.
+fn base(class: u32, frontier: u64) -> u64 {
+    frontier.next_multiple_of(alignment_of(class))
+}
+
+/// Whether a slab of the class has room between the frontier and the end.
+pub(super) fn fits(class: u32, frontier: u64, end: u64) -> bool {
+    base(class, frontier).checked_add(span_of(class)).is_some_and(|to| to <= end)
 }
 
 impl Plan for NewSlab {
@@ -50,10 +50,10 @@ impl Plan for NewSlab {
     }
     fn writes(&self, values: &[u64]) -> Vec<(Word, u64)> {
         let (frontier, slabs, class_end) = (values[0], values[1], values[2]);
-        if slabs != u64::from(self.slab) || !self.fits(frontier) {
+        if slabs != u64::from(self.slab) || !fits(self.class, frontier, self.limit) {
             return Vec::new();
         }
-        let base = self.base(frontier);
+        let base = base(self.class, frontier);
         vec![
             (self.slab_word, describe(self.class, base)),
             (self.reads[0], base + span_of(self.class)),
@@ -142,20 +142,25 @@ impl Arena {
             // The pages of its metadata first: the lock is no place to find that memory has run out.
             self.commit_slab_row(slab)?;
             self.commit_class_map(class, slab)?;
+            let (frontier, limit) = if is_in_files(class) {
+                self.frontier_in_files(class, me)?
+            } else {
+                (Word::at(control::FRONTIER), self.layout().size)
+            };
             let plan = NewSlab {
                 class,
                 slab,
                 slab_word: self.slab_word(slab, 0),
-                limit: self.layout().size,
+                limit,
                 reads: [
-                    Word::at(control::FRONTIER),
+                    frontier,
                     Word::at(control::SLABS),
                     Word::at(control::CLASS_ENDS + 8 * u64::from(class)),
                 ],
             };
-            let fits = |frontier| plan.fits(frontier);
-            if !fits(self.map().load(Word::at(control::FRONTIER))) {
-                let left = self.size().saturating_sub(self.map().load(Word::at(control::FRONTIER)));
+            // A file that is full by now has a successor.
+            if !is_in_files(class) && !fits(class, self.map().load(frontier), limit) {
+                let left = self.size().saturating_sub(self.map().load(frontier));
                 let limit = "the address range of the arena".into();
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
@@ -186,7 +191,7 @@ impl Arena {
     pub(super) fn commit_slab_row(&self, slab: u32) -> Result<()> {
         let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
         for at in [self.slab_word(slab, 0).offset() & !4095, blocks] {
-            memory::commit(self.file(), at, 4096).map_err(|e| self.no_memory(4096, e))?;
+            self.commit_at(at, 4096)?;
         }
         Ok(())
     }
@@ -196,7 +201,7 @@ impl Arena {
         let (map, end) =
             (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
         let len = (end + 8 - map).next_multiple_of(4096);
-        memory::commit(self.file(), map, len).map_err(|e| self.no_memory(len, e))
+        self.commit_at(map, len)
     }
 
     /// Notes that all blocks of a new slab are free.

@@ -3,10 +3,9 @@
 use std::fmt;
 
 use super::Arena;
-use super::class::{CLASSES, blocks_of, commits_alone, size_of};
+use super::class::{CLASSES, blocks_of, commits_alone, size_of, twin_in_arena};
 use super::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word};
-use crate::sys::memory;
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Life, Member, Owner, Seat};
 
 /// Blocks of one size.
@@ -135,7 +134,7 @@ impl Arena {
     pub fn memory_stats(&self) -> MemoryStats {
         let counts = self.counts();
         let mut s = MemoryStats {
-            reserved: memory::committed(self.file()),
+            reserved: self.committed(),
             allocs: counts.allocs,
             frees: counts.frees,
             recycled: counts.allocs.saturating_sub(counts.fresh),
@@ -152,7 +151,7 @@ impl Arena {
         for slab in 0..self.slab_count() {
             let Some((class, _)) = self.slab(slab) else { continue };
             let committed = self.slab_committed(slab);
-            let stats = &mut classes[class as usize];
+            let stats = &mut classes[twin_in_arena(class) as usize];
             stats.size = size_of(class);
             for i in 0..blocks_of(class) {
                 let block = slab * SLAB_BLOCKS + i;

@@ -144,6 +144,7 @@ impl Arena {
                 self.redo(me, Recover);
             }
         }
+        self.sweep_extents(|m| dead.iter().any(|d| d.member == m), me);
         let (settled, later): (Vec<_>, Vec<_>) =
             dead.into_iter().partition(|d| self.settle_intents(d.member));
         for d in later {
@@ -180,6 +181,7 @@ impl Arena {
                 Tenancy { presence: Presence::Free, ..d.tenancy },
             );
         }
+        self.clean_up();
         settled.len()
     }
 

@@ -22,7 +22,6 @@ use super::slab::described;
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Unclaim};
-use crate::sys::memory;
 use crate::words::{BlockId, BlockState, Life, Member};
 
 /// Blocks of this size and above are given back when too many of them are idle.
@@ -38,12 +37,12 @@ impl Arena {
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn empty_cache(&self) -> Result<u64> {
         let me = self.me()?;
-        let before = memory::committed(self.file());
+        let before = self.committed();
         for slab in 0..self.slab_count() {
             self.each_cached(slab, |block| _ = self.trim_block(block, me));
         }
         self.map().add(Word::at(control::TRIMS), 1);
-        Ok(before.saturating_sub(memory::committed(self.file())))
+        Ok(before.saturating_sub(self.committed()))
     }
 
     /// Limits how many bytes of large free blocks (2 MiB and more) may keep their pages, for all members.
@@ -139,7 +138,7 @@ impl Arena {
         let Some(state) = run(Claim::new(at, me, seen), self.map()) else { return 0 };
         let (offset, len) = self.data_of(block);
         self.map().and(self.slab_word(slab, 2), !bit);
-        _ = memory::punch(self.file(), offset, len);
+        self.punch_at(offset, len);
         run(Unclaim::new(at, state), self.map());
         self.hint_free(block);
         len
@@ -151,7 +150,8 @@ impl Arena {
         mapped.retain(|&block, &mut (at, len)| {
             let has_pages = self.slab_committed(block / SLAB_BLOCKS) >> (block % SLAB_BLOCKS) & 1 == 1;
             let stays = has_pages && self.data_of(block) == (at, len);
-            if !stays {
+            // Plain memory is in these tables, and nowhere else.
+            if !stays && !self.is_local() {
                 self.map().drop_page_tables(at, len);
             }
             stays

@@ -61,7 +61,7 @@ impl Storage {
             left: arena.size(),
             limit: "the size of the arena".into(),
         })?;
-        Ok(Self::of(arena.alloc(bytes as u64)?, bytes))
+        Ok(Self::of(arena.alloc_by_strategy(bytes as u64)?, bytes))
     }
 
     /// The memory of a held block.

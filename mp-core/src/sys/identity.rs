@@ -6,8 +6,10 @@
 //! what its parent holds. `MADV_WIPEONFORK` (Linux 4.14) makes the word read 0 in the copy.
 #![allow(unsafe_code)]
 
+#[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+#[cfg(not(miri))]
 use super::os;
 use crate::error::Result;
 use crate::sync::Ordering;
@@ -18,7 +20,14 @@ use crate::sync::shared::AtomicU64;
 pub(crate) struct Identity(&'static AtomicU64);
 
 impl Identity {
+    /// A word holding `value`, under Miri: there are no forks.
+    #[cfg(miri)]
+    pub(crate) fn new(value: u64) -> Result<Self> {
+        Ok(Self(Box::leak(Box::new(AtomicU64::new(value)))))
+    }
+
     /// A new page, holding `value`, which is not 0.
+    #[cfg(not(miri))]
     pub(crate) fn new(value: u64) -> Result<Self> {
         let len = rustix::param::page_size();
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

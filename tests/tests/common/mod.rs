@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod python;
+pub mod scratch;
 
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,27 @@
-//! Step `alone`: each library crate builds and passes its tests by itself, and every set of features builds.
+//! Step `alone`: each library crate builds and passes its tests by itself, and every set of features builds; with one
+//! sharing strategy alone, processes pass the same tests.
 
 use crate::layers::{self, FACADE, LAYERS};
 use crate::session::{Outcome, Session};
 
+/// Features of which one alone has to do.
+const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
+
 pub(crate) fn run(session: &mut Session) -> Outcome {
     for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
         session.run(&mut session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", name]));
+    }
+    for strategy in STRATEGIES {
+        let only = ["--no-default-features", "--features", strategy];
+        session.run(session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", "mp-core"]).args(only));
+        let mut tests = session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", "mp-tests"]);
+        for test in ["conformance", "file_system", "file_system_deaths", "sharing", "queue_deaths"] {
+            // Those are about names.
+            if strategy == "file_system" || !test.starts_with("file_system") {
+                tests.args(["--test", test]);
+            }
+        }
+        session.run(tests.args(only));
     }
     match features() {
         Ok(features) => {
