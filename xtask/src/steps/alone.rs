@@ -7,6 +7,9 @@ use crate::session::{Outcome, Session};
 /// Features of which one alone has to do.
 const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
 
+/// Features that only add conversions: alone and together, not in every set.
+const ADAPTERS: [&str; 2] = ["ndarray", "bytes"];
+
 pub(crate) fn run(session: &mut Session) -> Outcome {
     for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
         session.run(&mut session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", name]));
@@ -25,7 +28,8 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     match features() {
         Ok(features) => {
-            for set in powerset(&features) {
+            let adapters = [ADAPTERS[0].to_owned(), ADAPTERS[1].to_owned(), ADAPTERS.join(",")];
+            for set in powerset(&features).into_iter().chain(adapters) {
                 let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", &set];
                 session.run(&mut session.cargo(&words));
             }
@@ -35,11 +39,15 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The facade's features, without `default`.
+/// The facade's features, without `default` and [`ADAPTERS`].
 fn features() -> Result<Vec<String>, String> {
     let packages = layers::packages(None)?;
     let facade = packages.into_iter().find(|package| package.name == FACADE).ok_or("no root package")?;
-    Ok(facade.features.into_iter().filter(|name| name != "default").collect())
+    Ok(facade
+        .features
+        .into_iter()
+        .filter(|name| name != "default" && !ADAPTERS.contains(&name.as_str()))
+        .collect())
 }
 
 /// Every subset, as `--features` takes it.
