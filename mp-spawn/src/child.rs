@@ -13,12 +13,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 use rustix::process::{Resource, Signal};
 use rustix::thread::CpuSet;
 
+use crate::clock::now;
 use crate::current::{self, Current};
-use crate::group::{now, pid_number};
 use crate::handoff::{self, FromParent, Ticket};
 use crate::line::{self, Line};
 use crate::message::{Hello, Report, Start};
 use crate::outcome::{Ended, Fault};
+use crate::rank::pid_number;
 use crate::token::Token;
 use crate::watch::MAX_FDS;
 use crate::wire::{Frame, Inbox, Kind};

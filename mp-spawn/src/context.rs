@@ -10,16 +10,18 @@ use mp_core::message::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::clock::deadline;
 use crate::closure::Closure;
 use crate::error::{ProcessExited, Result, SpawnError};
 use crate::exit::{Exit, Note, Signal};
 use crate::family;
 use crate::function::Ranked;
-use crate::group::{self, GRACE, Group, Status};
+use crate::group::{GRACE, Group};
 use crate::handoff::ToChild;
 use crate::options::{OnFailure, Options};
 use crate::outcome::{Outcome, is_unit};
 use crate::output::Captured;
+use crate::rank::Status;
 use crate::start::{self, Plan};
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.
@@ -292,7 +294,7 @@ impl<T> ProcessContext<T> {
     fn join_until(&self, timeout: Option<Duration>, grace: Option<Duration>) -> Result<bool> {
         self.group.check_owner()?;
         let or_failure = self.on_failure == OnFailure::EndAll;
-        if !self.group.wait(timeout.and_then(group::deadline), or_failure) {
+        if !self.group.wait(timeout.and_then(deadline), or_failure) {
             return Ok(false);
         }
         if or_failure && self.group.first_failure().is_some() {

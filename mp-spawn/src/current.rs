@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::group::timespec;
+use crate::clock::timespec;
 
 #[derive(Debug)]
 pub(crate) struct Current {

@@ -4,7 +4,8 @@ use std::sync::{Arc, Once, Weak};
 
 use parking_lot::Mutex;
 
-use crate::group::{GRACE, Group, Status};
+use crate::group::{GRACE, Group};
+use crate::rank::Status;
 use crate::sys;
 
 /// Processes that somebody holds and cares for, and those that nobody need hold.

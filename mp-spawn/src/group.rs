@@ -6,44 +6,21 @@ use std::time::{Duration, Instant};
 
 use mp_core::Envelope;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
+use crate::clock::{deadline, now, timespec};
 use crate::error::{Result, SpawnError};
 use crate::exit::{Exit, Signal};
 use crate::family::ActiveChild;
 use crate::output::Streams;
+use crate::rank::{Rank, Running, Status};
 use crate::supervisor;
 
 /// How long processes get to obey a SIGTERM when no grace period is set.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// How long to wait for processes that got a SIGKILL: a process in an uninterruptible system call stays.
 const AFTER_KILL: Duration = Duration::from_secs(10);
-
-/// How a process is doing.
-///
-/// ```
-/// use mp_spawn::{Options, Status, start_processes};
-///
-/// let context = start_processes(|_rank: usize, (): ()| {}, (), Options::nprocs(1))?;
-/// context.wait()?;
-/// assert!(matches!(context.status(0)?, Status::Ended));
-/// # Ok::<(), mp_spawn::SpawnError>(())
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Status {
-    /// It runs.
-    Running,
-    /// It ended and is content: its function returned, or it called `exit(0)`.
-    Ended,
-    /// It failed. Its process may still be on its way out.
-    Failed(SpawnError),
-    /// It was ended because another one failed, or because nobody wanted it any more; this is the last signal
-    /// that it got.
-    EndedByUs(Signal),
-}
 
 /// The processes of one start.
 #[derive(Debug)]
@@ -60,51 +37,11 @@ pub(crate) struct Group {
     sentinel: OnceLock<Arc<OwnedFd>>,
 }
 
-/// A process that has not been reaped.
-#[derive(Clone, Debug)]
-pub(crate) struct Running {
-    pub(crate) pidfd: Arc<OwnedFd>,
-    /// Its number with the supervisor.
-    pub(crate) id: u64,
-}
-
-#[derive(Debug)]
-struct Rank {
-    name: String,
-    pid: Option<Pid>,
-    /// While the process has not been reaped.
-    running: Option<Running>,
-    /// The time and the error of its failure.
-    failure: Option<(u64, SpawnError)>,
-    /// The time of the first and the name of the last signal that ended it for another one's sake.
-    ending: Option<(u64, Signal)>,
-    /// The last signal that the program sent to this one alone.
-    asked: Option<Signal>,
-    /// How it ended.
-    exit: Option<Exit>,
-    /// What its function returned.
-    value: Option<Envelope>,
-    streams: Streams,
-    over: bool,
-}
-
 impl Group {
     pub(crate) fn new(names: impl Iterator<Item = String>) -> Group {
-        let rank = |name| Rank {
-            name,
-            pid: None,
-            running: None,
-            failure: None,
-            ending: None,
-            asked: None,
-            exit: None,
-            value: None,
-            streams: Streams::default(),
-            over: false,
-        };
         Group {
             owner: std::process::id(),
-            ranks: Mutex::new(names.map(rank).collect()),
+            ranks: Mutex::new(names.map(Rank::new).collect()),
             changed: Condvar::new(),
             bell: Mutex::new(None),
             seen: OnceLock::new(),
@@ -126,7 +63,7 @@ impl Group {
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.ranks.lock().iter().map(|rank| rank.pid.map_or(0, pid_number)).collect()
+        self.ranks.lock().iter().map(|rank| rank.number()).collect()
     }
 
     pub(crate) fn started(&self, rank: usize, pid: Pid, running: Running) {
@@ -189,9 +126,7 @@ impl Group {
     pub(crate) fn active(&self) -> Vec<ActiveChild> {
         let ranks = self.ranks.lock();
         let running = ranks.iter().filter(|rank| !rank.over && rank.pid.is_some());
-        running
-            .map(|rank| ActiveChild { name: rank.name.clone(), pid: rank.pid.map_or(0, pid_number) })
-            .collect()
+        running.map(|rank| ActiveChild { name: rank.name.clone(), pid: rank.number() }).collect()
     }
 
     /// Somebody has asked how the processes did.
@@ -354,17 +289,7 @@ impl Group {
 
     /// One line for each rank.
     pub(crate) fn describe(&self) -> Vec<String> {
-        let ranks = self.ranks.lock();
-        let describe = |rank: &Rank| {
-            let pid = rank.pid.map_or(0, pid_number);
-            match rank.status() {
-                Status::Running => format!("{} (pid {pid}): running", rank.name),
-                Status::Ended => format!("{} (pid {pid}): ended", rank.name),
-                Status::Failed(error) => error.to_string(),
-                Status::EndedByUs(signal) => format!("{} (pid {pid}): ended by us with {signal}", rank.name),
-            }
-        };
-        ranks.iter().map(describe).collect()
+        self.ranks.lock().iter().map(Rank::describe).collect()
     }
 }
 
@@ -388,55 +313,4 @@ fn wait_for_end(last: &Running, bell: &OwnedFd, until: Option<Instant>) {
     if ended {
         supervisor::ended(last.id);
     }
-}
-
-/// A time span as the kernel has it, rounded up to a microsecond: waking early only leads to another wait.
-pub(crate) fn timespec(span: Duration) -> Timespec {
-    let span = span.saturating_add(Duration::from_micros(1));
-    Timespec {
-        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: span.subsec_nanos().into(),
-    }
-}
-
-impl Rank {
-    fn status(&self) -> Status {
-        match (&self.failure, self.over, self.ending) {
-            (Some((_, error)), ..) => Status::Failed(error.clone()),
-            (None, false, _) => Status::Running,
-            (None, true, Some((_, signal))) => Status::EndedByUs(signal),
-            (None, true, None) => Status::Ended,
-        }
-    }
-
-    /// Sends a signal, unless the process is over.
-    fn signal(&self, signal: Signal) -> Result<(), Errno> {
-        let Some(Running { pidfd, .. }) = &self.running else { return Ok(()) };
-        let signal = if signal == Signal::KILL {
-            rustix::process::Signal::KILL
-        } else {
-            rustix::process::Signal::TERM
-        };
-        match rustix::process::pidfd_send_signal(pidfd, signal) {
-            Err(Errno::SRCH) => Ok(()),
-            result => result,
-        }
-    }
-}
-
-/// The instant so far from now; `None`, which is never, when the clock doesn't reach that far.
-pub(crate) fn deadline(after: Duration) -> Option<Instant> {
-    Instant::now().checked_add(after)
-}
-
-/// The monotonic clock in nanoseconds, which all processes of this machine share.
-pub(crate) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
-    u64::try_from(nanos).unwrap_or(u64::MAX)
-}
-
-/// A process id as the standard library has it.
-pub(crate) fn pid_number(pid: Pid) -> u32 {
-    pid.as_raw_nonzero().get().unsigned_abs()
 }

@@ -45,21 +45,21 @@ impl ToChild {
     pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<ToChild> {
         let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
         let envelope = mp_reduce::pack_ref(arena, args).map_err(unencodable)?;
-        Ok(ToChild::with(arena, envelope))
+        ToChild::with(arena, envelope)
     }
 
     /// Moves arguments to one child.
     pub(crate) fn pack_moved<A: Message>(args: A) -> Result<ToChild> {
         let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
         let envelope = mp_reduce::pack(args).map_err(|e| unencodable(e.error))?;
-        Ok(ToChild::with(arena, envelope))
+        ToChild::with(arena, envelope)
     }
 
-    fn with(arena: Arena, envelope: Envelope) -> ToChild {
+    fn with(arena: Arena, envelope: Envelope) -> Result<ToChild> {
         let parcel = Parcel::new(arena, envelope);
         // SAFETY: sent to a child that attaches it, and not duplicated here.
-        let fd = unsafe { arena.fd() };
-        ToChild { bytes: parcel.ticket(), fds: vec![fd], parcel }
+        let fd = unsafe { arena.fd() }.map_err(|e| unencodable(e.into()))?;
+        Ok(ToChild { bytes: parcel.ticket(), fds: vec![fd], parcel })
     }
 }
 

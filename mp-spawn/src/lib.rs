@@ -34,6 +34,7 @@
 //! up in the function. Other threads and open files of the parent do not exist in a worker.
 
 mod child;
+mod clock;
 mod closure;
 mod context;
 mod crash;
@@ -55,6 +56,7 @@ mod outcome;
 mod output;
 mod panics;
 mod process;
+mod rank;
 mod setup;
 mod start;
 mod supervisor;
@@ -77,10 +79,10 @@ pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnE
 pub use exit::{Exit, Note, Signal};
 pub use family::{ActiveChild, active_children};
 pub use function::Refusal;
-pub use group::Status;
 pub use launch::set_executable;
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
 pub use output::Captured;
 pub use process::{Process, ProcessBuilder};
+pub use rank::Status;
 pub use setup::{Output, Setup};

@@ -13,17 +13,19 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::clock::deadline;
 use crate::closure::Closure;
 use crate::context;
 use crate::error::{Result, SpawnError};
 use crate::exit::{Exit, Signal};
 use crate::family;
 use crate::function::Plain;
-use crate::group::{self, Group, Status};
+use crate::group::Group;
 use crate::handoff::ToChild;
 use crate::options::Options;
 use crate::outcome::{Outcome, is_unit};
 use crate::output::Captured;
+use crate::rank::Status;
 use crate::setup::{Output, Setup};
 use crate::start::{self, Plan};
 
@@ -93,7 +95,7 @@ impl<T: Message> Process<T> {
 impl<T> Process<T> {
     /// Waits for the end of the process, at most for this long: true if it has ended, well or not.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        self.group.wait(group::deadline(timeout), false)
+        self.group.wait(deadline(timeout), false)
     }
 
     /// Its name.

@@ -20,8 +20,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
+use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
-use crate::group::timespec;
 use crate::launch::{self, Command, failed};
 use crate::output::Streams;
 use crate::sys;

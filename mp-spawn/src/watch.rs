@@ -12,13 +12,15 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
+use crate::clock::{deadline, now};
 use crate::error::SpawnError;
 use crate::exit::{self, Exit};
-use crate::group::{self, Group, Running, now, pid_number};
+use crate::group::Group;
 use crate::handoff::{self, Parcel};
 use crate::launch::Launched;
 use crate::message::{FromChild, Hello, Report};
 use crate::oom;
+use crate::rank::{Running, pid_number};
 use crate::setup::Setup;
 use crate::verdict::{self, Seen, Subject};
 use crate::wire::{self, Inbox, Kind};
@@ -132,7 +134,7 @@ impl Watch {
             _parcel: order.parcel,
             member: None,
             seen: Seen::default(),
-            hello_until: group::deadline(patience),
+            hello_until: deadline(patience),
             pidfd,
             group,
             program,
@@ -232,7 +234,7 @@ impl Watch {
     pub(crate) fn out_of_patience(&mut self) {
         self.hello_until = None;
         if is_stopped(self.pid) {
-            self.hello_until = group::deadline(self.patience);
+            self.hello_until = deadline(self.patience);
             return;
         }
         self.fail(SpawnError::Timeout {
