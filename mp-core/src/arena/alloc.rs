@@ -46,7 +46,12 @@ impl Arena {
             for c in near {
                 while let Some(block) = self.find_free(c) {
                     let Some(state) = run(Claim::new(self.block_at(block), me), self.map()) else { continue };
-                    if let Err(e) = self.commit_block(block, c) {
+                    let committed = if kind == Kind::Ring {
+                        self.commit_start(block, c)
+                    } else {
+                        self.commit_block(block, c)
+                    };
+                    if let Err(e) = committed {
                         run(Unclaim::new(self.block_at(block), state), self.map());
                         self.hint_free(block);
                         return Err(e);
@@ -187,6 +192,9 @@ impl Arena {
         if link_of(link).is_some() {
             self.free_seat_pages(block, link);
             self.map().store(at.link(), with_link(link, None));
+        }
+        if state.kind == Kind::Ring {
+            self.shrink(block);
         }
         run(Unclaim::new(at, state), self.map());
         self.hint_free(block);

@@ -31,7 +31,7 @@ pub struct MemoryStats {
     pub cached: u64,
     /// Blocks that somebody holds.
     pub live_blocks: u64,
-    /// Envelopes on their way, in queues.
+    /// Envelopes on their way: in queues, or leased by a consumer that has not finished yet.
     pub queued: u64,
     /// Envelopes that are some process's: being filled or emptied, or idle.
     pub owned: u64,
@@ -75,7 +75,7 @@ impl Arena {
             match Owner::unpack(self.map().load(self.owner_words().of(e))).holder {
                 Holder::Free => {}
                 Holder::Member(_) => s.owned += 1,
-                Holder::Queued => s.queued += 1,
+                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => s.queued += 1,
             }
         }
         s.members = self.members().iter().filter(|m| m.live).count() as u64;
