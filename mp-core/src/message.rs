@@ -20,6 +20,12 @@ use crate::words::{Access, BlockId};
 /// Every type that is `Serialize + DeserializeOwned` is one: numbers, strings, your own structs and enums, and
 /// among them frozen and shared tensors and queues. Types that contain an exclusive [`Tensor`](crate::Tensor) are no
 /// serde types, so that nobody can send them twice; for them there is `#[derive(Message)]`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be sent to another process",
+    label = "not a message",
+    note = "plain data: derive `Serialize` and `Deserialize`; what contains an exclusive `Tensor`: `#[derive(Message)]`",
+    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; somebody else's type: `#[serde(with = \"mp::reduced\")]`"
+)]
 pub trait Message: Sized + 'static {
     /// Writes the value. The caller drops it afterwards, and only then sends what was written.
     ///
@@ -34,6 +40,7 @@ pub trait Message: Sized + 'static {
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
     fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {

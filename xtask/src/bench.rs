@@ -13,8 +13,9 @@ use figures::{Figures, Row};
 const MANIFEST: &str = "benches/Cargo.toml";
 
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
-    let (peers, quick) = (args.flag("--peers"), args.flag("--quick"));
+    let (peers, quick, pin) = (args.flag("--peers"), args.flag("--quick"), args.flag("--pin"));
     let (only, keep) = (args.value("--only")?, args.value("--json")?);
+    let minutes = args.value("--minutes")?;
     args.finish()?;
     if !Path::new(MANIFEST).exists() {
         return Err(format!("there is no {MANIFEST} yet"));
@@ -27,7 +28,10 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     if let Some(only) = &only {
         command.args(["--only", only]);
     }
-    command.args(if quick { &["--quick"][..] } else { &[] }).arg("--json").arg(&scratch);
+    if let Some(minutes) = &minutes {
+        command.args(["--minutes", minutes]);
+    }
+    command.args(quick.then_some("--quick")).args(pin.then_some("--pin")).arg("--json").arg(&scratch);
     let ran = session.run(&mut command);
     let text = fs::read_to_string(&scratch);
     let _ = fs::remove_file(&scratch);

@@ -24,7 +24,8 @@ cargo xtask <task> [options]
   bench    our figures beside the physical limits
              --peers      beside ipc-channel and iceoryx2 as well
              --only a,b   these rows alone       --quick      short runs
-             --json FILE  keep the figures
+             --json FILE  keep the figures          --pin        each process on a processor of its own
+             --minutes N  give up after so many
   help     this page
 
 Steps of ci, each a task of its own (with --strict, if wanted):
