@@ -47,7 +47,7 @@
 //! |---|---|
 //! | tensors | [`Tensor`] (one owner, moves), [`FrozenTensor`] (anybody reads), [`SharedTensor`] (anybody writes) |
 //! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Options`], [`SpawnError`] |
-//! | queues | [`Queue`], [`PutError`], [`GetError`] |
+//! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
 //! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
 //!
@@ -60,6 +60,8 @@
 //! | `mp.start_processes(…, join=False)` | [`start_processes`], then [`ProcessContext::join`] |
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
 //! | `mp.Queue(maxsize)` | [`Queue::bounded`]; typed, and `None` instead of sentinels |
+//! | `mp.Queue()`, `mp.SimpleQueue()` | [`Queue::unbounded`] |
+//! | `mp.JoinableQueue`, `mp.Pipe` | [`JoinableQueue`], [`pipe`], [`one_way_pipe`] |
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
 //! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`Tensor::from_slice`] copies once |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
@@ -88,7 +90,10 @@ pub use mp_core::{
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;
 #[cfg(feature = "queue")]
-pub use mp_queue::{GetError, PutError, Queue};
+pub use mp_queue::{
+    Connection, GetError, JoinError, JoinableQueue, Lease, PutError, PutManyError, Queue, QueueOptions,
+    Receiver, RecvIntoError, Sender, bounded_channel, channel, one_way_pipe, pipe,
+};
 pub use mp_reduce::{
     Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,
 };

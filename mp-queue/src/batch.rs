@@ -74,6 +74,11 @@ impl<'a> Run<'a> {
 
     /// Puts the next one; `false` where that needs more than this.
     fn put(&mut self, envelope: &mut Envelope) -> Result<bool, Error> {
+        // In the last segment of a queue that grows, what is in earlier ones counts, too.
+        let segments = self.raw.memory().segments();
+        if segments > 1 && self.segment + 1 == segments {
+            return Ok(false);
+        }
         let ticket = self.raw.memory().put_next(self.segment, envelope, self.last())?;
         ticket.map(|t| self.add(t));
         Ok(ticket.is_some())

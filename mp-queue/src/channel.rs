@@ -48,11 +48,7 @@ impl Drop for End {
 }
 
 /// Both ends of a new channel: of the senders, of the receivers.
-pub(crate) fn ends(
-    size: Option<usize>,
-    growing: bool,
-    type_of: (u64, &str),
-) -> Result<(End, End), Error> {
+pub(crate) fn ends(size: Option<usize>, growing: bool, type_of: (u64, &str)) -> Result<(End, End), Error> {
     let raw = Raw::create(size, growing, 0, type_of)?;
     let arena = raw.arena();
     let tokens = [arena.alloc(1)?, arena.alloc(1)?];

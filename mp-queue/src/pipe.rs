@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use mp_core::message::{Codec, Incoming, Outgoing};
 use mp_core::Message;
+use mp_core::message::{Codec, Incoming, Outgoing};
 use mp_reduce::{Error, TypeFingerprint, unpack_as};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -133,7 +133,10 @@ impl Connection {
     /// no memory, or this end only receives. The value is given back.
     pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
         let Some(out) = &self.out else {
-            return Err(PutError::Failed { value: Some(value), error: one_way::<mp_core::Error>("send").into() });
+            return Err(PutError::Failed {
+                value: Some(value),
+                error: one_way::<mp_core::Error>("send").into(),
+            });
         };
         if out.alone().is_some() {
             return Err(PutError::Disconnected(value));

@@ -203,7 +203,7 @@ impl Raw {
             // What is still in earlier segments counts, too.
             let last = i + 1 == self.memory.segments();
             if last && self.memory.len() >= self.capacity() {
-                return Ok(Given::Full);
+                return Ok(if self.memory.is_closed(i) { Given::Closed } else { Given::Full });
             }
             match self.memory.put(i, envelope)? {
                 Given::Done => return Ok(Given::Done),

@@ -281,6 +281,20 @@ impl RingMemory {
         false
     }
 
+    /// Whether segment `i` is closed.
+    pub(crate) fn is_closed(&self, i: u32) -> bool {
+        let (m, ring) = (Self::words(self.arena), self.chain.segment(i));
+        let mut ticket = Ticket::unpack(m.load(ring.tail));
+        // The tail is a hint that may lag.
+        for _ in 0..=ring.slots {
+            match ticket.finds_end(Slot::unpack(m.load(ring.slot(ticket.index)))) {
+                Some(end) => return end,
+                None => ticket = ticket.next(ring.slots),
+            }
+        }
+        false
+    }
+
     /// How often a message is delivered at most; 0 is for ever.
     pub(crate) fn deliveries(&self) -> u32 {
         self.header.deliveries(Self::words(self.arena))

@@ -5,7 +5,9 @@ use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
 use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot};
 use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
-use mp_tests::ring::{Around, ENVELOPES, Left, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory};
+use mp_tests::ring::{
+    Around, ENVELOPES, Left, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
+};
 
 type Sweep = Settle<Around>;
 

@@ -75,7 +75,9 @@ impl Arena {
             match Owner::unpack(self.map().load(self.owner_words().of(e))).holder {
                 Holder::Free => {}
                 Holder::Member(_) => s.owned += 1,
-                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => s.queued += 1,
+                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                    s.queued += 1
+                }
             }
         }
         s.members = self.members().iter().filter(|m| m.live).count() as u64;

@@ -131,7 +131,8 @@ impl ChainAt {
 
     /// Slot `slot` of all segments together.
     pub fn slot(&self, slot: u32) -> Option<Word> {
-        let segment = (0..self.segments).map(|i| self.segment(i)).find(|s| slot.wrapping_sub(s.before) < s.slots)?;
+        let segment =
+            (0..self.segments).map(|i| self.segment(i)).find(|s| slot.wrapping_sub(s.before) < s.slots)?;
         Some(segment.slot(slot - segment.before))
     }
 
@@ -220,8 +221,14 @@ mod tests {
 
     #[test]
     fn segments_lie_behind_each_other() {
-        let first =
-            RingAt { block: 7, slots: 256, before: 0, head: Word::at(256), tail: Word::at(384), first: Word::at(1024) };
+        let first = RingAt {
+            block: 7,
+            slots: 256,
+            before: 0,
+            head: Word::at(256),
+            tail: Word::at(384),
+            first: Word::at(1024),
+        };
         let segments = ChainAt::segments_for(256, 100_000);
         let chain = ChainAt { first, links: Word::at(896), segments, most: 100_000, second: Word::at(4096) };
         assert_eq!(segments, 6);

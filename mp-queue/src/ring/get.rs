@@ -75,9 +75,7 @@ impl Get {
     #[must_use]
     pub fn batched(self, last: Option<Ticket>) -> Self {
         match last {
-            Some(last) => {
-                Self { ticket: last.next(self.ring.slots), batched: true, pc: Pc::Look, ..self }
-            }
+            Some(last) => Self { ticket: last.next(self.ring.slots), batched: true, pc: Pc::Look, ..self },
             None => Self { batched: true, ..self },
         }
     }

@@ -143,7 +143,8 @@ impl<S: Surroundings> Steps for Settle<S> {
             }
             Pc::Take => {
                 let again = self.around.redelivers(self.place.ring);
-                let taken = self.owner.then(if again { Holder::Leased(self.me) } else { Holder::Member(self.me) });
+                let taken =
+                    self.owner.then(if again { Holder::Leased(self.me) } else { Holder::Member(self.me) });
                 if m.cas(self.owners.of(self.envelope), self.owner.pack(), taken.pack()).is_ok() {
                     self.out = if again {
                         Settled::Leased(self.envelope, taken)

@@ -142,6 +142,15 @@ impl Ticket {
         }
     }
 
+    /// Whether a producer that has this ticket finds the end in the slot; `None`: the slot is used, look at the next.
+    pub(crate) const fn finds_end(self, slot: Slot) -> Option<bool> {
+        match (self.lag(slot), slot.state) {
+            (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => Some(true),
+            (Lag::At, SlotState::Empty) | (Lag::Behind, _) => Some(false),
+            (Lag::At | Lag::Ahead, _) => None,
+        }
+    }
+
     /// This slot, one lap later.
     #[inline]
     pub(super) const fn next_lap(self) -> u64 {

@@ -47,8 +47,12 @@ pub fn case() -> impl Strategy<Value = Case> {
         2 => (0..4_usize).prop_map(Event::Resume),
     ];
     let events = proptest::collection::vec(event, 0..300);
-    (1..=MAX_SLOTS, 1..=30_u32, 0..CASTS.len(), events)
-        .prop_map(|(slots, messages, roles, events)| Case { slots, messages, roles, events })
+    (1..=MAX_SLOTS, 1..=30_u32, 0..CASTS.len(), events).prop_map(|(slots, messages, roles, events)| Case {
+        slots,
+        messages,
+        roles,
+        events,
+    })
 }
 
 pub fn world(case: &Case) -> World<Process> {
