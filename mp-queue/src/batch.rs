@@ -80,7 +80,9 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         let ticket = self.raw.memory().put_next(self.segment, envelope, self.last())?;
-        ticket.map(|t| self.add(t));
+        if let Some(ticket) = ticket {
+            self.add(ticket);
+        }
         Ok(ticket.is_some())
     }
 

@@ -19,7 +19,7 @@ use crate::raw::{Ended, GotRaw, Wait};
 ///
 /// ```
 /// let (here, there) = mp_queue::pipe()?;
-/// here.send(("x", 1.5))?;
+/// here.send(("x".to_string(), 1.5))?;
 /// here.send_bytes(b"raw")?;
 /// assert_eq!(there.recv::<(String, f64)>()?, ("x".to_string(), 1.5));
 /// assert_eq!(there.recv_bytes()?, b"raw");
