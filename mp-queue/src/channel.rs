@@ -67,7 +67,9 @@ impl End {
     }
 
     pub(crate) fn alone(&self) -> Option<Alone> {
-        (!self.raw.arena().lives(self.theirs)).then_some(Alone::Disconnected)
+        // In a forked copy the attempt itself says what is wrong.
+        let arena = self.raw.arena();
+        (arena.me().is_ok() && !arena.lives(self.theirs)).then_some(Alone::Disconnected)
     }
 
     /// Attaches it to the message that is being written.

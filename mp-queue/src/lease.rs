@@ -123,6 +123,7 @@ impl Raw {
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<Result<Leased, Option<Ended>>, Error> {
+        self.arena().me()?;
         self.memory().redeliver();
         let asleep = Patience::none();
         let mut leased = None;

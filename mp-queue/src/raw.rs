@@ -223,6 +223,8 @@ impl Raw {
     /// Takes an envelope, if there is one. Wakes nobody.
     #[inline]
     pub(crate) fn attempt_get(&self, into: &mut Option<Envelope>) -> Result<Taken, Error> {
+        // In a forked copy there are no words to look at.
+        self.arena().me()?;
         if self.memory.any_returned()
             && let Some(envelope) = self.memory.take_returned(false)?
         {
