@@ -46,8 +46,13 @@
 //! | | |
 //! |---|---|
 //! | tensors | [`Tensor`] (one owner, moves), [`FrozenTensor`] (anybody reads), [`SharedTensor`] (anybody writes) |
+//! | views of a borrowed one | [`TensorView`], [`TensorViewMut`] |
+//! | of a type known at run time; of none; of parts | [`AnyTensor`], [`dispatch!`]; [`MetaTensor`]; [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
+//! | into shared memory | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
 //! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Options`], [`SpawnError`] |
 //! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
+//! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
+//! | other programs | [`SharedMemory`] (by name), [`Foreign`], [`Tensor::from_fd`], [`Tensor::to_memfd`] |
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
 //! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
 //!
@@ -63,8 +68,13 @@
 //! | `mp.Queue()`, `mp.SimpleQueue()` | [`Queue::unbounded`] |
 //! | `mp.JoinableQueue`, `mp.Pipe` | [`JoinableQueue`], [`pipe`], [`one_way_pipe`] |
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
-//! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`Tensor::from_slice`] copies once |
+//! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`ShareMemory`] copies once |
+//! | `x[1:7:2]`, `x[2]`, `x.t()`, `x.view(…)` | [`slice`](Tensor::slice), [`select`](Tensor::select), [`t`](Tensor::t), [`reshape`](Tensor::reshape), … |
+//! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`FrozenStorage`] |
+//! | `requires_grad`, `detach()` | [`Tensor::set_requires_grad`], [`Tensor::detach`]: metadata that travels |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
+//! | `mp.Value`, `mp.Array` | [`Value`], [`Array`]; a lock whose dead holder is reported |
+//! | `shared_memory.SharedMemory`, `ShareableList` | [`SharedMemory`], [`ShareableList`]: same names, same bytes |
 //! | "the producer must stay alive" | it need not: memory lives as long as anybody holds it |
 //! | `set_sharing_strategy` | [`set_sharing_strategy`] |
 //! | `ForkingPickler.register` | [`Reduce`] |
@@ -75,17 +85,24 @@
 //! messages, its place in the arena. A process that is *stopped* delays only itself.
 //!
 //! # Features
-//! `file_descriptor` (default): the sharing strategy with one anonymous file. `spawn`, `queue` (default): the crates of that
-//! name. `file_system`, `cuda`: reserved; they add nothing usable yet.
+//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`
+//! (default): the crates of that name. `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as
+//! `bytes::Bytes`, without copying. `cuda`: reserved; it adds nothing usable yet.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
 
 pub use mp_core::words::Member;
 pub use mp_core::{
-    Arena, ClassStats, DType, Element, Error, FrozenTensor, MAX_RANK, MemberInfo, MemoryStats, Number,
-    SharedTensor, SharingStrategy, Storage, Tensor, get_all_sharing_strategies, get_sharing_strategy,
-    set_sharing_strategy,
+    Aliased, AnyTensor, Arena, Array, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType, DowncastError,
+    Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Foreign, Frozen,
+    FrozenBytes, FrozenStorage, FrozenTensor, Integer, Layout, ListError, ListItem, LockError, LockGuard,
+    MAX_RANK, MemberInfo, MemberStats, MemoryStats, MetaTensor, Mode, NestedTensor, Number, RawArray,
+    RawValue, Readable, Sendable, ShareMemory, ShareableList, Shared, SharedCache, SharedMemory,
+    SharedTensor, SharingStrategy, SparseCompressed, SparseCoo, Storage, StorageId, Tensor, TensorView,
+    TensorViewMut, TypedStorage, Value, WeakStorage, Writable, bf16, bytemuck, dispatch, f16,
+    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_directory,
+    set_sharing_strategy, storage_from_cache,
 };
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;

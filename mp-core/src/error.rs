@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use crate::tensor::DType;
 use crate::words::Member;
 
 /// `Result` with this crate's [`Error`].
@@ -15,6 +16,15 @@ pub enum Error {
     /// The kernel refused something.
     Os {
         /// What was being done.
+        what: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The directory for shared memory with names can't be used.
+    Directory {
+        /// Which directory.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
         what: &'static str,
         /// The kernel's reason.
         source: io::Error,
@@ -48,6 +58,8 @@ pub enum Error {
         /// The value of this build.
         ours: u64,
     },
+    /// This process's arena is plain memory, which no other process can reach.
+    Local,
     /// This process was forked from a member without becoming one itself; it must not touch shared objects.
     Forked,
     /// A lock of the arena is held by a process that does not go on (stopped, or very slow).
@@ -61,10 +73,21 @@ pub enum Error {
     },
     /// An index, range, shape or stride does not fit.
     Shape(String),
+    /// A tensor has another element type than is asked for.
+    DType {
+        /// The one asked for.
+        expected: DType,
+        /// The one it has.
+        found: DType,
+    },
+    /// A tensor that is the result of others that require gradients can't be sent.
+    NonLeaf,
     /// A handle was serialised or deserialised outside of a message.
     OutsideMessage(&'static str),
     /// A message's bytes do not fit its attachments or its type.
     Malformed(String),
+    /// A file that was to be shared isn't one that can be, or a name can't be one of shared memory.
+    NotShared(String),
     /// The name of a sharing strategy that is not supported.
     Strategy {
         /// What was asked for.
@@ -98,6 +121,12 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Os { what, source } => write!(f, "{what}: {source}"),
+            Error::Directory { path, what, source } => write!(
+                f,
+                "the directory {} can't keep shared memory: {what}: {source}; \
+                 mend it, or choose another with set_sharing_directory()",
+                path.display()
+            ),
             Error::OutOfMemory { asked, left, limit } => write!(
                 f,
                 "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), or raise it",
@@ -116,6 +145,10 @@ impl fmt::Display for Error {
                 "the arena was made by another version: {what} is {theirs}, this build has {ours}; \
                  run all processes from the same build"
             ),
+            Error::Local => f.write_str(
+                "the arena of this process is its own memory (Arena::local), which no other process can reach; \
+                 to start processes, don't call that",
+            ),
             Error::Forked => f.write_str(
                 "this process was forked from one that uses shared memory, and is no member of it; \
                  start workers with spawn, or exec",
@@ -124,6 +157,14 @@ impl fmt::Display for Error {
                 write!(f, "{what} is locked by {holder} (pid {pid}), which does not go on; is it stopped?")
             }
             Error::Shape(why) | Error::Malformed(why) => f.write_str(why),
+            Error::NotShared(why) => write!(f, "not usable as shared memory: {why}"),
+            Error::DType { expected, found } => {
+                write!(f, "a tensor of {found} where one of {expected} is expected; ask its dtype() first")
+            }
+            Error::NonLeaf => f.write_str(
+                "a tensor that is no leaf and requires gradients can't be sent: its history does not cross processes; \
+                 to send the data alone, call detach() first",
+            ),
             Error::OutsideMessage(what) => write!(
                 f,
                 "{what} can only be serialised inside of a message (a queue's put, or the arguments of a process): \
@@ -145,7 +186,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Os { source, .. } => Some(source),
+            Error::Os { source, .. } | Error::Directory { source, .. } => Some(source),
             _ => None,
         }
     }

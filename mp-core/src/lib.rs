@@ -15,7 +15,11 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold |
+//! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold; [`Mode`] has the difference |
+//! | [`AnyTensor`], [`MetaTensor`], [`TypedStorage`], [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] | what is made of them |
+//! | [`WeakStorage`], [`SharedCache`], [`storage_from_cache`] | to find a storage again without keeping it |
+//! | [`Value`], [`Array`], [`RawValue`], [`RawArray`], [`ShareableList`] | plain data that several processes change, with a lock and without |
+//! | [`SharedMemory`], [`Foreign`] | memory of other programs, by name or by descriptor |
 //! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
 //! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
 //! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |
@@ -32,24 +36,41 @@
 
 mod arena;
 mod error;
+mod foreign;
 #[cfg(feature = "inject")]
 pub mod inject;
+mod lock;
 pub mod mem;
+mod mem_bytes;
 pub mod message;
+mod shareable_list;
+mod shared_memory;
 pub mod steps;
 mod storage;
 mod strategy;
 pub mod sync;
 mod sys;
 mod tensor;
+mod value;
+mod weak;
 pub mod words;
 
 pub use arena::*;
+pub use bytemuck;
 pub use error::{Error, Result};
+pub use foreign::Foreign;
+pub use lock::{LockError, LockWait, RawGuard, RawLock};
 pub use message::Message;
+pub use shareable_list::{ListError, ListItem, ShareableList};
+pub use shared_memory::SharedMemory;
 pub use storage::Storage;
-pub use strategy::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
-pub use tensor::{DType, Element, FrozenTensor, MAX_RANK, Number, SharedTensor, Tensor};
+pub use strategy::{
+    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
+    set_sharing_directory, set_sharing_strategy,
+};
+pub use tensor::*;
+pub use value::{Array, LockGuard, RawArray, RawValue, Value};
+pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.
 pub const fn fnv1a(bytes: &[u8]) -> u64 {

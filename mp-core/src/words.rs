@@ -12,7 +12,11 @@
 //! matters only to a process that slept through an exact multiple of 2^34 (2^38) changes of one single word
 //! and wakes at that very instant.
 
+mod seat_at;
+
 use std::fmt;
+
+pub use seat_at::SeatAt;
 
 const fn bits(v: u64, at: u32, len: u32) -> u64 {
     (v >> at) & ((1 << len) - 1)
@@ -122,6 +126,9 @@ pub enum Kind {
     Spill = 3,
     /// Elements that nobody writes any more: never [`Data`](Self::Data) again as long as the block lives.
     Frozen = 4,
+    /// A structure that this layer made, and whose header says which: it can't be passed off as elements, nor elements
+    /// as it.
+    Object = 5,
     /// Elements that anybody may write: never [`Data`](Self::Data) again as long as the block lives.
     Shared = 8,
 }
@@ -133,6 +140,7 @@ impl Kind {
             2 => Kind::Seats,
             3 => Kind::Spill,
             4 => Kind::Frozen,
+            5 => Kind::Object,
             8 => Kind::Shared,
             _ => Kind::Data,
         }
@@ -155,7 +163,7 @@ pub enum Life {
 pub struct BlockState {
     /// Where it is in its life.
     pub life: Life,
-    /// What it is used for (of a free block: what it last was).
+    /// What it is used for.
     pub kind: Kind,
     /// How often a seat was taken beside a held one, or the block changed hands.
     pub version: u64,
@@ -329,10 +337,10 @@ pub enum Access {
 /// One attachment of an envelope: the block, the seat that the envelope has (or is about to take) in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
-    /// The block.
+    /// The block, less than 2^24.
     pub block: BlockId,
-    /// Index of the seat.
-    pub seat: u32,
+    /// Where the seat is.
+    pub seat: SeatAt,
     /// How it may be used.
     pub access: Access,
     /// The element type, where that matters to who may access what; at most 31.
@@ -344,8 +352,8 @@ impl Attach {
     pub const fn pack(self) -> u64 {
         1 | (self.access as u64) << 1
             | (self.tag as u64 & 31) << 3
-            | (self.seat as u64) << 8
-            | (self.block as u64) << 32
+            | (self.seat.raw() as u64) << 8
+            | (self.block as u64) << 40
     }
 
     /// From a word; `None` for 0.
@@ -359,7 +367,8 @@ impl Attach {
             2 => Access::Shared,
             _ => Access::Object,
         };
-        Some(Self { block: (w >> 32) as u32, seat: bits(w, 8, 24) as u32, access, tag: bits(w, 3, 5) as u8 })
+        let seat = SeatAt::from_raw(bits(w, 8, 32) as u32);
+        Some(Self { block: (w >> 40) as u32, seat, access, tag: bits(w, 3, 5) as u8 })
     }
 }
 
@@ -394,8 +403,12 @@ mod tests {
                 assert_eq!(Owner::unpack(added), queued.then(taker));
             }
         }
-        let a = Attach { block: 0xff_ffff, seat: 0xff_ffff, access: Access::Shared, tag: 31 };
-        assert_eq!(Attach::unpack(a.pack()), Some(a));
+        for seat in [SeatAt::inline(5), SeatAt::paged(0xff_fffe, 255), SeatAt::paged(0, 3)] {
+            let a = Attach { block: 0xff_fffe, seat, access: Access::Shared, tag: 31 };
+            assert_eq!(Attach::unpack(a.pack()), Some(a));
+        }
+        assert_eq!(SeatAt::inline(5).page(), Err(5));
+        assert_eq!(SeatAt::paged(7, 255).page(), Ok((7, 255)));
         assert_eq!(Attach::unpack(0), None);
         let meta = (0..200).fold(5 << 32 | 77, |meta, _| delivered(meta));
         assert_eq!((deliveries(meta), meta >> 32, meta & 0xffff), (127, 5, 77));

@@ -8,7 +8,7 @@ use loom::thread;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::steps::{BlockAt, Note, Plan, Redo, RedoAt, RedoEnd, Release, Released, Take, Taken, Unclaim};
 use mp_core::sync::HeapMem;
-use mp_core::words::{Access, Attach, BlockId, BlockState, Kind, Life, Member, Seat};
+use mp_core::words::{Access, Attach, BlockId, BlockState, Kind, Life, Member, Seat, SeatAt};
 use mp_core::{Announce, Notify};
 
 const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
@@ -56,14 +56,14 @@ fn loom_hand_over() {
                 let attach = Attach::unpack(m.load_relaxed(ENTRY)).expect("noted before it was queued");
                 assert_eq!(m.load_relaxed(PAYLOAD), 7);
                 let mine = Seat::Member(member(1));
-                m.cas(BLOCK.seat(attach.seat), Seat::Envelope(0).pack(), mine.pack())
-                    .expect("the envelope's");
-                release(&m, 1, attach.seat, mine)
+                let at = BLOCK.seat_word(attach.seat, no_pages).expect("in the header");
+                m.cas(at, Seat::Envelope(0).pack(), mine.pack()).expect("the envelope's");
+                release(&m, 1, attach.seat.page().unwrap_err(), mine)
             })
         };
         let note = Note { entry: ENTRY, count: COUNT, counted: 1, access: Access::Frozen, tag: 0 };
         let take = Take::new(BLOCK, no_pages as fn(_) -> _, Seat::Envelope(0), note);
-        assert_eq!(run(take, &*m), Taken::Seat(1));
+        assert_eq!(run(take, &*m), Taken::Seat(SeatAt::inline(1)));
         m.store(QUEUED, 1);
         let here = release(&m, 0, 0, Seat::Member(member(0)));
         let there = receiver.join().unwrap();

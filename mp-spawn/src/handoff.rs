@@ -39,7 +39,7 @@ impl ToChild {
         let envelope = mp_reduce::pack_ref(arena, args).map_err(unencodable)?;
         let parcel = Parcel::new(arena, envelope);
         // SAFETY: sent to a child that attaches it, and not duplicated here.
-        let fd = unsafe { arena.fd() };
+        let fd = unsafe { arena.fd() }.map_err(|e| unencodable(e.into()))?;
         Ok(ToChild { bytes: parcel.ticket(), fds: vec![fd], parcel })
     }
 }

@@ -27,12 +27,14 @@ fn refused_by_the_compiler() {
         "envelope_from_raw",
         "frozen_is_written",
         "function_pointer",
+        "guard_in_another_thread",
         "handles_by_constructor",
         "handles_by_literal",
         "in_a_plain_tuple",
         "in_a_serde_struct",
         "kept_after_freezing",
         "kept_after_sending",
+        "kept_after_unlocking",
         "message_and_serde",
         "message_of_a_union",
         "message_with_a_foreign_field",
@@ -41,6 +43,9 @@ fn refused_by_the_compiler() {
         "sent_twice",
         "serialized",
         "tensor_of_bool",
+        "value_of_bool",
+        "views_that_borrow",
+        "views_that_overlap",
     ] {
         cases.compile_fail(format!("compile_fail/{refused}.rs"));
     }

@@ -7,7 +7,10 @@ mod common;
 use std::cell::Cell;
 
 use common::{Outcome, alone, in_use, join, next, send, take};
-use mp::{Arena, Error, FrozenTensor, GetError, Options, PutError, Queue, Tensor, start_processes};
+use mp::{
+    Arena, Array, Error, FrozenTensor, GetError, ListError, LockError, Options, PutError, Queue, RawArray,
+    ShareableList, Tensor, Value, start_processes,
+};
 
 /// Runs `f` in a forked copy of this process, which has `code` as its exit status.
 fn in_a_fork(f: impl Fn() -> i32) -> i32 {
@@ -58,6 +61,10 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
         let queue = Queue::<Vec<u8>>::bounded(4)?;
         send(&queue, vec![1; 1000])?;
         let own = Tensor::<u32>::full(&[1000], 7)?;
+        let frozen = Tensor::<u8>::full(&[4], 1)?.freeze();
+        let shared = Tensor::<u8>::full(&[4], 1)?.share();
+        let indices = Tensor::<i64>::zeros(&[1, 4])?.freeze();
+        let sparse = mp::SparseCoo::new(indices.clone(), frozen.clone(), &[1])?;
         let before = in_use();
         // The last handles of this process to each. The copy takes its own copy of the cell.
         let handles = Cell::new(Some((own, kept, queue.clone())));
@@ -70,6 +77,19 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
                 ("me", forked(&arena.me())),
                 ("Arena::get", Arena::get().is_none()),
                 ("zeros", forked(&Tensor::<u8>::zeros(&[10]))),
+                ("as_slice", forked(&frozen.as_slice())),
+                ("get", forked(&frozen.get(&[0]))),
+                ("contiguous", forked(&frozen.contiguous())),
+                ("into_bytes", forked(&frozen.clone().into_bytes())),
+                ("as_ndarray", forked(&frozen.as_ndarray())),
+                ("read_into", forked(&shared.read_into(&mut [0; 4]))),
+                ("write_from", forked(&shared.write_from(&[0; 4]))),
+                ("fill", forked(&shared.fill(0))),
+                ("get of a shared one", forked(&shared.get(&[0]))),
+                ("set of a shared one", forked(&shared.set(&[0], 1))),
+                ("copy_from", forked(&shared.copy_from(&frozen))),
+                ("a sparse tensor", forked(&mp::SparseCoo::new(indices.clone(), frozen.clone(), &[1]))),
+                ("to_dense", forked(&sparse.to_dense())),
                 ("sweep", forked(&arena.sweep())),
                 ("empty_cache", forked(&arena.empty_cache())),
                 ("put", put_is_refused(refused)),
@@ -107,10 +127,16 @@ fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
     fn worker(_: usize, kept: FrozenTensor<u8>) -> Outcome {
         let queue = Queue::<u8>::bounded(4)?;
         // Whatever these say, they are safe functions.
-        let looks: [(&str, &dyn Fn()); 4] = [
+        let array = kept.clone().into_bytes()?;
+        let mut own = Tensor::<f32>::zeros(&[10])?;
+        own.set_requires_grad(true)?;
+        let looks: [(&str, &dyn Fn()); 7] = [
             ("the length of a queue", &|| assert!(queue.len() < 9)),
             ("a queue's Debug", &|| drop(format!("{queue:?}"))),
             ("an element that get can refuse", &|| drop(kept.get(&[0]))),
+            ("a tensor's Debug and Display", &|| assert!(format!("{kept:?}{own}").contains("forked"))),
+            ("views", &|| drop(kept.narrow(0, 5, 5).and_then(|part| part.reshape(&[5, 1])))),
+            ("bytes", &|| assert!(array.is_empty())),
             ("statistics", &|| {
                 let _ = Arena::get().map(|arena| arena.memory_stats());
             }),
@@ -128,4 +154,37 @@ fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
     }
     let kept = Tensor::<u8>::full(&[100], 5).unwrap().freeze();
     join(&start_processes(worker, kept, Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn locks_are_refused_in_the_copy_and_stay_held() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        let value = Value::new(5_u64)?;
+        let array = Array::<u8>::zeros(4)?;
+        let raw = RawArray::<u8>::zeros(4)?;
+        let list = ShareableList::new([1.into()])?;
+        let held = Cell::new(Some(value.lock()?));
+        let code = in_a_fork(|| {
+            let refused = |e: LockError| matches!(e, LockError::Failed(Error::Forked));
+            let checks = [
+                ("lock", array.lock().is_err_and(refused)),
+                ("recover", array.recover().is_err_and(refused)),
+                ("try_lock of what the parent holds", value.try_lock().is_err_and(refused)),
+                ("RawArray::get", forked(&raw.get(0))),
+                ("RawArray::set", forked(&raw.set(0, 1))),
+                ("a list", matches!(list.get(0), Err(ListError::Lock(LockError::Failed(Error::Forked))))),
+                ("Value::new", forked(&Value::new(1_u8))),
+            ];
+            // The copy's copy of the guard: it unlocks nothing.
+            drop(held.take());
+            first_failure(&checks)
+        });
+        assert_eq!(code, 0);
+        assert!(matches!(value.try_lock(), Err(LockError::WouldDeadlock)), "still held");
+        assert_eq!(held.take().map(|guard| *guard), Some(5));
+        value.try_lock()?;
+        Ok(())
+    }
+    join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
 }

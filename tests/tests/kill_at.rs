@@ -85,8 +85,9 @@ fn consume(_: usize, v: Victim) -> mp::Result<()> {
     Ok(())
 }
 
-/// Allocates in several sizes, keeps some, drops some, views and clones.
+/// Allocates in several sizes, keeps some, drops some, views and clones; gives memory back in both ways.
 fn allocate(_: usize, v: Victim) -> mp::Result<()> {
+    let arena = Arena::current()?;
     inject::arm(v.at, v.signal);
     let mut kept = Vec::new();
     for size in [1, 8, 500, 70_000] {
@@ -96,8 +97,40 @@ fn allocate(_: usize, v: Victim) -> mp::Result<()> {
         kept.push(v.all.narrow(0, 0, 1)?);
     }
     kept.remove(0);
-    Arena::current()?.empty_cache()?;
+    arena.empty_cache()?;
     kept.push(Tensor::<u64>::zeros(&[70_000])?.freeze());
+    // Each large tensor that is dropped is given back at once.
+    arena.set_cache_limit(0);
+    for _ in 0..2 {
+        drop(Tensor::<u8>::empty(&[2 << 20])?);
+    }
+    Ok(())
+}
+
+/// More messages hold a tensor than its header has seats for; they are taken and dropped, newest holder first.
+fn many_holders(_: usize, v: Victim) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    let queue = Queue::bounded(16)?;
+    let tensor = Tensor::<u64>::full(&[4], 3)?.freeze();
+    for _ in 0..9 {
+        queue.put(tensor.clone())?;
+    }
+    for _ in 0..3 {
+        queue.get()?;
+    }
+    drop(tensor);
+    while let Ok(Some(t)) = queue.try_get() {
+        assert_eq!(t.get(&[3])?, 3);
+    }
+    Ok(())
+}
+
+/// Starts a process that is killed, and is itself killed while it finds out and sweeps.
+fn recover(_: usize, (v, at): (Victim, u64)) -> mp::Result<()> {
+    inject::arm(at, Signal::KILL.as_raw());
+    let context = if v.at.is_multiple_of(2) { start(allocate, &v) } else { start(many_holders, &v) };
+    _ = context.join_timeout(DEADLINE);
+    Arena::current()?.sweep()?;
     Ok(())
 }
 
@@ -213,6 +246,44 @@ fn a_process_is_killed_at_every_access_of_allocating() {
         assert_eq!(v.all.get(&[1999]).unwrap(), 77);
         killed
     });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_many_holders() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        killed(&start(many_holders, &v))
+    });
+}
+
+/// Drops a queue that holds tensors which this process never had.
+fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> mp::Result<()> {
+    inject::arm(at, Signal::KILL.as_raw());
+    drop(outer.get_timeout(DEADLINE)?.ok_or("closed")?);
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_dropping_a_full_queue() {
+    for_every_access(|at| {
+        let (outer, inner) = (Queue::bounded(1).unwrap(), Queue::bounded(4).unwrap());
+        for size in [10, 1000, 70_000] {
+            inner.put(Tensor::<u64>::zeros(&[size]).unwrap().freeze()).unwrap();
+        }
+        outer.put(inner).unwrap();
+        killed(&start_processes(drop_full, (outer, at), Options::nprocs(1)).expect("it starts"))
+    });
+}
+
+#[test]
+fn a_recoverer_is_killed_at_every_access() {
+    // In the middle of these scripts.
+    for victim in [40, 151] {
+        for_every_access(|at| {
+            let v = Victim::new(victim, Signal::KILL).unwrap();
+            killed(&start_processes(recover, (v, at), Options::nprocs(1)).expect("it starts"))
+        });
+    }
 }
 
 /// More tensors than an envelope has room to list.

@@ -1,17 +1,27 @@
 //! Who holds a block, exhaustively: processes send, receive and release one block while any of them is killed at any
-//! shared access, the sweepers included. The steps are the ones that run in processes.
+//! shared access, the sweepers included. The steps are the ones that run in processes. In some worlds all three seats
+//! are in the block's header, in others two of them are in two pages, looked through in a circle.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::{BlockAt, FreeCheck, Note, Release, Released, Take, Taken, Unclaim};
-use mp_core::words::{Access, Attach, BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
+use mp_core::steps::{
+    BlockAt, FreeCheck, Note, PAGE_HEADER, Release, Released, Take, Taken, Unclaim, with_link,
+};
+use mp_core::words::{Access, Attach, BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat, SeatAt};
 use mp_tests::explore::{Actor, Fate, Memory, World};
 
 const SEATS: u32 = 3;
 const ENVELOPES: u32 = 2;
-const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: SEATS, per_page: 1 };
+/// All seats are in the header.
+const FLAT: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: SEATS, per_page: 1 };
+/// One seat is in the header, the others are in pages of one seat each.
+const PAGED: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 1 };
 /// Per envelope: owner, number of attachments, attachment.
 const FIRST_ENVELOPE: u64 = 2 + SEATS as u64;
-const WORDS: usize = (FIRST_ENVELOPE + 3 * ENVELOPES as u64) as usize;
+const FIRST_PAGE: u64 = FIRST_ENVELOPE + 3 * ENVELOPES as u64;
+const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 1;
+const WORDS: usize = (FIRST_PAGE + 2 * PAGE_WORDS) as usize;
+/// The blocks that the pages are.
+const PAGE_BLOCKS: [BlockId; 2] = [7, 8];
 
 fn owner_at(e: u32) -> Word {
     Word::at(8 * (FIRST_ENVELOPE + 3 * u64::from(e)))
@@ -25,11 +35,23 @@ fn entry_at(e: u32) -> Word {
 fn member(actor: usize) -> Member {
     Member::new(actor as u32, 1)
 }
-fn no_pages(_: BlockId) -> Option<Word> {
-    None
+fn page_at(page: BlockId) -> Option<Word> {
+    let i = PAGE_BLOCKS.iter().position(|&p| p == page)? as u64;
+    Some(Word::at(8 * (FIRST_PAGE + PAGE_WORDS * i)))
 }
 type Pages = fn(BlockId) -> Option<Word>;
-const PAGES: Pages = no_pages;
+const PAGES: Pages = page_at;
+
+/// Where the `i`-th seat of the block is.
+fn nth(block: BlockAt, i: u32) -> SeatAt {
+    match i.checked_sub(block.inline) {
+        None => SeatAt::inline(i),
+        Some(k) => SeatAt::paged(PAGE_BLOCKS[k as usize], PAGE_HEADER),
+    }
+}
+fn seat_at(block: BlockAt, at: SeatAt) -> Word {
+    block.seat_word(at, PAGES).expect("one of the block's seats")
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
@@ -51,7 +73,7 @@ enum Doing {
     // receive: take the envelope, make its seat one's own, empty and free it
     Grab(u32, u64),
     Entry(u32),
-    Adopt(u32, u32),
+    Adopt(u32, SeatAt),
     Emptied(u32),
     // drop: give one's seat up
     Release(Release<Pages>, After),
@@ -74,33 +96,35 @@ enum After {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
+    block: BlockAt,
     program: Vec<Op>,
     /// The seat in which this process holds the block.
-    seat: Option<u32>,
+    seat: Option<SeatAt>,
     doing: Doing,
 }
 
 fn envelope(m: &Memory, e: u32) -> Owner {
     Owner::unpack(m.peek(owner_at(e)))
 }
-fn seat(m: &Memory, i: u32) -> Seat {
-    Seat::unpack(m.peek(BLOCK.seat(i)))
+fn seat(m: &Memory, block: BlockAt, i: u32) -> Seat {
+    Seat::unpack(m.peek(seat_at(block, nth(block, i))))
 }
 
 /// Whoever frees the block must be right that nobody holds it.
-fn nobody_holds(m: &Memory, fates: &[Fate]) {
+fn nobody_holds(m: &Memory, block: BlockAt, fates: &[Fate]) {
     for i in 0..SEATS {
-        let held = match seat(m, i) {
+        let held = match seat(m, block, i) {
             Seat::Free | Seat::Block(_) => false,
             Seat::Member(p) => matches!(fates[p.slot() as usize], Fate::Running | Fate::Stopped),
             Seat::Envelope(e) => envelope(m, e).holder == Holder::Queued,
         };
-        assert!(!held, "freed while held by {:?}", seat(m, i));
+        assert!(!held, "freed while held by {:?}", seat(m, block, i));
     }
 }
 
 impl Process {
     fn next(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        let block = self.block;
         if let Some(&op) = self.program.first() {
             let doing = match op {
                 Op::Send if self.seat.is_some() => (0..ENVELOPES)
@@ -112,7 +136,7 @@ impl Process {
                     .map(|e| Doing::Grab(e, m.peek(owner_at(e)))),
                 Op::Drop => self.seat.take().map(|i| {
                     let holder = Seat::Member(member(me));
-                    let release = Release::new(BLOCK, PAGES, member(me), BLOCK.seat(i), holder);
+                    let release = Release::new(block, PAGES, member(me), seat_at(block, i), holder);
                     Doing::Release(release, After::Next)
                 }),
                 Op::Send => None,
@@ -129,19 +153,19 @@ impl Process {
                 return Some(Doing::Own(e, m.peek(owner_at(e))));
             }
         }
-        let state = m.peek(BLOCK.state);
+        let state = m.peek(block.state);
         match BlockState::unpack(state).life {
             Life::Busy(p) if dead(p) => return Some(Doing::Busy(state)),
             Life::Live => {
                 for i in 0..SEATS {
-                    if let Seat::Member(p) = seat(m, i)
+                    if let Seat::Member(p) = seat(m, block, i)
                         && dead(p)
                     {
                         return Some(Doing::Seat(i, p.slot() as usize));
                     }
                 }
-                if (0..SEATS).all(|i| seat(m, i) == Seat::Free) {
-                    return Some(Doing::Check(FreeCheck::new(BLOCK, PAGES, member(me))));
+                if (0..SEATS).all(|i| seat(m, block, i) == Seat::Free) {
+                    return Some(Doing::Check(FreeCheck::new(block, PAGES, member(me))));
                 }
             }
             Life::Free | Life::Busy(_) => {}
@@ -161,6 +185,7 @@ impl Actor for Process {
     type Ghost = ();
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
+        let block = self.block;
         let mine = |found: u64| Owner::unpack(found).then(Holder::Member(member(me))).pack();
         let next = match &mut self.doing {
             Doing::Next => match self.next(me, m, fates) {
@@ -184,7 +209,7 @@ impl Actor for Process {
                     access: Access::Frozen,
                     tag: 0,
                 };
-                Doing::Take(*e, Take::new(BLOCK, PAGES, Seat::Envelope(*e), note))
+                Doing::Take(*e, Take::new(block, PAGES, Seat::Envelope(*e), note))
             }
             Doing::Take(e, take) => match take.step(m) {
                 None => return false,
@@ -215,7 +240,7 @@ impl Actor for Process {
                     None => (Seat::Member(member(me)), i),
                     Some(seat) => (Seat::Free, seat),
                 };
-                m.cas(BLOCK.seat(i), Seat::Envelope(e).pack(), to.pack())
+                m.cas(seat_at(block, i), Seat::Envelope(e).pack(), to.pack())
                     .expect("the seat is the envelope's");
                 self.seat = Some(seat);
                 Doing::GiveBack(e)
@@ -228,8 +253,8 @@ impl Actor for Process {
                 None => return false,
                 Some(Released::Held) => after(*then),
                 Some(Released::ToFree(state)) => {
-                    nobody_holds(m, fates);
-                    Doing::Freed(Unclaim::new(BLOCK, state), *then)
+                    nobody_holds(m, block, fates);
+                    Doing::Freed(Unclaim::new(block, state), *then)
                 }
             },
             Doing::Freed(unclaim, then) => {
@@ -246,32 +271,33 @@ impl Actor for Process {
                 match Attach::unpack(m.load(entry_at(*e))).filter(|_| n > 0) {
                     None => Doing::Emptied(*e),
                     Some(attach) => {
-                        let (at, holder) = (BLOCK.seat(attach.seat), Seat::Envelope(*e));
-                        let release = Release::new(BLOCK, PAGES, member(me), at, holder);
+                        let (at, holder) = (seat_at(block, attach.seat), Seat::Envelope(*e));
+                        let release = Release::new(block, PAGES, member(me), at, holder);
                         Doing::Release(release, After::Emptied(*e))
                     }
                 }
             }
             Doing::Seat(i, dead) => {
                 let holder = Seat::Member(member(*dead));
-                Doing::Release(Release::new(BLOCK, PAGES, member(me), BLOCK.seat(*i), holder), After::Next)
+                let at = seat_at(block, nth(block, *i));
+                Doing::Release(Release::new(block, PAGES, member(me), at, holder), After::Next)
             }
             Doing::Busy(found) => {
                 let state = BlockState::unpack(*found).with(Life::Busy(member(me)));
-                match m.cas(BLOCK.state, *found, state.pack()) {
+                match m.cas(block.state, *found, state.pack()) {
                     Ok(()) => Doing::Unclaim(state),
                     Err(_) => Doing::Next,
                 }
             }
             Doing::Unclaim(state) => {
-                Unclaim::new(BLOCK, *state).step(m);
+                Unclaim::new(block, *state).step(m);
                 Doing::Next
             }
             Doing::Check(check) => match check.step(m) {
                 None => return false,
                 Some(Released::Held) => Doing::Next,
                 Some(Released::ToFree(state)) => {
-                    nobody_holds(m, fates);
+                    nobody_holds(m, block, fates);
                     Doing::Unclaim(state)
                 }
             },
@@ -283,13 +309,34 @@ impl Actor for Process {
 
 /// A world whose first process holds the block.
 fn world(programs: &[&[Op]]) -> World<Process> {
+    world_of(FLAT, None, programs)
+}
+
+/// The same, with seats in pages; the one that was taken last is the `last`-th in pages.
+fn paged(last: usize, programs: &[&[Op]]) -> World<Process> {
+    world_of(PAGED, PAGE_BLOCKS.get(last).copied(), programs)
+}
+
+fn world_of(block: BlockAt, last: Option<BlockId>, programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
     let live = BlockState { life: Life::Live, kind: Kind::Data, version: 1 };
-    m.poke(BLOCK.state, live.pack());
-    m.poke(BLOCK.seat(0), Seat::Member(member(0)).pack());
+    m.poke(block.state, live.pack());
+    m.poke(block.seat(0), Seat::Member(member(0)).pack());
+    if block.inline < SEATS {
+        m.poke(block.link(), with_link(0, Some(PAGE_BLOCKS[0])));
+        for page in PAGE_BLOCKS {
+            let first = page_at(page).expect("a page");
+            m.poke(first, u64::from(block.id) + 1);
+            if page == PAGE_BLOCKS[0] {
+                m.poke(first.plus(1), with_link(0, Some(PAGE_BLOCKS[1])));
+                m.poke(first.plus(2), last.map_or(0, |p| SeatAt::paged(p, PAGE_HEADER).raw().into()));
+            }
+        }
+    }
     let process = |(i, program): (usize, &&[Op])| Process {
+        block,
         program: program.to_vec(),
-        seat: (i == 0).then_some(0),
+        seat: (i == 0).then_some(SeatAt::inline(0)),
         doing: Doing::Next,
     };
     World::new(m, programs.iter().enumerate().map(process).collect(), ())
@@ -297,20 +344,20 @@ fn world(programs: &[&[Op]]) -> World<Process> {
 
 fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
-        let m = &w.memory;
+        let (m, block) = (&w.memory, w.actors[0].block);
         let killed = |p: Member| w.fates[p.slot() as usize] == Fate::Killed;
         let seen = w.count(0..w.fates.len(), Fate::Ended) > 0
             && (0..ENVELOPES).all(|e| !matches!(envelope(m, e).holder, Holder::Member(p) if killed(p)))
-            && (0..SEATS).all(|i| !matches!(seat(m, i), Seat::Member(p) if killed(p)))
-            && !matches!(BlockState::unpack(m.peek(BLOCK.state)).life, Life::Busy(p) if killed(p));
+            && (0..SEATS).all(|i| !matches!(seat(m, block, i), Seat::Member(p) if killed(p)))
+            && !matches!(BlockState::unpack(m.peek(block.state)).life, Life::Busy(p) if killed(p));
         let in_use = (0..ENVELOPES).any(|e| envelope(m, e).holder != Holder::Free)
-            || (0..SEATS).any(|i| matches!(seat(m, i), Seat::Member(_)));
-        let live_without_seats = (0..SEATS).all(|i| seat(m, i) == Seat::Free)
-            && BlockState::unpack(m.peek(BLOCK.state)).life == Life::Live
+            || (0..SEATS).any(|i| matches!(seat(m, block, i), Seat::Member(_)));
+        let live_without_seats = (0..SEATS).all(|i| seat(m, block, i) == Seat::Free)
+            && BlockState::unpack(m.peek(block.state)).life == Life::Live
             && w.count(0..w.fates.len(), Fate::Killed) > 0;
         // What died after the last living one looked is for the next sweep; what is stopped may go on.
         if seen && w.count(0..w.fates.len(), Fate::Stopped) == 0 && !in_use && !live_without_seats {
-            assert_eq!(BlockState::unpack(m.peek(BLOCK.state)).life, Life::Free, "the block leaks");
+            assert_eq!(BlockState::unpack(m.peek(block.state)).life, Life::Free, "the block leaks");
         }
     };
     let wedged = |w: &World<Process>| w.fates.contains(&Fate::Running);
@@ -342,6 +389,30 @@ fn sent_twice_held_once() {
 fn without_the_version_it_is_freed_while_held() {
     let mut w = world(&[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     // The only addition is the one that counts the version up.
+    w.memory.lose_additions();
+    explore(w, 0, 0);
+}
+
+#[test]
+fn seats_in_pages_with_kills() {
+    for last in 0..=2 {
+        explore(paged(last, &[&[Send, Drop], &[Receive, Drop]]), 2, 0);
+        explore(paged(last, &[&[Send, Drop], &[Receive, Drop]]), 1, 1);
+    }
+}
+
+#[test]
+fn seats_in_pages_relayed_with_kills() {
+    for last in 0..=1 {
+        explore(paged(last, &[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]), 1, 0);
+    }
+    explore(paged(0, &[&[Send, Send, Drop], &[Receive, Receive, Drop]]), 1, 0);
+}
+
+#[test]
+#[should_panic(expected = "freed while held")]
+fn without_the_version_seats_in_pages_are_freed_while_held() {
+    let mut w = paged(1, &[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     w.memory.lose_additions();
     explore(w, 0, 0);
 }

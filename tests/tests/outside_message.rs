@@ -2,7 +2,10 @@
 //! become one.
 
 use mp::message::{Incoming, Message, Outgoing};
-use mp::{Arena, FrozenTensor, Queue, SharedTensor, Tensor};
+use mp::{
+    AnyTensor, Arena, Array, DType, Frozen, FrozenTensor, Queue, RawArray, RawValue, ShareableList, Shared,
+    SharedTensor, Tensor, TypedStorage, Value,
+};
 use mp_reduce::MessagePack;
 use serde::{Deserialize, Serialize};
 
@@ -25,12 +28,25 @@ fn serialising_outside_of_a_message_is_an_error_that_says_so() {
     refused("a FrozenTensor", &tensor().freeze());
     refused("a SharedTensor", &tensor().share());
     refused("a Queue", &Queue::<u8>::bounded(1).unwrap());
+    refused("a Value", &Value::new(1_u8).unwrap());
+    refused("an Array", &Array::<u8>::zeros(1).unwrap());
+    refused("a RawValue", &RawValue::new(1_u8).unwrap());
+    refused("a RawArray", &RawArray::<u8>::zeros(1).unwrap());
+    refused("a ShareableList", &ShareableList::new([]).unwrap());
     refused("a FrozenTensor", &Saved { epoch: 3, of: vec![Some(tensor().freeze())] });
+}
+
+/// A tensor's handle as it is in a message: attachment, element type, whether it requires gradients; offset, shape, and
+/// strides if they are not the usual ones.
+type Handle = (u32, u8, bool, (u64, Vec<u64>, Vec<i64>));
+
+fn handle(dtype: DType, offset: u64, shape: &[u64], strides: &[i64]) -> Handle {
+    (0, dtype as u8, false, (offset, shape.to_vec(), strides.to_vec()))
 }
 
 /// The bytes of handles as they are in a message with one attachment.
 fn handle_bytes() -> [Vec<u8>; 2] {
-    let tensor = rmp_serde::to_vec(&(0_u32, (0_u64, [4_u64], [1_i64]))).unwrap();
+    let tensor = rmp_serde::to_vec(&handle(DType::F32, 0, &[4], &[])).unwrap();
     [tensor, rmp_serde::to_vec(&0_u32).unwrap()]
 }
 
@@ -44,6 +60,10 @@ fn handle_bytes_outside_of_a_message_are_an_error() {
     refused::<FrozenTensor<f32>>("a FrozenTensor", &tensor);
     refused::<SharedTensor<f32>>("a SharedTensor", &tensor);
     refused::<Queue<u8>>("a Queue", &queue);
+    refused::<Value<u8>>("a Value", &queue);
+    refused::<Array<u8>>("an Array", &queue);
+    refused::<RawValue<u8>>("a RawValue", &queue);
+    refused::<RawArray<u8>>("a RawArray", &queue);
 }
 
 /// Reads bytes as a message without attachments.
@@ -59,7 +79,7 @@ fn handle_bytes_in_a_message_without_the_attachment_are_an_error() {
         let error = read::<T>(value).err().unwrap().to_string();
         assert!(error.contains("attachment 0") && error.contains("does not exist"), "{error}");
     }
-    let handle = || (0_u32, (0_u64, vec![4_u64], vec![1_i64]));
+    let handle = || handle(DType::F32, 0, &[4], &[]);
     // The bytes are right: with the attachment they are a tensor.
     let mut out = Outgoing::default();
     tensor().freeze().encode::<MessagePack>(&mut out).unwrap();
@@ -87,16 +107,17 @@ fn views_that_reach_out_of_their_storage_are_refused() {
     let frozen = tensor().freeze();
     let attach = |out: &mut Outgoing| frozen.encode::<MessagePack>(out).unwrap();
     let read = |offset: u64, shape: &[u64], strides: &[i64]| {
-        reread::<FrozenTensor<f32>>(attach, (0_u32, (offset, shape.to_vec(), strides.to_vec())))
+        reread::<FrozenTensor<f32>>(attach, handle(DType::F32, offset, shape, strides))
     };
     assert_eq!(read(0, &[4], &[1]).unwrap().to_vec(), [0.0; 4]);
-    assert_eq!(read(3, &[4], &[-1]).unwrap().len(), 4);
+    assert_eq!(read(0, &[4], &[]).unwrap().to_vec(), [0.0; 4]);
     // What arrives is a view of the whole block, which may be larger than the tensor.
     let block = (read(0, &[4], &[1]).unwrap().storage().len() / 4) as u64;
     for (offset, shape, strides) in [
         (block, &[1][..], &[1][..]),
         (0, &[block + 1], &[1]),
         (0, &[2], &[-1]),
+        (3, &[4], &[-1]),
         (u64::MAX, &[1], &[1]),
         (0, &[u64::MAX], &[0]),
         (0, &[1 << 40, 1 << 40], &[0, 0]),
@@ -114,8 +135,8 @@ fn views_that_reach_out_of_their_storage_are_refused() {
 fn an_empty_view_with_absurd_dimensions_is_no_panic() {
     let frozen = tensor().freeze();
     let attach = |out: &mut Outgoing| frozen.encode::<MessagePack>(out).unwrap();
-    let view = (0_u64, vec![0_u64, 1 << 40, 1 << 40], vec![1_i64, 1, 1]);
-    match reread::<FrozenTensor<f32>>(attach, (0_u32, view)) {
+    let view = handle(DType::F32, 0, &[0, 1 << 40, 1 << 40], &[1, 1, 1]);
+    match reread::<FrozenTensor<f32>>(attach, view) {
         Ok(empty) => assert!(empty.is_empty()),
         Err(error) => assert!(matches!(error, mp::Error::Malformed(_)), "{error:?}"),
     }
@@ -123,7 +144,7 @@ fn an_empty_view_with_absurd_dimensions_is_no_panic() {
 
 #[test]
 fn what_was_attached_as_one_kind_is_not_read_as_another() {
-    let handle = || (0_u32, (0_u64, vec![1_u64], vec![1_i64]));
+    let handle = || handle(DType::F32, 0, &[1], &[1]);
     let refused = |error: mp_core::Error| {
         let text = error.to_string();
         assert!(text.contains("was sent as") && text.contains("is read as"), "{text}");
@@ -131,7 +152,6 @@ fn what_was_attached_as_one_kind_is_not_read_as_another() {
     let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
     refused(reread::<Tensor<f32>>(frozen, handle()).map(drop).unwrap_err());
     refused(reread::<SharedTensor<f32>>(frozen, handle()).map(drop).unwrap_err());
-    refused(reread::<FrozenTensor<f64>>(frozen, handle()).map(drop).unwrap_err());
     refused(reread::<Queue<u8>>(frozen, 0_u32).map(drop).unwrap_err());
     let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
     refused(reread::<FrozenTensor<f32>>(shared, handle()).map(drop).unwrap_err());
@@ -145,9 +165,76 @@ fn what_was_attached_as_one_kind_is_not_read_as_another() {
 }
 
 #[test]
+fn another_element_type_is_an_error_that_names_both() {
+    let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
+    let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
+    let exclusive = |out: &mut Outgoing| tensor().encode::<MessagePack>(out).unwrap();
+    let text = |error: mp_core::Error| error.to_string();
+    let f32s = || handle(DType::F32, 0, &[1], &[]);
+    let names = |error: String| assert!(error.contains("of f32 where one of f64"), "{error}");
+    names(text(reread::<FrozenTensor<f64>>(frozen, f32s()).map(drop).unwrap_err()));
+    names(text(reread::<SharedTensor<f64>>(shared, f32s()).map(drop).unwrap_err()));
+    names(text(reread::<Tensor<f64>>(exclusive, f32s()).map(drop).unwrap_err()));
+    // Bytes that say another type than the handle had that was sent: of shared memory, the width matters.
+    let f64s = || handle(DType::F64, 0, &[1], &[]);
+    for error in [
+        reread::<SharedTensor<f64>>(shared, f64s()).map(drop).unwrap_err(),
+        reread::<Tensor<f64>>(exclusive, f64s()).map(drop).unwrap_err(),
+        reread::<AnyTensor<Shared>>(shared, f64s()).map(drop).unwrap_err(),
+        reread::<AnyTensor>(exclusive, f64s()).map(drop).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("was sent as"), "{error}");
+    }
+    // Frozen memory may be read as anything, within its bounds.
+    assert_eq!(reread::<FrozenTensor<f64>>(frozen, f64s()).unwrap().to_vec(), [0.0]);
+    let behind = reread::<FrozenTensor<f32>>(frozen, f32s()).unwrap().storage().len() as u64 / 8;
+    assert!(reread::<FrozenTensor<f64>>(frozen, handle(DType::F64, behind, &[1], &[])).is_err());
+    for unknown in [0, 21, 255] {
+        let bytes = (0_u32, unknown, false, (0_u64, vec![1_u64], Vec::<i64>::new()));
+        let error = text(reread::<AnyTensor<Frozen>>(frozen, bytes).map(drop).unwrap_err());
+        assert!(error.contains("unknown element type"), "{error}");
+    }
+}
+
+#[test]
+fn an_exclusive_tensor_whose_elements_overlap_is_refused() {
+    let exclusive = |out: &mut Outgoing| tensor().encode::<MessagePack>(out).unwrap();
+    let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
+    for (shape, strides) in [(&[2, 3][..], &[1, 1][..]), (&[4], &[0]), (&[2, 2], &[0, 1]), (&[2, 3], &[2, 1])]
+    {
+        let overlapping = || handle(DType::F32, 0, shape, strides);
+        for error in [
+            reread::<Tensor<f32>>(exclusive, overlapping()).map(drop).unwrap_err(),
+            reread::<AnyTensor>(exclusive, overlapping()).map(drop).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("overlap"), "{error}");
+        }
+        assert!(reread::<SharedTensor<f32>>(shared, overlapping()).is_ok());
+    }
+}
+
+#[test]
+fn a_storage_is_all_of_it_or_refused() {
+    let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
+    let read = |offset, shape: &[u64], strides: &[i64]| {
+        reread::<TypedStorage<f32>>(frozen, handle(DType::F32, offset, shape, strides))
+    };
+    assert_eq!(read(0, &[4], &[]).unwrap().len(), 4);
+    for (offset, shape, strides) in [
+        (0, &[1 << 40][..], &[0][..]),
+        (1, &[2], &[]),
+        (0, &[2, 2], &[]),
+        (0, &[2], &[2]),
+        (0, &[1 << 40], &[]),
+    ] {
+        assert!(read(offset, shape, strides).is_err(), "{offset} {shape:?} {strides:?}");
+    }
+}
+
+#[test]
 fn an_exclusive_tensor_is_taken_from_a_message_once() {
     let exclusive = |out: &mut Outgoing| tensor().encode::<MessagePack>(out).unwrap();
-    let handle = || (0_u32, (0_u64, vec![1_u64], vec![1_i64]));
+    let handle = || handle(DType::F32, 0, &[1], &[1]);
     type Pair = mp::Bundle<(Tensor<f32>, Tensor<f32>)>;
     let twice = mp::Bundle((handle(), handle()));
     let error = reread::<Pair>(exclusive, twice).map(drop).unwrap_err().to_string();

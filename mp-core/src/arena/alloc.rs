@@ -4,20 +4,20 @@
 //! maps (which slabs of a class, which blocks of a slab) only say where to look. A bit too many costs a look, a bit
 //! too few is put back by the next sweep; so bits need no protocol.
 //!
-//! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy.
-//! [`Arena::empty_cache`] gives the pages of free blocks back.
+//! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy. See `trim` for
+//! when they are given back.
 
 use std::cell::RefCell;
 
-use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, blocks_of, class_of, commits_alone, size_of, span_of};
+use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, blocks_of, class_of, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
-use super::{Arena, Hold};
+use super::slab::described;
+use super::{Arena, Hold, NO_CURSOR};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Claim, Publish, Unclaim, link_of, with_link};
+use crate::steps::{Claim, Publish, SlabSeen, Unclaim};
 use crate::sync::Ordering;
-use crate::sys::memory;
-use crate::words::{BlockId, BlockState, Kind, Life};
+use crate::words::{BlockId, BlockState, Kind, Member};
 
 thread_local! {
     /// Rings that this thread is freeing; the first entry's call works through the list.
@@ -25,18 +25,9 @@ thread_local! {
 }
 
 impl Arena {
-    /// A block of at least `len` bytes, for this process. Its contents are whatever they were.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
-    fn alloc_once(&self, len: u64, kind: Kind) -> Result<Hold> {
+    /// A block of the class, or somewhat larger, for this process. Its contents are whatever they were.
+    fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
-        let class = if kind == Kind::Seats { Some(SEAT_PAGES) } else { class_of(len) };
-        let class = class.filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
-            asked: len,
-            left: self.size(),
-            limit: "the size of the arena".into(),
-        })?;
         let mut carved = 0;
         loop {
             // Up to a quarter larger is better than more memory.
@@ -44,20 +35,25 @@ impl Arena {
             let near =
                 (class..CLASSES).take_while(|&c| size_of(c) <= most && (c == class || c != SEAT_PAGES));
             for c in near {
-                while let Some(block) = self.find_free(c) {
-                    let Some(state) = run(Claim::new(self.block_at(block), me), self.map()) else { continue };
-                    let committed = if kind == Kind::Ring {
-                        self.commit_start(block, c)
-                    } else {
-                        self.commit_block(block, c)
+                while let Some((block, slab)) = self.find_free(c, me) {
+                    let Some(state) = run(Claim::new(self.block_at(block), me, slab), self.map()) else {
+                        continue;
                     };
-                    if let Err(e) = committed {
-                        run(Unclaim::new(self.block_at(block), state), self.map());
-                        self.hint_free(block);
-                        return Err(e);
-                    }
+                    let committed = match kind {
+                        Kind::Ring => self.commit_start(block, c).map(|()| true),
+                        _ => self.commit_block(block, c),
+                    };
+                    let fresh = match committed {
+                        Ok(fresh) => fresh,
+                        Err(e) => {
+                            run(Unclaim::new(self.block_at(block), state), self.map());
+                            self.hint_free(block);
+                            return Err(e);
+                        }
+                    };
                     let at = self.block_at(block);
                     run(Publish::new(at, me, state, kind), self.map());
+                    self.count_alloc(me, size_of(c), fresh);
                     return Ok(self.first_hold(block));
                 }
             }
@@ -66,7 +62,11 @@ impl Arena {
             if carved > 1000 {
                 return Err(Error::ArenaFull { what: "blocks", asked: 1, limit: carved });
             }
-            self.carve(class, me)?;
+            match self.carve(class, me) {
+                // No addresses are left, or no rows for slabs: those of slabs that are not in use are used again.
+                Err(Error::OutOfMemory { .. } | Error::ArenaFull { .. }) if self.reuse(class, me)? => {}
+                done => done?,
+            }
         }
     }
 
@@ -78,11 +78,33 @@ impl Arena {
         self.alloc_kind(len, Kind::Data)
     }
 
+    /// As [`alloc`](Self::alloc), but where the sharing strategy of this process says.
+    ///
+    /// # Errors
+    /// As for `alloc`, and [`Error::Directory`].
+    pub(crate) fn alloc_by_strategy(&self, len: u64) -> Result<Hold> {
+        let class = self.class_by_strategy(self.class_for(len)?);
+        self.alloc_in(class, Kind::Data)
+    }
+
+    fn class_for(&self, len: u64) -> Result<u32> {
+        class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
+            asked: len,
+            left: self.size(),
+            limit: "the size of the arena".into(),
+        })
+    }
+
     /// As [`alloc`](Self::alloc); if memory has run out, it gives the pages of free blocks of other sizes back and tries
     /// once more.
     pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
-        match self.alloc_once(len, kind) {
-            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(len, kind),
+        let class = if kind == Kind::Seats { SEAT_PAGES } else { self.class_for(len)? };
+        self.alloc_in(class, kind)
+    }
+
+    fn alloc_in(&self, class: u32, kind: Kind) -> Result<Hold> {
+        match self.alloc_once(class, kind) {
+            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
             done => done,
         }
     }
@@ -108,29 +130,42 @@ impl Arena {
     }
 
     /// A block of the class that is probably free; its hint is taken.
-    fn find_free(&self, class: u32) -> Option<BlockId> {
+    fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {
         let cursor = &self.0.cursors[class as usize];
-        let first = cursor.load(Ordering::Relaxed);
-        if let Some(block) = self.take_hint(first, class) {
-            return Some(block);
+        let first = match cursor.load(Ordering::Relaxed) {
+            // Members begin at different slabs, so that they rarely write the same words.
+            NO_CURSOR => {
+                let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
+                me.slot().wrapping_mul(5) % end.max(1)
+            }
+            first => first,
+        };
+        if let Some(found) = self.take_hint(first, class, me) {
+            return Some(found);
         }
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words = end.div_ceil(64);
         for i in 0..words {
             let word = (first / 64 + i) % words;
             let (at, _) = self.class_map(class, word * 64);
-            let mut bits = self.map().load(at);
+            let mut bits = self.map().load(at).rotate_right(first % 64);
             while bits != 0 {
-                let slab = word * 64 + bits.trailing_zeros();
+                let slab = word * 64 + (bits.trailing_zeros() + first) % 64;
                 bits &= bits - 1;
-                if let Some(block) = self.take_hint(slab, class) {
+                // In another directory than ours: others find it.
+                if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
+                    continue;
+                }
+                if let Some(found) = self.take_hint(slab, class, me) {
                     cursor.store(slab, Ordering::Relaxed);
-                    return Some(block);
+                    return Some(found);
                 }
                 // Nothing there. A block freed since then sets the bit again, after its own.
                 let (at, bit) = self.class_map(class, slab);
                 self.map().and(at, !bit);
-                if self.map().load(self.slab_word(slab, 1)) != 0 {
+                if self.slab(slab).is_some_and(|(c, _)| c == class)
+                    && self.map().load(self.slab_word(slab, 1)) != 0
+                {
                     self.map().or(at, bit);
                 }
             }
@@ -138,15 +173,22 @@ impl Arena {
         None
     }
 
-    fn take_hint(&self, slab: u32, class: u32) -> Option<BlockId> {
-        if self.slab(slab)?.0 != class {
+    fn take_hint(&self, slab: u32, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {
+        let seen = self.slab_seen(slab);
+        let (found, base) = described(seen.value)?;
+        if found != class || !self.slab_is_chosen(base) {
             return None;
         }
+        // If we die with the hint in hand, the sweep of this slab puts it back.
+        self.touch(me, slab);
         let at = self.slab_word(slab, 1);
+        // A slab that had more blocks in another class may have hints of those.
+        let blocks = u64::MAX >> (64 - blocks_of(class));
         let mut hints = self.map().load(at);
-        while hints != 0 {
-            match self.map().cas(at, hints, hints & (hints - 1)) {
-                Ok(()) => return Some(slab * SLAB_BLOCKS + hints.trailing_zeros()),
+        while hints & blocks != 0 {
+            let bit = hints & blocks & (hints & blocks).wrapping_neg();
+            match self.map().cas(at, hints, hints & !bit) {
+                Ok(()) => return Some((slab * SLAB_BLOCKS + bit.trailing_zeros(), seen)),
                 Err(now) => hints = now,
             }
         }
@@ -188,46 +230,14 @@ impl Arena {
 
     fn free_claimed(&self, block: BlockId, state: BlockState) {
         let at = self.block_at(block);
-        let link = self.map().load(at.link());
-        if link_of(link).is_some() {
-            self.free_seat_pages(block, link);
-            self.map().store(at.link(), with_link(link, None));
-        }
+        self.free_seat_pages(block);
+        // As long as it is claimed, it has a size.
+        let bytes = self.data_of(block).1;
         if state.kind == Kind::Ring {
             self.shrink(block);
         }
         run(Unclaim::new(at, state), self.map());
         self.hint_free(block);
-    }
-
-    /// Gives the pages of free blocks back to the kernel; how many bytes.
-    ///
-    /// The next tensors of these sizes fill cold memory again, at a fifth of the speed.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn empty_cache(&self) -> Result<u64> {
-        let me = self.me()?;
-        let before = memory::committed(self.file());
-        for slab in 0..self.slab_count() {
-            let Some((class, _)) = self.slab(slab).filter(|&(c, _)| commits_alone(c)) else { continue };
-            for i in 0..blocks_of(class) {
-                let (block, bit) = (slab * SLAB_BLOCKS + i, 1 << i);
-                let at = self.block_at(block);
-                if self.slab_committed(slab) & bit == 0
-                    || BlockState::unpack(self.map().load(at.state)).life != Life::Free
-                {
-                    continue;
-                }
-                let Some(state) = run(Claim::new(at, me), self.map()) else { continue };
-                let (offset, len) = self.data_of(block);
-                self.map().and(self.slab_word(slab, 2), !bit);
-                _ = memory::punch(self.file(), offset, len);
-                run(Unclaim::new(at, state), self.map());
-                self.hint_free(block);
-            }
-        }
-        self.map().add(Word::at(control::TRIMS), 1);
-        Ok(before.saturating_sub(memory::committed(self.file())))
+        self.count_free(bytes);
     }
 }

@@ -1,4 +1,7 @@
 //! Size classes: which sizes blocks have, and how many make a slab.
+//!
+//! A class says as well in which kind of memory its slabs are: each size has one class in the arena's own file and one
+//! in files with names. So blocks of both kinds never mix, and who looks for one kind never meets the other.
 
 /// Blocks up to this size get their pages slab by slab, larger ones each for itself.
 pub(crate) const SLAB_COMMIT: u64 = 16 << 10;
@@ -13,15 +16,34 @@ const LARGE_DOUBLINGS: u32 = 22;
 
 /// The class of pages of seats: used for nothing else, so that a page, once made, stays one for ever. Whoever follows a
 /// link that has changed meanwhile reads seats, never somebody's data.
-pub(crate) const SEAT_PAGES: u32 = CLASSES - 1;
+pub(crate) const SEAT_PAGES: u32 = SIZES;
 /// Bytes of a page of seats.
-pub(crate) const SEAT_PAGE: u64 = 4096;
+pub(crate) const SEAT_PAGE: u64 = 2048;
 
-/// How many classes there are: the size classes, and that of pages of seats.
+/// How many sizes there are.
 ///
 /// Multiples of 64 bytes up to 1 KiB, then four steps a doubling up to 1 MiB, then eight up to 4 TiB: at most a
 /// fifth, later a ninth of a block is unused.
-pub(crate) const CLASSES: u32 = SMALL_CLASSES + MEDIUM_CLASSES + 8 * LARGE_DOUBLINGS + 1;
+const SIZES: u32 = SMALL_CLASSES + MEDIUM_CLASSES + 8 * LARGE_DOUBLINGS;
+/// The first class of blocks in files with names.
+const IN_FILES: u32 = SIZES + 1;
+/// How many classes there are: the sizes, pages of seats, and the sizes again, in files.
+pub(crate) const CLASSES: u32 = IN_FILES + SIZES;
+
+/// The class of blocks of the same size in files with names.
+pub(crate) const fn twin_in_files(class: u32) -> u32 {
+    class + IN_FILES
+}
+
+/// Whether blocks of this class are in files with names.
+pub(crate) const fn is_in_files(class: u32) -> bool {
+    class >= IN_FILES
+}
+
+/// The class of blocks of the same size in the arena's own file.
+pub(crate) const fn twin_in_arena(class: u32) -> u32 {
+    class % IN_FILES
+}
 
 /// The smallest class whose blocks hold `len` bytes; `None` if there is none.
 pub(crate) fn class_of(len: u64) -> Option<u32> {
@@ -41,6 +63,7 @@ pub(crate) fn class_of(len: u64) -> Option<u32> {
 
 /// Bytes of a block of this class.
 pub(crate) fn size_of(class: u32) -> u64 {
+    let class = twin_in_arena(class);
     if class == SEAT_PAGES {
         return SEAT_PAGE;
     }
@@ -91,6 +114,9 @@ mod tests {
             assert!(size.is_multiple_of(64));
             assert!(size < 4096 || size.is_multiple_of(256), "size {size} is not aligned");
             assert!(!commits_alone(class) || size.is_multiple_of(4096), "size {size} shares pages");
+            let twin = twin_in_files(class);
+            assert!(is_in_files(twin) && !is_in_files(class) && twin < CLASSES);
+            assert_eq!((size_of(twin), twin_in_arena(twin)), (size, class));
         }
         assert_eq!(class_of(0), Some(0));
         assert_eq!(class_of(u64::MAX), None);

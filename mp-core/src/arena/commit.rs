@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
-use crate::sys::{Errno, limits, memory};
+use crate::sys::Errno;
 use crate::words::BlockId;
 
 /// How much a process may grow the arena before it looks at the machine's memory again.
@@ -17,28 +17,31 @@ const LOOK_EVERY: u64 = 16 << 20;
 static UNSEEN: AtomicU64 = AtomicU64::new(LOOK_EVERY);
 
 impl Arena {
-    /// Gives a claimed block its pages, if it has none.
-    pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<()> {
+    /// Gives a claimed block its pages, if it has none; whether it had none.
+    pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<bool> {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
-        if self.slab_committed(slab) & bit == 0 {
+        self.reach(self.data_of(block).0)?;
+        let fresh = self.slab_committed(slab) & bit == 0;
+        if fresh {
             let ((at, len), bits) = if commits_alone(class) {
                 (self.data_of(block), bit)
             } else {
                 ((self.data_of(slab * SLAB_BLOCKS).0, span_of(class)), u64::MAX)
             };
-            self.reserve(len)?;
-            memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
+            self.reserve(at, len)?;
+            self.commit_at(at, len)?;
             self.map().or(self.slab_word(slab, 2), bits);
+            self.raise(Word::at(control::PEAK_RESERVED), self.committed());
         }
         self.populate(block);
-        Ok(())
+        Ok(fresh)
     }
 
-    /// Checks a large growth against the budget, the cgroup and the machine.
-    pub(super) fn reserve(&self, len: u64) -> Result<()> {
+    /// Checks a large growth against the budget, the cgroup and the machine; and the file system, if it is in a file.
+    pub(super) fn reserve(&self, at: u64, len: u64) -> Result<()> {
         let budget = self.map().load(Word::at(control::BUDGET));
         if budget != 0 {
-            let left = budget.saturating_sub(memory::committed(self.file()));
+            let left = budget.saturating_sub(self.committed());
             if len > left {
                 let limit = "the arena's budget (set_budget)".into();
                 return Err(Error::OutOfMemory { asked: len, left, limit });
@@ -48,7 +51,7 @@ impl Arena {
         let unseen = UNSEEN.fetch_add(len, Ordering::Relaxed) + len;
         if unseen >= LOOK_EVERY {
             UNSEEN.store(0, Ordering::Relaxed);
-            let (left, limit) = limits::memory_left();
+            let (left, limit) = self.room_at(at);
             if len > left {
                 UNSEEN.store(LOOK_EVERY, Ordering::Relaxed);
                 return Err(Error::OutOfMemory { asked: len, left, limit });
@@ -60,7 +63,7 @@ impl Arena {
     pub(crate) fn no_memory(&self, asked: u64, e: Errno) -> Error {
         match e {
             Errno::NOSPC | Errno::NOMEM | Errno::FBIG => {
-                let (left, limit) = limits::memory_left();
+                let (left, limit) = self.room_at(0);
                 Error::OutOfMemory { asked, left, limit }
             }
             e => Error::Os { what: "fallocate in the arena", source: e.into() },
@@ -77,9 +80,9 @@ impl Arena {
         let mut known = self.0.populated.lock();
         if known.trims != trims {
             known.trims = trims;
-            known.blocks.clear();
+            self.forget_trimmed(&mut known.blocks);
         }
-        if known.blocks.insert(block) {
+        if known.blocks.insert(block, (at, len)) != Some((at, len)) {
             drop(known);
             self.map().populate(at, len);
         }

@@ -14,7 +14,7 @@
 //! Killed while filling or emptying it: the owner word names the dead, and the sweep gives up exactly those seats that
 //! name the envelope. Each process keeps a few idle envelopes; they are its own in the owner word, too.
 
-use super::layout::{ENVELOPE, envelope as field};
+use super::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
 use super::pack::AttachRequest;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
@@ -236,6 +236,8 @@ impl Arena {
             return;
         }
         let Some(word) = self.seat_word(attach.block, attach.seat) else { return };
+        // It may become ours to free.
+        self.touch(me, attach.block / SLAB_BLOCKS);
         let at = self.block_at(attach.block);
         let release = Release::new(at, self.pages(), me, word, Seat::Envelope(e));
         if let Released::ToFree(state) = run(release, self.map()) {

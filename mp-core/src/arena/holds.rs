@@ -5,22 +5,23 @@
 //! is one block.
 
 use super::Arena;
+use super::layout::SLAB_BLOCKS;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, run};
-use crate::steps::{Release, Released};
+use crate::steps::{Release, Released, generation_of};
 use crate::sync::Ordering;
-use crate::words::{Attach, BlockId, EnvelopeId, Seat};
+use crate::words::{Attach, BlockId, EnvelopeId, Seat, SeatAt};
 
 /// A handle's count and seat: count 32 bits, seat 32.
 const ONE: u64 = 1;
-const fn entry(count: u32, seat: u32) -> u64 {
-    count as u64 | (seat as u64) << 32
+const fn entry(count: u32, seat: SeatAt) -> u64 {
+    count as u64 | (seat.raw() as u64) << 32
 }
 const fn count(e: u64) -> u32 {
     e as u32
 }
-const fn seat(e: u64) -> u32 {
-    (e >> 32) as u32
+const fn seat(e: u64) -> SeatAt {
+    SeatAt::from_raw((e >> 32) as u32)
 }
 
 /// A counted handle to a block: as long as it lives, the block does.
@@ -100,11 +101,44 @@ impl Drop for Hold {
 impl Arena {
     /// The first handle of this process to a block that it has just claimed.
     pub(crate) fn first_hold(&self, block: BlockId) -> Hold {
-        self.holds()[block as usize].store(entry(1, 0), Ordering::Release);
+        self.holds()[block as usize].store(entry(1, SeatAt::inline(0)), Ordering::Release);
         Hold { arena: *self, block }
     }
 
-    fn give_up_seat(&self, block: BlockId, seat: u32) {
+    /// Which allocation of its memory a block is in: another one each time that it is claimed.
+    pub(crate) fn generation(&self, block: BlockId) -> u64 {
+        generation_of(self.map().load(self.block_at(block).link()))
+    }
+
+    /// Whether this process has a handle to a block, in this generation.
+    pub(crate) fn is_held(&self, block: BlockId, generation: u64) -> bool {
+        self.me().is_ok()
+            && count(self.holds()[block as usize].load(Ordering::Acquire)) > 0
+            && self.generation(block) == generation
+    }
+
+    /// One more handle to a block that this process holds, if it is in this generation still.
+    ///
+    /// Safe against threads that drop the last handle meanwhile, and against a block that was freed and claimed again.
+    pub(crate) fn hold_again(&self, block: BlockId, generation: u64) -> Option<Hold> {
+        let at = &self.holds()[block as usize];
+        let mut now = at.load(Ordering::Acquire);
+        loop {
+            // Before it is counted: a handle to another tensor, however short, would let its owner believe that it is shared.
+            if !(1..=u32::MAX / 2).contains(&count(now)) || !self.is_held(block, generation) {
+                return None;
+            }
+            match at.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        // From here on the block is held, and its generation stays: this look is the one that counts.
+        let hold = Hold { arena: *self, block };
+        (self.generation(block) == generation).then_some(hold)
+    }
+
+    fn give_up_seat(&self, block: BlockId, seat: SeatAt) {
         let Ok(me) = self.me() else { return };
         let Some(word) = self.seat_word(block, seat) else { return };
         // Who still waits on the ring may be the last one now. To be said while we hold it.
@@ -126,6 +160,7 @@ impl Arena {
         if !self.block_exists(attach.block) {
             return Err(gone());
         }
+        self.reach(self.data_of(attach.block).0)?;
         let word = self.seat_word(attach.block, attach.seat).ok_or_else(gone)?;
         let mine = &self.holds()[attach.block as usize];
         let mut seated = false;
@@ -140,6 +175,7 @@ impl Arena {
                     Err(other) => now = other,
                 }
             } else if !seated {
+                self.touch(me, attach.block / SLAB_BLOCKS);
                 if self.map().cas(word, Seat::Envelope(e).pack(), Seat::Member(me).pack()).is_err() {
                     return Err(gone());
                 }
@@ -162,7 +198,7 @@ impl Arena {
     }
 
     /// The seat of the only handle, which is consumed; `None` (and the handle back) if there are others.
-    pub(crate) fn take_seat(&self, hold: Hold) -> std::result::Result<u32, Hold> {
+    pub(crate) fn take_seat(&self, hold: Hold) -> std::result::Result<SeatAt, Hold> {
         let at = &self.holds()[hold.block as usize];
         let e = at.load(Ordering::Acquire);
         if count(e) != 1 || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {

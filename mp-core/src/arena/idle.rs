@@ -8,7 +8,6 @@ use super::envelope::Envelope;
 use super::layout::{ENVELOPE, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
-use crate::sys::memory;
 use crate::words::{EnvelopeId, Holder, Owner};
 
 /// How many idle envelopes a thread keeps, at most.
@@ -152,7 +151,7 @@ impl Arena {
         let map_at = (self.layout().envelope_map_at + used / 8) & !4095;
         let at = self.layout().envelopes_at + used * ENVELOPE;
         for (at, len) in [(map_at, 4096), (at, 64 * ENVELOPE)] {
-            memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
+            self.commit_at(at, len)?;
         }
         if self.map().cas(Word::at(control::ENVELOPES), used, used + 64).is_ok() {
             let word = Word::at(self.layout().envelope_map_at + used / 8);

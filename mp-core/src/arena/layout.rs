@@ -3,13 +3,17 @@
 //! ```text
 //! 0          header: magic, versions, sizes, the offset and stride of every table
 //! 4 KiB      control words, 128 bytes apart
+//! 8 KiB      for each size class, the slab after its last one
+//! 12 KiB     extents      64 bytes each: the files with names; then their directories, 256 bytes each
 //! …          members      8 KiB each: who it is; its threads' lanes
+//! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
 //! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
 //! …          blocks       64 bytes each, 64 per slab: state, link, six seats
 //! …          envelope map one bit per envelope: "probably free"
 //! …          envelopes    256 bytes each
 //! …          data
+//! size       32 slots of addresses for files with names (see `extent`)
 //! ```
 //! All tables are as large as they can ever get: the file is sparse, so room costs nothing until it is used, and no
 //! table ever moves. Their sizes follow from the arena's size alone, and are written down in the header too.
@@ -52,15 +56,35 @@ pub(crate) mod control {
     pub(crate) const TRIMS: u64 = 4096 + 512;
     /// Member slots below this may have a tenant.
     pub(crate) const MEMBERS: u64 = 4096 + 896;
+    /// The most bytes that were in held blocks at once, as far as anybody looked.
+    pub(crate) const PEAK_ALLOCATED: u64 = 4096 + 1152;
+    /// The most bytes that had pages at once.
+    pub(crate) const PEAK_RESERVED: u64 = 4096 + 1280;
+    /// How many bytes of free memory may keep their pages.
+    pub(crate) const CACHE_LIMIT: u64 = 4096 + 1408;
     /// When somebody last looked for dead members, in ms of the monotonic clock.
     pub(crate) const LOOKED: u64 = 4096 + 1024;
-    /// For each class, the slab after its last one; 2 KiB are reserved, 1864 bytes used.
-    pub(crate) const CLASS_ENDS: u64 = 4096 + 2048;
     /// How many members were swept.
     pub(crate) const DEATHS: u64 = 4096 + 640;
     /// The most bytes that the arena may have pages for; 0 is no budget.
     pub(crate) const BUDGET: u64 = 4096 + 768;
+    /// For each class, the slab after its last one.
+    pub(crate) const CLASS_ENDS: u64 = 8192;
+    /// The table of extents.
+    pub(crate) const EXTENTS: u64 = 12288;
+    /// What is needed from the start: all of the above.
+    pub(crate) const FIRST_BYTES: u64 = 16384;
+    /// The directories of extents; pages are reserved with the first that needs them.
+    pub(crate) const PATHS: u64 = 16384;
+    /// Where the tables begin.
+    pub(crate) const END: u64 = PATHS + 8192;
 }
+
+/// How many files with names an arena can have.
+pub(crate) const EXTENTS: u32 = 32;
+/// Bytes of a row of the table of extents, and of its directory's.
+pub(crate) const EXTENT: u64 = 64;
+pub(crate) const EXTENT_PATH: u64 = 256;
 
 /// Sizes and offsets of all tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +94,7 @@ pub(crate) struct Layout {
     pub(crate) slabs: u32,
     pub(crate) envelopes: u32,
     pub(crate) members_at: u64,
+    pub(crate) touched_at: u64,
     pub(crate) class_maps_at: u64,
     pub(crate) slabs_at: u64,
     pub(crate) blocks_at: u64,
@@ -94,6 +119,11 @@ pub(crate) mod envelope {
     pub(crate) const INLINE: u64 = 40;
 }
 
+/// Bytes of a member's bits for slabs, whole pages.
+const fn touched_bytes(slabs: u32) -> u64 {
+    (slabs as u64 / 8).next_multiple_of(PAGE)
+}
+
 impl Layout {
     /// The smallest arena.
     pub(crate) const MIN: u64 = 64 << 20;
@@ -103,13 +133,14 @@ impl Layout {
         let slabs = (size / (256 << 10)).next_power_of_two().clamp(1 << 10, 1 << 18) as u32;
         let envelopes = (size / (64 << 10)).next_power_of_two().clamp(1 << 12, 1 << 20) as u32;
         let members = if size >= 4 << 30 { 1024 } else { 256 };
-        let mut at = 2 * PAGE;
+        let mut at = control::END;
         let mut table = |bytes: u64| {
             let here = at;
             at += bytes.next_multiple_of(PAGE);
             here
         };
         let members_at = table(u64::from(members) * MEMBER_STRIDE);
+        let touched_at = table(u64::from(members) * touched_bytes(slabs));
         let class_maps_at = table(u64::from(classes) * u64::from(slabs) / 8);
         let slabs_at = table(u64::from(slabs) * 64);
         let blocks_at = table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64);
@@ -123,6 +154,7 @@ impl Layout {
             slabs,
             envelopes,
             members_at,
+            touched_at,
             class_maps_at,
             slabs_at,
             blocks_at,
@@ -132,7 +164,22 @@ impl Layout {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 13] {
+    /// How many addresses each file with a name gets; they lie behind the arena's own file.
+    pub(crate) fn slot(&self) -> u64 {
+        if !crate::SharingStrategy::FileSystem.supported() {
+            return 0;
+        }
+        // Huge pages have up to 1 GiB, and a file of them begins where one can.
+        let grain = if self.size >= 16 << 30 { 1 << 30 } else { 2 << 20 };
+        (2 * self.size / u64::from(EXTENTS)).next_multiple_of(grain)
+    }
+
+    /// All addresses that it takes.
+    pub(crate) fn space(&self) -> u64 {
+        self.size + self.slot() * u64::from(EXTENTS)
+    }
+
+    fn fields(&self) -> [(&'static str, u64); 15] {
         [
             ("layout version", VERSION),
             ("byte order mark", u64::from_ne_bytes(*b"12345678")),
@@ -142,11 +189,13 @@ impl Layout {
             ("slab slots", u64::from(self.slabs)),
             ("envelope slots", u64::from(self.envelopes)),
             ("member table", self.members_at | MEMBER_STRIDE << 48),
+            ("touched slabs", self.touched_at),
             ("class maps", self.class_maps_at),
             ("slab table", self.slabs_at | 64 << 48),
             ("block table", self.blocks_at | 64 << 48),
             ("envelope table", self.envelopes_at | ENVELOPE << 48),
             ("data", self.data_at),
+            ("addresses of a file with a name", self.slot()),
         ]
     }
 
@@ -196,7 +245,18 @@ impl Layout {
         (self.members_at + u64::from(slot) * MEMBER_STRIDE, MEMBER_STRIDE)
     }
 
-    /// The intent word of a lane.
+    /// The word of a member's bits for a slab and its neighbours.
+    pub(crate) fn touched(&self, slot: u32, slab: u32) -> Word {
+        let row = self.touched_at + u64::from(slot) * touched_bytes(self.slabs);
+        Word::at(row).plus(u64::from(slab / 64))
+    }
+
+    /// The bytes of a member's bits for slabs.
+    pub(crate) fn touched_bytes(&self, slot: u32) -> (u64, u64) {
+        (self.touched(slot, 0).offset(), touched_bytes(self.slabs))
+    }
+
+    /// The intent word of a lane; the lane's counts follow it.
     pub(crate) fn intent(&self, m: Member, lane: u32) -> Word {
         Word::at(
             self.members_at

@@ -74,6 +74,7 @@ const PID: u64 = 1;
 const START: u64 = 2;
 const LANES_USED: u64 = 4;
 const USES: u64 = 5;
+const LANES_EVER: u64 = 6;
 
 impl Arena {
     pub(crate) fn tenancy(&self, slot: u32) -> Tenancy {
@@ -89,20 +90,20 @@ impl Arena {
         for slot in 0..self.layout().members {
             if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
                 let (at, len) = self.layout().member_bytes(slot);
-                memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
+                self.commit_at(at, len)?;
+                let (at, len) = self.layout().touched_bytes(slot);
+                self.commit_at(at, len)?;
             }
             let before = self.tenancy(slot);
             if before.presence != Presence::Free {
                 continue;
             }
-            let locked = locks::acquire(self.file(), slot)
-                .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })?;
-            if !locked {
+            if !self.lock_slot(slot)? {
                 continue;
             }
             // Somebody may have had the slot, and died in it, since we looked. From here on nobody else can join it.
             if self.tenancy(slot) != before {
-                locks::release(self.file(), slot);
+                self.unlock_slot(slot);
                 continue;
             }
             let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
@@ -118,10 +119,23 @@ impl Arena {
             if self.change_tenancy(slot, before, now) {
                 return Ok(Member::new(slot, now.epoch));
             }
-            locks::release(self.file(), slot);
+            self.unlock_slot(slot);
         }
         let limit = u64::from(self.layout().members);
         Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
+    }
+
+    /// Takes the locks of a slot; nobody else can have those of a local arena.
+    fn lock_slot(&self, slot: u32) -> Result<bool> {
+        let Ok(file) = self.file() else { return Ok(true) };
+        locks::acquire(file, slot)
+            .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })
+    }
+
+    fn unlock_slot(&self, slot: u32) {
+        if let Ok(file) = self.file() {
+            locks::release(file, slot);
+        }
     }
 
     pub(super) fn set_dead(&self, m: Member) {
@@ -139,7 +153,8 @@ impl Arena {
         if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
             return true;
         }
-        if self.me().is_ok_and(|me| me == m) || !locks::both_free(self.file(), m.slot()).unwrap_or(false) {
+        let locks_free = |file| locks::both_free(file, m.slot()).unwrap_or(false);
+        if self.me().is_ok_and(|me| me == m) || !self.file().is_ok_and(locks_free) {
             return false;
         }
         self.set_dead(m);
@@ -156,6 +171,13 @@ impl Arena {
                 live: t.presence == Presence::Live,
             })
             .collect()
+    }
+
+    /// Process ids and start times of the members that are alive.
+    pub(super) fn live_processes(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+        let word = |slot, word| self.map().load(self.layout().member(slot, word));
+        live.map(move |(slot, _)| (word(slot, PID) as u32, word(slot, START)))
     }
 
     /// Process id of a member; 0 if it is gone.
@@ -175,8 +197,15 @@ impl Arena {
         (0..used as u32).map(move |lane| self.layout().intent(m, lane))
     }
 
+    /// The lanes that any tenant of a slot has ever used, by their intent words; what they counted stays there.
+    pub(crate) fn lanes_ever(&self, slot: u32) -> impl Iterator<Item = Word> + '_ {
+        let used = self.map().load_relaxed(self.layout().member(slot, LANES_EVER)).min(u64::from(LANES));
+        (0..used as u32).map(move |lane| self.layout().intent(Member::new(slot, 0), lane))
+    }
+
     /// Called before this process uses a lane for the first time.
     pub(crate) fn note_lane(&self, me: Member, lane: u32) {
+        self.raise(self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
         self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
     }
 

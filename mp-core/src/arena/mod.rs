@@ -1,13 +1,17 @@
 //! The arena: one shared region for a whole tree of processes.
 //!
 //! One sparse, sealed memfd, mapped once by each process. Everything in it is an offset. The first process that needs
-//! it makes it ([`Arena::current`]); each child attaches to its parent's.
+//! it makes it ([`Arena::current`]); each child attaches to its parent's. The data of tensors may lie in files with names
+//! as well, behind it in the same range of addresses (`extent`).
 
 mod alloc;
 mod bytes;
 mod class;
 mod commit;
+mod count;
 mod envelope;
+mod extent;
+mod files;
 mod holds;
 mod idle;
 mod lane;
@@ -19,13 +23,17 @@ mod pack;
 mod pages;
 mod park;
 mod protocol;
+mod reuse;
+mod settings;
 mod slab;
 mod sparse;
 mod stats;
 mod sweep;
+mod touched;
+mod trim;
 
-use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 
 use parking_lot::Mutex;
 
@@ -37,26 +45,33 @@ pub use member::MemberInfo;
 pub use pack::AttachRequest;
 pub use park::{Announce, Notify, Parking, Patience, SLICE};
 pub use protocol::RingLayer;
-pub use stats::{ClassStats, MemoryStats};
+pub use stats::{ClassStats, MemberStats, MemoryStats};
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Word};
-use crate::steps::{BlockAt, INLINE_SEATS};
+use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER};
+use crate::strategy;
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
-use crate::sys::{Mapping, identity::Identity, limits, memory, private};
-use crate::words::{BlockId, Member};
-use layout::{Layout, envelope as field};
+use crate::sys::{Mapping, directory, identity::Identity, limits, memory, os, private};
+use crate::words::{BlockId, Member, SeatAt};
+use files::Files;
+use layout::{Layout, control, envelope as field};
+pub(crate) use settings::publish_settings;
+
+/// The cursor of a class in which this process has not looked for a block yet.
+const NO_CURSOR: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Inner {
     map: Mapping,
-    fd: OwnedFd,
+    files: Files,
     layout: Layout,
     id: u64,
     identity: Identity,
     holds: &'static [AtomicU64],
     populated: Mutex<Populated>,
+    /// For each class, the slab in which this process found its last block.
     cursors: Box<[AtomicU32]>,
 }
 
@@ -64,7 +79,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Populated {
     trims: u64,
-    blocks: HashSet<BlockId>,
+    /// Where each was, and its length.
+    blocks: HashMap<BlockId, (u64, u64)>,
 }
 
 /// A shared region that this process is a member of. Copying it copies a reference.
@@ -109,14 +125,60 @@ impl Arena {
     /// process (RLIMIT_AS, RLIMIT_FSIZE) leave no room for even a small one, [`Error::Forked`] in a process that
     /// was forked from a member.
     pub fn current() -> Result<Self> {
-        let mut current = CURRENT.lock();
-        if let Some(arena) = *current {
+        if let Some(arena) = *CURRENT.lock() {
             arena.me()?;
             return Ok(arena);
         }
-        let arena = Self::create()?;
-        *current = Some(arena);
+        if cfg!(miri) {
+            return Self::local();
+        }
+        let (settings, _) = strategy::settings();
+        let arena = {
+            let mut current = CURRENT.lock();
+            match *current {
+                Some(arena) => arena,
+                None => *current.insert(Self::create(&settings)?),
+            }
+        };
+        files::watch_the_end();
+        arena.publish_own_settings();
         Ok(arena)
+    }
+
+    /// The arena of this process, in plain memory of its own; made now, if it has none yet.
+    ///
+    /// ```
+    /// use mp_core::{Arena, Tensor};
+    ///
+    /// assert!(Arena::local()?.is_local());
+    /// assert_eq!(Tensor::<f32>::full(&[3], 0.5)?.iter().sum::<f32>(), 1.5);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// Tensors, queues and messages work in it, within this process. It has no file, no lock and no other members; to
+    /// start a process is an error. It is for tools that don't know shared mappings, Miri above all (under which it is
+    /// what [`current`](Self::current) makes), and for tests.
+    ///
+    /// # Errors
+    /// [`Error::NotAnArena`] if this process has an arena already that others can reach; [`Error::Os`] or
+    /// [`Error::OutOfMemory`] if there is no memory.
+    pub fn local() -> Result<Self> {
+        let mut current = CURRENT.lock();
+        if let Some(arena) = *current {
+            arena.me()?;
+            return if arena.is_local() { Ok(arena) } else { Err(Self::has_one()) };
+        }
+        let mut size = if cfg!(miri) { Layout::MIN } else { 1 << 36 };
+        loop {
+            match Self::map_and_join(None, size, Some(())) {
+                Err(Error::Os { .. }) if size > Layout::MIN => size /= 2,
+                done => return Ok(*current.insert(done?)),
+            }
+        }
+    }
+
+    fn has_one() -> Error {
+        Error::NotAnArena("this process has an arena already; attach before anything else".into())
     }
 
     /// The arena of this process, if it has one already.
@@ -127,28 +189,36 @@ impl Arena {
     fn attach_to(fd: OwnedFd) -> Result<Self> {
         let mut current = CURRENT.lock();
         if current.is_some() {
-            return Err(Error::NotAnArena(
-                "this process has an arena already; attach before anything else".into(),
-            ));
+            return Err(Self::has_one());
         }
-        let size = memory::verify_sealed(fd.as_fd())?;
+        let size = files::verify(fd.as_fd())?;
         if size < Layout::MIN {
             return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
         }
         // An open file description of our own: see `sys::locks`. The other one is closed before there are locks: closing
         // any descriptor of a file drops the POSIX locks that the process has on it.
         let own = memory::reopen(fd.as_fd())?;
+        if !strategy::SharingStrategy::FileDescriptor.supported() {
+            // A file with a name; our parent holds it as long as we have `fd`.
+            directory::hold(own.as_fd()).map_err(os("flock of an arena"))?;
+        }
         drop(fd);
-        let arena = Self::map_and_join(own, size, None)?;
+        let arena = Self::map_and_join(Some(own), size, None)?;
+        files::watch_the_end();
+        arena.hold_extents();
         *current = Some(arena);
+        drop(current);
+        arena.inherit_settings();
         Ok(arena)
     }
 
-    fn create() -> Result<Self> {
-        crate::set_sharing_strategy(crate::get_sharing_strategy())?;
+    fn create(settings: &strategy::Settings) -> Result<Self> {
+        let _: strategy::SharingStrategy = settings.strategy.name().parse()?;
+        files::clean_default();
         let (space, space_limit) = limits::address_space();
         let (file, file_limit) = limits::file_size();
-        let (most, limit) = if space / 2 < file { (space / 2, space_limit) } else { (file, file_limit) };
+        // The files with names have twice as many addresses again; the rest of the process needs some as well.
+        let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
         let mut size = 1 << 40;
         while size > most && size > Layout::MIN {
             size /= 2;
@@ -157,8 +227,12 @@ impl Arena {
             return Err(Error::OutOfMemory { asked: Layout::MIN, left: most, limit: limit.into() });
         }
         loop {
-            let made = memory::create("mp-arena", size).and_then(|fd| Self::map_and_join(fd, size, Some(())));
-            match made {
+            let made = if strategy::SharingStrategy::FileDescriptor.supported() {
+                memory::create("mp-arena", size)
+            } else {
+                files::create_arena_file(&settings.directory, size)
+            };
+            match made.and_then(|fd| Self::map_and_join(Some(fd), size, Some(()))) {
                 // Valgrind, sanitizers and small address spaces map less.
                 Err(Error::Os { .. }) if size > Layout::MIN => size /= 2,
                 other => return other,
@@ -166,26 +240,31 @@ impl Arena {
         }
     }
 
-    fn map_and_join(fd: OwnedFd, size: u64, new: Option<()>) -> Result<Self> {
+    fn map_and_join(fd: Option<OwnedFd>, size: u64, new: Option<()>) -> Result<Self> {
         let layout = Layout::new(size, class::CLASSES);
         if layout.data_at >= size {
             return Err(Error::NotAnArena(format!("{size} bytes leave no room for data")));
         }
-        let map = Mapping::new(fd.as_fd(), size)?;
+        let file = fd.as_ref().map(AsFd::as_fd);
+        let map = files::map_own(file, size, layout.space())?;
         let boot = memory::boot_id();
         if new.is_some() {
-            memory::commit(fd.as_fd(), 0, 8192)
-                .map_err(|e| Error::Os { what: "fallocate of a new arena", source: e.into() })?;
-            map.u64_at(layout::control::FRONTIER).store(layout.data_at, Ordering::Release);
+            if let Some(file) = file {
+                let len = control::FIRST_BYTES;
+                memory::commit(file, 0, len)
+                    .map_err(|e| files::no_room(file, "a new arena".as_ref(), len, e))?;
+            }
+            map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
+            map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);
             layout.write(&map, memory::random_u64(), boot, memory::user());
         }
         let id = layout.check(&map, boot)?;
         let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;
-        let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(0)).collect();
+        let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
         // The real value follows once we are a member; until then `me` must not be asked.
         let inner = Inner {
             map,
-            fd,
+            files: Files::new(fd),
             layout,
             id,
             identity: Identity::new(u64::MAX)?,
@@ -211,11 +290,6 @@ impl Arena {
         }
     }
 
-    /// The file behind it.
-    pub(crate) fn file(&self) -> BorrowedFd<'static> {
-        self.0.fd.as_fd()
-    }
-
     /// Its size in bytes; most of it is address space, not memory.
     pub fn size(&self) -> u64 {
         self.0.layout.size
@@ -237,6 +311,11 @@ impl Arena {
     pub fn with_intent<R>(&self, f: impl FnOnce(Member, Word) -> R) -> Result<R> {
         let me = self.me()?;
         Ok(lane::with(|lane| self.note_lane(me, lane), |lane| f(me, self.0.layout.intent(me, lane))))
+    }
+
+    /// Its random number.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
     }
 
     /// The owner words of all envelopes.
@@ -263,11 +342,11 @@ impl Arena {
 
     pub(crate) fn block_at(&self, id: BlockId) -> BlockAt {
         let state = Word::at(self.0.layout.blocks_at + 64 * u64::from(id));
-        BlockAt { id, state, inline: INLINE_SEATS, per_page: (class::SEAT_PAGE / 8 - 2) as u32 }
+        BlockAt { id, state, inline: INLINE_SEATS, per_page: (class::SEAT_PAGE / 8) as u32 - PAGE_HEADER }
     }
 
     /// Finds the memory of a page of seats.
-    pub(crate) fn pages(&self) -> impl Fn(BlockId) -> Option<Word> + use<> {
+    pub(crate) fn pages(&self) -> impl Fn(BlockId) -> Option<Word> + Clone + use<> {
         let arena = *self;
         move |page| arena.seat_page(page)
     }
@@ -278,7 +357,7 @@ impl Arena {
         (class == Some(class::SEAT_PAGES)).then(|| Word::at(self.data_of(page).0))
     }
 
-    pub(crate) fn seat_word(&self, block: BlockId, seat: u32) -> Option<Word> {
-        crate::steps::seat_word(self.map(), &self.block_at(block), self.pages(), seat)
+    pub(crate) fn seat_word(&self, block: BlockId, seat: SeatAt) -> Option<Word> {
+        self.block_at(block).seat_word(seat, self.pages())
     }
 }

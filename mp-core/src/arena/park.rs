@@ -8,6 +8,7 @@
 //! No wake-up is relied upon: a process can be killed between its work and the call, and a sleeper that was woken
 //! can be killed before it does anything. So nobody sleeps longer than a slice ([`SLICE`]) without looking again.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::Arena;
@@ -177,7 +178,9 @@ impl Default for Patience {
 impl Patience {
     /// Adaptive, beginning with the most; none if there is only one processor.
     pub fn new() -> Self {
-        let one = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+        // Asked once: it reads files.
+        static ONE: OnceLock<bool> = OnceLock::new();
+        let one = *ONE.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() == 1));
         Self { nanos: AtomicU32::new(if one { 0 } else { MOST }) }
     }
 

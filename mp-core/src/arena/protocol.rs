@@ -8,6 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::layout::control;
 use super::{Arena, Envelope, Hold, Leased, Parking};
 use crate::error::{Error, Result};
+use crate::lock::RawLock;
 use crate::mem::{Mem, Word};
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
 
@@ -52,11 +53,14 @@ impl Arena {
 
     /// The file behind it, to hand to a child. It stays open as long as the process lives.
     ///
+    /// # Errors
+    /// [`Error::Local`] if there is none.
+    ///
     /// # Safety
     /// It is only sent to children that [`attach`](Self::attach) it. Reading, writing or mapping it elsewhere reaches all
     /// tensors of all processes. No descriptor of the same file may be closed in this process: that would drop its
     /// POSIX lock, one of two signs that it is alive.
-    pub unsafe fn fd(&self) -> BorrowedFd<'static> {
+    pub unsafe fn fd(&self) -> Result<BorrowedFd<'static>> {
         self.file()
     }
 
@@ -153,5 +157,15 @@ impl Parking {
     /// `word` is used for nothing else, and lives as long as this is used.
     pub unsafe fn new(arena: Arena, word: Word) -> Self {
         Self { arena, word }
+    }
+}
+
+impl RawLock {
+    /// The lock whose three words begin at `word`. All zero is a lock that nobody has used.
+    ///
+    /// # Safety
+    /// The words are used for nothing else, and live as long as this is used.
+    pub unsafe fn at(arena: Arena, word: Word) -> Self {
+        Self::new(arena, word)
     }
 }

@@ -1,21 +1,21 @@
 //! Slabs: which exist, and how one more is added.
 //!
-//! A new slab changes four words at once (the slab's own, the frontier, two counts): that runs under the redo lock.
+//! A new slab changes four words at once (the slab's own, the frontier, two counts): that runs under the redo lock. When
+//! no addresses are left, `reuse` takes those of slabs that are not in use.
 
 use std::time::{Duration, Instant};
 
 use super::Arena;
-use super::class::{alignment_of, blocks_of, size_of, span_of};
+use super::class::{alignment_of, blocks_of, is_in_files, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Plan, Redo, RedoAt, RedoEnd};
+use crate::steps::{Plan, Redo, RedoAt, RedoEnd, SlabSeen};
 use crate::sync::Ordering;
-use crate::sys::memory;
 use crate::words::{BlockId, BlockState, Kind, Life, Member};
 
-/// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages.
-const fn describe(class: u32, base: u64) -> u64 {
+/// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages. Of a slab without a class: the base alone.
+pub(super) const fn describe(class: u32, base: u64) -> u64 {
     1 | (class as u64) << 1 | (base >> 12) << 11
 }
 pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
@@ -23,7 +23,7 @@ pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
 }
 
 /// How long to wait for another process that holds the redo lock (a few dozen instructions) and does not go on.
-const REDO_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const REDO_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Adds a slab of a class at the end of all slabs.
 struct NewSlab {
@@ -34,13 +34,14 @@ struct NewSlab {
     reads: [Word; 3],
 }
 
-impl NewSlab {
-    fn base(&self, frontier: u64) -> u64 {
-        frontier.next_multiple_of(alignment_of(self.class))
-    }
-    fn fits(&self, frontier: u64) -> bool {
-        self.base(frontier).checked_add(span_of(self.class)).is_some_and(|end| end <= self.limit)
-    }
+/// Where a slab of the class begins, beyond the frontier.
+fn base(class: u32, frontier: u64) -> u64 {
+    frontier.next_multiple_of(alignment_of(class))
+}
+
+/// Whether a slab of the class has room between the frontier and the end.
+pub(super) fn fits(class: u32, frontier: u64, end: u64) -> bool {
+    base(class, frontier).checked_add(span_of(class)).is_some_and(|to| to <= end)
 }
 
 impl Plan for NewSlab {
@@ -49,10 +50,10 @@ impl Plan for NewSlab {
     }
     fn writes(&self, values: &[u64]) -> Vec<(Word, u64)> {
         let (frontier, slabs, class_end) = (values[0], values[1], values[2]);
-        if slabs != u64::from(self.slab) || !self.fits(frontier) {
+        if slabs != u64::from(self.slab) || !fits(self.class, frontier, self.limit) {
             return Vec::new();
         }
-        let base = self.base(frontier);
+        let base = base(self.class, frontier);
         vec![
             (self.slab_word, describe(self.class, base)),
             (self.reads[0], base + span_of(self.class)),
@@ -69,6 +70,12 @@ impl Arena {
 
     pub(crate) fn slab_count(&self) -> u32 {
         self.map().load(Word::at(control::SLABS)) as u32
+    }
+
+    /// What a slab is at present.
+    pub(super) fn slab_seen(&self, slab: u32) -> SlabSeen {
+        let word = self.slab_word(slab, 0);
+        SlabSeen { word, value: self.map().load(word) }
     }
 
     pub(crate) fn slab(&self, slab: u32) -> Option<(u32, u64)> {
@@ -111,11 +118,15 @@ impl Arena {
     ///
     /// It stays a ring only as long as somebody holds it.
     pub fn ring_memory(&self, block: BlockId) -> Option<(Word, u64)> {
-        if !self.block_exists(block) {
+        // Read once: if nobody holds it any more, its slab may be on its way to another class.
+        let slab = block / SLAB_BLOCKS;
+        let (class, base) = (slab < self.slab_count()).then(|| self.slab(slab)).flatten()?;
+        let (i, len) = (block % SLAB_BLOCKS, size_of(class));
+        if i >= blocks_of(class) {
             return None;
         }
+        let at = base + u64::from(i) * len;
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
-        let (at, len) = self.data_of(block);
         (state.life != Life::Free && state.kind == Kind::Ring).then_some((Word::at(at), len))
     }
 
@@ -129,40 +140,35 @@ impl Arena {
                 return Err(Error::ArenaFull { what: "slabs", asked: 1, limit });
             }
             // The pages of its metadata first: the lock is no place to find that memory has run out.
-            let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
-            // All of the class's map up to this slab: it is searched from the start.
-            let (map, end) =
-                (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
-            for (at, len) in [
-                (self.slab_word(slab, 0).offset() & !4095, 4096),
-                (blocks, 4096),
-                (map, (end + 8 - map).next_multiple_of(4096)),
-            ] {
-                memory::commit(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
-            }
+            self.commit_slab_row(slab)?;
+            self.commit_class_map(class, slab)?;
+            let (frontier, limit) = if is_in_files(class) {
+                self.frontier_in_files(class, me)?
+            } else {
+                (Word::at(control::FRONTIER), self.layout().size)
+            };
             let plan = NewSlab {
                 class,
                 slab,
                 slab_word: self.slab_word(slab, 0),
-                limit: self.layout().size,
+                limit,
                 reads: [
-                    Word::at(control::FRONTIER),
+                    frontier,
                     Word::at(control::SLABS),
                     Word::at(control::CLASS_ENDS + 8 * u64::from(class)),
                 ],
             };
-            let fits = |frontier| plan.fits(frontier);
-            if !fits(self.map().load(Word::at(control::FRONTIER))) {
-                let left = self.size().saturating_sub(self.map().load(Word::at(control::FRONTIER)));
+            // A file that is full by now has a successor.
+            if !is_in_files(class) && !fits(class, self.map().load(frontier), limit) {
+                let left = self.size().saturating_sub(self.map().load(frontier));
                 let limit = "the address range of the arena".into();
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
+            // If we die before its hints are set, the sweep sets them.
+            self.touch(me, slab);
             match self.redo(me, plan) {
                 RedoEnd::Done(read) if read[1] == u64::from(slab) => {
-                    let all = u64::MAX >> (64 - blocks_of(class));
-                    self.map().or(self.slab_word(slab, 1), all);
-                    let (map, bit) = self.class_map(class, slab);
-                    self.map().or(map, bit);
+                    self.hint_new_slab(slab, class);
                     return Ok(());
                 }
                 // Others were faster; or we completed what a dead process had begun, and its hints are still missing.
@@ -179,6 +185,30 @@ impl Arena {
                 }
             }
         }
+    }
+
+    /// Reserves the pages of a slab's words and of its blocks'.
+    pub(super) fn commit_slab_row(&self, slab: u32) -> Result<()> {
+        let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
+        for at in [self.slab_word(slab, 0).offset() & !4095, blocks] {
+            self.commit_at(at, 4096)?;
+        }
+        Ok(())
+    }
+
+    /// Reserves the pages of a class's map up to a slab: it is searched from the start.
+    pub(super) fn commit_class_map(&self, class: u32, slab: u32) -> Result<()> {
+        let (map, end) =
+            (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
+        let len = (end + 8 - map).next_multiple_of(4096);
+        self.commit_at(map, len)
+    }
+
+    /// Notes that all blocks of a new slab are free.
+    pub(super) fn hint_new_slab(&self, slab: u32, class: u32) {
+        self.map().or(self.slab_word(slab, 1), u64::MAX >> (64 - blocks_of(class)));
+        let (map, bit) = self.class_map(class, slab);
+        self.map().or(map, bit);
     }
 
     /// Notes which blocks of a slab are free.

@@ -9,12 +9,14 @@
 //! | anywhere while it is made | the block is `BUSY(dead)`, some pages reserved or not | freed by the sweep |
 //! | while it grows | pages reserved that nobody uses yet | reserved once more by the next one, which changes nothing |
 //! | while it is freed | `BUSY(dead)`, some pages given back | given back once more |
+//!
+//! In an arena of plain memory, all of the block is there from the start.
 
 use super::class::{commits_alone, size_of};
 use super::layout::SLAB_BLOCKS;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
-use crate::mem::Mem;
+use crate::mem::{Mem, Word};
 use crate::sys::memory;
 use crate::words::{BlockId, Kind};
 
@@ -44,20 +46,36 @@ impl Arena {
             let why = format!("bytes {from} to {from}+{len} of a block of {size}");
             return Err(Error::Malformed(why));
         }
-        self.reserve(len)?;
-        memory::commit(self.file(), at + from, len).map_err(|e| self.no_memory(len, e))
+        if self.is_local() {
+            return Ok(());
+        }
+        match self.reserve_pages(at + from, len) {
+            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.reserve_pages(at + from, len),
+            done => done,
+        }
+    }
+
+    fn reserve_pages(&self, at: u64, len: u64) -> Result<()> {
+        self.reserve(at, len)?;
+        self.commit_at(at, len)
     }
 
     /// Gives a claimed block its first pages, and takes what it had before.
     pub(super) fn commit_start(&self, block: BlockId, class: u32) -> Result<()> {
         debug_assert!(commits_alone(class), "blocks of {} bytes share pages", size_of(class));
-        let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         let (at, len) = self.data_of(block);
+        if self.is_local() {
+            // Plain memory has no pages that come later: all of it at once, and kept as any other block's.
+            self.commit_block(block, class)?;
+            (0..len / 8).for_each(|i| self.map().store_relaxed(Word::at(at).plus(i), 0));
+            return Ok(());
+        }
+        let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // In this order: a set bit promises pages.
         self.map().and(self.slab_word(slab, 2), !bit);
-        memory::punch(self.file(), at, len).map_err(|e| self.no_memory(len, e))?;
-        self.reserve(Self::GROWING_START)?;
-        memory::commit(self.file(), at, Self::GROWING_START).map_err(|e| self.no_memory(len, e))
+        // Not `punch_at`: unless the pages are gone, it does not begin with zeros.
+        memory::punch(self.file()?, at, len).map_err(|e| self.no_memory(len, e))?;
+        self.reserve_pages(at, Self::GROWING_START)
     }
 
     /// Gives back the pages of a claimed block that got them as it grew. (Others keep theirs for the next tensor.)
@@ -67,7 +85,7 @@ impl Arena {
         if alone && self.slab_committed(slab) & bit == 0 {
             let (at, len) = self.data_of(block);
             // If the kernel refuses, the next owner takes them.
-            _ = memory::punch(self.file(), at, len);
+            self.punch_at(at, len);
         }
     }
 

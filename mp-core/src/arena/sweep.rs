@@ -11,17 +11,18 @@
 //! 5. free blocks and envelopes whose hint was lost get it back;
 //! 6. their slots are free again.
 //!
-//! It looks at every block once, some 20 ms for a million of them: a member keeps no list of what it holds.
+//! Of the blocks it looks at those in slabs that a dead member has touched (`touched`): its price follows what the dead
+//! did, not what lives in the arena. Of the envelopes it looks at all that were ever in use at once: to note them would
+//! cost each message something, and there are rarely many.
 
 use std::sync::OnceLock;
 
-use super::class::blocks_of;
 use super::layout::{SLAB_BLOCKS, control};
 use super::member::{Presence, Tenancy};
 use super::{Arena, Hold, RingLayer, SLICE};
 use crate::error::Result;
 use crate::mem::{Mem, Word, run};
-use crate::steps::{FreeCheck, INLINE_SEATS, Plan, Release, Released, link_of};
+use crate::steps::{FreeCheck, INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
 use crate::sys::memory;
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Seat};
 
@@ -143,6 +144,7 @@ impl Arena {
                 self.redo(me, Recover);
             }
         }
+        self.sweep_extents(|m| dead.iter().any(|d| d.member == m), me);
         let (settled, later): (Vec<_>, Vec<_>) =
             dead.into_iter().partition(|d| self.settle_intents(d.member));
         for d in later {
@@ -157,11 +159,19 @@ impl Arena {
             return 0;
         }
         self.sweep_envelopes(&settled, me);
-        for slab in 0..self.slab_count() {
-            let Some((class, _)) = self.slab(slab) else { continue };
-            for i in 0..blocks_of(class) {
+        self.each_touched_slab(settled.iter().map(|d| d.member.slot()), |slab| {
+            if slab >= self.slab_count() {
+                return;
+            }
+            // What we take over there is ours until it is released.
+            self.touch(me, slab);
+            // All that a slab can have: it may have died while it made a slab of this one with fewer blocks.
+            for i in 0..SLAB_BLOCKS {
                 self.sweep_block(slab * SLAB_BLOCKS + i, &settled, me);
             }
+        });
+        for d in &settled {
+            self.forget_touched(d.member.slot());
         }
         for d in &settled {
             self.map().add(Word::at(control::DEATHS), 1);
@@ -171,6 +181,7 @@ impl Arena {
                 Tenancy { presence: Presence::Free, ..d.tenancy },
             );
         }
+        self.clean_up();
         settled.len()
     }
 
@@ -233,7 +244,8 @@ impl Arena {
         let found = self.map().load(at.state);
         let state = BlockState::unpack(found);
         match state.life {
-            Life::Free => self.hint_free(block),
+            Life::Free if self.block_exists(block) => self.hint_free(block),
+            Life::Free => {}
             Life::Busy(m) if dead.iter().any(|d| d.member == m) => {
                 let mine = state.with(Life::Busy(me));
                 if self.map().cas(at.state, found, mine.pack()).is_ok() {
@@ -287,14 +299,14 @@ impl Arena {
     }
 
     /// Calls `f` with each seat word of a block. The links may change meanwhile; what they lead to are seats in any case.
-    fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
+    pub(super) fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);
         (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));
         let mut link = self.map().load(at.link());
         for _ in 0..MOST_PAGES {
             let Some(first) = link_of(link).and_then(|page| self.seat_page(page)) else { return };
-            (0..u64::from(at.per_page)).for_each(|i| f(first.plus(2 + i)));
-            link = self.map().load(first.plus(1));
+            (0..at.per_page).for_each(|i| f(first.plus((PAGE_HEADER + i).into())));
+            link = self.map().load(page_next(first));
         }
     }
 

@@ -1,21 +1,41 @@
 //! A free block becomes a live one.
 
 use super::{BlockAt, generation_of};
-use crate::mem::{Mem, Steps};
+use crate::mem::{Mem, Steps, Word};
 use crate::words::{BlockState, Kind, Life, Member, Seat};
 
-/// Claims a free block: `FREE → BUSY(me)`. Ends with its state, or `None` if it was not free.
+/// The word that says of which size, and where, the blocks of a slab are, and what it was when the caller chose the
+/// block. As long as any block of the slab is claimed or held, it stays.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SlabSeen {
+    /// Where it is.
+    pub word: Word,
+    /// What it was.
+    pub value: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Look,
+    Swap(u64),
+    Check(BlockState),
+    GiveBack(BlockState),
+}
+
+/// Claims a free block: `FREE → BUSY(me)`. Ends with its state, or `None` if it was not free, or not what the caller
+/// took it for any more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
     block: BlockAt,
     me: Member,
-    found: Option<u64>,
+    slab: SlabSeen,
+    pc: Pc,
 }
 
 impl Claim {
-    /// To claim `block` for `me`.
-    pub fn new(block: BlockAt, me: Member) -> Self {
-        Self { block, me, found: None }
+    /// To claim `block`, which is in the slab `slab`, for `me`.
+    pub fn new(block: BlockAt, me: Member, slab: SlabSeen) -> Self {
+        Self { block, me, slab, pc: Pc::Look }
     }
 }
 
@@ -24,16 +44,34 @@ impl Steps for Claim {
 
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
-        let Some(found) = self.found else {
-            self.found = Some(m.load(self.block.state));
-            return None;
-        };
-        let state = BlockState::unpack(found);
-        if state.life != Life::Free {
-            return Some(None);
+        match self.pc {
+            Pc::Look => {
+                let found = m.load(self.block.state);
+                if BlockState::unpack(found).life != Life::Free {
+                    return Some(None);
+                }
+                self.pc = Pc::Swap(found);
+            }
+            Pc::Swap(found) => {
+                let busy = BlockState::unpack(found).with(Life::Busy(self.me));
+                if m.cas(self.block.state, found, busy.pack()).is_err() {
+                    return Some(None);
+                }
+                self.pc = Pc::Check(busy);
+            }
+            // After the block was claimed: from here on the slab stays what it is.
+            Pc::Check(busy) => {
+                if m.load(self.slab.word) == self.slab.value {
+                    return Some(Some(busy));
+                }
+                self.pc = Pc::GiveBack(busy);
+            }
+            Pc::GiveBack(busy) => {
+                Unclaim::new(self.block, busy).step(m);
+                return Some(None);
+            }
         }
-        let busy = state.with(Life::Busy(self.me));
-        Some(m.cas(self.block.state, found, busy.pack()).ok().map(|()| busy))
+        None
     }
 }
 
@@ -73,7 +111,8 @@ impl Steps for Publish {
     }
 }
 
-/// Gives a claimed block back: `BUSY(me) → FREE`. Also the last step of freeing.
+/// Gives a claimed block back: `BUSY(me) → FREE`. Also the last step of freeing. What it was used for is forgotten: who
+/// claims it and dies leaves nothing that would have to be drained.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Unclaim {
     block: BlockAt,
@@ -92,7 +131,8 @@ impl Steps for Unclaim {
 
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        m.store(self.block.state, self.state.with(Life::Free).bumped().pack());
+        let free = BlockState { kind: Kind::Data, ..self.state.with(Life::Free).bumped() };
+        m.store(self.block.state, free.pack());
         Some(())
     }
 }

@@ -23,23 +23,34 @@
 //! | between giving up the last seat and freeing | `LIVE` without any seat | frees the block |
 //! | while taking seats for a message | an envelope owned by the dead, whose attachments name them | frees exactly these seats |
 //!
+//! # More seats than a header has
+//! Pages of seats hang on the block in a chain that only grows, at its end, as long as the block lives. A seat says by
+//! itself where it is ([`SeatAt`]), so nobody walks the chain to reach one. The chain is looked through as a circle
+//! that begins at the seat that was taken last: [`Take`] finds the next free one, [`FreeCheck`] one that is held still,
+//! both at once if seats are given up in about the order in which they were taken. That beginning is a hint: where a
+//! circle begins doesn't change what is in it.
+//!
 //! A seat is taken in this order: note it in the envelope (write-ahead), swap the seat, count the version up, and
 //! only then give up the seat one holds oneself. The freer reads the version before it looks at the seats and swaps
 //! the state only if the version is the same: a seat that moved behind its back has counted it up.
 
 mod claim;
+mod cursor;
+pub mod lock;
+mod page;
 mod redo;
 mod release;
 mod take;
 
-pub use claim::{Claim, Publish, Unclaim};
+pub use claim::{Claim, Publish, SlabSeen, Unclaim};
+pub(crate) use cursor::{page_next, page_owner};
+pub use page::{FreePages, LinkPage};
 pub use redo::{Oracle, Plan, Redo, RedoAt, RedoEnd};
 pub use release::{FreeCheck, Release, Released};
-pub(crate) use take::seat_word;
 pub use take::{Note, Take, Taken};
 
 use crate::mem::Word;
-use crate::words::BlockId;
+use crate::words::{BlockId, SeatAt};
 
 /// Seats in the header of an arena's block.
 pub const INLINE_SEATS: u32 = 6;
@@ -53,9 +64,13 @@ pub struct BlockAt {
     pub state: Word,
     /// Seats in its own header.
     pub inline: u32,
-    /// Seats in a page of seats. Each page has two words before them: the block it belongs to, the next page.
+    /// Seats in a page of seats, at most 253.
     pub per_page: u32,
 }
+
+/// Words of a page of seats before its seats: the block that it belongs to, the next page, and, in a block's first page,
+/// the seat that was taken last (a hint: where to begin to look).
+pub const PAGE_HEADER: u32 = 3;
 
 impl BlockAt {
     /// The word `generation 40 | link 24`; the link is the next page's block + 1, or 0.
@@ -66,6 +81,17 @@ impl BlockAt {
     /// An inline seat.
     pub const fn seat(&self, i: u32) -> Word {
         self.state.plus(2 + i as u64)
+    }
+
+    /// Where a seat is; `None` if there is none. `pages` finds the first word of a page's memory by its block.
+    pub fn seat_word(&self, at: SeatAt, pages: impl Fn(BlockId) -> Option<Word>) -> Option<Word> {
+        match at.page() {
+            Err(i) => (i < self.inline).then(|| self.seat(i)),
+            Ok((page, word)) => {
+                let seats = PAGE_HEADER..PAGE_HEADER + self.per_page;
+                pages(page).filter(|_| seats.contains(&word)).map(|first| first.plus(word.into()))
+            }
+        }
     }
 }
 
@@ -89,43 +115,4 @@ pub const fn with_link(w: u64, page: Option<BlockId>) -> u64 {
 /// The generation out of its word: how often the block was claimed, modulo 2^40.
 pub const fn generation_of(w: u64) -> u64 {
     w >> 24
-}
-
-/// Walks the seats of a block in order: inline first, then page by page.
-///
-/// `Pages` finds the first word of a page's memory by its block; `None` if there is no such page.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Cursor {
-    /// Number of the seat looked at.
-    index: u32,
-    /// The page it is in, if not inline.
-    page: Option<Word>,
-}
-
-impl Cursor {
-    const START: Self = Self { index: 0, page: None };
-
-    /// Where the present seat is; `None`: behind the last of the header or of a page.
-    fn word(&self, b: &BlockAt) -> Option<Word> {
-        if self.index < b.inline {
-            return Some(b.seat(self.index));
-        }
-        let page = self.page?;
-        let i = (self.index - b.inline) % b.per_page;
-        Some(page.plus(2 + i as u64))
-    }
-
-    /// Where the link to the next page is.
-    fn link(&self, b: &BlockAt) -> Word {
-        match self.page {
-            None => b.link(),
-            Some(page) => page.plus(1),
-        }
-    }
-
-    /// Moves on; `true` if the next seat is on another page, to be entered first.
-    fn advance(&mut self, b: &BlockAt) -> bool {
-        self.index += 1;
-        self.index >= b.inline && (self.index - b.inline).is_multiple_of(b.per_page)
-    }
 }

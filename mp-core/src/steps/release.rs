@@ -1,6 +1,7 @@
 //! A seat is given up, and whoever sees that it was the last frees the block.
 
-use super::{BlockAt, Cursor, link_of};
+use super::cursor::{Circle, Onward, last_taken, page_next};
+use super::{BlockAt, link_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{BlockId, BlockState, Life, Member, Seat};
 
@@ -16,8 +17,11 @@ pub enum Released {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     State,
-    Look,
-    Link,
+    Inline(u32),
+    Head,
+    Last(BlockId, Word),
+    Look(Circle),
+    Link(Circle),
     Swap,
 }
 
@@ -28,14 +32,25 @@ pub struct FreeCheck<F> {
     pages: F,
     me: Member,
     seen: u64,
-    at: Cursor,
     pc: Pc,
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> FreeCheck<F> {
     /// To look at `block`, for `me`.
     pub fn new(block: BlockAt, pages: F, me: Member) -> Self {
-        Self { block, pages, me, seen: 0, at: Cursor::START, pc: Pc::State }
+        Self { block, pages, me, seen: 0, pc: Pc::State }
+    }
+
+    pub(super) fn block(&self) -> BlockAt {
+        self.block
+    }
+
+    fn onward(circle: Circle, onward: Onward) -> Pc {
+        match onward {
+            Onward::Seat => Pc::Look(circle),
+            Onward::Link => Pc::Link(circle),
+            Onward::End => Pc::Swap,
+        }
     }
 }
 
@@ -50,28 +65,36 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
                 if BlockState::unpack(self.seen).life != Life::Live {
                     return Some(Released::Held);
                 }
-                self.at = Cursor::START;
-                self.pc = Pc::Look;
+                self.pc = Pc::Inline(0);
             }
-            Pc::Look => {
-                let Some(seat) = self.at.word(&self.block) else {
-                    self.pc = Pc::Swap;
-                    return None;
-                };
-                if Seat::unpack(m.load(seat)) != Seat::Free {
+            Pc::Inline(i) => {
+                if Seat::unpack(m.load(self.block.seat(i))) != Seat::Free {
                     return Some(Released::Held);
                 }
-                self.pc = if self.at.advance(&self.block) { Pc::Link } else { Pc::Look };
+                self.pc = if i + 1 < self.block.inline { Pc::Inline(i + 1) } else { Pc::Head };
             }
-            Pc::Link => {
-                let link = link_of(m.load(self.at.link(&self.block)));
-                match link.and_then(&self.pages) {
-                    Some(page) => {
-                        self.at.page = Some(page);
-                        self.pc = Pc::Look;
-                    }
-                    None => self.pc = Pc::Swap,
+            Pc::Head => {
+                let link = link_of(m.load(self.block.link()));
+                self.pc = match link.and_then(|page| Some((page, (self.pages)(page)?))) {
+                    Some((page, first)) => Pc::Last(page, first),
+                    None => Pc::Swap,
+                };
+            }
+            Pc::Last(page, first) => {
+                let last = m.load_relaxed(last_taken(first));
+                self.pc = Pc::Look(Circle::new(&self.block, (page, first), last, &self.pages));
+            }
+            Pc::Look(mut circle) => {
+                if Seat::unpack(m.load(circle.now().word())) != Seat::Free {
+                    return Some(Released::Held);
                 }
+                let onward = circle.advance(&self.block);
+                self.pc = Self::onward(circle, onward);
+            }
+            Pc::Link(mut circle) => {
+                let link = link_of(m.load(page_next(circle.now().first)));
+                let onward = circle.enter(link.and_then(|page| Some((page, (self.pages)(page)?))));
+                self.pc = Self::onward(circle, onward);
             }
             Pc::Swap => {
                 let busy = BlockState::unpack(self.seen).with(Life::Busy(self.me));

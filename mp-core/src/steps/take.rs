@@ -1,8 +1,13 @@
 //! A holder takes another seat of a block, for a message.
 
-use super::{BlockAt, Cursor, link_of};
+use super::cursor::{Circle, Onward, last_taken, page_next, page_owner};
+use super::{BlockAt, link_of};
 use crate::mem::{Mem, Steps, Word};
-use crate::words::{Access, Attach, BlockId, BlockState, Seat};
+use crate::words::{Access, Attach, BlockId, BlockState, Seat, SeatAt};
+
+/// How many seats in pages are looked at for a free one, before one more page is linked. Seats are looked for after the
+/// one that was taken last, so that this many in a row are taken only when most are.
+const LOOKS: u32 = 256;
 
 /// Where an envelope notes its next attachment, before it takes the seat.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -23,19 +28,24 @@ pub struct Note {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Taken {
     /// This seat is the envelope's now.
-    Seat(u32),
-    /// All seats are taken: link a page with more, and try again.
+    Seat(SeatAt),
+    /// All seats that were looked at are taken: link a page with more, and try again.
     NoneFree,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
+    Inline(u32),
+    Head,
+    Last,
+    Owner,
     Look,
     Link,
     Note,
     Count,
     Swap,
     Bump,
+    Remember,
 }
 
 /// Takes a free seat for `who`. The caller must hold another seat of the block until this has ended.
@@ -45,18 +55,51 @@ pub struct Take<F> {
     pages: F,
     who: Seat,
     note: Note,
-    at: Cursor,
+    inline: u32,
+    head: Word,
+    circle: Option<Circle>,
+    looks: u32,
     pc: Pc,
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> Take<F> {
     /// To take a seat of `block` for `who`, noted in `note`.
     pub fn new(block: BlockAt, pages: F, who: Seat, note: Note) -> Self {
-        Self { block, pages, who, note, at: Cursor::START, pc: Pc::Look }
+        let (head, pc) = (Word::at(0), Pc::Inline(0));
+        Self { block, pages, who, note, inline: 0, head, circle: None, looks: 0, pc }
     }
 
-    fn next(&mut self) {
-        self.pc = if self.at.advance(&self.block) { Pc::Link } else { Pc::Look };
+    /// The seat looked at.
+    fn seat(&self) -> (SeatAt, Word) {
+        match self.circle {
+            Some(circle) => (circle.now().at(), circle.now().word()),
+            None => (SeatAt::inline(self.inline), self.block.seat(self.inline)),
+        }
+    }
+
+    /// That seat is taken: on to the next.
+    fn onward(&mut self) -> Option<Taken> {
+        let onward = match &mut self.circle {
+            Some(circle) => circle.advance(&self.block),
+            None if self.inline + 1 < self.block.inline => {
+                self.pc = Pc::Inline(self.inline + 1);
+                return None;
+            }
+            None => {
+                self.pc = Pc::Head;
+                return None;
+            }
+        };
+        self.look(onward)
+    }
+
+    fn look(&mut self, onward: Onward) -> Option<Taken> {
+        self.looks += 1;
+        if onward == Onward::End || self.looks > LOOKS {
+            return Some(Taken::NoneFree);
+        }
+        self.pc = if onward == Onward::Link { Pc::Link } else { Pc::Look };
+        None
     }
 }
 
@@ -66,23 +109,50 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Taken> {
         match self.pc {
-            Pc::Look => {
-                let Some(seat) = self.at.word(&self.block) else { return Some(Taken::NoneFree) };
-                if Seat::unpack(m.load_relaxed(seat)) == Seat::Free {
-                    self.pc = Pc::Note;
-                } else {
-                    self.next();
+            Pc::Inline(i) => {
+                self.inline = i;
+                if Seat::unpack(m.load_relaxed(self.block.seat(i))) != Seat::Free {
+                    return self.onward();
                 }
+                self.pc = Pc::Note;
+            }
+            Pc::Head => {
+                let link = link_of(m.load(self.block.link()));
+                let Some(head) = link.and_then(&self.pages) else { return Some(Taken::NoneFree) };
+                self.inline = link.unwrap_or(0);
+                self.head = head;
+                self.pc = Pc::Last;
+            }
+            Pc::Last => {
+                let last = m.load_relaxed(last_taken(self.head));
+                self.circle = Some(Circle::new(&self.block, (self.inline, self.head), last, &self.pages));
+                self.pc = Pc::Owner;
+            }
+            // It always is: only holders of this block write the hint. But a seat in a page of another block would
+            // be lost with that block, so this doesn't rest on a hint.
+            Pc::Owner => {
+                let Some(circle) = &mut self.circle else { return Some(Taken::NoneFree) };
+                if m.load_relaxed(page_owner(circle.now().first)) != u64::from(self.block.id) + 1 {
+                    circle.restart();
+                }
+                self.pc = Pc::Look;
+            }
+            Pc::Look => {
+                if Seat::unpack(m.load_relaxed(self.seat().1)) != Seat::Free {
+                    return self.onward();
+                }
+                self.pc = Pc::Note;
             }
             Pc::Link => {
-                let link = link_of(m.load(self.at.link(&self.block)));
-                let Some(page) = link.and_then(&self.pages) else { return Some(Taken::NoneFree) };
-                self.at.page = Some(page);
-                self.pc = Pc::Look;
+                let Some(circle) = &mut self.circle else { return Some(Taken::NoneFree) };
+                let link = link_of(m.load(page_next(circle.now().first)));
+                let page = link.and_then(|page| Some((page, (self.pages)(page)?)));
+                let onward = circle.enter(page);
+                return self.look(onward);
             }
             Pc::Note => {
                 let Note { access, tag, .. } = self.note;
-                let attach = Attach { block: self.block.id, seat: self.at.index, access, tag };
+                let attach = Attach { block: self.block.id, seat: self.seat().0, access, tag };
                 m.store_relaxed(self.note.entry, attach.pack());
                 self.pc = Pc::Count;
             }
@@ -90,35 +160,23 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 m.store(self.note.count, self.note.counted);
                 self.pc = Pc::Swap;
             }
-            Pc::Swap => {
-                let Some(seat) = self.at.word(&self.block) else { return Some(Taken::NoneFree) };
-                match m.cas(seat, Seat::Free.pack(), self.who.pack()) {
-                    Ok(()) => self.pc = Pc::Bump,
-                    Err(_) => self.next(),
-                }
-            }
+            Pc::Swap => match m.cas(self.seat().1, Seat::Free.pack(), self.who.pack()) {
+                Ok(()) => self.pc = Pc::Bump,
+                Err(_) => return self.onward(),
+            },
             Pc::Bump => {
                 m.add(self.block.state, BlockState::BUMP);
-                return Some(Taken::Seat(self.at.index));
+                if self.circle.is_none() {
+                    return Some(Taken::Seat(self.seat().0));
+                }
+                self.pc = Pc::Remember;
+            }
+            Pc::Remember => {
+                let at = self.seat().0;
+                m.store_relaxed(last_taken(self.head), at.raw().into());
+                return Some(Taken::Seat(at));
             }
         }
         None
     }
-}
-
-/// Where seat `index` of a block is, reading the links that lead to it.
-pub(crate) fn seat_word<M: Mem + ?Sized>(
-    m: &M,
-    block: &BlockAt,
-    pages: impl Fn(BlockId) -> Option<Word>,
-    index: u32,
-) -> Option<Word> {
-    if index < block.inline {
-        return Some(block.seat(index));
-    }
-    let mut page = pages(link_of(m.load(block.link()))?)?;
-    for _ in 0..(index - block.inline) / block.per_page {
-        page = pages(link_of(m.load(page.plus(1)))?)?;
-    }
-    Some(page.plus(2 + ((index - block.inline) % block.per_page) as u64))
 }

@@ -26,6 +26,20 @@ pub(crate) fn file_size() -> (u64, &'static str) {
     (soft(Resource::Fsize), "RLIMIT_FSIZE (ulimit -f)")
 }
 
+/// Bytes of huge pages of this size that can still be had.
+pub(crate) fn huge_pages_left(size: u64) -> u64 {
+    let read = |what: &str| {
+        let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{what}", size / 1024);
+        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    };
+    let (free, reserved) = (read("free_hugepages"), read("resv_hugepages").unwrap_or(0));
+    let more = read("nr_overcommit_hugepages").unwrap_or(0);
+    let surplus = read("surplus_hugepages").unwrap_or(0);
+    let pages =
+        |free: u64| (free.saturating_sub(reserved) + more.saturating_sub(surplus)).saturating_mul(size);
+    free.map_or(u64::MAX, pages)
+}
+
 /// Bytes that can still be committed without the kernel having to kill for them, and what says so.
 pub(crate) fn memory_left() -> (u64, String) {
     let available = std::fs::read_to_string("/proc/meminfo")

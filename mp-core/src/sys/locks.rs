@@ -73,3 +73,23 @@ pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     }
     Ok(true)
 }
+
+/// Takes the lock of a whole file, if no other open file description has it. The kernel drops it when the last descriptor
+/// of ours is closed: by the death of the process at the latest.
+pub(crate) fn try_lock_file(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    match fcntl(fd, libc::F_OFD_SETLK, &mut whole(libc::F_WRLCK)) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
+/// Gives it up.
+pub(crate) fn unlock_file(fd: BorrowedFd<'_>) {
+    _ = fcntl(fd, libc::F_OFD_SETLK, &mut whole(libc::F_UNLCK));
+}
+
+fn whole(kind: libc::c_int) -> libc::flock {
+    let mut f = range(kind, 0);
+    f.l_len = 0;
+    f
+}

@@ -1,8 +1,10 @@
 //! # Safety
-//! The shared mapping of an arena, and typed access to it. Unsafe, because it makes references from
+//! The address range of an arena, and typed access to what is mapped in it. Unsafe, because it makes references from
 //! addresses; sound, because
-//! - the mapping is never unmapped (an arena lives as long as its process), and its file is sealed against
-//!   shrinking, so that every address in it stays valid;
+//! - nothing is unmapped (an arena lives as long as its process), and its file is sealed against shrinking, so that
+//!   every address in it stays valid (files with names can't be sealed: nobody but their user reaches them);
+//! - the range is reserved as a whole, without access, before anything is mapped into it, and each part of it is
+//!   mapped once ([`Mapping::place`]), before anybody asks for an address in that part;
 //! - offsets are checked against the length before they become addresses;
 //! - words are only ever reached as atomics, and plain bytes only as raw pointers, whose users (storages)
 //!   prove who else may reach them.
@@ -18,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 
-/// A file mapped shared, for the rest of the process's life.
+/// A range of addresses, with files mapped shared into it, for the rest of the process's life.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -31,20 +33,86 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `fd`, not inherited by `fork` and not written to core dumps.
-    pub(crate) fn new(fd: BorrowedFd<'_>, len: u64) -> Result<Self> {
-        let size =
-            usize::try_from(len).map_err(|_| Error::NotAnArena(format!("{len} bytes can't be mapped")))?;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+    /// Reserves `space` bytes of addresses, and maps the first `len` bytes of `fd` at their start. Not inherited by `fork`
+    /// and not written to core dumps.
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: u64, space: u64) -> Result<Self> {
+        let map = Self::reserve(space)?;
+        map.place(fd, 0, len)?;
+        Ok(map)
+    }
+
+    /// Addresses without memory, aligned as the largest pages that are likely to be mapped there.
+    fn reserve(space: u64) -> Result<Self> {
+        let too_large = || Error::NotAnArena(format!("{space} bytes can't be mapped"));
+        let align: u64 = if space >= 16 << 30 { 1 << 30 } else { 2 << 20 };
+        let total = space.checked_add(align).ok_or_else(too_large)?;
+        let total = usize::try_from(total).map_err(|_| too_large())?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
-        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, 0) }
+        let at =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), total, ProtFlags::empty(), flags) }
+                .map_err(os("reserving addresses for the arena (see RLIMIT_AS)"))?;
+        let before = at.align_offset(align as usize);
+        let (first, len) = (at.wrapping_byte_add(before), space as usize);
+        for (at, len) in [(at, before), (first.wrapping_byte_add(len), total - before - len)] {
+            if len > 0 {
+                // SAFETY: a part of the reservation just made, which nobody knows yet.
+                unsafe { rustix::mm::munmap(at, len) }.map_err(os("munmap of spare addresses"))?;
+            }
+        }
+        let base = NonNull::new(first.cast()).ok_or(Error::NotAnArena("mmap gave address 0".into()))?;
+        // SAFETY: the range is the reservation just made, and the advice doesn't change its contents.
+        unsafe { rustix::mm::madvise(first, len, Advice::LinuxDontFork) }
+            .map_err(os("madvise of the arena"))?;
+        Ok(Self { base, len: space })
+    }
+
+    /// Maps the first `len` bytes of a file at byte `offset`, where nothing is mapped yet: each part once.
+    pub(crate) fn place(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+        let at = self.bytes(offset, len).as_ptr().cast();
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+        let flags = flags | MapFlags::FIXED;
+        // SAFETY: the range is a part of our own reservation (checked by `bytes`) that has no memory yet, says the caller;
+        // so nothing refers to it.
+        unsafe { rustix::mm::mmap(at, len as usize, prot, flags, fd, 0) }
             .map_err(os("mmap of the arena (see RLIMIT_AS, vm.max_map_count)"))?;
-        let base = NonNull::new(at.cast()).ok_or(Error::NotAnArena("mmap gave address 0".into()))?;
         for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
             // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
-            unsafe { rustix::mm::madvise(at, size, advice) }.map_err(os("madvise of the arena"))?;
+            unsafe { rustix::mm::madvise(at, len as usize, advice) }.map_err(os("madvise of the arena"))?;
         }
-        Ok(Self { base, len })
+        Ok(())
+    }
+
+    /// Plain memory of this process alone.
+    #[cfg(not(miri))]
+    pub(crate) fn local(len: u64) -> Result<Self> {
+        let map = Self::reserve(len)?;
+        let at = map.base.as_ptr().cast();
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: the whole of our own reservation, which has no memory yet.
+        unsafe { rustix::mm::mmap_anonymous(at, len as usize, prot, flags | MapFlags::FIXED) }
+            .map_err(os("mmap of a local arena (see RLIMIT_AS, vm.overcommit_memory)"))?;
+        // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
+        unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontFork) }
+            .map_err(os("madvise of a local arena"))?;
+        Ok(map)
+    }
+
+    /// Plain memory of this process alone: an allocation, because that is what Miri knows best.
+    #[cfg(miri)]
+    pub(crate) fn local(len: u64) -> Result<Self> {
+        let none = || Error::OutOfMemory { asked: len, left: 0, limit: "the heap".into() };
+        let layout = std::alloc::Layout::from_size_align(len as usize, 4096).map_err(|_| none())?;
+        // SAFETY: `len` is not 0: an arena has a smallest size.
+        let at = unsafe { std::alloc::alloc_zeroed(layout) };
+        Ok(Self { base: NonNull::new(at).ok_or_else(none)?, len })
+    }
+
+    /// Gives the memory behind a range of a [`local`](Self::local) mapping back. It reads as zero from now on.
+    pub(crate) fn forget(&self, offset: u64, len: u64) {
+        let at = self.bytes(offset, len).as_ptr().cast();
+        // SAFETY: inside of the mapping, and a free block's: nobody refers to it. Afterwards it reads as zeros.
+        _ = unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontNeed) };
     }
 
     /// The address of byte `offset`, of which `len` bytes follow in the mapping.
@@ -100,10 +168,23 @@ impl Mapping {
 
     /// Maps the pages of a range into this process's page tables in one go, instead of by a fault a page.
     /// Kernels that don't know how (before 5.14, gVisor) leave it to the faults.
+    #[cfg(not(miri))]
     pub(crate) fn populate(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len);
         // SAFETY: the range is inside of the mapping, and populating doesn't change its contents.
         _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxPopulateWrite) };
+    }
+
+    /// Under Miri memory is just there.
+    #[cfg(miri)]
+    pub(crate) fn populate(&self, _: u64, _: u64) {}
+
+    /// Drops this process's page tables of a range whose pages were given back. What is there again by now is mapped by the
+    /// next access, as it is.
+    pub(crate) fn drop_page_tables(&self, offset: u64, len: u64) {
+        let at = self.bytes(offset, len);
+        // SAFETY: the range is inside of the mapping, which is shared: its contents are the file's, and stay.
+        _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxDontNeed) };
     }
 }
 

@@ -1,4 +1,4 @@
-//! The anonymous file behind an arena: made, sealed, grown, shrunk, re-opened.
+//! The file behind an arena: made, sealed, grown, shrunk, re-opened.
 //!
 //! References: `memfd_create(2)`, `fcntl(2)` (file sealing), `fallocate(2)`.
 
@@ -37,6 +37,21 @@ pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
         return Err(Error::NotAnArena("the memfd is not sealed against shrinking".into()));
     }
     m.as_file().metadata().map(|s| s.size()).map_err(|e| Error::Os { what: "fstat of an arena", source: e })
+}
+
+/// Checks that `fd` is a file of this user's, which nobody else may open; its length.
+pub(crate) fn verify_private(fd: BorrowedFd<'_>) -> Result<u64> {
+    let stat = rustix::fs::fstat(fd).map_err(os("fstat of an arena"))?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    if kind != rustix::fs::FileType::RegularFile || stat.st_uid != user() || stat.st_mode & 0o77 != 0 {
+        return Err(Error::NotAnArena("the file descriptor is no file of this user's alone".into()));
+    }
+    Ok(stat.st_size as u64)
+}
+
+/// The path of an open file.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
 }
 
 /// Opens the same file again: an open file description of one's own, which open-file-description locks need.
@@ -81,12 +96,25 @@ pub(crate) fn boot_id() -> u64 {
     crate::fnv1a(text.trim().as_bytes())
 }
 
-/// Start time of the calling process in clock ticks since boot (field 22 of `/proc/self/stat`); 0 if unknown.
+/// Start time of the calling process in clock ticks since boot; 0 if unknown.
 pub(crate) fn start_time() -> u64 {
-    let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return 0 };
+    start_time_of(std::process::id()).unwrap_or(0)
+}
+
+/// Start time of a process (field 22 of `/proc/<pid>/stat`); `None` if it is gone, or only waits to be reaped.
+pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may contain spaces and parentheses: count from the last one.
-    let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
-    rest.split_ascii_whitespace().nth(19).and_then(|t| t.parse().ok()).unwrap_or(0)
+    let mut rest = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    match rest.next()? {
+        "Z" | "X" => None,
+        _ => rest.nth(18)?.parse().ok(),
+    }
+}
+
+/// The process that started this one; 0 if it can't be seen.
+pub(crate) fn parent_pid() -> u32 {
+    rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get().cast_unsigned())
 }
 
 /// The user this process runs as.

@@ -4,8 +4,11 @@
 //! was being done. Unsafe code of the crate lives here, in [`Mapping`] and [`locks`], and in the few files
 //! that hand out typed views of the mapping.
 
+pub(crate) mod directory;
+pub(crate) mod foreign;
 pub(crate) mod futex;
 pub(crate) mod identity;
+pub(crate) mod leave;
 pub(crate) mod limits;
 pub(crate) mod locks;
 mod mapping;
@@ -13,6 +16,7 @@ pub(crate) mod memory;
 pub(crate) mod private;
 #[cfg(feature = "inject")]
 mod raise;
+pub(crate) mod region;
 
 pub(crate) use mapping::Mapping;
 #[cfg(feature = "inject")]

@@ -4,13 +4,22 @@
 //! zeros that the kernel gives are valid.
 #![allow(unsafe_code)]
 
+#[cfg(not(miri))]
 use rustix::mm::{MapFlags, ProtFlags};
 
+#[cfg(not(miri))]
 use super::os;
 use crate::error::Result;
 use crate::sync::shared::AtomicU64;
 
+/// `len` words, zero at first. Under Miri, which has no sparse mappings, all of them.
+#[cfg(miri)]
+pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
+    Ok(Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()))
+}
+
 /// `len` words, zero at first.
+#[cfg(not(miri))]
 pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
     let bytes = len * size_of::<AtomicU64>();
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);

@@ -1,80 +1,76 @@
-//! Element types.
+//! Element types: which Rust types tensors can have elements of, and what can be done with them atomically.
 
 use std::fmt;
 
 use half::{bf16, f16};
 
-/// The type of a tensor's elements, as a value.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-#[repr(u8)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum DType {
-    U8 = 1,
-    I8,
-    U16,
-    I16,
-    U32,
-    I32,
-    U64,
-    I64,
-    F16,
-    BF16,
-    F32,
-    F64,
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&format!("{self:?}").to_lowercase())
-    }
-}
+use super::dtype::DType;
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that tensors have elements of: plain numbers of 1, 2, 4 or 8 bytes, for which every bit pattern is a value.
+/// A type that tensors have elements of: plain numbers of 1 to 16 bytes, for which every bit pattern is a value.
 ///
-/// `bool` and enums are not among them: another process could write a pattern that is none of their values.
+/// `bool` and enums are not among them: another process could write a pattern that is none of their values. For truth
+/// values there is [`Bool`](crate::Bool).
 pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed + 'static {
     /// It, as a value.
     const DTYPE: DType;
 }
 
-/// Elements that can be added.
-pub trait Number: Element {
-    /// The sum; integers wrap.
-    fn plus(self, other: Self) -> Self;
-}
-
 macro_rules! elements {
-    ($($t:ty => $d:ident, |$a:ident, $b:ident| $sum:expr;)*) => {$(
+    ($($variant:ident = $code:literal, $t:ty, $torch:literal;)*) => {$(
         impl sealed::Sealed for $t {}
         impl Element for $t {
-            const DTYPE: DType = DType::$d;
+            const DTYPE: DType = DType::$variant;
         }
+    )*};
+}
+each_dtype!(elements);
+
+/// Elements that can be added and subtracted, also atomically: integers and floating-point numbers.
+pub trait Number: Element {
+    /// Whether sums are sums of the bits, as those of integers are.
+    #[doc(hidden)]
+    const INTEGER: bool;
+    /// The sum; integers wrap.
+    fn plus(self, other: Self) -> Self;
+    /// The difference; integers wrap.
+    fn minus(self, other: Self) -> Self;
+}
+
+/// Integers: what can also be compared and combined bit by bit, atomically.
+pub trait Integer: Number + Ord {}
+
+macro_rules! numbers {
+    (integers $($t:ty)*) => {$(
         impl Number for $t {
+            const INTEGER: bool = true;
             #[inline]
             fn plus(self, other: Self) -> Self {
-                let ($a, $b) = (self, other);
-                $sum
+                self.wrapping_add(other)
+            }
+            #[inline]
+            fn minus(self, other: Self) -> Self {
+                self.wrapping_sub(other)
+            }
+        }
+        impl Integer for $t {}
+    )*};
+    (floats $($t:ty)*) => {$(
+        impl Number for $t {
+            const INTEGER: bool = false;
+            #[inline]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline]
+            fn minus(self, other: Self) -> Self {
+                self - other
             }
         }
     )*};
 }
-
-elements! {
-    u8 => U8, |a, b| a.wrapping_add(b);
-    i8 => I8, |a, b| a.wrapping_add(b);
-    u16 => U16, |a, b| a.wrapping_add(b);
-    i16 => I16, |a, b| a.wrapping_add(b);
-    u32 => U32, |a, b| a.wrapping_add(b);
-    i32 => I32, |a, b| a.wrapping_add(b);
-    u64 => U64, |a, b| a.wrapping_add(b);
-    i64 => I64, |a, b| a.wrapping_add(b);
-    f16 => F16, |a, b| a + b;
-    bf16 => BF16, |a, b| a + b;
-    f32 => F32, |a, b| a + b;
-    f64 => F64, |a, b| a + b;
-}
+numbers!(integers u8 i8 u16 i16 u32 i32 u64 i64);
+numbers!(floats f16 bf16 f32 f64);

@@ -1,44 +1,38 @@
-//! # Safety
-//! The tensor with one owner. Unsafe, because it makes `&mut [T]` of shared memory; sound, because a
-//! `Tensor` is the only handle to its storage among all processes: it is made with fresh memory, it is no
-//! `Clone`; sending and receiving it require that no other handle exists in the process and that the block has never
-//! been frozen or shared, which the block itself remembers.
-#![allow(unsafe_code)]
+//! The tensor with one owner: where tensors come from, and what becomes of them.
 
 use super::element::Element;
-use super::frozen::FrozenTensor;
-use super::raw::{Raw, shape_methods};
-use super::shared::SharedTensor;
+use super::methods::view_methods;
+use super::mode::{Exclusive, Frozen, Mode, Shared};
+use super::raw::Raw;
+use super::tensor::{FrozenTensor, SharedTensor, Tensor};
+use super::view::View;
 use crate::error::{Error, Result};
 use crate::message::{Codec, Incoming, Message, Outgoing};
+use crate::storage::Storage;
 use crate::words::{Access, Kind};
 
-/// A tensor in shared memory with one owner among all processes, who may write.
-///
-/// ```
-/// use mp_core::Tensor;
-///
-/// let mut t = Tensor::<f32>::zeros(&[2, 3])?;
-/// t.as_mut_slice()?[4] = 1.5;
-/// assert_eq!(t.get(&[1, 1])?, 1.5);
-/// let frozen = t.freeze(); // from now on anybody may read it, and nobody write
-/// assert_eq!(frozen.select(0, 1)?.to_vec(), [0.0, 1.5, 0.0]);
-/// # Ok::<(), mp_core::Error>(())
-/// ```
-///
-/// It moves: putting it into a queue takes it away from the sender without copying a byte, and the receiver is its
-/// new owner. If the owner dies, its memory is free again.
-pub struct Tensor<T: Element>(pub(crate) Raw<T>);
+impl Raw<Exclusive> {
+    /// New memory.
+    pub(crate) fn new(shape: &[usize], element: usize) -> Result<Self> {
+        let view = View::contiguous(shape)?;
+        let keep = Storage::new(crate::Arena::current()?, view.len(), element)?;
+        Ok(Self { keep, view, grad: Default::default() })
+    }
 
-impl<T: Element> Tensor<T> {
-    shape_methods!();
+    /// The same, in another mode.
+    pub(crate) fn open<M: Mode<Keep = Storage>>(self, kind: Kind) -> Raw<M> {
+        self.keep.open_to_others(kind);
+        Raw { keep: self.keep, view: self.view, grad: self.grad }
+    }
+}
 
+impl<T: Element> Tensor<T, Exclusive> {
     /// A tensor whose elements are whatever the memory held.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a shape that is too large.
     pub fn empty(shape: &[usize]) -> Result<Self> {
-        Ok(Self(Raw::new(shape)?))
+        Ok(Self::of(Raw::new(shape, size_of::<T>())?))
     }
 
     /// A tensor of one value.
@@ -65,10 +59,10 @@ impl<T: Element> Tensor<T> {
     /// As [`Tensor::empty`], and [`Error::Shape`] when `shape` has another number of elements.
     #[doc(alias = "share_memory_")]
     pub fn from_slice(data: &[T], shape: &[usize]) -> Result<Self> {
-        let mut t = Self::empty(shape)?;
-        if t.len() != data.len() {
+        if View::contiguous(shape)?.len() != data.len() {
             return Err(Error::Shape(format!("{} elements for a tensor of shape {shape:?}", data.len())));
         }
+        let mut t = Self::empty(shape)?;
         t.as_mut_slice()?.copy_from_slice(data);
         Ok(t)
     }
@@ -83,112 +77,37 @@ impl<T: Element> Tensor<T> {
         Ok(t)
     }
 
-    /// Its elements, in row-major order.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when it is not contiguous (after [`transpose`](Self::transpose), say).
-    pub fn as_slice(&self) -> Result<&[T]> {
-        self.contiguous()?;
-        // SAFETY: `self` is the only handle, and is borrowed: nobody writes.
-        Ok(unsafe { self.0.storage.slice(self.offset(), self.len()) })
-    }
-
-    /// Its elements, in row-major order, to write.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when it is not contiguous.
-    pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
-        self.contiguous()?;
-        let (first, len) = (self.offset(), self.len());
-        // SAFETY: `self` is the only handle among all processes, and is borrowed mutably.
-        Ok(unsafe { self.0.storage.slice_mut(first, len) })
-    }
-
-    fn contiguous(&self) -> Result<()> {
-        if self.is_contiguous() {
-            return Ok(());
-        }
-        Err(Error::Shape(format!("strides {:?} of shape {:?} are no slice", self.strides(), self.shape())))
-    }
-
-    /// One element.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when there is no such element.
-    pub fn get(&self, index: &[usize]) -> Result<T> {
-        self.0.storage.hold().arena().me()?;
-        Ok(self.0.storage.load(self.0.view.position(index)?))
-    }
-
-    /// Writes one element.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when there is no such element.
-    pub fn set(&mut self, index: &[usize], value: T) -> Result<()> {
-        self.0.storage.hold().arena().me()?;
-        self.0.storage.store(self.0.view.position(index)?, value);
-        Ok(())
-    }
-
-    /// Its elements, in row-major order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
-        self.0.positions().map(|p| self.0.storage.load(p))
-    }
-
-    /// A copy of its elements in ordinary memory, in row-major order.
-    pub fn to_vec(&self) -> Vec<T> {
-        self.as_slice().map_or_else(|_| self.iter().collect(), <[T]>::to_vec)
-    }
-
-    /// As [`FrozenTensor::narrow`], for the whole tensor: the rest of the storage can't be reached any more.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when there are not that many entries.
-    pub fn narrow(mut self, dim: usize, start: usize, len: usize) -> Result<Self> {
-        self.0.view = self.0.view.narrow(dim, start, len)?;
-        Ok(self)
-    }
-
-    /// As [`FrozenTensor::transpose`].
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when there is no such dimension.
-    pub fn transpose(mut self, a: usize, b: usize) -> Result<Self> {
-        self.0.view = self.0.view.transpose(a, b)?;
-        Ok(self)
-    }
-
-    /// As [`FrozenTensor::reshape`].
-    ///
-    /// # Errors
-    /// [`Error::Shape`] when the number of elements differs, or it is not contiguous.
-    pub fn reshape(mut self, shape: &[usize]) -> Result<Self> {
-        self.0.view = self.0.view.reshape(shape)?;
-        Ok(self)
-    }
-
     /// Makes it readable by anybody and writable by nobody, for ever.
     pub fn freeze(self) -> FrozenTensor<T> {
-        self.0.storage.open_to_others(Kind::Frozen);
-        FrozenTensor(self.0)
+        Tensor::<T, Frozen>::of(self.raw.open(Kind::Frozen))
     }
 
     /// Makes it readable and writable by anybody, through relaxed atomics.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> SharedTensor<T> {
-        self.0.storage.open_to_others(Kind::Shared);
-        SharedTensor(self.0)
+        Tensor::<T, Shared>::of(self.raw.open(Kind::Shared))
     }
 }
 
-impl<T: Element> Message for Tensor<T> {
+/// Seen otherwise, by value: what is left out can't be reached any more, and on an error the tensor is gone. To look at a
+/// part and keep the whole, use [`view`](Tensor::view) and [`view_mut`](Tensor::view_mut).
+impl<T: Element> Tensor<T, Exclusive> {
+    view_methods!(by_value);
+
+    fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
+        let view = f(self.raw.view)?;
+        Ok(Self::of(self.raw.viewed(view)))
+    }
+}
+
+impl<T: Element> Message for Tensor<T, Exclusive> {
     fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
-        let handle = self.0.attach(out.attached(), Access::Exclusive)?;
+        let handle = self.raw.attach(out.attached(), Access::Exclusive, T::DTYPE)?;
         C::write(out, &handle)
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
         let handle = C::read(inc)?;
-        Ok(Self(Raw::receive(inc.arrived(), &handle, Access::Exclusive)?))
+        Ok(Self::of(Raw::receive(inc.arrived(), &handle, Access::Exclusive, T::DTYPE)?))
     }
 }

@@ -1,161 +1,117 @@
-//! What the three tensor types have in common.
+//! What all tensors have in common, whatever their element type is and whoever may use them.
 
-use std::marker::PhantomData;
+use std::borrow::Borrow;
 
 use serde::{Deserialize, Serialize};
 
-use super::element::Element;
+use super::dtype::DType;
+use super::grad::Grad;
+use super::mode::{Mode, Sendable};
 use super::view::{View, Wire};
 use crate::error::{Error, Result};
 use crate::message::{Arrived, Attached};
 use crate::storage::Storage;
 use crate::words::Access;
 
-/// A storage and a view of it. Says nothing about who may do what; the three tensor types do.
-#[derive(Clone)]
-pub(crate) struct Raw<T> {
-    pub(crate) storage: Storage,
+/// A storage and a view of it. The view lies within the storage, counted in elements of the tensor that this is of;
+/// in a mode that writes, no two of its indices are one element.
+pub(crate) struct Raw<M: Mode> {
+    pub(crate) keep: M::Keep,
     pub(crate) view: View,
-    pub(crate) elements: PhantomData<T>,
+    pub(crate) grad: Grad,
 }
 
-/// A tensor as it travels: which attachment, and which elements of it. The element type is in the attachment.
-#[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct Handle(u32, Wire);
-
-impl<T: Element> Raw<T> {
-    pub(crate) fn new(shape: &[usize]) -> Result<Self> {
-        let view = View::contiguous(shape)?;
-        let storage = Storage::new::<T>(crate::Arena::current()?, view.numel())?;
-        Ok(Self { storage, view, elements: PhantomData })
-    }
-
-    pub(crate) fn with(&self, view: View) -> Self {
-        Self { storage: self.storage.clone(), view, elements: PhantomData }
-    }
-
-    /// Element positions in row-major order.
-    pub(crate) fn positions(&self) -> impl ExactSizeIterator<Item = usize> + use<T> {
-        let view = self.view;
-        (0..view.numel()).map(move |i| view.nth(i))
-    }
-
-    pub(crate) fn chunks(&self, chunks: usize, dim: usize) -> Result<Vec<View>> {
-        let n = match self.view.shape().get(dim) {
-            Some(&n) if chunks > 0 => n,
-            _ => return Err(Error::Shape(format!("{chunks} chunks along dimension {dim}"))),
-        };
-        let len = n.div_ceil(chunks).max(1);
-        (0..n.max(1)).step_by(len).map(|at| self.view.narrow(dim, at, len.min(n - at))).collect()
-    }
-
-    pub(crate) fn attach(&self, out: &mut Attached, access: Access) -> Result<Handle> {
-        let attachment = out.attach(self.storage.hold(), access, T::DTYPE as u8)?;
-        Ok(Handle(attachment, self.view.to_wire()))
-    }
-
-    pub(crate) fn receive(inc: &mut Arrived, handle: &Handle, access: Access) -> Result<Self> {
-        let Handle(attachment, view) = handle;
-        let storage = Storage::received(inc.take(*attachment, access, T::DTYPE as u8)?);
-        let view = View::from_wire(view, storage.len() / size_of::<T>())?;
-        Ok(Self { storage, view, elements: PhantomData })
+impl<M: Mode<Keep: Clone>> Clone for Raw<M> {
+    fn clone(&self) -> Self {
+        Self { keep: self.keep.clone(), ..*self }
     }
 }
 
-/// The methods about shape that all three have.
-macro_rules! shape_methods {
-    () => {
-        /// How many entries each dimension has.
-        #[doc(alias = "size")]
-        pub fn shape(&self) -> &[usize] {
-            self.0.view.shape()
-        }
+/// A tensor as it travels: which attachment, its element type, whether it requires gradients, and which elements.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug)]
+pub(crate) struct Handle(u32, u8, bool, Wire);
 
-        /// How many elements apart two neighbours are, along each dimension.
-        #[doc(alias = "stride")]
-        pub fn strides(&self) -> &[isize] {
-            self.0.view.strides()
-        }
-
-        /// Which element of the storage the first one is.
-        #[doc(alias = "storage_offset")]
-        pub fn offset(&self) -> usize {
-            self.0.view.offset()
-        }
-
-        /// How many elements it has.
-        #[doc(alias = "numel")]
-        pub fn len(&self) -> usize {
-            self.0.view.numel()
-        }
-
-        /// Whether it has no elements.
-        pub fn is_empty(&self) -> bool {
-            self.len() == 0
-        }
-
-        /// The type of its elements.
-        pub fn dtype(&self) -> $crate::DType {
-            T::DTYPE
-        }
-
-        /// Whether its elements lie one after the other, in row-major order.
-        pub fn is_contiguous(&self) -> bool {
-            self.0.view.is_contiguous()
-        }
-
-        /// The memory that it is a view of.
-        #[doc(alias = "untyped_storage")]
-        pub fn storage(&self) -> &$crate::Storage {
-            &self.0.storage
-        }
-    };
+/// What the attachment word says about the elements. Frozen memory may be read as any type, so that a storage and
+/// tensors of several types can be views of one attachment.
+fn tag(access: Access, dtype: DType) -> u8 {
+    if access == Access::Frozen { 0 } else { dtype.code() }
 }
 
-/// Views that share the storage, for the types that may.
-macro_rules! view_methods {
-    () => {
-        /// `len` entries of dimension `dim` from `start` on, as a view of the same storage.
-        ///
-        /// # Errors
-        /// [`Error::Shape`](crate::Error::Shape) when there are not that many.
-        pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self> {
-            Ok(Self(self.0.with(self.0.view.narrow(dim, start, len)?)))
-        }
-
-        /// One entry of dimension `dim`, which disappears, as a view of the same storage.
-        ///
-        /// # Errors
-        /// [`Error::Shape`](crate::Error::Shape) when there is no such entry.
-        pub fn select(&self, dim: usize, index: usize) -> Result<Self> {
-            Ok(Self(self.0.with(self.0.view.select(dim, index)?)))
-        }
-
-        /// Two dimensions exchanged, as a view of the same storage.
-        ///
-        /// # Errors
-        /// [`Error::Shape`](crate::Error::Shape) when there is no such dimension.
-        pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
-            Ok(Self(self.0.with(self.0.view.transpose(a, b)?)))
-        }
-
-        /// Another shape for the same elements in the same order, as a view of the same storage.
-        ///
-        /// # Errors
-        /// [`Error::Shape`](crate::Error::Shape) when the number of elements differs, or it is not contiguous.
-        #[doc(alias = "view")]
-        pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
-            Ok(Self(self.0.with(self.0.view.reshape(shape)?)))
-        }
-
-        /// Cut along dimension `dim` into `chunks` views of equal length (the last one may be shorter).
-        ///
-        /// # Errors
-        /// [`Error::Shape`](crate::Error::Shape) when there is no such dimension, or no chunks are asked.
-        pub fn chunk(&self, chunks: usize, dim: usize) -> Result<Vec<Self>> {
-            Ok(self.0.chunks(chunks, dim)?.into_iter().map(|v| Self(self.0.with(v))).collect())
-        }
-    };
+impl Handle {
+    /// The element type that it says it has.
+    pub(crate) fn dtype(&self) -> Result<DType> {
+        DType::from_code(self.1)
+            .ok_or_else(|| Error::Malformed(format!("a tensor with the unknown element type {}", self.1)))
+    }
 }
 
-pub(crate) use {shape_methods, view_methods};
+impl<M: Mode> Raw<M> {
+    #[inline]
+    pub(crate) fn storage(&self) -> &Storage {
+        self.keep.borrow()
+    }
+
+    /// Of a view of it.
+    pub(crate) fn viewed(self, view: View) -> Self {
+        Self { view, grad: self.grad.derived(), ..self }
+    }
+
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked) in a forked copy of a process, where the memory isn't mapped.
+    #[inline]
+    pub(crate) fn here(&self) -> Result<()> {
+        self.storage().hold().arena().me().map(drop)
+    }
+
+    /// # Errors
+    /// When it is not a slice, or there is no memory here.
+    #[inline]
+    pub(crate) fn contiguous(&self) -> Result<()> {
+        if !self.view.is_contiguous() {
+            return not_a_slice(&self.view);
+        }
+        self.here()
+    }
+}
+
+fn not_a_slice(view: &View) -> Result<()> {
+    Err(Error::Shape(format!(
+        "strides {:?} of shape {:?} are no slice; iterate, or copy by contiguous()",
+        view.strides(),
+        view.shape()
+    )))
+}
+
+impl<M: Mode<Keep = Storage>> Raw<M> {
+    /// Attaches it to a message.
+    pub(crate) fn attach(&self, out: &mut Attached, access: Access, dtype: DType) -> Result<Handle> {
+        let requires = self.grad.to_wire()?;
+        let attachment = out.attach(self.keep.hold(), access, tag(access, dtype))?;
+        Ok(Handle(attachment, dtype.code(), requires, self.view.to_wire()))
+    }
+
+    /// Takes it out of a message, checked.
+    pub(crate) fn receive(inc: &mut Arrived, handle: &Handle, access: Access, dtype: DType) -> Result<Self> {
+        let sent = handle.dtype()?;
+        if sent != dtype {
+            return Err(Error::DType { expected: dtype, found: sent });
+        }
+        let &Handle(attachment, _, requires, ref wire) = handle;
+        let keep = Storage::received(inc.take(attachment, access, tag(access, dtype))?);
+        let view = View::from_wire(wire, keep.len() / dtype.size())?;
+        if access == Access::Exclusive && !view.is_injective() {
+            return Err(Error::Malformed(format!(
+                "an exclusive tensor whose elements overlap: shape {:?}, strides {:?}",
+                view.shape(),
+                view.strides()
+            )));
+        }
+        Ok(Self { keep, view, grad: Grad::from_wire(requires) })
+    }
+}
+
+impl<M: Sendable> Raw<M> {
+    pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<Handle> {
+        self.attach(out, M::ACCESS, dtype)
+    }
+}

@@ -1,261 +1,275 @@
 //! Which elements of a storage a tensor consists of: offset, shape, strides. Nothing here touches memory.
+//!
+//! Strides are never negative, as torch's.
 
 use serde::{Deserialize, Serialize};
 
+use super::dims::Dims;
 use crate::error::{Error, Result};
 
 /// The most dimensions a tensor may have.
 pub const MAX_RANK: usize = 8;
 
+/// The most elements. No memory has that many; sums of so few can't overflow.
+const MAX_LEN: usize = isize::MAX as usize / 8;
+
 /// Offset, shape and strides, all counted in elements.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
-    offset: usize,
-    rank: usize,
-    shape: [usize; MAX_RANK],
-    strides: [isize; MAX_RANK],
+    pub(super) offset: usize,
+    pub(super) shape: Dims<usize>,
+    pub(super) strides: Dims<isize>,
+    /// The product of the shape.
+    len: usize,
+    /// Whether the elements lie one after the other in row-major order.
+    contiguous: bool,
 }
 
-/// A view as it travels: offset, shape, strides. A tuple, since codecs write the names of fields.
-#[derive(Serialize, Deserialize, Debug)]
-pub(crate) struct Wire(u64, Vec<u64>, Vec<i64>);
+/// A view as it travels: offset, shape, and strides if they are not those of a row-major one. A tuple, since codecs
+/// write the names of fields.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug)]
+pub(crate) struct Wire(usize, Dims<usize>, Dims<isize>);
 
-fn wrong<T>(why: String) -> Result<T> {
+pub(super) fn wrong<T>(why: String) -> Result<T> {
     Err(Error::Shape(why))
 }
 
+/// How many elements a shape has.
+fn count(shape: &[usize]) -> Result<usize> {
+    let empty = shape.contains(&0);
+    let n = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).or(empty.then_some(0));
+    match n {
+        Some(n) if n <= MAX_LEN => Ok(n),
+        _ => wrong(format!("shape {shape:?} has too many elements")),
+    }
+}
+
+/// The strides of a row-major view.
+pub(super) fn row_major(shape: &Dims<usize>) -> Dims<isize> {
+    let mut strides = Dims::new();
+    let mut stride = 1_isize;
+    for &n in shape.iter().rev() {
+        // There are no more of them than there are in the shape.
+        _ = strides.insert(0, stride);
+        // Of an empty view no stride is ever used.
+        stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
+    }
+    strides
+}
+
 impl View {
+    /// Of no element, in one dimension.
+    pub(crate) const NONE: Self =
+        Self { offset: 0, shape: Dims::one(0), strides: Dims::one(1), len: 0, contiguous: true };
+
     /// A row-major view of everything.
     pub(crate) fn contiguous(shape: &[usize]) -> Result<Self> {
-        if shape.len() > MAX_RANK {
-            return wrong(format!("{} dimensions; at most {MAX_RANK} are supported", shape.len()));
-        }
-        let empty = shape.contains(&0);
-        let elements = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).or(empty.then_some(0));
-        if elements.is_none_or(|n| n > isize::MAX as usize / 8) {
-            return wrong(format!("shape {shape:?} has too many elements"));
-        }
-        let mut v = Self { offset: 0, rank: shape.len(), shape: [1; MAX_RANK], strides: [1; MAX_RANK] };
-        v.shape[..shape.len()].copy_from_slice(shape);
-        v.restride();
-        Ok(v)
+        let shape = Dims::from_slice(shape)?;
+        Self::new(0, shape, row_major(&shape))
     }
 
-    fn restride(&mut self) {
-        let mut stride = 1;
-        for d in (0..self.rank).rev() {
-            self.strides[d] = stride;
-            // Of an empty view no stride is ever used.
-            stride = stride.saturating_mul(self.shape[d].max(1) as isize);
-        }
+    /// With its number of elements checked and noted. There are as many strides as dimensions.
+    pub(super) fn new(offset: usize, shape: Dims<usize>, strides: Dims<isize>) -> Result<Self> {
+        let len = count(&shape)?;
+        let mut expected = 1;
+        let in_a_row = shape.iter().zip(strides.iter()).rev().all(|(&n, &stride)| {
+            let ok = n == 1 || stride == expected;
+            expected = expected.saturating_mul(n as isize);
+            ok
+        });
+        Ok(Self { offset, shape, strides, len, contiguous: len == 0 || in_a_row })
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
-        &self.shape[..self.rank]
+        &self.shape
     }
     pub(crate) fn strides(&self) -> &[isize] {
-        &self.strides[..self.rank]
+        &self.strides
     }
+    #[inline]
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
-    pub(crate) fn numel(&self) -> usize {
-        if self.shape().contains(&0) { 0 } else { self.shape().iter().product() }
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+    pub(crate) fn rank(&self) -> usize {
+        self.shape.len()
     }
 
     /// Whether the elements lie one after the other in row-major order.
+    #[inline]
     pub(crate) fn is_contiguous(&self) -> bool {
-        if self.numel() == 0 {
-            return true;
-        }
-        let mut expected = 1;
-        for d in (0..self.rank).rev() {
-            if self.shape[d] != 1 {
-                if self.strides[d] != expected {
-                    return false;
-                }
-                expected *= self.shape[d] as isize;
-            }
-        }
-        true
+        self.contiguous
     }
 
-    /// The elements lie at these positions, from the first to behind the last; `None` if one would be negative.
-    fn extent(&self) -> Option<(usize, usize)> {
-        if self.numel() == 0 {
-            return Some((self.offset, self.offset));
+    /// Behind the last element; `None` if that is beyond all memory.
+    pub(crate) fn end(&self) -> Option<usize> {
+        if self.len == 0 {
+            return Some(self.offset);
         }
-        let (mut low, mut high) = (self.offset as i128, self.offset as i128);
-        for d in 0..self.rank {
-            let reach = (self.shape[d] as i128 - 1) * self.strides[d] as i128;
-            if reach < 0 { low += reach } else { high += reach }
-        }
-        Some((usize::try_from(low).ok()?, usize::try_from(high + 1).ok()?))
+        let far = self.shape.iter().zip(self.strides.iter());
+        let last =
+            far.fold(self.offset as u128, |at, (&n, &s)| at + (n as u128 - 1) * s.unsigned_abs() as u128);
+        usize::try_from(last + 1).ok()
     }
 
     /// Whether all of it lies within `elements`.
     pub(crate) fn fits(&self, elements: usize) -> bool {
-        self.extent().is_some_and(|(_, end)| end <= elements)
+        self.end().is_some_and(|end| end <= elements)
+    }
+
+    /// Whether no two indices are the same element, so that the elements may be written by one owner.
+    ///
+    /// Each stride has to reach beyond all that the smaller ones reach. That holds for whatever views of a row-major tensor
+    /// there are without [`expand`](Self::expand), [`unfold`](Self::unfold) and [`as_strided`](Self::as_strided).
+    pub(crate) fn is_injective(&self) -> bool {
+        if self.len < 2 {
+            return true;
+        }
+        let mut dims: Vec<(u128, u128)> = self
+            .shape
+            .iter()
+            .zip(self.strides.iter())
+            .filter(|(n, _)| **n > 1)
+            .map(|(&n, &s)| (s.unsigned_abs() as u128, n as u128))
+            .collect();
+        dims.sort_unstable();
+        let mut reach = 0_u128;
+        dims.into_iter().all(|(stride, n)| {
+            let beyond = stride > reach;
+            reach = reach.saturating_add(stride.saturating_mul(n - 1));
+            beyond
+        })
     }
 
     /// Where the element with these coordinates is.
     pub(crate) fn position(&self, index: &[usize]) -> Result<usize> {
-        if index.len() != self.rank || index.iter().zip(self.shape()).any(|(i, n)| i >= n) {
+        if index.len() != self.rank() || index.iter().zip(self.shape()).any(|(i, n)| i >= n) {
             return wrong(format!("index {index:?} is outside of shape {:?}", self.shape()));
         }
         let far: isize = index.iter().zip(self.strides()).map(|(&i, s)| i as isize * s).sum();
-        Ok((self.offset as isize + far) as usize)
+        Ok(self.offset + far as usize)
     }
 
-    /// Where the `i`-th element in row-major order is; `i` is less than `numel`.
+    /// Where the `i`-th element in row-major order is; `i` is less than `len`.
     #[inline]
-    pub(crate) fn nth(&self, mut i: usize) -> usize {
-        let mut at = self.offset as isize;
-        for d in (0..self.rank).rev() {
-            at += (i % self.shape[d]) as isize * self.strides[d];
-            i /= self.shape[d];
-        }
-        at as usize
+    pub(crate) fn nth(&self, i: usize) -> usize {
+        if self.contiguous { self.offset + i } else { self.nth_apart(i) }
     }
 
-    fn dim(&self, dim: usize) -> Result<usize> {
-        if dim < self.rank {
-            return Ok(self.shape[dim]);
+    #[inline(never)]
+    fn nth_apart(&self, mut i: usize) -> usize {
+        let mut at = self.offset;
+        for (&n, &stride) in self.shape.iter().zip(self.strides.iter()).rev() {
+            at += (i % n) * stride as usize;
+            i /= n;
         }
-        wrong(format!("dimension {dim} of a tensor with {} of them", self.rank))
+        at
     }
 
-    /// `len` entries of a dimension, from `start` on.
-    pub(crate) fn narrow(mut self, dim: usize, start: usize, len: usize) -> Result<Self> {
-        let n = self.dim(dim)?;
-        if start.checked_add(len).is_none_or(|end| end > n) {
-            return wrong(format!("entries {start} + {len} of dimension {dim}, which has {n}"));
+    /// Where its elements are, in row-major order.
+    pub(crate) fn positions(&self) -> Positions {
+        let mut view = *self;
+        if self.contiguous {
+            // One dimension instead of many.
+            view.shape.truncate(0);
+            view.strides.truncate(0);
+            _ = view.shape.insert(0, self.len);
+            _ = view.strides.insert(0, 1);
         }
-        self.shape[dim] = len;
-        // Of an empty view the offset is of no use, and must not run out of the storage.
-        if self.numel() > 0 {
-            self.offset = (self.offset as isize + start as isize * self.strides[dim]) as usize;
-        }
-        Ok(self)
-    }
-
-    /// One entry of a dimension, which disappears.
-    pub(crate) fn select(self, dim: usize, index: usize) -> Result<Self> {
-        let mut v = self.narrow(dim, index, 1)?;
-        v.shape.copy_within(dim + 1.., dim);
-        v.strides.copy_within(dim + 1.., dim);
-        v.rank -= 1;
-        Ok(v)
-    }
-
-    /// Two dimensions exchanged.
-    pub(crate) fn transpose(mut self, a: usize, b: usize) -> Result<Self> {
-        self.dim(a)?;
-        self.dim(b)?;
-        self.shape.swap(a, b);
-        self.strides.swap(a, b);
-        Ok(self)
-    }
-
-    /// Another shape for the same elements in the same order; only if they are contiguous.
-    pub(crate) fn reshape(self, shape: &[usize]) -> Result<Self> {
-        let mut v = Self::contiguous(shape)?;
-        if v.numel() != self.numel() {
-            return wrong(format!(
-                "{:?} can't be reshaped to {shape:?}: other number of elements",
-                self.shape()
-            ));
-        }
-        if !self.is_contiguous() {
-            return wrong(format!(
-                "a view with strides {:?} can't be reshaped; copy it first",
-                self.strides()
-            ));
-        }
-        v.offset = self.offset;
-        Ok(v)
+        Positions { at: self.offset, left: self.len, index: [0; MAX_RANK], view }
     }
 
     pub(crate) fn to_wire(self) -> Wire {
-        let shape = self.shape().iter().map(|&n| n as u64).collect();
-        let strides = self.strides().iter().map(|&s| s as i64).collect();
-        Wire(self.offset as u64, shape, strides)
+        let usual = *row_major(&self.shape) == *self.strides;
+        Wire(self.offset, self.shape, if usual { Dims::new() } else { self.strides })
     }
 
-    /// A view that came from another process, checked against the storage it is of.
+    /// A view that came from elsewhere, checked against the storage it is of.
     pub(crate) fn from_wire(w: &Wire, elements: usize) -> Result<Self> {
-        let Wire(offset, shape, strides) = w;
-        let shape: Vec<_> = shape.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
-        let mut v = Self::contiguous(&shape)?;
-        if strides.len() != v.rank {
-            return wrong(format!("{} strides for {} dimensions", strides.len(), v.rank));
+        let &Wire(offset, shape, strides) = w;
+        let strides = if strides.is_empty() { row_major(&shape) } else { strides };
+        if strides.len() != shape.len() {
+            return wrong(format!("{} strides for {} dimensions", strides.len(), shape.len()));
         }
-        v.offset = usize::try_from(*offset).unwrap_or(usize::MAX);
-        for (to, &from) in v.strides.iter_mut().zip(strides) {
-            *to = from as isize;
+        if strides.iter().any(|s| *s < 0) {
+            return wrong(format!("strides {strides:?}: negative ones are not supported; copy the tensor"));
         }
+        let v = Self::new(offset, shape, strides)?;
         if !v.fits(elements) {
             return wrong(format!(
-                "a received view ({w:?}) lies outside of its storage of {elements} elements"
+                "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage of {elements} elements"
             ));
         }
         Ok(v)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn views_of_a_matrix() {
-        let v = View::contiguous(&[3, 4]).unwrap();
-        assert_eq!(v.strides(), [4, 1]);
-        assert_eq!((0..12).map(|i| v.nth(i)).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
-        let column = v.select(1, 2).unwrap();
-        assert_eq!((column.shape(), column.strides(), column.offset()), (&[3][..], &[4][..], 2));
-        assert!(!column.is_contiguous());
-        let t = v.transpose(0, 1).unwrap();
-        assert_eq!((0..12).map(|i| t.nth(i)).collect::<Vec<_>>(), [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]);
-        assert!(t.reshape(&[12]).is_err());
-        assert!(v.narrow(0, 1, 2).unwrap().is_contiguous());
-        assert_eq!(v.narrow(0, 1, 2).unwrap().reshape(&[8]).unwrap().offset(), 4);
-        assert_eq!(v.position(&[2, 3]).unwrap(), 11);
-        assert!(v.position(&[3, 0]).is_err());
-        assert!(v.narrow(0, 2, 2).is_err());
-        assert!(v.narrow(0, usize::MAX, 2).is_err());
-        assert!(v.select(2, 0).is_err());
-    }
-
-    #[test]
-    fn empty_and_scalar() {
-        let scalar = View::contiguous(&[]).unwrap();
-        assert_eq!((scalar.numel(), scalar.nth(0), scalar.is_contiguous()), (1, 0, true));
-        let empty = View::contiguous(&[2, 0, 3]).unwrap();
-        assert_eq!((empty.numel(), empty.fits(0), empty.is_contiguous()), (0, true, true));
-        assert!(View::contiguous(&[usize::MAX, 2]).is_err());
-        let huge = View::contiguous(&[1 << 40, 1 << 40, 0]).unwrap();
-        assert_eq!((huge.numel(), huge.transpose(0, 2).unwrap().numel(), huge.fits(0)), (0, 0, true));
-        let nothing = View::contiguous(&[0, 100]).unwrap().narrow(1, 50, 2).unwrap();
-        assert!(nothing.fits(0));
-        assert!(View::contiguous(&[1; 9]).is_err());
-    }
-
-    #[test]
-    fn hostile_views_are_refused() {
-        let wire = |offset, shape: &[u64], strides: &[i64]| Wire(offset, shape.to_vec(), strides.to_vec());
-        assert!(View::from_wire(&wire(0, &[4], &[1]), 4).is_ok());
-        for (w, why) in [
-            (wire(1, &[4], &[1]), "one too far"),
-            (wire(0, &[4], &[-1]), "negative"),
-            (wire(u64::MAX, &[1], &[1]), "offset"),
-            (wire(0, &[u64::MAX, 2], &[1, 1]), "elements"),
-            (wire(0, &[2, 2], &[i64::MAX, i64::MAX]), "strides"),
-            (wire(0, &[2, 2], &[1]), "number of strides"),
-            (wire(5, &[0], &[1]), "empty, but outside"),
-        ] {
-            assert!(View::from_wire(&w, 4).is_err(), "{why}");
+    /// As [`from_wire`](Self::from_wire), from what a user says.
+    pub(crate) fn from_parts(
+        offset: usize,
+        shape: &[usize],
+        strides: &[isize],
+        elements: usize,
+    ) -> Result<Self> {
+        if strides.len() != shape.len() {
+            return wrong(format!("{} strides for {} dimensions", strides.len(), shape.len()));
         }
-        assert!(View::from_wire(&wire(3, &[4], &[-1]), 4).is_ok(), "reversed");
+        Self::from_wire(&Wire(offset, Dims::from_slice(shape)?, Dims::from_slice(strides)?), elements)
     }
 }
+
+/// The positions of a view's elements, in row-major order.
+#[derive(Debug)]
+pub(crate) struct Positions {
+    view: View,
+    at: usize,
+    left: usize,
+    index: [usize; MAX_RANK],
+}
+
+impl Iterator for Positions {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        let here = self.at;
+        for d in (0..self.view.rank()).rev() {
+            let (n, stride) = (self.view.shape[d], self.view.strides[d] as usize);
+            self.index[d] += 1;
+            if self.index[d] < n {
+                self.at += stride;
+                break;
+            }
+            self.index[d] = 0;
+            self.at -= (n - 1) * stride;
+        }
+        Some(here)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+
+    /// Row by row, so that the inner loop is a plain one.
+    fn fold<B, F: FnMut(B, usize) -> B>(mut self, mut all: B, mut f: F) -> B {
+        while let (Some(last), true) = (self.view.rank().checked_sub(1), self.left > 0) {
+            let (n, stride) = (self.view.shape[last], self.view.strides[last] as usize);
+            let row = n - self.index[last];
+            let first = self.at;
+            all = (0..row - 1).fold(all, |all, i| f(all, first + i * stride));
+            // The last one of the row by the ordinary way, which goes on to the next row.
+            self.at = first + (row - 1) * stride;
+            self.index[last] = n - 1;
+            self.left -= row - 1;
+            if let Some(at) = self.next() {
+                all = f(all, at);
+            }
+        }
+        if self.left > 0 { f(all, self.at) } else { all }
+    }
+}
+
+impl ExactSizeIterator for Positions {}

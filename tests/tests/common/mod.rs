@@ -1,6 +1,9 @@
 //! What the tests with real processes share. Each wait here has a deadline, each worker ends by itself.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod python;
+pub mod scratch;
+
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

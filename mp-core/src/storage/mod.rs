@@ -4,15 +4,17 @@
 //! - the block is held as long as the storage (a [`Hold`] in it), and stays where it is;
 //! - elements are [`Element`]s: every bit pattern is a value, and the kernel gave zeros, so that there is no
 //!   uninitialised memory;
-//! - which of the three accesses is used follows from the tensor type that owns the storage: exclusive
-//!   (one handle among all processes), frozen (nobody writes any more), or shared (relaxed atomics only).
+//! - which access is used follows from the mode of the tensor that keeps the storage: slices that nobody writes, slices
+//!   that are the caller's alone, or relaxed atomics (`atomics`, `bulk`). The tensor types argue it where they call.
 #![allow(unsafe_code)]
+
+mod atomics;
+mod bulk;
 
 use std::ptr::NonNull;
 
 use crate::arena::{Arena, Hold};
 use crate::error::{Bytes, Error, Result};
-use crate::sync::shared::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::tensor::Element;
 
 /// A piece of shared memory, held by this process; what a tensor is a view of.
@@ -44,15 +46,22 @@ impl std::fmt::Debug for Storage {
     }
 }
 
+/// Out of the way, so that what is left of an access is the access.
+#[cold]
+#[inline(never)]
+fn outside(first: usize, len: usize, all: usize) -> ! {
+    panic!("elements {first} + {len} of a storage that has {all}");
+}
+
 impl Storage {
-    /// New memory for `len` elements. Its contents are whatever they were.
-    pub(crate) fn new<T: Element>(arena: Arena, len: usize) -> Result<Self> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::OutOfMemory {
+    /// New memory for `len` elements of `size` bytes. Its contents are whatever they were.
+    pub(crate) fn new(arena: Arena, len: usize, size: usize) -> Result<Self> {
+        let bytes = len.checked_mul(size).ok_or(Error::OutOfMemory {
             asked: u64::MAX,
             left: arena.size(),
             limit: "the size of the arena".into(),
         })?;
-        Ok(Self::of(arena.alloc(bytes as u64)?, bytes))
+        Ok(Self::of(arena.alloc_by_strategy(bytes as u64)?, bytes))
     }
 
     /// The memory of a held block.
@@ -96,9 +105,16 @@ impl Storage {
         self.base.as_ptr()
     }
 
-    fn at<T: Element>(&self, first: usize, len: usize) -> NonNull<T> {
-        let end = first.checked_add(len).and_then(|e| e.checked_mul(size_of::<T>()));
-        assert!(end.is_some_and(|e| e <= self.bytes), "element {first} + {len} is outside of {self:?}");
+    /// The first of some elements.
+    ///
+    /// # Panics
+    /// If some of them are outside.
+    #[inline]
+    pub(crate) fn at<T: Element>(&self, first: usize, len: usize) -> NonNull<T> {
+        let all = self.bytes / size_of::<T>();
+        if first > all || len > all - first {
+            outside(first, len, all);
+        }
         // SAFETY: inside of the block (checked above).
         let p = unsafe { self.base.add(first * size_of::<T>()) };
         // Blocks are 64-byte aligned, and `first` counts whole elements.
@@ -122,74 +138,16 @@ impl Storage {
     /// Elements that only the caller reaches.
     ///
     /// # Safety
-    /// Nobody else, in any process, reads or writes these elements as long as the slice lives.
+    /// Nobody else, in any process, reads or writes these elements as long as the slice lives, through this storage or
+    /// another.
     #[inline]
-    pub(crate) unsafe fn slice_mut<T: Element>(&mut self, first: usize, len: usize) -> &mut [T] {
+    #[allow(clippy::mut_from_ref, reason = "a storage is a handle; who may write is the tensor's to know")]
+    pub(crate) unsafe fn slice_mut<T: Element>(&self, first: usize, len: usize) -> &mut [T] {
         if len == 0 {
             return &mut [];
         }
         let p = self.at::<T>(first, len);
         // SAFETY: in bounds, aligned, every bit pattern is a `T`, held as long as `self`; the caller's alone.
         unsafe { std::slice::from_raw_parts_mut(p.as_ptr(), len) }
-    }
-
-    /// Reads one element as an atomic of its width.
-    #[inline]
-    pub(crate) fn load<T: Element>(&self, i: usize) -> T {
-        let p = self.at::<T>(i, 1);
-        macro_rules! load {
-            ($atomic:ty) => {{
-                // SAFETY: in bounds, aligned to the element's size, held; in shared tensors all access is atomic of
-                // this same width.
-                let a = unsafe { p.cast::<$atomic>().as_ref() };
-                bytemuck::cast(a.load(Ordering::Relaxed))
-            }};
-        }
-        match size_of::<T>() {
-            1 => load!(AtomicU8),
-            2 => load!(AtomicU16),
-            4 => load!(AtomicU32),
-            _ => load!(AtomicU64),
-        }
-    }
-
-    /// Writes one element as an atomic of its width.
-    #[inline]
-    pub(crate) fn store<T: Element>(&self, i: usize, v: T) {
-        let p = self.at::<T>(i, 1);
-        macro_rules! store {
-            ($atomic:ty) => {{
-                // SAFETY: as for `load`.
-                let a = unsafe { p.cast::<$atomic>().as_ref() };
-                a.store(bytemuck::cast(v), Ordering::Relaxed)
-            }};
-        }
-        match size_of::<T>() {
-            1 => store!(AtomicU8),
-            2 => store!(AtomicU16),
-            4 => store!(AtomicU32),
-            _ => store!(AtomicU64),
-        }
-    }
-
-    /// Changes one element atomically; the value before.
-    pub(crate) fn update<T: Element>(&self, i: usize, f: impl Fn(T) -> T) -> T {
-        let p = self.at::<T>(i, 1);
-        macro_rules! update {
-            ($atomic:ty) => {{
-                // SAFETY: as for `load`.
-                let a = unsafe { p.cast::<$atomic>().as_ref() };
-                let change = |v| Some(bytemuck::cast(f(bytemuck::cast(v))));
-                match a.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
-                    Ok(v) | Err(v) => bytemuck::cast(v),
-                }
-            }};
-        }
-        match size_of::<T>() {
-            1 => update!(AtomicU8),
-            2 => update!(AtomicU16),
-            4 => update!(AtomicU32),
-            _ => update!(AtomicU64),
-        }
     }
 }

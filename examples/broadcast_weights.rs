@@ -1,0 +1,73 @@
+//! One process writes new weights again and again, some read them whenever they like. Each sees whole versions only, and
+//! never an older one than before; and if the writer is killed while it writes, they are told.
+//!
+//! `cargo run --release --example broadcast_weights -- 3` (how many read)
+
+use std::time::Duration;
+
+use mp::{Array, LockError, Options, RawValue, start_processes};
+
+const WEIGHTS: usize = 10_000;
+const VERSIONS: u32 = 100;
+
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct Shared {
+    /// All weights of version `v` are `v`, so that a torn one shows.
+    weights: Array<f32>,
+    /// How many versions the readers have seen altogether; a plain counter needs no lock of its own.
+    seen: mp::SharedTensor<u64>,
+    written: RawValue<u32>,
+}
+
+/// Changes all weights under the lock: readers see all of them changed, or none.
+fn write(shared: &Shared) -> mp::Result<()> {
+    for version in 1..=VERSIONS {
+        std::thread::sleep(Duration::from_millis(2)); // in place of some training
+        shared.weights.lock()?.iter_mut().for_each(|w| *w = version as f32);
+        shared.written.set(version);
+    }
+    Ok(())
+}
+
+fn read(shared: &Shared) -> mp::Result<()> {
+    let mut mine = vec![0.0; WEIGHTS];
+    let mut last = 0.0;
+    while last < VERSIONS as f32 {
+        match shared.weights.lock() {
+            Ok(weights) => mine.copy_from_slice(&weights),
+            // It was killed in the middle of a version: better to stop than to go on with half of one.
+            Err(LockError::OwnerDied { pid, .. }) => {
+                return Err(format!("the writer (pid {pid}) died").into());
+            }
+            Err(e) => return Err(e.into()),
+        }
+        if mine.iter().any(|w| *w != mine[0]) || mine[0] < last {
+            return Err(format!("a torn version, or an old one: {} to {}", mine[0], mine[WEIGHTS - 1]).into());
+        }
+        if mine[0] > last {
+            shared.seen.fetch_add(0, 1);
+            last = mine[0];
+        }
+    }
+    Ok(())
+}
+
+fn work(rank: usize, shared: Shared) -> mp::Result<()> {
+    if rank == 0 { write(&shared) } else { read(&shared) }
+}
+
+fn main() -> mp::Result<()> {
+    let readers: usize = std::env::args().nth(1).map_or(Ok(3), |n| n.parse())?;
+    let shared = Shared {
+        weights: Array::zeros(WEIGHTS)?,
+        seen: mp::Tensor::zeros(&[1])?.share(),
+        written: RawValue::new(0)?,
+    };
+    start_processes(work, shared.clone(), Options::nprocs(1 + readers))?.join()?;
+    println!(
+        "{} versions of {WEIGHTS} weights written; {readers} readers saw {} of them, none torn",
+        shared.written.get(),
+        shared.seen.load(0)
+    );
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Views: one image in shared memory, of which processes get parts, and no element is copied.
+//!
+//! `cargo run --release --example views`
+
+use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
+
+type Part = (&'static str, FrozenTensor<u16>);
+
+/// Prints what it gets, and where that is.
+fn worker(_rank: usize, (parts, sums): (Queue<(String, FrozenTensor<u16>)>, Queue<u64>)) -> mp::Result<()> {
+    while let Some((name, part)) = parts.get()? {
+        println!("{name}: {:?}, strides {:?}, from element {}", part.shape(), part.strides(), part.offset());
+        println!("{part}\n");
+        sums.put(part.iter().map(u64::from).sum())?;
+    }
+    Ok(())
+}
+
+/// Parts of an image, all of the same memory.
+fn parts(image: &FrozenTensor<u16>) -> mp::Result<Vec<Part>> {
+    Ok(vec![
+        ("the whole", image.clone()),
+        ("a row", image.select(0, 2)?),
+        ("a column", image.select(1, 2)?),
+        ("every other pixel", image.slice(0, .., 2)?.slice(1, .., 2)?),
+        ("the lower right corner", image.narrow(0, 2, 2)?.narrow(1, 3, 3)?),
+        ("turned", image.t()?),
+        ("the diagonal", image.diagonal(0, 0, 1)?),
+        ("windows of a row", image.select(0, 0)?.unfold(0, 3, 1)?),
+        ("a row, four times", image.select(0, 0)?.expand(&[4, 6])?),
+        ("as pairs", image.reshape(&[4, 3, 2])?.select(1, 0)?),
+    ])
+}
+
+fn main() -> mp::Result<()> {
+    let mut image = Tensor::<u16>::from_fn(&[4, 6], |i| i as u16)?;
+    // As long as nobody else has it, its parts can be written, also at the same time.
+    let (mut left, mut right) = image.split_at_mut(3, 1)?;
+    std::thread::scope(|threads| {
+        threads.spawn(|| left.iter_mut().for_each(|pixel| *pixel += 100));
+        threads.spawn(|| right.iter_mut().for_each(|pixel| *pixel += 200));
+    });
+    let image = image.freeze();
+    assert_eq!((image[[0, 0]], image[[3, 5]]), (100, 223));
+
+    let (queue, sums) = (Queue::bounded(16)?, Queue::bounded(16)?);
+    let workers = start_processes(worker, (queue.clone(), sums.clone()), Options::nprocs(1))?;
+    for (name, part) in parts(&image)? {
+        assert_eq!(part.storage(), image.storage());
+        let sum: u64 = part.iter().map(u64::from).sum();
+        queue.put((name.to_string(), part))?;
+        assert_eq!(sums.get()?, Some(sum), "{name}");
+    }
+    queue.close();
+    workers.join()?;
+    println!("ten views, one storage: {:?}", image.storage());
+    Ok(())
+}

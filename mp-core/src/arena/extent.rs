@@ -1,0 +1,353 @@
+//! Extents: files with names that hold slabs, and the table of them.
+//!
+//! An extent is a file of the strategy `file_system`. It has a slot of the arena's addresses, behind the arena's own
+//! file; everything else about its blocks (their states, seats, who holds them) is in the arena's tables, like that of all
+//! others. So handles are what they always are, and only the data of tensors lies in extents: a process that sweeps, or
+//! drops a tensor, need not have the file open.
+//!
+//! # States of an extent's word
+//! | state | changed by | killed here |
+//! |---|---|---|
+//! | `FREE` | whoever needs an extent → `MAKING(me)` | |
+//! | `MAKING(m)` | `m`, who writes directory and name down, the length of the directory last, then makes the file and holds it → `NAMED(m)`; or, when that fails, removes it → `FREE` | a file of that name, or none |
+//! | `NAMED(m)` | `m`, who writes into the file who was a member by then → `OPEN`; or as above | the file, without a slab in it |
+//! | `OPEN` | nobody: it stays as long as the arena | |
+//!
+//! The sweep takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(sweeper)`, removes the file if its
+//! name was written down, forgets the length of the directory, and then sets it free; each may be done twice. The words
+//! beside the state have one writer, who is named in it.
+//!
+//! # Who keeps the file
+//! Its name must not vanish as long as any member may have to open it: a tensor may be on its way to one that hasn't, and
+//! its sender dead. So a file is in use while anybody has its lock, **or** any process lives that the file itself names:
+//! those that were members when it was made. Whoever joins later takes the locks of all extents:
+//!
+//! | the maker | a process that joins |
+//! |---|---|
+//! | state → `NAMED` | state of its member slot → `LIVE` |
+//! | reads the member table, writes the living into the file | reads the states of all extents, takes the locks of those `NAMED` or `OPEN` |
+//! | state → `OPEN` | |
+//!
+//! Each writes first and then reads, in the one order of all such accesses; so one of the two sees the other.
+//!
+//! # More slabs
+//! The frontier of an extent moves under the redo lock, with the words that a slab of the arena's own file changes.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Arena;
+use super::class::{alignment_of, span_of};
+use super::files::no_room;
+use super::layout::{EXTENT, EXTENT_PATH, EXTENTS, control};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::strategy::MOST_PATH;
+use crate::sys::directory::Directory;
+use crate::sys::{directory, limits, memory};
+use crate::words::Member;
+
+const STATE: u64 = 0;
+const FRONTIER: u64 = 1;
+const END: u64 = 2;
+const NAME: u64 = 3;
+const PATH_LEN: u64 = 5;
+
+/// The first word of a file: it is one of an arena's extents, and says who may use it.
+const MAGIC: u64 = u64::from_le_bytes(*b"mp-files");
+const LIST_AT: usize = 32;
+/// A page more than 1024 members need.
+const HEADER: u64 = directory::HEAD as u64;
+
+/// How long to wait for another process that makes the extent that this one needs too.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What an extent's word says: state 2 bits, member 24.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Extent {
+    Free,
+    Making(Member),
+    Named(Member),
+    Open,
+}
+
+impl Extent {
+    const fn pack(self) -> u64 {
+        match self {
+            Self::Free => 0,
+            Self::Making(m) => 1 | m.raw() << 2,
+            Self::Named(m) => 2 | m.raw() << 2,
+            Self::Open => 3,
+        }
+    }
+
+    const fn unpack(w: u64) -> Self {
+        match w & 3 {
+            0 => Self::Free,
+            1 => Self::Making(Member::from_raw(w >> 2)),
+            2 => Self::Named(Member::from_raw(w >> 2)),
+            _ => Self::Open,
+        }
+    }
+}
+
+impl Arena {
+    fn extent_word(&self, i: u32, word: u64) -> Word {
+        Word::at(control::EXTENTS + u64::from(i) * EXTENT).plus(word)
+    }
+
+    fn change_extent(&self, i: u32, from: Extent, to: Extent) -> bool {
+        self.map().cas(self.extent_word(i, STATE), from.pack(), to.pack()).is_ok()
+    }
+
+    /// All extents that there are, with their states.
+    pub(super) fn extents(&self) -> impl Iterator<Item = (u32, Extent)> + '_ {
+        let state = |i| Extent::unpack(self.map().load(self.extent_word(i, STATE)));
+        let count = if self.has_extents() { EXTENTS } else { 0 };
+        (0..count).map(move |i| (i, state(i))).filter(|&(_, s)| s != Extent::Free)
+    }
+
+    /// Whether it can have any.
+    pub(super) fn has_extents(&self) -> bool {
+        self.layout().slot() > 0 && !self.is_local()
+    }
+
+    /// Where the addresses of an extent begin.
+    pub(super) fn extent_base(&self, i: u32) -> u64 {
+        self.layout().size + u64::from(i) * self.layout().slot()
+    }
+
+    /// Which extent a byte is in; `None` if it is in the arena's own file.
+    #[inline]
+    pub(super) fn extent_of(&self, at: u64) -> Option<u32> {
+        let size = self.layout().size;
+        at.checked_sub(size)?.checked_div(self.layout().slot()).map(|i| i as u32)
+    }
+
+    /// Directory and name of an extent's file, once they were written down.
+    pub(super) fn extent_file(&self, i: u32) -> Option<(PathBuf, u128)> {
+        let len = self.map().load(self.extent_word(i, PATH_LEN)) as usize;
+        if len == 0 || len > MOST_PATH {
+            return None;
+        }
+        let name = [0, 1].map(|w| u128::from(self.map().load(self.extent_word(i, NAME + w))));
+        Some((self.load_path(self.path_at(i), len), name[0] << 64 | name[1]))
+    }
+
+    fn path_at(&self, i: u32) -> Word {
+        Word::at(control::PATHS + u64::from(i) * EXTENT_PATH)
+    }
+
+    /// Writes a path into shared words.
+    pub(super) fn store_path(&self, at: Word, path: &Path) -> usize {
+        let bytes = path.as_os_str().as_bytes();
+        for (i, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.map().store(at.plus(i as u64), u64::from_ne_bytes(word));
+        }
+        bytes.len()
+    }
+
+    /// Reads a path from shared words.
+    pub(super) fn load_path(&self, at: Word, len: usize) -> PathBuf {
+        let words = (0..len.div_ceil(8)).map(|i| self.map().load(at.plus(i as u64)).to_ne_bytes());
+        let bytes: Vec<u8> = words.flatten().take(len).collect();
+        OsString::from_vec(bytes).into()
+    }
+
+    /// Length of an extent's file, and the word that says how much of it is used.
+    pub(super) fn extent_len(&self, i: u32) -> u64 {
+        self.map().load(self.extent_word(i, END)).saturating_sub(self.extent_base(i))
+    }
+
+    /// The extent of this directory in which a slab of the class finds room: its frontier, and its end. Made if there is
+    /// none.
+    pub(super) fn extent_for(&self, class: u32, directory: &Path, me: Member) -> Result<(Word, u64)> {
+        let begin = Instant::now();
+        loop {
+            let mut being_made = false;
+            for (i, state) in self.extents() {
+                let mine = || self.extent_file(i).is_some_and(|(path, _)| path == directory);
+                match state {
+                    Extent::Open if mine() => {
+                        let (frontier, end) =
+                            (self.extent_word(i, FRONTIER), self.map().load(self.extent_word(i, END)));
+                        if super::slab::fits(class, self.map().load(frontier), end) {
+                            return Ok((frontier, end));
+                        }
+                    }
+                    Extent::Making(m) | Extent::Named(m) if m != me && mine() => {
+                        being_made |= !self.is_dead(m);
+                    }
+                    _ => {}
+                }
+            }
+            if being_made && begin.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            self.make_extent(class, directory, me)?;
+        }
+    }
+
+    /// Makes an extent for slabs of the class.
+    fn make_extent(&self, class: u32, directory: &Path, me: Member) -> Result<()> {
+        let full = Error::ArenaFull { what: "files with names", asked: 1, limit: u64::from(EXTENTS) };
+        let grain = Directory::make(directory)?.grain();
+        let first = HEADER.next_multiple_of(grain);
+        let (limit, limited_by) = limits::file_size();
+        let most = self.layout().slot().min(limit) / grain * grain;
+        let needed = first.next_multiple_of(alignment_of(class)) + span_of(class);
+        if needed > most {
+            let own = "the addresses of a file with a name";
+            let limit = if limit < self.layout().slot() { limited_by } else { own }.into();
+            return Err(Error::OutOfMemory {
+                asked: span_of(class),
+                left: most.saturating_sub(first),
+                limit,
+            });
+        }
+        let free = |i: &u32| self.change_extent(*i, Extent::Free, Extent::Making(me));
+        let i = (0..EXTENTS).find(free).ok_or(full)?;
+        self.fill_extent(i, (most, needed, first), directory, me).inspect_err(|_| self.drop_extent(i, me))
+    }
+
+    fn fill_extent(
+        &self,
+        i: u32,
+        (most, least, first): (u64, u64, u64),
+        directory: &Path,
+        me: Member,
+    ) -> Result<()> {
+        self.commit_at(self.path_at(i).offset() & !4095, 4096)?;
+        let path_len = self.store_path(self.path_at(i), directory);
+        let (fd, len) = directory::create_named(directory, most, least, |name| {
+            // Not to be read while it is changed.
+            self.map().store(self.extent_word(i, PATH_LEN), 0);
+            for (w, half) in [(0, (name >> 64) as u64), (1, name as u64)] {
+                self.map().store(self.extent_word(i, NAME + w), half);
+            }
+            self.map().store(self.extent_word(i, PATH_LEN), path_len as u64);
+        })?;
+        let (path, base) = (directory.to_owned(), self.extent_base(i));
+        // Before it is mapped: what is mapped stays.
+        memory::commit(fd.as_fd(), 0, HEADER).map_err(|e| no_room(fd.as_fd(), &path, HEADER, e))?;
+        let gone = || Error::Malformed("this process was taken for dead while it made a file".into());
+        if !self.change_extent(i, Extent::Making(me), Extent::Named(me)) {
+            return Err(gone());
+        }
+        self.use_extent(i, fd, path, len)?;
+        self.write_owners(base);
+        self.map().store(self.extent_word(i, FRONTIER), base + first);
+        self.map().store(self.extent_word(i, END), base + len);
+        if self.change_extent(i, Extent::Named(me), Extent::Open) { Ok(()) } else { Err(gone()) }
+    }
+
+    /// Writes into a new file which processes are members now.
+    fn write_owners(&self, base: u64) {
+        let first = Word::at(base);
+        let live: Vec<_> = self.live_processes().collect();
+        for (i, (pid, start)) in live.iter().enumerate() {
+            let at = first.plus(LIST_AT as u64 / 8 + 2 * i as u64);
+            self.map().store(at, u64::from(*pid));
+            self.map().store(at.plus(1), *start);
+        }
+        self.map().store(first.plus(1), self.0.id);
+        self.map().store(first.plus(2), directory::process_namespace());
+        self.map().store(first.plus(3), live.len() as u64);
+        self.map().store(first, MAGIC);
+    }
+
+    /// Undoes the making of an extent that is this process's.
+    fn drop_extent(&self, i: u32, me: Member) {
+        if let Some((path, name)) = self.extent_file(i)
+            && let Ok(Some(directory)) = Directory::open(&path)
+        {
+            directory.remove(name);
+            directory.remove_if_empty();
+        }
+        self.map().store(self.extent_word(i, PATH_LEN), 0);
+        for state in [Extent::Making(me), Extent::Named(me)] {
+            self.change_extent(i, state, Extent::Free);
+        }
+    }
+
+    /// Undoes what dead members were making.
+    pub(super) fn sweep_extents(&self, dead: impl Fn(Member) -> bool, me: Member) {
+        let states: Vec<_> = self.extents().collect();
+        for (i, state) in states {
+            if let Extent::Making(m) | Extent::Named(m) = state
+                && dead(m)
+                && self.change_extent(i, state, Extent::Making(me))
+            {
+                self.drop_extent(i, me);
+            }
+        }
+    }
+}
+
+/// Whether a process lives that may use the file, as its first bytes say.
+pub(super) fn owners_live(head: &[u8]) -> bool {
+    owners(head, |_| true)
+}
+
+/// As [`owners_live`], but for this process, which is about to end.
+pub(super) fn others_live(head: &[u8]) -> bool {
+    owners(head, |pid| pid != u64::from(std::process::id()))
+}
+
+fn owners(head: &[u8], counts: impl Fn(u64) -> bool) -> bool {
+    let word = |at: usize| {
+        let bytes = head.get(at..at + 8)?;
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    if word(0) != Some(MAGIC) {
+        // Not finished, or an arena's own file: its lock says it all.
+        return false;
+    }
+    let (own, theirs) = (directory::process_namespace(), word(16));
+    if own == 0 || theirs != Some(own) {
+        // Process ids of somewhere else say nothing here.
+        return true;
+    }
+    let listed = word(24).unwrap_or(0).min(1024) as usize;
+    (0..listed).map(|i| LIST_AT + 16 * i).any(|at| {
+        let (Some(pid), Some(start)) = (word(at), word(at + 8)) else { return true };
+        counts(pid) && memory::start_time_of(pid as u32) == Some(start)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_fields() {
+        let m = Member::new(4095, 4095);
+        for state in [Extent::Free, Extent::Making(m), Extent::Named(m), Extent::Open] {
+            assert_eq!(Extent::unpack(state.pack()), state);
+        }
+    }
+
+    #[test]
+    fn a_file_names_those_who_keep_it() {
+        let mut head = vec![0_u8; 4096];
+        let parent = memory::parent_pid();
+        let start = memory::start_time_of(parent).expect("it lives");
+        let mut write = |at: usize, v: u64| {
+            head[at..at + 8].copy_from_slice(&v.to_ne_bytes());
+            owners_live(&head)
+        };
+        assert!(!write(16, directory::process_namespace()));
+        assert!(!write(32, u64::from(parent)));
+        assert!(!write(40, start));
+        assert!(!write(24, 1));
+        assert!(write(0, MAGIC), "its parent lives");
+        assert!(!write(40, start + 1), "another process of that number");
+        assert!(write(16, 1), "who is in another namespace may live");
+    }
+}

@@ -1,0 +1,386 @@
+//! The files behind an arena, as this process has them open: its own, and those with names (see `extent`).
+//!
+//! A file with a name is opened, held and mapped when this process first meets a block in it: when it allocates there, or
+//! receives a tensor. It stays open and mapped, as the arena does, so that a process has one descriptor and one mapping
+//! for each, however many tensors are in it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+
+use super::extent::{Extent, others_live, owners_live};
+use super::layout::EXTENTS;
+use super::{Arena, class};
+use crate::error::{Error, Result};
+use crate::mem::Word;
+use crate::strategy::{self, SharingStrategy};
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU64;
+use crate::sys::directory::{self, Directory};
+use crate::sys::{Errno, Mapping, leave, limits, memory};
+use crate::words::Member;
+
+/// A file with a name that this process holds.
+#[derive(Debug)]
+struct Opened {
+    fd: OwnedFd,
+    /// The directory that the user chose.
+    parent: PathBuf,
+}
+
+/// What this process has open.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// The arena's own file; none if its memory is plain.
+    own: Option<OwnedFd>,
+    named: [OnceLock<Opened>; EXTENTS as usize],
+    /// One bit for each that is mapped.
+    mapped: AtomicU64,
+    /// Which are in the directory that is set (low half), as of which setting (high half).
+    chosen: AtomicU64,
+    /// Bytes that have memory, if there is no file to ask.
+    local: AtomicU64,
+    opening: Mutex<Opening>,
+}
+
+#[derive(Debug, Default)]
+struct Opening {
+    /// Held before anybody could say that they are ready, by name.
+    early: Vec<(u128, OwnedFd)>,
+    /// Could not be mapped: what is at their addresses now is unknown, so there is no second try.
+    failed: u64,
+}
+
+impl Files {
+    pub(super) fn new(own: Option<OwnedFd>) -> Self {
+        Self {
+            own,
+            named: [const { OnceLock::new() }; EXTENTS as usize],
+            mapped: AtomicU64::new(0),
+            chosen: AtomicU64::new(u64::MAX << 32),
+            local: AtomicU64::new(0),
+            opening: Mutex::default(),
+        }
+    }
+}
+
+impl Arena {
+    fn files(&self) -> &'static Files {
+        &self.0.files
+    }
+
+    /// Whether its memory is this process's alone.
+    pub fn is_local(&self) -> bool {
+        self.files().own.is_none()
+    }
+
+    /// The arena's own file.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if it has none.
+    pub(crate) fn file(&self) -> Result<BorrowedFd<'static>> {
+        self.files().own.as_ref().map(AsFd::as_fd).ok_or(Error::Local)
+    }
+
+    /// Makes sure that there is memory behind bytes that all lie in one file.
+    pub(super) fn commit_at(&self, at: u64, len: u64) -> Result<()> {
+        let Ok(own) = self.file() else {
+            self.files().local.fetch_add(len, Ordering::Relaxed);
+            return Ok(());
+        };
+        match self.extent_of(at) {
+            None => memory::commit(own, at, len).map_err(|e| self.no_memory(len, e)),
+            Some(i) => {
+                let file = self.opened(i)?;
+                let offset = at - self.extent_base(i);
+                memory::commit(file.fd.as_fd(), offset, len)
+                    .map_err(|e| no_room(file.fd.as_fd(), &file.parent, len, e))
+            }
+        }
+    }
+
+    /// Gives the memory behind bytes of a free block back.
+    pub(super) fn punch_at(&self, at: u64, len: u64) {
+        let Ok(own) = self.file() else {
+            if !cfg!(miri) {
+                self.map().forget(at, len);
+            }
+            self.files().local.fetch_sub(len, Ordering::Relaxed);
+            return;
+        };
+        match self.extent_of(at) {
+            None => _ = memory::punch(own, at, len),
+            Some(i) => {
+                if let Ok(file) = self.opened(i) {
+                    _ = memory::punch(file.fd.as_fd(), at - self.extent_base(i), len);
+                }
+            }
+        }
+    }
+
+    /// How many bytes of all its files have memory or disk behind them.
+    pub(super) fn committed(&self) -> u64 {
+        let Ok(own) = self.file() else { return self.files().local.load(Ordering::Relaxed) };
+        let open = self.extents().filter(|&(_, s)| s == Extent::Open);
+        let named = open.filter_map(|(i, _)| Some(memory::committed(self.opened(i).ok()?.fd.as_fd())));
+        memory::committed(own) + named.sum::<u64>()
+    }
+
+    /// Bytes that the file of a block can grow by, and what says so.
+    pub(super) fn room_at(&self, at: u64) -> (u64, String) {
+        match self.extent_of(at).map(|i| self.opened(i)) {
+            Some(Ok(file)) => directory::room(file.fd.as_fd(), &file.parent),
+            // An anonymous file is limited by memory only; the arena may be a file with a name as well.
+            _ => match self.file() {
+                Ok(own) => directory::room(own, &memory::path_of(own).unwrap_or_default()),
+                Err(_) => limits::memory_left(),
+            },
+        }
+    }
+
+    /// Makes sure that this process has the memory of a block mapped.
+    #[inline]
+    pub(super) fn reach(&self, at: u64) -> Result<()> {
+        match self.extent_of(at) {
+            Some(i) if self.files().mapped.load(Ordering::Acquire) >> i & 1 == 0 => self.map_extent(i),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn map_extent(&self, i: u32) -> Result<()> {
+        self.opened(i)?;
+        let len = self.extent_len(i);
+        let mut opening = self.files().opening.lock();
+        self.map_opened(i, len, &mut opening)
+    }
+
+    fn map_opened(&self, i: u32, len: u64, opening: &mut Opening) -> Result<()> {
+        let Some(file) = self.files().named.get(i as usize).and_then(OnceLock::get) else {
+            return Err(Error::Malformed(format!("block in file {i} of the arena, which has none")));
+        };
+        let bit = 1 << i;
+        if self.files().mapped.load(Ordering::Acquire) & bit != 0 {
+            return Ok(());
+        }
+        let fail = |what, source| Error::Directory { path: file.parent.clone(), what, source };
+        if opening.failed & bit != 0 {
+            return Err(fail(
+                "a file in it could not be mapped before",
+                std::io::ErrorKind::OutOfMemory.into(),
+            ));
+        }
+        opening.failed |= bit;
+        self.map().place(file.fd.as_fd(), self.extent_base(i), len)?;
+        opening.failed &= !bit;
+        self.files().mapped.fetch_or(bit, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// The file of an extent that is ready, opened now if it wasn't.
+    fn opened(&self, i: u32) -> Result<&'static Opened> {
+        let unknown = || Error::Malformed(format!("block in file {i} of the arena, which has none"));
+        let slot = self.files().named.get(i as usize).ok_or_else(unknown)?;
+        if let Some(opened) = slot.get() {
+            return Ok(opened);
+        }
+        let mut opening = self.files().opening.lock();
+        if !self.extents().any(|e| e == (i, Extent::Open)) {
+            return Err(unknown());
+        }
+        let (parent, name) = self.extent_file(i).ok_or_else(unknown)?;
+        let held = opening.early.iter().position(|(n, _)| *n == name);
+        let fd = match held {
+            Some(at) => opening.early.swap_remove(at).1,
+            None => open_file(&parent, name, self.extent_len(i))?,
+        };
+        Ok(slot.get_or_init(|| Opened { fd, parent }))
+    }
+
+    /// Keeps a file that this process has made, and maps it.
+    pub(super) fn use_extent(&self, i: u32, fd: OwnedFd, parent: PathBuf, len: u64) -> Result<()> {
+        let mut opening = self.files().opening.lock();
+        self.files().named[i as usize].get_or_init(|| Opened { fd, parent });
+        self.map_opened(i, len, &mut opening)
+    }
+
+    /// Called by a process that has just joined: takes the locks of all files with names.
+    pub(super) fn hold_extents(&self) {
+        for (i, state) in self.extents() {
+            let named = matches!(state, Extent::Named(_) | Extent::Open);
+            // Without success the file is gone; that is an error for who needs it.
+            if named
+                && let Some((parent, name)) = self.extent_file(i)
+                && let Ok(fd) = open_file(&parent, name, 0)
+            {
+                self.files().opening.lock().early.push((name, fd));
+            }
+        }
+    }
+
+    /// The class in which this process's tensors of a size are now.
+    pub(super) fn class_by_strategy(&self, class: u32) -> u32 {
+        let files = strategy::stamp().0 && self.has_extents();
+        if files { class::twin_in_files(class) } else { class }
+    }
+
+    /// Whether this process may put new blocks into a slab: one of the arena, or in the directory that is set.
+    #[inline]
+    pub(super) fn slab_is_chosen(&self, base: u64) -> bool {
+        self.extent_of(base).is_none_or(|i| self.chosen_extents() >> i & 1 == 1)
+    }
+
+    fn chosen_extents(&self) -> u32 {
+        let stamp = strategy::stamp().1;
+        let chosen = self.files().chosen.load(Ordering::Acquire);
+        if chosen >> 32 == stamp & 0xffff_ffff { chosen as u32 } else { self.choose_extents() }
+    }
+
+    /// Looks which extents are in the directory that is set.
+    #[cold]
+    pub(super) fn choose_extents(&self) -> u32 {
+        let (settings, stamp) = strategy::settings();
+        let open = self.extents().filter(|&(_, s)| s == Extent::Open);
+        let ours = open.filter(|&(i, _)| self.extent_file(i).is_some_and(|(p, _)| p == settings.directory));
+        let mask = ours.fold(0_u32, |mask, (i, _)| mask | 1 << i);
+        self.files().chosen.store(u64::from(mask) | stamp << 32, Ordering::Release);
+        mask
+    }
+
+    /// Where a new slab of a class of files goes: the word of its frontier, and the end of its file.
+    pub(super) fn frontier_in_files(&self, class: u32, me: Member) -> Result<(Word, u64)> {
+        static CLEANED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+        let directory = strategy::settings().0.directory;
+        // The first use by this process: what the dead left goes.
+        let first = {
+            let mut cleaned = CLEANED.lock();
+            let first = !cleaned.contains(&directory);
+            if first {
+                cleaned.push(directory.clone());
+            }
+            first
+        };
+        if first {
+            clean(&directory);
+        }
+        let found = self.extent_for(class, &directory, me)?;
+        self.choose_extents();
+        Ok(found)
+    }
+
+    /// After a death: removes files of the dead from the directory that this process uses, if it uses any.
+    pub(super) fn clean_up(&self) {
+        if self.extents().next().is_some() {
+            clean(&strategy::settings().0.directory);
+        }
+    }
+}
+
+fn open_file(parent: &Path, name: u128, len: u64) -> Result<OwnedFd> {
+    let gone = || Error::Directory {
+        path: parent.into(),
+        what: "shared memory below it is gone (was it removed from outside?)",
+        source: Errno::NOENT.into(),
+    };
+    Directory::open(parent)?.ok_or_else(gone)?.open_file(name, len)
+}
+
+/// Removes what dead processes left in the user's directory below this one.
+fn clean(parent: &Path) {
+    if let Ok(Some(directory)) = Directory::open(parent)
+        && directory.clean(owners_live) > 0
+    {
+        directory.remove_if_empty();
+    }
+}
+
+/// What a new arena begins with: nothing of the dead in the directory that is used unless another is set.
+pub(super) fn clean_default() {
+    if SharingStrategy::FileSystem.supported() {
+        clean(&strategy::Settings::default().directory);
+    }
+}
+
+/// A file with a name for a whole arena, held: where there are no anonymous ones.
+pub(super) fn create_arena_file(parent: &Path, len: u64) -> Result<OwnedFd> {
+    directory::create_named(parent, len, len, |_| {}).map(|(fd, _)| fd)
+}
+
+/// Checks a file that a parent has sent, and holds it if it has a name; its length.
+pub(super) fn verify(fd: BorrowedFd<'_>) -> Result<u64> {
+    if SharingStrategy::FileDescriptor.supported() {
+        return memory::verify_sealed(fd);
+    }
+    memory::verify_private(fd)
+}
+
+/// Sees to it that this process looks after files with names when it ends: also those that only others have used.
+pub(super) fn watch_the_end() {
+    if SharingStrategy::FileSystem.supported() {
+        leave::on_exit(leave_files);
+    }
+}
+
+/// At the end of the process: removes the files that nobody else uses.
+fn leave_files() {
+    let Some(arena) = Arena::get() else { return };
+    let mut known: Vec<(PathBuf, u128)> = arena.extents().filter_map(|(i, _)| arena.extent_file(i)).collect();
+    if !SharingStrategy::FileDescriptor.supported()
+        && let Some((user, name)) = arena.file().ok().and_then(memory::path_of).and_then(split)
+    {
+        known.push((user, name));
+    }
+    // Our own locks would be in the way. Nothing is lost without them: who is still there has its own.
+    arena.let_go();
+    for (parent, name) in known {
+        if let Ok(Some(directory)) = Directory::open(&parent) {
+            directory.remove_unused(name, others_live);
+            directory.remove_if_empty();
+        }
+    }
+}
+
+/// Directory of the user's choice, and name, of a file of ours.
+fn split(path: PathBuf) -> Option<(PathBuf, u128)> {
+    let name = directory::name_of(&path)?;
+    Some((path.parent()?.parent()?.into(), name))
+}
+
+impl Arena {
+    fn let_go(&self) {
+        let files = self.files();
+        for file in files.named.iter().filter_map(OnceLock::get) {
+            directory::let_go(file.fd.as_fd());
+        }
+        for (_, fd) in &files.opening.lock().early {
+            directory::let_go(fd.as_fd());
+        }
+        if !SharingStrategy::FileDescriptor.supported()
+            && let Some(own) = &files.own
+        {
+            directory::let_go(own.as_fd());
+        }
+    }
+}
+
+/// What `fallocate(2)` in a file with a name said.
+pub(super) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -> Error {
+    match e {
+        Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
+            let (left, limit) = directory::room(fd, parent);
+            let limit = if e == Errno::DQUOT { format!("a quota, and {limit}") } else { limit };
+            Error::OutOfMemory { asked, left, limit }
+        }
+        e => {
+            let what = "fallocate of a file in it (its file system has to know that)";
+            Error::Directory { path: parent.into(), what, source: e.into() }
+        }
+    }
+}
+
+/// The mapping of an arena's own file, or of plain memory.
+pub(super) fn map_own(own: Option<BorrowedFd<'_>>, len: u64, space: u64) -> Result<Mapping> {
+    own.map_or_else(|| Mapping::local(len), |fd| Mapping::new(fd, len, space))
+}

@@ -1,0 +1,316 @@
+//! Addresses of slabs that nobody uses, for slabs of another size.
+//!
+//! Addresses are handed out from the start of the arena to its end, once. When the end is reached, neighbouring slabs whose
+//! blocks are all free give theirs up: each is *retired* (it has addresses and no class any more), they are joined
+//! to one, what is too much is split off, and the rest gets the class that is wanted. Each of these is one change under the
+//! redo lock, checked against what was seen, and leaves a table that is right; so whoever is killed in between leaves
+//! retired slabs, which the next one that runs out of addresses finds.
+//!
+//! | slab: class, base; span | means | changed by |
+//! |---|---|---|
+//! | class, base; span, or 0 for what the class takes | in use | who has claimed **all** its blocks → retired |
+//! | none, base; span | retired | whoever runs out of addresses: → in use, → split, → joined with the next one |
+//! | none, 0; 0 | a row without addresses | whoever splits → retired |
+//!
+//! | killed | left | the sweep, or the next one |
+//! |---|---|---|
+//! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is what it was |
+//! | after its pages were given back | the same, without pages | the same |
+//! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the sweep looks at all 64 |
+//! | between joining, splitting, giving a class | retired slabs | used by the next one |
+//! | before the hints of the new class | free blocks without hints | sets the hints |
+//!
+//! **Stale hints are harmless.** Who takes a hint has read the slab's word before, claims the block, and then reads the word
+//! again ([`Claim`]): if it is another, the block is given back. As long as it is claimed, the word stays, because
+//! retiring needs all blocks. The exhaustive model `model_reuse` has a claimer that loses this race, and shows that without
+//! the second look two sizes of blocks overlap.
+//!
+//! Slabs of pages of seats are never retired: who follows a link that has changed must find seats.
+
+use std::time::Instant;
+
+use super::Arena;
+use super::class::{SEAT_PAGES, alignment_of, blocks_of, is_in_files, span_of};
+use super::layout::{SLAB_BLOCKS, control};
+use super::slab::{REDO_PATIENCE, describe, described};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word, run};
+use crate::steps::{Claim, Plan, RedoEnd, SlabSeen, Unclaim};
+use crate::words::{BlockState, Life, Member};
+
+/// How often to look for addresses, if others change what was seen.
+const TRIES: u32 = 8;
+
+/// Writes words if others are what they were.
+#[derive(Clone, Debug)]
+struct Change {
+    reads: Vec<Word>,
+    seen: Vec<u64>,
+    writes: Vec<(Word, u64)>,
+}
+
+impl Change {
+    fn new<const N: usize, const M: usize>(seen: [(Word, u64); N], writes: [(Word, u64); M]) -> Self {
+        Self { reads: seen.map(|s| s.0).to_vec(), seen: seen.map(|s| s.1).to_vec(), writes: writes.to_vec() }
+    }
+}
+
+impl Plan for Change {
+    fn reads(&self) -> &[Word] {
+        &self.reads
+    }
+    fn writes(&self, values: &[u64]) -> Vec<(Word, u64)> {
+        if values == self.seen { self.writes.clone() } else { Vec::new() }
+    }
+}
+
+/// A slab, as part of the address range.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    slab: u32,
+    /// Its word, and its span's.
+    word: u64,
+    span_word: u64,
+    base: u64,
+    span: u64,
+    /// Retired, or nobody seems to use any of it.
+    idle: bool,
+}
+
+impl Range {
+    fn end(&self) -> u64 {
+        self.base + self.span
+    }
+}
+
+/// The word of a retired slab.
+const fn retired(base: u64) -> u64 {
+    describe(0, base) & !1
+}
+
+/// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`. The first,
+/// not the smallest: so what is left over lies next to what is looked at next, and is not lost.
+fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
+    extents.split(|e| !e.idle).find_map(|idle| {
+        let mut last = 0;
+        (0..idle.len()).find_map(|i| {
+            let end = idle[i].base.next_multiple_of(align) + need;
+            while idle.get(last).is_some_and(|e| e.end() < end) {
+                last += 1;
+            }
+            idle.get(i..=last).filter(|run| !run.is_empty())
+        })
+    })
+}
+
+impl Arena {
+    /// Makes a slab of the class out of slabs that are not in use; `false` if there is no room.
+    pub(super) fn reuse(&self, class: u32, me: Member) -> Result<bool> {
+        // A file that is full has a successor.
+        let tries = if is_in_files(class) { 0 } else { TRIES };
+        for _ in 0..tries {
+            let extents = self.ranges();
+            let Some(room) = room(&extents, span_of(class), alignment_of(class)) else { return Ok(false) };
+            if self.reuse_room(room, class, me)? {
+                self.map().add(Word::at(control::TRIMS), 1);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// All slabs that have addresses in the arena's own file, in their order.
+    fn ranges(&self) -> Vec<Range> {
+        let extent = |slab| {
+            let word = self.map().load(self.slab_word(slab, 0));
+            let span_word = self.map().load(self.slab_word(slab, 3));
+            let (base, class) = match described(word) {
+                Some((class, base)) => (base, Some(class)),
+                None => (described(word | 1)?.1, None),
+            };
+            let span = if span_word == 0 { class.map_or(0, span_of) } else { span_word };
+            let idle = match class {
+                None => true,
+                Some(SEAT_PAGES) => false,
+                Some(class) => (0..blocks_of(class)).all(|i| {
+                    let state = self.map().load(self.block_at(slab * SLAB_BLOCKS + i).state);
+                    BlockState::unpack(state).life == Life::Free
+                }),
+            };
+            (span != 0 && self.extent_of(base).is_none()).then_some(Range {
+                slab,
+                word,
+                span_word,
+                base,
+                span,
+                idle,
+            })
+        };
+        let mut extents: Vec<_> = (0..self.slab_count()).filter_map(extent).collect();
+        extents.sort_unstable_by_key(|e| e.base);
+        extents
+    }
+
+    fn reuse_room(&self, room: &[Range], class: u32, me: Member) -> Result<bool> {
+        for e in room {
+            if described(e.word).is_some() && !self.retire(e, me)? {
+                return Ok(false);
+            }
+        }
+        let Some((first, others)) = room.split_first() else { return Ok(false) };
+        let mut span = first.span;
+        for e in others {
+            if !self.join_extents(first, span, e, me)? {
+                return Ok(false);
+            }
+            span = e.end() - first.base;
+        }
+        let (mut slab, mut base) = (first.slab, first.base);
+        let gap = base.next_multiple_of(alignment_of(class)) - base;
+        if gap != 0 {
+            let Some(behind) = self.split_extent(slab, base, span, gap, me)? else { return Ok(false) };
+            (slab, base, span) = (behind, base + gap, span - gap);
+        }
+        let need = span_of(class);
+        // Without a row for it, the rest stays with this slab.
+        if span > need && self.split_extent(slab, base, span, need, me)?.is_some() {
+            span = need;
+        }
+        self.give_class(slab, base, span, class, me)
+    }
+
+    /// In use → retired, if all its blocks can be claimed.
+    fn retire(&self, e: &Range, me: Member) -> Result<bool> {
+        let Some((class, _)) = described(e.word) else { return Ok(true) };
+        self.touch(me, e.slab);
+        let seen = SlabSeen { word: self.slab_word(e.slab, 0), value: e.word };
+        let mut claimed = Vec::new();
+        for block in (0..blocks_of(class)).map(|i| e.slab * SLAB_BLOCKS + i) {
+            match run(Claim::new(self.block_at(block), me, seen), self.map()) {
+                Some(state) => claimed.push((block, state)),
+                None => break,
+            }
+        }
+        let all = claimed.len() == blocks_of(class) as usize;
+        let done = if all {
+            // Nobody else has anything in it. The bits first: see `trim`.
+            self.map().store(self.slab_word(e.slab, 2), 0);
+            self.punch_at(e.base, span_of(class));
+            let change = Change::new(
+                [(seen.word, e.word), (self.slab_word(e.slab, 3), e.span_word)],
+                [(seen.word, retired(e.base)), (self.slab_word(e.slab, 3), e.span)],
+            );
+            self.change(change, me)
+        } else {
+            Ok(false)
+        };
+        for (block, state) in claimed {
+            run(Unclaim::new(self.block_at(block), state), self.map());
+            self.hint_free(block);
+        }
+        done
+    }
+
+    /// Two retired neighbours → one; what lies between them belongs to it.
+    fn join_extents(&self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
+        let (word, span_word) = (self.slab_word(first.slab, 0), self.slab_word(first.slab, 3));
+        let (next_word, next_span) = (self.slab_word(next.slab, 0), self.slab_word(next.slab, 3));
+        let change = Change::new(
+            [
+                (word, retired(first.base)),
+                (span_word, span),
+                (next_word, retired(next.base)),
+                (next_span, next.span),
+            ],
+            [(span_word, next.end() - first.base), (next_word, 0), (next_span, 0)],
+        );
+        self.change(change, me)
+    }
+
+    /// One retired slab → two, the second from byte `at` on; that one, or `None` if there is no row for it.
+    fn split_extent(&self, slab: u32, base: u64, span: u64, at: u64, me: Member) -> Result<Option<u32>> {
+        let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
+        let count = self.slab_count();
+        let unused = |&row: &u32| {
+            self.map().load(self.slab_word(row, 0)) == 0 && self.map().load(self.slab_word(row, 3)) == 0
+        };
+        let row = (0..count).find(unused).unwrap_or(count);
+        if row + 1 >= self.layout().slabs {
+            return Ok(None);
+        }
+        self.commit_slab_row(row)?;
+        let counted = (Word::at(control::SLABS), u64::from(count));
+        let change = Change::new(
+            [(word, retired(base)), (span_word, span), (self.slab_word(row, 0), 0), counted],
+            [
+                (span_word, at),
+                (self.slab_word(row, 0), retired(base + at)),
+                (self.slab_word(row, 3), span - at),
+                (counted.0, counted.1.max(u64::from(row) + 1)),
+            ],
+        );
+        Ok(self.change(change, me)?.then_some(row))
+    }
+
+    /// Retired → in use.
+    fn give_class(&self, slab: u32, base: u64, span: u64, class: u32, me: Member) -> Result<bool> {
+        self.commit_class_map(class, slab)?;
+        // A bound: too large does no harm.
+        self.raise(Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
+        // If we die before its hints are set, the sweep sets them.
+        self.touch(me, slab);
+        let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
+        let change = Change::new([(word, retired(base)), (span_word, span)], [(word, describe(class, base))]);
+        let done = self.change(change, me)?;
+        if done {
+            self.hint_new_slab(slab, class);
+        }
+        Ok(done)
+    }
+
+    /// Makes a change under the redo lock; whether the words were still as they had been seen.
+    fn change(&self, change: Change, me: Member) -> Result<bool> {
+        let start = Instant::now();
+        loop {
+            match self.redo(me, change.clone()) {
+                RedoEnd::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
+                RedoEnd::Held(holder) if start.elapsed() > REDO_PATIENCE => {
+                    return Err(Error::Busy { what: "the slab table", holder, pid: self.pid_of(holder) });
+                }
+                RedoEnd::Held(_) => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(spans: &[(u64, bool)]) -> Vec<Range> {
+        let mut base = 0;
+        let extent = |(slab, &(span, idle)): (usize, &(u64, bool))| {
+            let e = Range { slab: slab as u32, word: 0, span_word: 0, base, span, idle };
+            base += span;
+            e
+        };
+        spans.iter().enumerate().map(extent).collect()
+    }
+
+    #[test]
+    fn the_first_room_that_is_enough_is_found() {
+        let slabs = |spans: &[(u64, bool)], need, align| {
+            room(&extents(spans), need, align).map(|run| run.iter().map(|e| e.slab).collect::<Vec<_>>())
+        };
+        let idle = [false, true, true, false, true, true, true, false, true];
+        let spans: Vec<_> = [4, 4, 4, 4, 2, 4, 2, 1, 9].into_iter().zip(idle).collect();
+        assert_eq!(slabs(&spans, 4, 1), Some(vec![1]));
+        assert_eq!(slabs(&spans, 5, 1), Some(vec![1, 2]));
+        assert_eq!(slabs(&spans, 2, 16), Some(vec![4]));
+        assert_eq!(slabs(&spans, 4, 16), Some(vec![4, 5]));
+        assert_eq!(slabs(&spans, 9, 1), Some(vec![8]));
+        assert_eq!(slabs(&spans, 10, 1), None);
+        assert_eq!(slabs(&[(8, false)], 1, 1), None);
+        assert_eq!(slabs(&[], 1, 1), None);
+    }
+}

@@ -1,0 +1,26 @@
+//! Memory that others made: copied in, mapped where it is, and ours handed out.
+//!
+//! | from | safe, copies into the arena | where it is |
+//! |---|---|---|
+//! | a memfd, an open file | [`Tensor::from_fd`] | [`Foreign::from_fd`] if it can't shrink, else `unsafe` |
+//! | a name under `/dev/shm` | [`Tensor::from_shm`] | `unsafe` [`Foreign::from_unsealed`] |
+//! | a path | [`Tensor::from_file`] | `unsafe` [`Foreign::from_unsealed`] |
+//!
+//! | to | |
+//! |---|---|
+//! | a memfd of its own | [`Tensor::to_memfd`] |
+//! | a name under `/dev/shm` | [`Tensor::to_shm`] |
+//! | a path | [`Tensor::to_file`] |
+//!
+//! A storage of the arena has no file of its own, so that handing one out is a copy: otherwise the receiver would get
+//! the whole arena. What is foreign is not sent either: [`Foreign::to_tensor`] copies it, and the copy travels and no
+//! longer depends on whoever made the file.
+
+mod copy;
+mod export;
+mod mapped;
+
+pub use mapped::Foreign;
+
+#[cfg(doc)]
+use crate::Tensor;

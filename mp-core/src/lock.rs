@@ -1,0 +1,271 @@
+//! Waiting for a lock between processes: the [steps](crate::steps::lock) driven on an arena.
+//!
+//! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a slice
+//! ([`SLICE`]) at a time. Before the first sleep and after each slice it asks whether the holder is dead. No wake-up is
+//! relied upon.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+use crate::arena::{Arena, Patience, SLICE};
+use crate::error::Error;
+use crate::mem::{Mem, Word, run};
+use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, LockAt, LockWord, Park, Unlock, Who};
+use crate::sys::{futex, identity};
+use crate::words::Member;
+
+/// Why something that is locked could not be had.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LockError {
+    /// A process died while it held the lock: what it was changing may be half changed. It is unlocked again.
+    ///
+    /// Everybody gets this until somebody [`recover`](crate::Value::recover)s.
+    OwnerDied {
+        /// Who died.
+        member: Member,
+        /// Its process id; 0 if nobody knew it any more.
+        pid: u32,
+    },
+    /// It was held by another process (or thread of this one) for as long as the caller was willing to wait.
+    Held {
+        /// Who holds it.
+        holder: Member,
+        /// Its process id; 0 if it has not said so yet.
+        pid: u32,
+    },
+    /// The calling thread holds it already: it would wait for itself.
+    WouldDeadlock,
+    /// Shared memory can't be used.
+    Failed(Error),
+}
+
+/// A process id in a message, if there is one.
+struct Pid(u32);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("pid not known"),
+            pid => write!(f, "pid {pid}"),
+        }
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OwnerDied { member, pid } => write!(
+                f,
+                "{member} ({}) died while it held the lock, and the data may be half changed; mend it under recover()",
+                Pid(*pid)
+            ),
+            Self::Held { holder, pid } => {
+                write!(f, "still locked by {holder} ({}); is it stopped, or slow?", Pid(*pid))
+            }
+            Self::WouldDeadlock => f.write_str(
+                "this thread holds the lock already and would wait for itself; drop its guard first",
+            ),
+            Self::Failed(e) => fmt::Display::fmt(e, f),
+        }
+    }
+}
+
+impl std::error::Error for LockError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(e) => std::error::Error::source(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for LockError {
+    fn from(e: Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
+/// How long a call is willing to wait for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockWait {
+    /// Not at all.
+    Never,
+    /// Until then.
+    Until(Instant),
+    /// As long as it takes.
+    Forever,
+}
+
+impl LockWait {
+    /// At most `timeout`; one that is too long for the clock is none.
+    pub fn at_most(timeout: Duration) -> Self {
+        Instant::now().checked_add(timeout).map_or(Self::Forever, Self::Until)
+    }
+
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Until(t) => Some(t),
+            Self::Never | Self::Forever => None,
+        }
+    }
+}
+
+/// A lock in shared memory: three words of an arena. What it protects is its owner's business.
+#[derive(Clone, Copy, Debug)]
+pub struct RawLock {
+    arena: Arena,
+    at: LockAt,
+}
+
+/// The lock, held. Dropping it releases; in a forked copy of the process dropping does nothing.
+#[derive(Debug)]
+pub struct RawGuard<'a> {
+    lock: &'a RawLock,
+    me: Member,
+    marked: bool,
+    mending: bool,
+    /// The lock knows by which thread it is held.
+    thread: PhantomData<*const ()>,
+}
+
+impl RawLock {
+    /// The lock at these words, which are zero as long as nobody has used it.
+    pub(crate) fn new(arena: Arena, word: Word) -> Self {
+        Self { arena, at: LockAt(word) }
+    }
+
+    /// Takes it.
+    ///
+    /// The guard says whether a [holder died](RawGuard::died).
+    ///
+    /// # Errors
+    /// [`LockError::Held`], [`LockError::WouldDeadlock`] or [`LockError::Failed`].
+    #[inline(always)]
+    pub fn acquire(&self, wait: LockWait, patience: &Patience) -> Result<RawGuard<'_>, LockError> {
+        let me = self.arena.me()?;
+        let who = Who { pid: identity::process(), tid: identity::thread() };
+        match run(Acquire::new(self.at, me, who, false, None), self.arena.map()) {
+            Acquired::Mine(word) => Ok(self.guard(me, word)),
+            Acquired::Held(word) => self.wait(me, who, word, wait, patience),
+        }
+    }
+
+    #[inline(always)]
+    fn guard(&self, me: Member, word: LockWord) -> RawGuard<'_> {
+        RawGuard { lock: self, me, marked: word.is_marked(), mending: false, thread: PhantomData }
+    }
+
+    /// The holder, if it is dead.
+    fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
+        let holder = word.holder()?;
+        // The member table forgets it once it is swept; `by` does not.
+        self.arena.is_dead(holder).then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
+    }
+
+    /// Who holds it, for an error.
+    fn held_by(&self, word: LockWord) -> LockError {
+        let holder = word.holder().unwrap_or(Member::from_raw(0));
+        let signed = Who::of(self.arena.map().load(self.at.by()), word);
+        LockError::Held { holder, pid: signed.map_or_else(|| self.arena.pid_of(holder), |who| who.pid) }
+    }
+
+    #[cold]
+    fn wait(
+        &self,
+        me: Member,
+        who: Who,
+        mut seen: LockWord,
+        wait: LockWait,
+        patience: &Patience,
+    ) -> Result<RawGuard<'_>, LockError> {
+        let map = self.arena.map();
+        if seen.holder() == Some(me) && Who::of(map.load(self.at.by()), seen) == Some(who) {
+            return Err(LockError::WouldDeadlock);
+        }
+        let deadline = wait.deadline();
+        let (mut slept, mut ask) = (false, true);
+        let mut asked = Instant::now();
+        loop {
+            let attempt =
+                |dead, seen: &mut LockWord| match run(Acquire::new(self.at, me, who, slept, dead), map) {
+                    Acquired::Mine(word) => Some(word),
+                    Acquired::Held(word) => {
+                        *seen = word;
+                        None
+                    }
+                };
+            let mut found = None;
+            if wait != LockWait::Never {
+                found = patience.look(|| attempt(None, &mut seen));
+            }
+            if found.is_none() && ask {
+                found = self.dead_holder(seen).and_then(|dead| attempt(Some(dead), &mut seen));
+                ask = false;
+                asked = Instant::now();
+            }
+            if let Some(word) = found {
+                return Ok(self.guard(me, word));
+            }
+            if wait == LockWait::Never || deadline.is_some_and(|d| Instant::now() >= d) {
+                return Err(self.held_by(seen));
+            }
+            let Some(parked) = run(Park::new(self.at, seen), map) else { continue };
+            let asleep = Instant::now();
+            let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(asleep));
+            slept = true;
+            if futex::wait(self.futex(), parked.0 as u32, left.min(SLICE)) {
+                patience.slept(asleep.elapsed());
+            }
+            // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
+            if asked.elapsed() >= SLICE {
+                ask = true;
+                self.arena.sweep_if_due()?;
+            }
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        futex::wake(self.futex(), 1);
+    }
+
+    fn futex(&self) -> &'static crate::sync::shared::AtomicU32 {
+        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+        self.arena.map().u32_at(self.at.word().offset() + low)
+    }
+}
+
+impl RawGuard<'_> {
+    /// Whether somebody died holding it, and nobody has said since that the data is sound.
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    /// Who died holding it, if [`is_marked`](Self::is_marked).
+    pub fn died(&self) -> Option<Died> {
+        self.marked.then(|| Died::unpack(self.lock.arena.map().load(self.lock.at.died())))
+    }
+
+    /// Sees to it that the data is as it should be: dropping the guard, other than by a panic, takes the mark away.
+    #[inline]
+    pub fn mend(&mut self) {
+        self.mending = true;
+    }
+}
+
+impl Drop for RawGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // In a forked copy it is not ours: the copy is no member, or another one.
+        if self.lock.arena.me().ok() != Some(self.me) {
+            return;
+        }
+        let sound = self.mending && !std::thread::panicking();
+        if run(Unlock::new(self.lock.at, sound), self.lock.arena.map()) {
+            self.lock.wake();
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Where a list is, and the lock that goes with the place.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::slots::find;
+use super::{ListError, ShareableList};
+use crate::arena::{Hold, Patience};
+use crate::error::Error;
+use crate::lock::{LockWait, RawLock};
+use crate::mem::{Mem, Word};
+use crate::message::scope;
+use crate::shared_memory::SharedMemory;
+use crate::sys::locks;
+use crate::value::{Form, Header};
+
+/// How long an operation waits for another process that is in the middle of one.
+const LONGEST: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(super) enum Place {
+    Arena {
+        hold: Hold,
+        lock: RawLock,
+        patience: Arc<Patience>,
+    },
+    /// The mutex is for the threads of this process, which have one file lock.
+    Named {
+        memory: Arc<SharedMemory>,
+        turn: Arc<Mutex<()>>,
+    },
+}
+
+impl Place {
+    pub(super) fn in_arena(hold: Hold) -> Self {
+        let lock = RawLock::new(hold.arena(), Header::lock(&hold));
+        Self::Arena { hold, lock, patience: Arc::default() }
+    }
+
+    pub(super) fn named(memory: SharedMemory) -> Self {
+        Self::Named { memory: Arc::new(memory), turn: Arc::default() }
+    }
+
+    /// Calls `f` with the list's memory while no other operation is under way, in whatever process.
+    pub(super) fn locked<R>(
+        &self,
+        f: impl FnOnce(&dyn Mem, Word) -> Result<R, ListError>,
+    ) -> Result<R, ListError> {
+        match self {
+            Self::Arena { hold, lock, patience } => {
+                let mut guard = lock.acquire(LockWait::at_most(LONGEST), patience)?;
+                // Whoever died in it: slots say themselves whether they are whole.
+                guard.mend();
+                f(hold.arena().map(), Word::at(Header::data(hold)))
+            }
+            Self::Named { memory, turn } => {
+                let _turn = turn.try_lock_for(LONGEST).ok_or(ListError::Busy)?;
+                let _lock = FileLock::acquire(memory)?;
+                f(memory.region(), Word::at(0))
+            }
+        }
+    }
+}
+
+/// The lock of a named list: the kernel's, on its file, which it drops when the process dies.
+struct FileLock<'a>(&'a SharedMemory);
+
+impl<'a> FileLock<'a> {
+    fn acquire(memory: &'a SharedMemory) -> Result<Self, ListError> {
+        let locking = |source| Error::Os { what: "locking a named list", source };
+        let mut since = None;
+        let mut pause = Duration::from_micros(20);
+        while !locks::try_lock_file(memory.as_fd()).map_err(locking)? {
+            if since.get_or_insert_with(Instant::now).elapsed() >= LONGEST {
+                return Err(ListError::Busy);
+            }
+            // The kernel's waiting form has no time-out.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+        Ok(Self(memory))
+    }
+}
+
+impl Drop for FileLock<'_> {
+    fn drop(&mut self) {
+        locks::unlock_file(self.0.as_fd());
+    }
+}
+
+/// A list as it travels.
+#[derive(Serialize, Deserialize)]
+enum Wire {
+    Arena(u32),
+    Named(SharedMemory),
+}
+
+const WHAT: &str = "a ShareableList";
+
+impl Serialize for ShareableList {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match &self.place {
+            Place::Arena { hold, .. } => {
+                let attachment =
+                    scope::outgoing(WHAT, |out| out.attach_object(hold)).map_err(S::Error::custom)?;
+                s.serialize_newtype_variant("Wire", 0, "Arena", &attachment)
+            }
+            Place::Named { memory, .. } => s.serialize_newtype_variant("Wire", 1, "Named", &**memory),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ShareableList {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let (place, ends) = match Wire::deserialize(d)? {
+            Wire::Arena(attachment) => {
+                let hold =
+                    scope::incoming(WHAT, |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
+                let bytes = Header::check::<u8>(&hold, Form::List, None).map_err(D::Error::custom)?;
+                let ends = find(hold.arena().map(), Word::at(Header::data(&hold)), bytes as u64);
+                (Place::in_arena(hold), ends)
+            }
+            Wire::Named(memory) => {
+                let ends = find(memory.region(), Word::at(0), memory.len() as u64);
+                (Place::named(memory), ends)
+            }
+        };
+        Ok(Self { place, ends: ends.map_err(D::Error::custom)?.into() })
+    }
+}

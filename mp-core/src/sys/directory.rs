@@ -1,0 +1,292 @@
+//! The directory that files with names live in: found, checked, cleaned; its files made, opened, held, removed.
+//!
+//! Everything is in `mp-<uid>` below the directory that the user chose, which belongs to that user alone (0700), so
+//! that nobody else can put a file or a link where ours are looked for. Files are 0600, and their names are
+//! `mp-` and 128 random bits.
+//!
+//! # Who keeps a file
+//! Each process that has one open holds it by a shared `flock(2)`. Who gets the exclusive lock knows that nobody
+//! holds it, and removes it ([`Directory::clean`], with a second sign for files of arenas: see [`Owners`]). Nobody
+//! waits for a lock:
+//!
+//! | a new file | somebody cleans meanwhile |
+//! |---|---|
+//! | made, not locked yet | it gets the exclusive lock and removes the file; the maker sees that (no lock, or no link), and makes another |
+//! | locked | it does not get the lock |
+//!
+//! | killed | left | removed by |
+//! |---|---|---|
+//! | a maker before it has locked, or any process that holds it | the file, without that lock | who cleans next, once nobody holds it |
+//! | a cleaner between lock and removal | the file, without a lock | who cleans next |
+//!
+//! References: `open(2)`, `flock(2)`, `unlink(2)`, `statfs(2)`, `Documentation/admin-guide/mm/hugetlbpage.rst`.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{limits, memory};
+use crate::error::{Error, Result};
+
+/// How files begin their names.
+const PREFIX: &str = "mp-";
+/// Magic numbers of file systems: `statfs(2)`.
+const HUGETLBFS: u64 = 0x9584_58f6;
+const TMPFS: u64 = 0x0102_1994;
+/// How often a new file may be cleaned away before it is held.
+const ATTEMPTS: u32 = 16;
+
+/// A directory of this user's files.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// Says of the first bytes of a file whose lock is free whether a process that may use it lives, all the same.
+pub(crate) type Owners = fn(&[u8]) -> bool;
+/// How many bytes [`Owners`] gets to see.
+pub(crate) const HEAD: usize = 20 << 10;
+
+impl Directory {
+    /// The directory of this user below `parent`, made if there is none.
+    pub(crate) fn make(parent: &Path) -> Result<Self> {
+        let path = Self::path_in(parent);
+        let fail = |what, e: Errno| Error::Directory { path: path.clone(), what, source: e.into() };
+        match rustix::fs::mkdir(&path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(fail("it can't be made", e)),
+        }
+        Self::open(parent)?.ok_or_else(|| fail("it has just been removed", Errno::NOENT))
+    }
+
+    /// The directory of this user below `parent`, if there is one.
+    pub(crate) fn open(parent: &Path) -> Result<Option<Self>> {
+        let path = Self::path_in(parent);
+        let fail = |what, source| Error::Directory { path: path.clone(), what, source };
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let fd = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(fail("it can't be opened (a link is not followed)", e.into())),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|e| fail("fstat", e.into()))?;
+        let (uid, mode) = (memory::user(), stat.st_mode & 0o777);
+        if stat.st_uid != uid || mode != 0o700 {
+            let found = format!("its owner is {} and its mode {mode:o}; {uid} and 700 needed", stat.st_uid);
+            return Err(fail("it is not this user's alone", io::Error::other(found)));
+        }
+        Ok(Some(Self { fd, path }))
+    }
+
+    fn path_in(parent: &Path) -> PathBuf {
+        parent.join(format!("mp-{}", memory::user()))
+    }
+
+    fn fail(&self, what: &'static str) -> impl Fn(Errno) -> Error + use<'_> {
+        move |e| Error::Directory { path: self.path.clone(), what, source: e.into() }
+    }
+
+    /// In which steps files in it grow: the size of its huge pages, or that of a page.
+    pub(crate) fn grain(&self) -> u64 {
+        match rustix::fs::fstatfs(&self.fd) {
+            Ok(s) if s.f_type as u64 == HUGETLBFS => s.f_bsize as u64,
+            _ => 4096,
+        }
+    }
+
+    /// A new sparse file of `len` bytes, held by this process.
+    ///
+    /// A file system whose files can't be as long as that gives a shorter one, but at least `least`; its length.
+    pub(crate) fn create(&self, name: u128, len: u64, least: u64) -> Result<(OwnedFd, u64)> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = rustix::fs::openat(&self.fd, file_name(name), flags, mode)
+            .map_err(self.fail("no file can be made in it"))?;
+        let made = hold(fd.as_fd()).map_err(self.fail("a new file in it can't be locked")).and_then(|held| {
+            if !held {
+                return Err(self.fail("a new file in it was removed at once, by another process")(
+                    Errno::AGAIN,
+                ));
+            }
+            let mut len = len;
+            loop {
+                // The caller has looked at RLIMIT_FSIZE: beyond it this raises SIGXFSZ.
+                match rustix::fs::ftruncate(&fd, len) {
+                    Ok(()) => return Ok(len),
+                    Err(Errno::FBIG | Errno::INVAL | Errno::NOSPC) if len / 2 >= least => {
+                        len = (len / 2).next_multiple_of(self.grain());
+                    }
+                    Err(e) => return Err(self.fail("ftruncate of a new file in it")(e)),
+                }
+            }
+        });
+        match made {
+            Ok(len) => Ok((fd, len)),
+            Err(e) => {
+                self.remove(name);
+                Err(e)
+            }
+        }
+    }
+
+    /// Opens a file of at least `len` bytes, and holds it.
+    pub(crate) fn open_file(&self, name: u128, len: u64) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let gone = "shared memory in it is gone (was it removed from outside?)";
+        let fd = rustix::fs::openat(&self.fd, file_name(name), flags, Mode::empty())
+            .map_err(self.fail("a file in it can't be opened"))?;
+        if !hold(fd.as_fd()).map_err(self.fail("a file in it can't be locked"))? {
+            return Err(self.fail(gone)(Errno::NOENT));
+        }
+        let stat = rustix::fs::fstat(&fd).map_err(self.fail("fstat of a file in it"))?;
+        // Mapped and shorter than the arena says, it would be a SIGBUS.
+        if stat.st_uid != memory::user() || (stat.st_size as u64) < len {
+            return Err(self.fail("a file in it was cut off, or is another user's")(Errno::STALE));
+        }
+        Ok(fd)
+    }
+
+    /// Removes a file, if it is there.
+    pub(crate) fn remove(&self, name: u128) {
+        _ = rustix::fs::unlinkat(&self.fd, file_name(name), AtFlags::empty());
+    }
+
+    /// Removes the directory, if it is empty.
+    pub(crate) fn remove_if_empty(&self) {
+        _ = rustix::fs::rmdir(&self.path);
+    }
+
+    /// Removes a file, unless somebody uses it; whether it was removed.
+    pub(crate) fn remove_unused(&self, name: u128, owners: Owners) -> bool {
+        self.remove_unheld(&file_name(name), owners)
+    }
+
+    /// Removes the files of the dead; how many.
+    pub(crate) fn clean(&self, owners: Owners) -> usize {
+        // Through the descriptor: what the path leads to may have changed.
+        let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return 0 };
+        let names = entries.filter_map(|e| e.ok()?.file_name().to_str().ok().map(str::to_owned));
+        names.filter(|n| n.starts_with(PREFIX)).filter(|n| self.remove_unheld(n, owners)).count()
+    }
+
+    fn remove_unheld(&self, name: &str, owners: Owners) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let Ok(fd) = rustix::fs::openat(&self.fd, name, flags, Mode::empty()) else { return false };
+        let file = fs::File::from(fd);
+        if !file.metadata().is_ok_and(|m| m.is_file()) {
+            return false;
+        }
+        // Asked first, so that a file that is used is never locked, not even for a moment.
+        if owners_live(&file, owners) {
+            return false;
+        }
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+            || owners_live(&file, owners)
+        {
+            return false;
+        }
+        rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()).is_ok()
+    }
+}
+
+fn owners_live(file: &fs::File, owners: Owners) -> bool {
+    // Not more than there is: a file on hugetlbfs reads in whole pages, a new one has no byte yet.
+    let mut head = vec![0; HEAD];
+    let mut have = 0;
+    while let Ok(n @ 1..) = file.read_at(&mut head[have..], have as u64) {
+        have += n;
+    }
+    owners(&head[..have])
+}
+
+/// Bytes of memory or disk that a file can still grow by, and what says so.
+pub(crate) fn room(fd: BorrowedFd<'_>, path: &Path) -> (u64, String) {
+    let Ok(s) = rustix::fs::fstatfs(fd) else { return (u64::MAX, "no limit".into()) };
+    let (kind, free) = (s.f_type as u64, s.f_bavail.saturating_mul(s.f_bsize as u64));
+    let (space, limit) = match kind {
+        // A tmpfs without a size of its own.
+        TMPFS if s.f_blocks == 0 => (u64::MAX, String::new()),
+        HUGETLBFS => {
+            // A mount without a size of its own says 0.
+            let all = limits::huge_pages_left(s.f_bsize as u64);
+            let free = if s.f_blocks == 0 { all } else { free.min(all) };
+            (free, format!("the huge pages of {} (vm.nr_hugepages)", path.display()))
+        }
+        _ => (free, format!("the free space of {} (set_sharing_directory)", path.display())),
+    };
+    // On a tmpfs a file is memory; elsewhere it can be written back.
+    let (memory, what) = if kind == TMPFS { limits::memory_left() } else { (u64::MAX, String::new()) };
+    if memory < space { (memory, what) } else { (space, limit) }
+}
+
+fn file_name(name: u128) -> String {
+    format!("{PREFIX}{name:032x}")
+}
+
+/// What [`file_name`] made a name of.
+pub(crate) fn name_of(file: &Path) -> Option<u128> {
+    let digits = file.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+    u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)
+}
+
+/// Holds a file: takes a shared lock, and looks whether the file still has its name. `false`: somebody is removing it.
+pub(crate) fn hold(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    loop {
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(rustix::fs::fstat(fd)?.st_nlink > 0),
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A name that nobody can guess.
+pub(crate) fn random_name() -> Result<u128> {
+    let mut bytes = [0; 16];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    got.map_err(super::os("getrandom"))?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+/// Makes a file under a name of its own; again if somebody cleans it away before it is held.
+///
+/// `named` is told each name before the file is made.
+pub(crate) fn create_named(
+    parent: &Path,
+    len: u64,
+    least: u64,
+    mut named: impl FnMut(u128),
+) -> Result<(OwnedFd, u64)> {
+    let mut attempt = 0;
+    loop {
+        let name = random_name()?;
+        named(name);
+        let made = Directory::make(parent).and_then(|d| d.create(name, len, least));
+        attempt += 1;
+        match made {
+            // Removed under our hands: the file, or the directory with it.
+            Err(Error::Directory { source, .. })
+                if attempt < ATTEMPTS
+                    && matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock)
+                    && parent.is_dir() => {}
+            other => return other,
+        }
+    }
+}
+
+/// The process namespace that process ids of this process are from; 0 if unknown.
+pub(crate) fn process_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
+}
+
+/// Gives up the lock by which this process holds a file.
+pub(crate) fn let_go(fd: BorrowedFd<'_>) {
+    _ = rustix::fs::flock(fd, FlockOperation::Unlock);
+}

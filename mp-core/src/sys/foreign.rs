@@ -1,0 +1,216 @@
+//! Files that others know: by a name under `/dev/shm`, by a path, or by a descriptor.
+//!
+//! References: `shm_open(3)`, `shm_overview(7)`, `open(2)`, `fcntl(2)` (file sealing, open file description locks).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+
+use super::{limits, os};
+use crate::error::{Error, Result};
+
+/// Where POSIX shared memory is on Linux.
+const FOLDER: &str = "/dev/shm";
+
+fn folder() -> Result<OwnedFd> {
+    rustix::fs::open(FOLDER, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(os("opening /dev/shm (is it mounted?)"))
+}
+
+/// Checks that an open file is a regular one of this user; its length.
+fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
+    let stat = rustix::fs::fstat(fd).map_err(os("fstat of shared memory"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Error::NotShared("it is no regular file".into()));
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if stat.st_uid != me {
+        return Err(Error::NotShared(format!(
+            "it is user {}'s, and this process is user {me}'s",
+            stat.st_uid
+        )));
+    }
+    Ok(stat.st_size as u64)
+}
+
+/// The length of an open regular file or memfd.
+pub(crate) fn length(fd: BorrowedFd<'_>) -> Result<u64> {
+    let stat = rustix::fs::fstat(fd).map_err(os("fstat of a foreign file"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Error::NotShared("it is no regular file".into()));
+    }
+    Ok(stat.st_size as u64)
+}
+
+/// Makes a file `len` bytes long, with pages behind them: else writing to it could be a SIGBUS.
+fn reserve(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
+    // Beyond it `ftruncate` raises SIGXFSZ, which kills.
+    let (left, limit) = limits::file_size();
+    let (memory, memory_limit) = limits::memory_left();
+    let (left, limit) = if memory < left { (memory, memory_limit) } else { (left, limit.into()) };
+    if len > left {
+        return Err(Error::OutOfMemory { asked: len, left, limit });
+    }
+    rustix::fs::ftruncate(fd, len).map_err(os("ftruncate of new shared memory"))?;
+    commit(fd, len)
+}
+
+/// Gives the first `len` bytes pages.
+pub(crate) fn commit(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    loop {
+        match rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, 0, len) {
+            Err(Errno::INTR) => {}
+            // A file system that can't: its files have their room otherwise.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) | Ok(()) => return Ok(()),
+            Err(Errno::NOSPC) => {
+                let left = rustix::fs::fstatvfs(fd).map_or(0, |s| s.f_bavail * s.f_frsize);
+                let limit = "the file system (for names: df /dev/shm)".into();
+                return Err(Error::OutOfMemory { asked: len, left, limit });
+            }
+            Err(e) => return Err(os("fallocate of shared memory")(e)),
+        }
+    }
+}
+
+/// Makes a new file under `/dev/shm` that only this user can open. `name` has been checked.
+pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = folder()?;
+    let fd = rustix::fs::openat(&folder, name, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(os("creating shared memory under /dev/shm"))?;
+    if let Err(e) = reserve(fd.as_fd(), len) {
+        _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
+        return Err(e);
+    }
+    Ok(fd)
+}
+
+/// Opens a file under `/dev/shm`, if it is a regular one of this user; its length.
+pub(crate) fn open(name: &str) -> Result<(OwnedFd, u64)> {
+    // NONBLOCK: a pipe that somebody put there would keep us waiting before it can be refused.
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(folder()?, name, flags, Mode::empty())
+        .map_err(os("opening shared memory under /dev/shm"))?;
+    let len = mine(fd.as_fd())?;
+    Ok((fd, len))
+}
+
+/// Takes a name away.
+pub(crate) fn unlink(name: &str) -> Result<()> {
+    rustix::fs::unlinkat(folder()?, name, AtFlags::empty())
+        .map_err(os("unlinking shared memory under /dev/shm"))
+}
+
+/// Fills `to` from `offset` on; how many bytes there were.
+pub(crate) fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> Result<usize> {
+    let asked = to.len();
+    while !to.is_empty() {
+        match rustix::io::pread(fd, &mut *to, offset) {
+            Ok(0) => break,
+            Ok(n) => {
+                offset += n as u64;
+                to = &mut to[n..];
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(os("reading a foreign file")(e)),
+        }
+    }
+    Ok(asked - to.len())
+}
+
+fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(os("writing an exported storage")(e)),
+        }
+    }
+    Ok(())
+}
+
+/// A memfd with a copy of `bytes`, which can neither shrink nor grow.
+pub(crate) fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
+    let (left, limit) = limits::file_size();
+    if bytes.len() as u64 > left {
+        return Err(Error::OutOfMemory { asked: bytes.len() as u64, left, limit: limit.into() });
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels call it EINVAL.
+    let fd = rustix::fs::memfd_create("mp-export", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create("mp-export", flags) } else { Err(e) })
+        .map_err(os("memfd_create"))?;
+    reserve(fd.as_fd(), bytes.len() as u64)?;
+    write_all(fd.as_fd(), bytes)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(os("sealing a memfd"))?;
+    Ok(fd)
+}
+
+/// Writes a new file with a copy of `bytes`, for this user only. It must not exist.
+pub(crate) fn file_of(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
+    // Beyond it writing raises SIGXFSZ, which kills.
+    let (left, limit) = limits::file_size();
+    if bytes.len() as u64 > left {
+        return Err(Error::OutOfMemory { asked: bytes.len() as u64, left, limit: limit.into() });
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(os("creating a file"))?;
+    let written = write_all(fd.as_fd(), bytes);
+    if written.is_err() {
+        _ = rustix::fs::unlink(path);
+    }
+    written
+}
+
+/// Opens a file to read.
+pub(crate) fn open_to_read(path: &std::path::Path) -> Result<OwnedFd> {
+    // NONBLOCK: see `open`.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(os("opening a file"))
+}
+
+/// What a file can't do any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seals {
+    /// Shrink.
+    pub(crate) shrink: bool,
+    /// Be written, by anybody.
+    pub(crate) write: bool,
+}
+
+/// The seals of a file; none if it is of a kind that has none.
+pub(crate) fn seals(fd: BorrowedFd<'_>) -> Seals {
+    let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+    Seals { shrink: seals.contains(SealFlags::SHRINK), write: seals.contains(SealFlags::WRITE) }
+}
+
+/// Tries to seal a file against shrinking; whether it is now.
+pub(crate) fn seal_shrink(fd: BorrowedFd<'_>) -> bool {
+    seals(fd).shrink || rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_ok()
+}
+
+/// Random bytes from the kernel, for names that nobody guesses.
+pub(crate) fn random() -> Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(os("getrandom"))?;
+    Ok(bytes)
+}
+
+/// Whether a name under `/dev/shm` is that of this open file.
+pub(crate) fn is_named(fd: BorrowedFd<'_>, name: &str) -> bool {
+    let Ok(folder) = folder() else { return false };
+    let named = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    match (named, rustix::fs::fstat(fd)) {
+        (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
+        _ => false,
+    }
+}
+
+/// Whether a file is open to write.
+pub(crate) fn is_writable(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::RDWR))
+}

@@ -1,0 +1,124 @@
+//! # Safety
+//! A file of somebody else's choice, mapped for as long as the value lives. Unsafe, because it makes references from
+//! addresses; sound, because
+//! - the mapping lives as long as the `Region`, and every access borrows it;
+//! - offsets are checked against its length;
+//! - the only references it makes are to 64-bit atomics, of which the mapping consists: whoever writes at the same time,
+//!   there is no data race. (Elements of other sizes are parts of such words.)
+//!
+//! What can't be promised is that the file keeps its length. If it shrinks, an access behind its new end is a SIGBUS: it ends
+//! the process, and reaches no other memory. [`foreign`](super::foreign) knows which files can't.
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::os;
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::sync::Ordering;
+use crate::sync::shared::{AtomicU64, fence};
+
+/// What a mapping is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MapFor {
+    /// Reading and writing what others see.
+    Sharing,
+    /// Reading what others write.
+    Looking,
+    /// Reading what nobody can change.
+    Reading,
+}
+
+/// A mapped file.
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    /// Bytes of the file.
+    len: u64,
+}
+
+// SAFETY: it is reached as atomics, or through raw pointers whose users prove who else may reach them.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps the first `len` bytes of a file, which has them.
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: u64, what_for: MapFor) -> Result<Self> {
+        // Never empty, and always whole words: the rest of the last page is there as well.
+        let size =
+            usize::try_from(len.max(1)).map_err(|_| Error::Shape(format!("{len} bytes can't be mapped")))?;
+        let (prot, flags) = match what_for {
+            MapFor::Sharing => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
+            MapFor::Looking => (ProtFlags::READ, MapFlags::SHARED),
+            // Private: kernels before 6.7 refuse to share a file that is sealed against writing.
+            MapFor::Reading => (ProtFlags::READ, MapFlags::PRIVATE),
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, 0) }
+            .map_err(os("mmap of a foreign file (see RLIMIT_AS, vm.max_map_count)"))?;
+        let base = NonNull::new(at.cast()).ok_or(Error::Shape("mmap gave address 0".into()))?;
+        Ok(Self { base, len })
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The address of its first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, w: Word) -> &AtomicU64 {
+        let at = w.offset();
+        assert!(at < self.len, "word {at} is outside of a region of {} bytes", self.len);
+        // SAFETY: inside of the mapping (checked above; pages are whole words).
+        let p = unsafe { self.base.add(at as usize) };
+        // SAFETY: aligned (the base is page aligned, the offset a multiple of 8), inside of the mapping, borrowed from
+        // `self`; reached as atomics of this width only.
+        unsafe { p.cast().as_ref() }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, with the same length; nothing borrows it any more.
+        _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len.max(1) as usize) };
+    }
+}
+
+impl Mem for Region {
+    fn load(&self, w: Word) -> u64 {
+        self.word(w).load(Ordering::Acquire)
+    }
+    fn load_relaxed(&self, w: Word) -> u64 {
+        self.word(w).load(Ordering::Relaxed)
+    }
+    fn store(&self, w: Word, v: u64) {
+        self.word(w).store(v, Ordering::Release);
+    }
+    fn store_relaxed(&self, w: Word, v: u64) {
+        self.word(w).store(v, Ordering::Relaxed);
+    }
+    fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
+        self.word(w).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
+    }
+    fn add(&self, w: Word, v: u64) -> u64 {
+        self.word(w).fetch_add(v, Ordering::AcqRel)
+    }
+    fn or(&self, w: Word, v: u64) -> u64 {
+        self.word(w).fetch_or(v, Ordering::AcqRel)
+    }
+    fn and(&self, w: Word, v: u64) -> u64 {
+        self.word(w).fetch_and(v, Ordering::AcqRel)
+    }
+    fn fence_after_rmw(&self) {
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,111 @@
+//! The tensor type, with what all of its modes have.
+
+use std::marker::PhantomData;
+
+use super::dtype::DType;
+use super::element::Element;
+use super::methods::{raw_methods, shape_methods};
+use super::mode::{Borrowed, BorrowedMut, Exclusive, Frozen, Mode, Shared};
+use super::raw::Raw;
+
+/// A tensor in shared memory with one owner among all processes, who may write; in other [modes](Mode) there are
+/// [`FrozenTensor`], [`SharedTensor`], [`TensorView`] and [`TensorViewMut`].
+///
+/// ```
+/// use mp_core::Tensor;
+///
+/// let mut t = Tensor::<f32>::zeros(&[2, 3])?;
+/// t.as_mut_slice()?[4] = 1.5;
+/// assert_eq!(t[[1, 1]], 1.5);
+/// let frozen = t.freeze(); // from now on anybody may read it, and nobody write
+/// assert_eq!(frozen.select(0, 1)?.to_vec(), [0.0, 1.5, 0.0]);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// It moves: putting it into a queue takes it away from the sender without copying a byte, and the receiver is its
+/// new owner. If the owner dies, its memory is free again.
+///
+/// In a copy of the process that was made by a raw `fork` there is no memory behind a tensor: what returns a `Result` returns
+/// [`Error::Forked`](crate::Error::Forked) there, and what returns an element or an iterator ends the copy by SIGSEGV.
+pub struct Tensor<T: Element, M: Mode = Exclusive> {
+    pub(crate) raw: Raw<M>,
+    elements: PhantomData<T>,
+}
+
+/// A tensor in shared memory that any number of processes read and nobody writes, ever again.
+///
+/// Cloning it, viewing a part of it and sending it copy no element. Inside of a message it is an ordinary serde value;
+/// the same storage sent twice is one storage at the receiver.
+///
+/// ```
+/// use mp_core::Tensor;
+///
+/// let images = Tensor::<u8>::from_fn(&[4, 8, 8], |i| i as u8)?.freeze();
+/// let third = images.select(0, 2)?;
+/// assert_eq!(third.shape(), [8, 8]);
+/// assert_eq!(third.as_slice()?[0], 128);
+/// assert_eq!(third.storage(), images.storage());
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// The memory lives as long as any process or any message on its way holds it; no process in particular has to.
+pub type FrozenTensor<T> = Tensor<T, Frozen>;
+
+/// A tensor in shared memory that any number of processes read and write at once, element by element, through relaxed
+/// atomics of the element's own width.
+///
+/// That is what lock-free training ("Hogwild", Niu et al. 2011) needs: no element is ever torn, reads and
+/// writes cost what plain ones do, and nothing is promised about the order in which others see them. To hand over more
+/// than single elements, send a message: what was written before a `put` is seen after the `get`. (An element of
+/// [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole.)
+///
+/// ```
+/// use mp_core::Tensor;
+///
+/// let weights = Tensor::<f32>::zeros(&[10])?.share();
+/// weights.store(3, 0.5);
+/// assert_eq!(weights.fetch_add(3, 0.25), 0.5); // atomic: no addition is lost
+/// assert_eq!(weights.load(3), 0.75);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+pub type SharedTensor<T> = Tensor<T, Shared>;
+
+/// A borrowed view of a tensor, to read: what [`Tensor::view`] gives.
+pub type TensorView<'a, T> = Tensor<T, Borrowed<'a>>;
+
+/// A borrowed view of a tensor, or of a part of it that nobody else has, to read and write: what
+/// [`Tensor::view_mut`] gives.
+pub type TensorViewMut<'a, T> = Tensor<T, BorrowedMut<'a>>;
+
+impl<T: Element, M: Mode> Tensor<T, M> {
+    shape_methods!(raw.view);
+    raw_methods!();
+
+    /// Of parts that go together, see [`Raw`].
+    pub(crate) fn of(raw: Raw<M>) -> Self {
+        Self { raw, elements: PhantomData }
+    }
+
+    /// Its elements in row-major order, each as it is when it is reached: in whatever mode.
+    pub(crate) fn loads(&self) -> impl ExactSizeIterator<Item = T> + '_ {
+        self.raw.view.positions().map(|p| self.raw.storage().load(p))
+    }
+
+    /// The `i`-th element in row-major order; there is one.
+    #[inline]
+    pub(crate) fn load_nth(&self, i: usize) -> T {
+        self.raw.storage().load(self.raw.view.nth(i))
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    /// The same elements, as a leaf that requires no gradients.
+    #[must_use]
+    pub fn detach(mut self) -> Self {
+        self.raw.grad = Default::default();
+        self
+    }
+}

@@ -1,0 +1,96 @@
+//! The lock under loom: every interleaving that the memory model allows.
+//!
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-core --test loom_lock`
+#![cfg(mp_loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use mp_core::mem::{Mem, Word, run};
+use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
+use mp_core::sync::HeapMem;
+use mp_core::words::Member;
+
+const LOCK: LockAt = LockAt(Word::at(0));
+const DATA: Word = Word::at(24);
+const DEAD: Word = Word::at(32);
+
+fn acquire(m: &HeapMem, me: u32, dead: Option<DeadHolder>) -> Acquired {
+    let who = Who { pid: me + 1, tid: me + 1 };
+    run(Acquire::new(LOCK, Member::new(me, 1), who, false, dead), m)
+}
+
+fn locked(m: &HeapMem, me: u32) {
+    while let Acquired::Held(_) = acquire(m, me, None) {
+        thread::yield_now();
+    }
+}
+
+/// What one wrote under the lock, the next one sees.
+#[test]
+fn loom_lock_orders() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(8));
+        let add = |m: &HeapMem, me: u32| {
+            locked(m, me);
+            m.store_relaxed(DATA, m.load_relaxed(DATA) + 1);
+            run(Unlock::new(LOCK, false), m);
+        };
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || add(&m, 1))
+        };
+        add(&m, 0);
+        other.join().unwrap();
+        assert_eq!(m.load(DATA), 2);
+    });
+}
+
+/// Two adopt the same dead holder: one of them does, and it sees what the dead one wrote.
+#[test]
+fn loom_lock_adopted_once() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(8));
+        let Acquired::Mine(held) = acquire(&m, 0, None) else { panic!("it is free") };
+        let adopt = move |m: &HeapMem, me: u32| {
+            // The verdict is published with release, and read with acquire.
+            while m.load(DEAD) == 0 {
+                thread::yield_now();
+            }
+            let dead = DeadHolder { word: held, pid: 0 };
+            let Acquired::Mine(word) = acquire(m, me, Some(dead)) else { return false };
+            assert!(word.is_marked());
+            assert_eq!(m.load_relaxed(DATA), 5);
+            true
+        };
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || adopt(&m, 1))
+        };
+        m.store_relaxed(DATA, 5);
+        m.store(DEAD, 1);
+        let mine = adopt(&m, 2);
+        let theirs = other.join().unwrap();
+        assert!(mine != theirs, "adopted by {}", if mine { "both" } else { "nobody" });
+    });
+}
+
+/// A waiter that falls asleep is woken by the release that it did not see.
+#[test]
+fn loom_lock_sleep_and_wake() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(8));
+        assert!(matches!(acquire(&m, 0, None), Acquired::Mine(_)));
+        let holder = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || run(Unlock::new(LOCK, false), &*m))
+        };
+        let parked = match acquire(&m, 1, None) {
+            Acquired::Mine(_) => None,
+            Acquired::Held(word) => run(Park::new(LOCK, word), &*m),
+        };
+        // FUTEX_WAIT: compares, and sleeps only then.
+        let sleeps = parked.is_some_and(|LockWord(word)| m.load(LOCK.word()) as u32 == word as u32);
+        let woken = holder.join().unwrap();
+        assert!(!sleeps || woken, "a lost wake-up");
+    });
+}

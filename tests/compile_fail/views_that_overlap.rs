@@ -1,0 +1,9 @@
+//! What is written may have no element twice, and a borrowed view goes nowhere.
+use mp::{Queue, Tensor, TensorView};
+
+fn main() {
+    let mut tensor = Tensor::<f32>::zeros(&[1]).unwrap();
+    let _ = tensor.view_mut().expand(&[4]);
+    let _ = tensor.expand(&[4]);
+    let _ = Queue::<TensorView<'static, f32>>::bounded(1);
+}

@@ -1,0 +1,93 @@
+//! Directories for tests of files with names, and programs of their own that use them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use mp::{SharingStrategy, set_sharing_directory, set_sharing_strategy};
+
+const SCENARIO: &str = "MP_TESTS_SCENARIO";
+const DIRECTORY: &str = "MP_TESTS_DIRECTORY";
+
+/// What the program that [`Scratch::run`] started is to do: a word, a number, and where.
+pub fn scenario() -> Option<(String, u64, PathBuf)> {
+    let scenario = std::env::var(SCENARIO).ok()?;
+    let (what, at) = scenario.split_once(' ').unwrap_or((&scenario, "0"));
+    Some((what.to_owned(), at.parse().unwrap(), std::env::var(DIRECTORY).unwrap().into()))
+}
+
+/// A directory below /dev/shm, gone with the test.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/mp-test-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// Where our files are.
+    pub fn ours(&self) -> PathBuf {
+        self.0.join(format!("mp-{}", rustix::process::getuid().as_raw()))
+    }
+
+    pub fn files(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.ours()) else { return Vec::new() };
+        entries.map(|e| e.unwrap().path()).collect()
+    }
+
+    /// As a program of its own, which has no shared memory yet: [`helper`] runs the scenario.
+    pub fn program(&self, scenario: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]);
+        command.env(SCENARIO, scenario).env(DIRECTORY, &self.0);
+        command
+    }
+
+    #[track_caller]
+    pub fn run(&self, scenario: &str) -> String {
+        said(self.program(scenario).output().unwrap())
+    }
+
+    /// With another file system in its place, for this one program; `None` where that isn't allowed.
+    pub fn run_mounted(&self, options: &str, scenario: &str) -> Option<String> {
+        let script = format!("mount -t tmpfs -o {options} mp-test \"$0\" && exec \"$@\"");
+        let probe = ["-rm", "sh", "-c", &script].map(str::to_owned);
+        if !Command::new("unshare")
+            .args(&probe)
+            .arg(&self.0)
+            .arg("true")
+            .output()
+            .is_ok_and(|o| o.status.success())
+        {
+            println!("SKIPPED: no mounts in namespaces of one's own here");
+            return None;
+        }
+        let program = self.program(scenario);
+        let mut command = Command::new("unshare");
+        command.args(&probe).arg(&self.0).arg(program.get_program()).args(program.get_args());
+        command.env(SCENARIO, scenario).env(DIRECTORY, &self.0);
+        Some(said(command.output().unwrap()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[track_caller]
+fn said(output: Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    assert!(text.contains("1 passed"), "{text}\n{errors}");
+    text
+}
+
+/// Puts tensors of this process into files below a directory.
+pub fn files_in(directory: &Path) {
+    set_sharing_directory(directory).unwrap();
+    set_sharing_strategy(SharingStrategy::FileSystem).unwrap();
+}

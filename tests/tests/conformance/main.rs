@@ -1,0 +1,115 @@
+//! One contract, every kind of shared memory: the same tests of real processes on each strategy, and on each kind of
+//! directory that the strategy `file_system` can be given. What only files with names do is in `file_system.rs`.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod contract;
+
+use std::path::{Path, PathBuf};
+use std::sync::MutexGuard;
+
+use mp::{
+    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
+    set_sharing_directory, set_sharing_strategy,
+};
+
+/// Where the memory of tensors is, for one test.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    Descriptor,
+    /// Files on a tmpfs.
+    Files,
+    /// Files on the disk that has the temporary directory.
+    Disk,
+    /// Files of huge pages, in a hugetlbfs if one is mounted and has pages.
+    Huge,
+}
+
+/// A strategy and a directory, for one test that is alone; then everything is as before.
+struct Setting {
+    strategy: SharingStrategy,
+    directory: PathBuf,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Memory {
+    /// Sets it; `None` (said in a line of output) where this machine has no such memory.
+    fn set(self) -> Option<Setting> {
+        let alone = common::alone();
+        let (strategy, below) = match self {
+            Memory::Descriptor => (SharingStrategy::FileDescriptor, None),
+            Memory::Files => (SharingStrategy::FileSystem, Some(PathBuf::from("/dev/shm"))),
+            Memory::Disk => (SharingStrategy::FileSystem, Some(std::env::temp_dir())),
+            Memory::Huge => match huge_pages() {
+                Some(mount) => (SharingStrategy::FileSystem, Some(mount)),
+                None => {
+                    println!("SKIPPED: no hugetlbfs with 64 free huge pages is mounted here");
+                    return None;
+                }
+            },
+        };
+        if !get_all_sharing_strategies().contains(&strategy) {
+            println!("SKIPPED: this build doesn't have the strategy {strategy}");
+            return None;
+        }
+        let before = (get_sharing_strategy(), get_sharing_directory());
+        if let Some(below) = below {
+            set_sharing_directory(below).unwrap();
+        }
+        set_sharing_strategy(strategy).unwrap();
+        Some(Setting { strategy: before.0, directory: before.1, _alone: alone })
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        set_sharing_strategy(self.strategy).unwrap();
+        set_sharing_directory(&self.directory).unwrap();
+    }
+}
+
+/// The mount point of a hugetlbfs that has pages.
+fn huge_pages() -> Option<PathBuf> {
+    let free = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let free = free.lines().find_map(|l| l.strip_prefix("HugePages_Free:"))?.trim().parse::<u32>().ok()?;
+    let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
+    let mut found = mounts.lines().filter_map(|l| {
+        let mut words = l.split(' ').skip(1);
+        let path = words.next()?;
+        (words.next()? == "hugetlbfs").then(|| Path::new(path).to_owned())
+    });
+    found.next().filter(|_| free >= 64)
+}
+
+macro_rules! on_every_memory {
+    ($($contract:ident)*) => {
+        mod descriptor { on_every_memory!(Descriptor: $($contract)*); }
+        mod files { on_every_memory!(Files: $($contract)*); }
+        mod disk { on_every_memory!(Disk: $($contract)*); }
+        mod huge { on_every_memory!(Huge: $($contract)*); }
+    };
+    ($memory:ident: $($contract:ident)*) => {
+        $(
+            #[test]
+            fn $contract() {
+                if let Some(_setting) = crate::Memory::$memory.set() {
+                    crate::contract::$contract();
+                }
+            }
+        )*
+    };
+}
+
+on_every_memory! {
+    what_one_writes_the_other_reads
+    views_are_views_of_one_storage
+    an_exclusive_tensor_moves
+    the_sender_may_be_gone
+    a_killed_holder_holds_nothing
+    a_thousand_tensors_are_a_handful_of_files
+    freed_memory_is_used_again
+    what_runs_out_comes_back
+    both_kinds_travel_in_one_message
+    children_begin_with_their_parents_setting
+    any_size_is_aligned_and_whole
+}

@@ -1,0 +1,194 @@
+//! Deaths around files with names: of their makers, at every access; of everybody; and what others clean meanwhile.
+//! Programs that must begin without shared memory are this one, started anew.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::scratch::{Scratch, files_in, scenario};
+use common::{Outcome, alone, give, join, next, send, take};
+use mp::{Arena, Error, FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp_core::inject;
+use rustix::process::{Signal, kill_process};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Not a test: what [`Scratch::run`] starts.
+#[test]
+fn helper() {
+    let Some((what, at, directory)) = scenario() else { return };
+    match &*what {
+        "use" => {
+            files_in(&directory);
+            Tensor::<u8>::full(&[100 * KIB], 1).unwrap();
+        }
+        "killed" => {
+            inject::arm(at, Signal::KILL.as_raw());
+            first_use(&directory);
+        }
+        "child-killed" => child_at(&directory, at, Signal::KILL),
+        "child-stopped" => child_at(&directory, at, Signal::STOP),
+        "all-killed" => all_killed(&directory),
+        other => panic!("{other}"),
+    }
+}
+
+fn first_use(directory: &Path) {
+    files_in(directory);
+    let kept = Tensor::<u64>::full(&[100], 1).unwrap();
+    let large = Tensor::<u64>::full(&[100 * KIB], 2).unwrap().freeze();
+    drop(kept);
+    Arena::current().unwrap().empty_cache().unwrap();
+    assert_eq!(large.get(&[77]).unwrap(), 2);
+}
+
+#[test]
+fn a_message_outlives_its_sender_while_others_clean() {
+    let _alone = alone();
+    fn worker(_: usize, (directory, queue): (String, Queue<FrozenTensor<u8>>)) -> Outcome {
+        files_in(Path::new(&directory));
+        send(&queue, Tensor::full(&[MIB], 5)?.freeze())?;
+        Ok(kill_process(rustix::process::getpid(), Signal::KILL)?)
+    }
+    let scratch = Scratch::new("in-flight");
+    let queue = Queue::bounded(1).unwrap();
+    let args = (scratch.0.to_str().unwrap().to_owned(), queue.clone());
+    common::failure(&start_processes(worker, args, Options::nprocs(1)).unwrap());
+    // Nobody has the file open now: this process hasn't looked at the message.
+    let left = scratch.files();
+    assert_eq!(left.len(), 1);
+    scratch.run("use");
+    assert_eq!(scratch.files(), left, "another program took it for garbage");
+    let t = take(&queue);
+    assert!(t.len() == MIB && t.iter().all(|v| v == 5));
+}
+
+/// A process tree in the middle of things, killed at once.
+fn all_killed(directory: &Path) {
+    type Args = (Queue<FrozenTensor<u8>>, Queue<u8>, Queue<()>);
+    fn worker(rank: usize, (there, back, end): Args) -> Outcome {
+        let _own = Tensor::<u8>::full(&[MIB], rank as u8)?;
+        let _got = next(&there)?;
+        send(&back, 1)?;
+        // Until it is killed with the others.
+        drop(next(&end));
+        Ok(())
+    }
+    files_in(directory);
+    let (there, back, end) =
+        (Queue::bounded(4).unwrap(), Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
+    let args = (there.clone(), back.clone(), end.clone());
+    let context = start_processes(worker, args, Options::nprocs(2)).unwrap();
+    (0..2).for_each(|_| give(&there, Tensor::full(&[MIB], 1).unwrap().freeze()));
+    assert_eq!((take(&back), take(&back)), (1, 1));
+    for pid in context.pids() {
+        common::signal(pid, Signal::KILL);
+    }
+    kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn after_the_death_of_everybody_the_next_start_removes_all() {
+    let scratch = Scratch::new("all-killed");
+    for round in 0..5 {
+        let output = scratch.program("all-killed").output().unwrap();
+        assert!(!output.status.success());
+        assert!(!scratch.files().is_empty(), "round {round}: there was something to remove");
+        scratch.run("use");
+        assert!(!scratch.ours().exists(), "round {round}: {:?}", scratch.files());
+    }
+}
+
+#[test]
+fn a_program_is_killed_at_every_access_of_its_first_use() {
+    let scratch = Scratch::new("killed");
+    let mut left = 0;
+    for at in 1.. {
+        assert!(at < 3000, "a script of more than 3000 accesses");
+        let output = scratch.program(&format!("killed {at}")).output().unwrap();
+        if output.status.success() {
+            assert!(
+                at > 100 && left > 20,
+                "the script ended after {at} accesses, {left} of them with a file left"
+            );
+            assert!(!scratch.ours().exists(), "{:?}", scratch.files());
+            return;
+        }
+        left += usize::from(!scratch.files().is_empty());
+        // Looking after each is slow; the names of all that were left add up meanwhile.
+        if at % 7 == 0 {
+            scratch.run("use");
+            assert!(!scratch.ours().exists(), "killed at access {at}: {:?}", scratch.files());
+        }
+    }
+}
+
+/// A child dies, or stops, at the n-th access of its first use of files; its parent then uses the same directory.
+fn child_at(directory: &Path, at: u64, signal: Signal) {
+    fn worker(_: usize, (directory, at, signal): (String, u64, i32)) -> Outcome {
+        inject::arm(at, signal);
+        first_use(Path::new(&directory));
+        Ok(())
+    }
+    let arena = Arena::current().unwrap();
+    let args = (directory.to_str().unwrap().to_owned(), at, signal.as_raw());
+    let context = start_processes(worker, args, Options::nprocs(1)).unwrap();
+    let pid = context.pids()[0];
+    let mut ended = false;
+    if signal == Signal::STOP {
+        common::eventually("it stops or ends", || {
+            ended = context.join_timeout(std::time::Duration::ZERO).unwrap();
+            ended || common::threads_are(pid, 'T')
+        });
+    } else {
+        ended = join(&context).is_ok();
+    }
+    files_in(directory);
+    match Tensor::<u64>::full(&[5000], 3) {
+        Ok(t) => assert!(t.iter().all(|v| v == 3)),
+        // It is stopped with the lock of the slab table. Everything that is to be seen came before.
+        Err(Error::Busy { .. }) if !ended => {
+            println!("to the end");
+            common::signal(pid, Signal::CONT);
+            return join(&context).unwrap();
+        }
+        Err(error) => panic!("{error}"),
+    }
+    if signal == Signal::STOP && !ended {
+        common::signal(pid, Signal::CONT);
+        join(&context).unwrap();
+    }
+    arena.sweep().unwrap();
+    let stats = arena.memory_stats();
+    assert_eq!((stats.live_blocks, stats.queued, stats.members), (0, 0, 1), "{stats:#?}");
+    let ours = directory.join(format!("mp-{}", rustix::process::getuid().as_raw()));
+    let files = fs::read_dir(ours).unwrap().count();
+    let most = if signal == Signal::STOP { 2 } else { 1 };
+    assert!(files <= most, "{files} files: what was half made is still there");
+    println!("{}", if ended { "to the end" } else { "on the way" });
+}
+
+fn children_at_every_access(scenario: &str, step: usize, least: usize) {
+    let scratch = Scratch::new(scenario);
+    for at in (1..).step_by(step) {
+        assert!(at < 3000, "a script of more than 3000 accesses");
+        let said = scratch.run(&format!("{scenario} {at}"));
+        assert!(!scratch.ours().exists(), "at access {at}: {:?}", scratch.files());
+        if said.contains("to the end") {
+            assert!(at > least, "the script ended after {at} accesses");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_child_is_killed_at_every_access_of_its_first_use() {
+    children_at_every_access("child-killed", 1, 100);
+}
+
+#[test]
+fn a_child_is_stopped_at_every_access_of_making_a_file() {
+    children_at_every_access("child-stopped", 1, 40);
+}

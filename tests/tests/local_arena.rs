@@ -1,0 +1,71 @@
+//! An arena in plain memory: everything works within this process, nothing leaves it. This test program has no other one.
+
+mod common;
+
+use common::{give, in_use, take};
+use mp::{Arena, Error, FrozenTensor, Message, Options, Queue, SharedTensor, Tensor, start_processes};
+
+#[derive(Message)]
+struct Parcel {
+    own: Tensor<u64>,
+    all: FrozenTensor<u64>,
+    shared: SharedTensor<u64>,
+    bytes: Vec<u8>,
+}
+
+#[test]
+fn everything_works_within_one_process() {
+    let _alone = common::alone();
+    let arena = Arena::local().unwrap();
+    assert!(arena.is_local() && Arena::current().unwrap() == arena && Arena::local().unwrap() == arena);
+    let (files, before) = (common::open_files(), in_use());
+    {
+        let queue = Queue::bounded(4).unwrap();
+        let all = Tensor::full(&[5000], 7_u64).unwrap().freeze();
+        let shared = Tensor::<u64>::zeros(&[10]).unwrap().share();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for i in 0..200 {
+                    let own = Tensor::full(&[100 + i as usize], i).unwrap();
+                    let bytes = vec![i as u8; 10 * i as usize];
+                    give(&queue, Parcel { own, all: all.clone(), shared: shared.clone(), bytes });
+                }
+            });
+            for i in 0..200 {
+                let p = take(&queue);
+                assert!(p.own.len() == 100 + i as usize && p.own.iter().all(|v| v == i));
+                assert!(p.bytes == vec![i as u8; 10 * i as usize] && p.all.storage() == all.storage());
+                p.shared.store(1, i);
+            }
+        });
+        assert_eq!(shared.load(1), 199);
+    }
+    assert_eq!(in_use(), before, "blocks, messages and members as before");
+    assert_eq!(common::open_files(), files, "an arena in plain memory has no file");
+}
+
+#[test]
+fn its_memory_is_given_back_and_limited() {
+    let _alone = common::alone();
+    let arena = Arena::local().unwrap();
+    let t = Tensor::<u8>::full(&[32 << 20], 3).unwrap();
+    let reserved = arena.memory_stats().reserved;
+    assert!(reserved >= 32 << 20);
+    drop(t);
+    assert!(arena.empty_cache().unwrap() >= 32 << 20);
+    assert!(arena.memory_stats().reserved <= reserved - (32 << 20));
+    let again = Tensor::<u8>::empty(&[32 << 20]).unwrap();
+    assert!(again.iter().all(|v| v == 0), "memory that was given back is as new");
+    arena.set_budget(arena.memory_stats().reserved + (1 << 20));
+    let error = Tensor::<u8>::zeros(&[40 << 20]).map(drop).unwrap_err();
+    arena.set_budget(0);
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+}
+
+#[test]
+fn no_process_can_be_started_on_it() {
+    let _alone = common::alone();
+    Arena::local().unwrap();
+    let error = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1)).map(drop).unwrap_err();
+    assert!(error.to_string().contains("no other process can reach"), "{error}");
+}

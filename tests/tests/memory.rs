@@ -1,0 +1,176 @@
+//! What the arena says about its memory, when it gives memory back, and what a death costs where much lives.
+
+mod common;
+
+use common::{Outcome, alone, eventually, failure, give, join, next, send, take};
+use mp::{Arena, FrozenTensor, MemoryStats, Options, Queue, Tensor, start_processes};
+use mp_core::inject;
+
+const MIB: usize = 1 << 20;
+
+fn stats() -> MemoryStats {
+    Arena::current().unwrap().memory_stats()
+}
+
+fn tensors(many: usize, bytes: usize) -> Vec<FrozenTensor<u8>> {
+    (0..many).map(|_| Tensor::<u8>::empty(&[bytes]).unwrap().freeze()).collect()
+}
+
+#[test]
+fn allocations_are_counted() {
+    let _alone = alone();
+    let before = stats();
+    let held = tensors(100, 1000);
+    drop(tensors(100, 1000));
+    let now = stats();
+    assert_eq!(now.live_blocks - before.live_blocks, 100);
+    assert_eq!(now.allocated - before.allocated, 100 * 1024);
+    assert_eq!((now.allocs - before.allocs, now.frees - before.frees), (200, 100));
+    // The second hundred may come from new slabs of 64 as well, but pages come for 64 at a time.
+    assert!(now.recycled - before.recycled >= 190, "{} recycled", now.recycled - before.recycled);
+    let class = now.classes.iter().find(|c| c.size == 1024).unwrap();
+    assert!(class.live >= 100 && class.cached > 0, "{class:?}");
+    drop(held);
+    let after = stats();
+    assert_eq!((after.allocs - before.allocs, after.frees - before.frees), (200, 200));
+}
+
+#[test]
+fn peaks_stay_when_memory_is_freed() {
+    let _alone = alone();
+    let before = stats();
+    let held = tensors(3, 32 * MIB);
+    drop(held);
+    let now = stats();
+    let most = before.allocated + 96 * MIB as u64;
+    assert!(now.peak_allocated >= most.max(before.peak_allocated), "{now}");
+    assert!(now.peak_allocated <= most.max(before.peak_allocated) + 8 * MIB as u64, "{now}");
+    assert!(now.peak_reserved >= now.peak_allocated && now.allocated == before.allocated, "{now}");
+    Arena::current().unwrap().empty_cache().unwrap();
+    let empty = stats();
+    assert!(empty.reserved < now.peak_reserved && empty.peak_reserved == now.peak_reserved, "{empty}");
+}
+
+fn hold(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u64>)) -> Outcome {
+    let mine = tensors(3, 5000);
+    let got = [next(&there)?.ok_or("closed")?, next(&there)?.ok_or("closed")?];
+    send(&back, 0)?;
+    assert!(next(&there)?.is_none());
+    drop((mine, got));
+    Ok(())
+}
+
+#[test]
+fn each_member_is_told_what_it_holds() {
+    let _alone = alone();
+    let before = stats();
+    let mine = |s: &MemoryStats| s.by_member.iter().find(|m| m.pid == std::process::id()).copied().unwrap();
+    let (there, back) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
+    let waiting = Queue::bounded(8).unwrap();
+    let ours = tensors(2, 100_000);
+    let context = start_processes(hold, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let size = ours[0].storage().hold().arena().block_words(ours[0].storage().hold()).1;
+    for t in &ours {
+        give(&there, t.clone());
+    }
+    take(&back);
+    // One more tensor is held by a message alone, in two messages; one of ours by a message, too.
+    let sent = tensors(1, 100_000).remove(0);
+    give(&waiting, sent.clone());
+    give(&waiting, sent);
+    give(&waiting, ours[0].clone());
+    let now = stats();
+    let pid = context.pids()[0];
+    let theirs = now.by_member.iter().find(|m| m.pid == pid).unwrap();
+    assert!(theirs.live && theirs.blocks >= 5 && theirs.bytes >= 2 * size + 3 * 5000, "{now}");
+    let (then, us) = (mine(&before), mine(&now));
+    // Two tensors and three rings.
+    assert_eq!(us.blocks - then.blocks, 5, "{now}");
+    assert_eq!(now.queued_blocks - before.queued_blocks, 2, "{now}");
+    assert_eq!(now.queued_bytes - before.queued_bytes, 2 * size, "{now}");
+    assert_eq!(now.queued - before.queued, 3);
+    let table = now.to_string();
+    for word in ["reserved", "allocated", "cached", "peak", &pid.to_string()] {
+        assert!(table.contains(word), "{word} is missing:\n{table}");
+    }
+    there.close();
+    join(&context).unwrap();
+}
+
+/// Bytes in free blocks of 2 MiB and more.
+fn large_cached(s: &MemoryStats) -> u64 {
+    s.classes.iter().filter(|c| c.size >= 2 << 20).map(|c| c.size * c.cached).sum()
+}
+
+fn free_here(_: usize, (tensors, limit): (Vec<FrozenTensor<u8>>, u64)) -> Outcome {
+    let arena = Arena::current()?;
+    let full = tensors.len() as u64 * 4 * MIB as u64;
+    drop(tensors);
+    let s = arena.memory_stats();
+    let cached = large_cached(&s);
+    assert!(cached <= limit + limit / 8 + 4 * MIB as u64, "{cached} kept of {full}:\n{s}");
+    Ok(())
+}
+
+#[test]
+fn what_is_too_much_is_given_back() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    arena.empty_cache().unwrap();
+    let limit = arena.cache_limit();
+    assert!(limit > 256 * MIB as u64, "the default is far from what tests use");
+    // Within the limit everything stays.
+    drop(tensors(16, 4 * MIB));
+    assert!(large_cached(&stats()) >= 64 * MIB as u64);
+    // Beyond it, whoever frees gives back: here the other process.
+    arena.set_cache_limit(32 * MIB as u64);
+    let all = tensors(16, 4 * MIB);
+    let context = start_processes(free_here, (all, 32 * MIB as u64), Options::nprocs(1)).unwrap();
+    join(&context).unwrap();
+    let now = stats();
+    assert!(large_cached(&now) <= 40 * MIB as u64 && now.reserved < now.peak_reserved, "{now}");
+    // What was given back is there again on demand, empty, in this process too, which had mapped it.
+    for t in tensors(16, 4 * MIB) {
+        assert_eq!((t.get(&[0]).unwrap(), t.get(&[4 * MIB - 1]).unwrap()), (0, 0));
+    }
+    arena.set_cache_limit(limit);
+    arena.empty_cache().unwrap();
+}
+
+fn die(_: usize, held: Vec<FrozenTensor<u8>>) -> Outcome {
+    std::mem::forget(held);
+    std::process::abort();
+}
+
+/// Accesses of this process from the start of a process that dies until it is swept.
+fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
+    let deaths = stats().deaths;
+    let before = inject::seen();
+    let context = start_processes(die, held.to_vec(), Options::nprocs(1)).unwrap();
+    failure(&context);
+    while Arena::current().unwrap().sweep().unwrap() == 0 && inject::seen() - before < 10_000_000 {
+        // The supervisor may have swept it by now.
+        let there = Arena::current().unwrap().members().len();
+        if there == 1 {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    let price = inject::seen() - before;
+    assert_eq!(stats().deaths, deaths + 1);
+    price
+}
+
+#[test]
+fn a_death_costs_what_the_dead_did_not_what_lives() {
+    let _alone = alone();
+    let few = price_of_a_death(&tensors(10, 64));
+    let live = tensors(200_000, 64);
+    let many = price_of_a_death(&live[..10]);
+    assert!(many < few + 20_000, "{few} accesses with few tensors alive, {many} with 200 000");
+    // And what it held is released, to the last one.
+    let before = stats().live_blocks;
+    price_of_a_death(&live[..5000]);
+    drop(live);
+    eventually("all is released", || stats().live_blocks + 200_000 <= before);
+}

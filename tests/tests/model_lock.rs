@@ -1,0 +1,232 @@
+//! The lock, exhaustively: any kill at any access, adopters killed too, stops, sleepers that no slice wakes. The steps are
+//! the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
+use mp_core::words::Member;
+use mp_tests::explore::{Actor, Fate, Memory, World};
+
+const LOCK: LockAt = LockAt(Word::at(0));
+const A: Word = Word::at(24);
+const B: Word = Word::at(32);
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Acquire(Acquire),
+    /// Has seen it held; what it does next depends on whether the holder is dead.
+    Refused(LockWord),
+    Park(Park),
+    Asleep(LockWord),
+    ReadA,
+    ReadB,
+    WriteA,
+    WriteB,
+    Unlock(Unlock),
+}
+
+/// Adds one to two words under the lock, some times.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    left: u32,
+    doing: Doing,
+    slept: bool,
+    marked: bool,
+    a: u64,
+    b: u64,
+    bug: Bug,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// Who has slept takes the lock as if it had not.
+    ForgetsSleepers,
+    /// A holder that does not go on is taken for dead.
+    TimeIsDeath,
+    /// A torn state is not looked at.
+    IgnoresMark,
+}
+
+/// Who is inside, and who is to wake; `slices`: sleepers look again by themselves.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    inside: Option<usize>,
+    wakes: Vec<usize>,
+    asleep: Vec<usize>,
+    slices: bool,
+    done: u64,
+}
+
+fn member(i: usize) -> Member {
+    Member::new(i as u32, 1)
+}
+
+impl Process {
+    fn new(left: u32, bug: Bug) -> Self {
+        // The real beginning is made by the first step, which knows who it is.
+        Self { left, doing: Doing::Asleep(LockWord(u64::MAX)), slept: false, marked: false, a: 0, b: 0, bug }
+    }
+
+    fn acquire(&self, me: usize, dead: Option<DeadHolder>) -> Doing {
+        let who = Who { pid: me as u32 + 1, tid: me as u32 + 1 };
+        let parked = self.slept && self.bug != Bug::ForgetsSleepers;
+        Doing::Acquire(Acquire::new(LOCK, member(me), who, parked, dead))
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        match &mut self.doing {
+            Doing::Asleep(LockWord(u64::MAX)) => self.doing = self.acquire(me, None),
+            Doing::Acquire(steps) => match steps.step(m) {
+                None => {}
+                Some(Acquired::Held(word)) => self.doing = Doing::Refused(word),
+                Some(Acquired::Mine(word)) => {
+                    if let Some(other) = ghost.inside {
+                        assert!(fates[other] == Fate::Killed, "two inside");
+                    }
+                    ghost.inside = Some(me);
+                    self.marked = word.is_marked();
+                    self.doing = Doing::ReadA;
+                }
+            },
+            Doing::Refused(word) => {
+                let word = *word;
+                let holder = word.holder().expect("it was held").slot() as usize;
+                let dead = match self.bug {
+                    Bug::TimeIsDeath => fates[holder] != Fate::Running,
+                    _ => fates[holder] == Fate::Killed,
+                };
+                self.doing = match dead {
+                    true => self.acquire(me, Some(DeadHolder { word, pid: 0 })),
+                    false => Doing::Park(Park::new(LOCK, word)),
+                };
+            }
+            Doing::Park(steps) => match steps.step(m) {
+                None => {}
+                Some(None) => self.doing = self.acquire(me, None),
+                Some(Some(word)) => {
+                    self.slept = true;
+                    self.doing = Doing::Asleep(word);
+                }
+            },
+            Doing::Asleep(word) => {
+                // FUTEX_WAIT compares and falls asleep in one.
+                let word = *word;
+                if let Some(i) = ghost.wakes.iter().position(|&w| w == me) {
+                    ghost.wakes.remove(i);
+                } else if ghost.asleep.contains(&me) {
+                    if !ghost.slices {
+                        return false;
+                    }
+                } else if m.load(LOCK.word()) as u32 == word.0 as u32 {
+                    ghost.asleep.push(me);
+                    return false;
+                }
+                ghost.asleep.retain(|&i| i != me);
+                self.doing = self.acquire(me, None);
+            }
+            Doing::ReadA => {
+                self.a = m.load(A);
+                self.doing = Doing::ReadB;
+            }
+            Doing::ReadB => {
+                self.b = m.load(B);
+                if self.marked && self.bug != Bug::IgnoresMark {
+                    self.b = self.a;
+                }
+                assert_eq!(self.a, self.b, "torn, and not marked");
+                self.doing = Doing::WriteA;
+            }
+            Doing::WriteA => {
+                m.store(A, self.a + 1);
+                self.doing = Doing::WriteB;
+            }
+            Doing::WriteB => {
+                m.store(B, self.b + 1);
+                ghost.inside = None;
+                ghost.done += 1;
+                self.doing = Doing::Unlock(Unlock::new(LOCK, true));
+            }
+            Doing::Unlock(steps) => {
+                if steps.step(m).expect("one step")
+                    && let Some(&first) = ghost.asleep.iter().find(|i| !ghost.wakes.contains(i))
+                {
+                    // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's waker.
+                    ghost.wakes.push(first);
+                }
+                self.left -= 1;
+                self.slept = false;
+                if self.left == 0 {
+                    return true;
+                }
+                self.doing = self.acquire(me, None);
+            }
+        }
+        false
+    }
+}
+
+fn explore(processes: usize, times: u32, kills: u32, stops: u32, slices: bool, bug: Bug) {
+    let ghost = Ghost { slices, ..Ghost::default() };
+    let world = World::new(Memory::new(5), vec![Process::new(times, bug); processes], ghost);
+    let end = |w: &World<Process>| {
+        let word = LockWord(w.memory.peek(LOCK.word()));
+        if word.holder().is_none() && !word.is_marked() {
+            let (a, b) = (w.memory.peek(A), w.memory.peek(B));
+            assert_eq!(a, b, "torn");
+            assert!(a >= w.ghost.done, "{} done, {a} seen", w.ghost.done);
+        }
+    };
+    // A holder that is stopped keeps the others waiting; nothing else may.
+    let wedged = |w: &World<Process>| {
+        let holder = LockWord(w.memory.peek(LOCK.word())).holder();
+        let stopped = |h: Member| w.fates[h.slot() as usize] == Fate::Stopped;
+        w.fates.contains(&Fate::Running) && !holder.is_some_and(stopped)
+    };
+    let explored = world.explore(kills, stops, end, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+#[test]
+fn nobody_oversleeps_even_without_slices() {
+    explore(3, 1, 0, 0, false, Bug::None);
+    explore(2, 2, 0, 0, false, Bug::None);
+}
+
+#[test]
+fn two_processes_one_kill() {
+    explore(2, 2, 1, 0, true, Bug::None);
+}
+
+#[test]
+fn adopters_are_killed_too() {
+    explore(3, 1, 2, 0, true, Bug::None);
+}
+
+#[test]
+fn a_stopped_process_keeps_only_its_own_lock() {
+    explore(3, 1, 0, 1, true, Bug::None);
+    explore(2, 1, 1, 1, true, Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn who_forgets_the_other_sleepers_leaves_them_asleep() {
+    explore(3, 1, 0, 0, false, Bug::ForgetsSleepers);
+}
+
+#[test]
+#[should_panic(expected = "two inside")]
+fn a_stopped_holder_taken_for_dead_is_found_out() {
+    explore(2, 1, 0, 1, true, Bug::TimeIsDeath);
+}
+
+#[test]
+#[should_panic(expected = "torn, and not marked")]
+fn a_mark_that_is_ignored_is_found_out() {
+    explore(2, 1, 1, 0, true, Bug::IgnoresMark);
+}

@@ -1,0 +1,280 @@
+//! Pages of seats, exhaustively: they are claimed, linked to a block and handed over, and freed with it, while any
+//! process is killed at any shared access, the sweepers included. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::{
+    BlockAt, Claim, FreeCheck, FreePages, LinkPage, PAGE_HEADER, Publish, Release, Released, SlabSeen,
+    Unclaim, link_of, with_link,
+};
+use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Seat};
+use mp_tests::explore::{Actor, Fate, Memory, World};
+
+/// The slab of everything: never changes here.
+const SLAB: Word = Word::at(0);
+const INLINE: u32 = 2;
+const BLOCK_WORDS: u64 = 2 + INLINE as u64;
+const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 1;
+/// Blocks 0 and 1 are held; 2 and 3 are, or become, pages of seats.
+const BLOCKS: u32 = 4;
+const FIRST_PAGE: BlockId = 2;
+const MEMORY_AT: u64 = 1 + BLOCK_WORDS * BLOCKS as u64;
+const WORDS: usize = (MEMORY_AT + 2 * PAGE_WORDS) as usize;
+
+fn block(id: BlockId) -> BlockAt {
+    let state = Word::at(8 * (1 + BLOCK_WORDS * u64::from(id)));
+    BlockAt { id, state, inline: INLINE, per_page: 1 }
+}
+fn page_at(page: BlockId) -> Option<Word> {
+    let i = page.checked_sub(FIRST_PAGE).filter(|&i| i < 2)?;
+    Some(Word::at(8 * (MEMORY_AT + PAGE_WORDS * u64::from(i))))
+}
+fn first(page: BlockId) -> Word {
+    page_at(page).expect("a page")
+}
+fn member(actor: usize) -> Member {
+    Member::new(actor as u32, 1)
+}
+type Pages = fn(BlockId) -> Option<Word>;
+const PAGES: Pages = page_at;
+type At = fn(BlockId) -> BlockAt;
+const AT: At = block;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Op {
+    /// Links this page to that block, which the process holds; nothing, if the page is in use.
+    Grow(BlockId, BlockId),
+    /// Gives the seat up that it holds in this block.
+    Drop(BlockId),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Next,
+    Claim(BlockId, BlockId, Claim),
+    Publish(BlockId, BlockId, Publish),
+    Link(LinkPage<Pages>),
+    Release(BlockId, Release<Pages>),
+    Pages(BlockState, BlockId, FreePages<Pages, At>),
+    Unclaim(Unclaim),
+    // sweep
+    Busy(BlockId, u64),
+    Clear(BlockId, BlockState, u32),
+    HandOver(BlockId, u64, BlockId),
+    Check(BlockId, FreeCheck<Pages>),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    program: Vec<Op>,
+    doing: Doing,
+}
+
+fn state(m: &Memory, id: BlockId) -> BlockState {
+    BlockState::unpack(m.peek(block(id).state))
+}
+fn seats(m: &Memory, id: BlockId) -> impl Iterator<Item = (u32, Seat)> + '_ {
+    (0..INLINE).map(move |i| (i, Seat::unpack(m.peek(block(id).seat(i)))))
+}
+
+/// The block that a page is linked to, as the sweep finds it.
+fn linked(m: &Memory, page: BlockId) -> Option<BlockId> {
+    let owner = m.peek(first(page)).checked_sub(1)? as BlockId;
+    let mut link = m.peek(block(owner).link());
+    for _ in 0..2 {
+        match link_of(link)? {
+            p if p == page => return Some(owner),
+            p => link = m.peek(first(p).plus(1)),
+        }
+    }
+    None
+}
+
+impl Process {
+    fn next(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        let mine = Seat::Member(member(me));
+        if !self.program.is_empty() {
+            return Some(match self.program.remove(0) {
+                Op::Grow(b, page) => Doing::Claim(
+                    b,
+                    page,
+                    Claim::new(block(page), member(me), SlabSeen { word: SLAB, value: 0 }),
+                ),
+                Op::Drop(b) => {
+                    let (i, _) = seats(m, b).find(|&(_, s)| s == mine).expect("it holds the block");
+                    let at = block(b).seat(i);
+                    Doing::Release(b, Release::new(block(b), PAGES, member(me), at, mine))
+                }
+            });
+        }
+        let dead = |p: Member| fates[p.slot() as usize] == Fate::Killed;
+        for id in 0..BLOCKS {
+            match state(m, id).life {
+                Life::Busy(p) if dead(p) => return Some(Doing::Busy(id, m.peek(block(id).state))),
+                Life::Live => {
+                    for (i, seat) in seats(m, id) {
+                        if !matches!(seat, Seat::Member(p) if dead(p)) {
+                            continue;
+                        }
+                        if let Some(owner) = (id >= FIRST_PAGE).then(|| linked(m, id)).flatten() {
+                            return Some(Doing::HandOver(id, seat.pack(), owner));
+                        }
+                        let at = block(id).seat(i);
+                        return Some(Doing::Release(
+                            id,
+                            Release::new(block(id), PAGES, member(me), at, seat),
+                        ));
+                    }
+                    if seats(m, id).all(|(_, seat)| seat == Seat::Free) {
+                        return Some(Doing::Check(id, FreeCheck::new(block(id), PAGES, member(me))));
+                    }
+                }
+                Life::Free | Life::Busy(_) => {}
+            }
+        }
+        None
+    }
+}
+
+fn free(me: usize, id: BlockId, state: BlockState) -> Doing {
+    Doing::Pages(state, id, FreePages::new(block(id), member(me), PAGES, AT))
+}
+
+impl Actor for Process {
+    type Ghost = ();
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
+        let doing = std::mem::replace(&mut self.doing, Doing::Next);
+        self.doing = match doing {
+            Doing::Next => match self.next(me, m, fates) {
+                Some(doing) => doing,
+                None => return true,
+            },
+            Doing::Claim(b, page, mut claim) => match claim.step(m) {
+                None => Doing::Claim(b, page, claim),
+                Some(None) => Doing::Next,
+                Some(Some(state)) => {
+                    Doing::Publish(b, page, Publish::new(block(page), member(me), state, Kind::Seats))
+                }
+            },
+            Doing::Publish(b, page, mut publish) => match publish.step(m) {
+                None => Doing::Publish(b, page, publish),
+                Some(_) => Doing::Link(LinkPage::new(block(b), block(page), first(page), member(me), PAGES)),
+            },
+            Doing::Link(mut link) => match link.step(m) {
+                None => Doing::Link(link),
+                Some(kept) => {
+                    assert!(kept, "the page was stolen from its maker");
+                    Doing::Next
+                }
+            },
+            Doing::Release(id, mut release) => match release.step(m) {
+                None => Doing::Release(id, release),
+                Some(Released::Held) => Doing::Next,
+                Some(Released::ToFree(state)) => free(me, id, state),
+            },
+            Doing::Pages(state, id, mut pages) => match pages.step(m) {
+                None => Doing::Pages(state, id, pages),
+                Some(_) => Doing::Unclaim(Unclaim::new(block(id), state)),
+            },
+            Doing::Unclaim(mut unclaim) => {
+                unclaim.step(m);
+                Doing::Next
+            }
+            Doing::Busy(id, found) => {
+                let state = BlockState::unpack(found).with(Life::Busy(member(me)));
+                match m.cas(block(id).state, found, state.pack()) {
+                    Ok(()) => Doing::Clear(id, state, 0),
+                    Err(_) => Doing::Next,
+                }
+            }
+            Doing::Clear(id, state, i) => {
+                m.store(block(id).seat(i), Seat::Free.pack());
+                if i + 1 < INLINE { Doing::Clear(id, state, i + 1) } else { free(me, id, state) }
+            }
+            Doing::HandOver(page, found, owner) => {
+                _ = m.cas(block(page).seat(0), found, Seat::Block(owner).pack());
+                Doing::Next
+            }
+            Doing::Check(id, mut check) => match check.step(m) {
+                None => Doing::Check(id, check),
+                Some(Released::Held) => Doing::Next,
+                Some(Released::ToFree(state)) => free(me, id, state),
+            },
+        };
+        false
+    }
+}
+
+/// A world in which process `i` holds the blocks of `holds[i]`, and block 0 has the first `pages` pages.
+fn world(pages: u32, holds: &[&[BlockId]], programs: &[&[Op]]) -> World<Process> {
+    let m = Memory::new(WORDS);
+    let live = |kind| BlockState { life: Life::Live, kind, version: 1 }.pack();
+    for (i, held) in holds.iter().enumerate() {
+        for &b in *held {
+            m.poke(block(b).state, live(Kind::Data));
+            let (free, _) = seats(&m, b).find(|&(_, s)| s == Seat::Free).expect("a free seat");
+            m.poke(block(b).seat(free), Seat::Member(member(i)).pack());
+        }
+    }
+    let mut link = block(0).link();
+    for page in FIRST_PAGE..FIRST_PAGE + pages {
+        m.poke(block(page).state, live(Kind::Seats));
+        m.poke(block(page).seat(0), Seat::Block(0).pack());
+        m.poke(first(page), 1);
+        m.poke(link, with_link(0, Some(page)));
+        link = first(page).plus(1);
+    }
+    let process = |program: &&[Op]| Process { program: program.to_vec(), doing: Doing::Next };
+    World::new(m, programs.iter().map(process).collect(), ())
+}
+
+fn explore(world: World<Process>, kills: u32) {
+    let end = |w: &World<Process>| {
+        let m = &w.memory;
+        let killed = |p: Member| w.fates[p.slot() as usize] == Fate::Killed;
+        // What died after the last living one looked is for the next sweep.
+        let left = (0..BLOCKS).any(|id| match state(m, id).life {
+            Life::Busy(p) => killed(p),
+            Life::Live => {
+                seats(m, id).any(|(_, s)| matches!(s, Seat::Member(p) if killed(p)))
+                    || seats(m, id).all(|(_, s)| s == Seat::Free)
+            }
+            Life::Free => false,
+        });
+        if w.count(0..w.fates.len(), Fate::Ended) > 0 && !left {
+            for id in 0..BLOCKS {
+                assert_eq!(state(m, id).life, Life::Free, "block {id} leaks: {m:?}");
+            }
+        }
+    };
+    let explored = world.explore(kills, 0, end, |w| w.fates.contains(&Fate::Running));
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+use Op::{Drop, Grow};
+
+#[test]
+fn a_block_grows_and_is_freed_with_its_pages() {
+    explore(world(0, &[&[0]], &[&[Grow(0, 2), Grow(0, 3), Drop(0)], &[], &[]]), 2);
+}
+
+#[test]
+fn two_holders_lengthen_one_chain() {
+    explore(world(0, &[&[0], &[0]], &[&[Grow(0, 2), Drop(0)], &[Grow(0, 3), Drop(0)]]), 2);
+    explore(world(1, &[&[0], &[0]], &[&[Grow(0, 3), Drop(0)], &[Drop(0)]]), 1);
+}
+
+#[test]
+fn a_page_is_freed_and_used_by_another_block() {
+    explore(world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)], &[]]), 1);
+    explore(world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)]]), 2);
+}
+
+#[test]
+#[should_panic(expected = "stolen from its maker")]
+fn a_freed_page_that_still_names_its_block_is_stolen() {
+    let mut w = world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)], &[]]);
+    w.memory.lose([first(3)]);
+    explore(w, 1);
+}

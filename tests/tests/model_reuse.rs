@@ -1,0 +1,338 @@
+//! A slab whose blocks are free becomes one of another size, exhaustively: processes allocate blocks of either size, with
+//! stale hints, while another retires the slab and gives it the other size, and any of them is killed at any shared
+//! access, the sweepers included. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::{
+    BlockAt, Claim, FreeCheck, Oracle, Plan, Publish, Redo, RedoAt, RedoEnd, Release, Released, SlabSeen,
+    Unclaim,
+};
+use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Seat};
+use mp_tests::explore::{Actor, Fate, Memory, World};
+
+const SLAB: Word = Word::at(0);
+/// Never changes: for the planted bug.
+const CONSTANT: Word = Word::at(8);
+const LOCK: RedoAt = RedoAt { lock: Word::at(16) };
+const FIRST_BLOCK: u64 = 2 + RedoAt::WORDS;
+const BLOCK_WORDS: u64 = 3;
+const BLOCKS: u32 = 2;
+const WORDS: usize = (FIRST_BLOCK + BLOCK_WORDS * BLOCKS as u64) as usize;
+
+/// What the slab's word can be.
+const RETIRED: u64 = 0;
+/// Two blocks.
+const SMALL: u64 = 1;
+/// One block, where the two were.
+const LARGE: u64 = 2;
+
+fn blocks_of(slab: u64) -> u32 {
+    match slab {
+        SMALL => 2,
+        LARGE => 1,
+        _ => 0,
+    }
+}
+fn block(i: u32) -> BlockAt {
+    let state = Word::at(8 * (FIRST_BLOCK + BLOCK_WORDS * u64::from(i)));
+    BlockAt { id: i, state, inline: 1, per_page: 1 }
+}
+fn member(actor: usize) -> Member {
+    Member::new(actor as u32, 1)
+}
+fn no_pages(_: BlockId) -> Option<Word> {
+    None
+}
+type Pages = fn(BlockId) -> Option<Word>;
+const PAGES: Pages = no_pages;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Op {
+    /// Takes this block as one of that size, if the slab is of that size, and gives it up.
+    Use(u64, u32),
+    /// Makes it a slab of that size.
+    Make(u64),
+}
+
+/// Who is dead, as far as one process knows: a bit for each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Dead(u8);
+
+impl Oracle for Dead {
+    fn is_dead(&self, m: Member) -> bool {
+        self.0 >> m.slot() & 1 == 1
+    }
+}
+
+/// The slab's word, if it is what it was.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Set {
+    from: u64,
+    to: u64,
+}
+
+impl Plan for Set {
+    fn reads(&self) -> &[Word] {
+        &[SLAB]
+    }
+    fn writes(&self, v: &[u64]) -> Vec<(Word, u64)> {
+        if v[0] == self.from && self.from != self.to { vec![(SLAB, self.to)] } else { Vec::new() }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Next,
+    // use
+    Look(u64, u32),
+    Claim(u64, u32, Claim),
+    Publish(u64, u32, Publish),
+    Held(u64, u32),
+    Release(Release<Pages>, u32),
+    Freed(Unclaim),
+    // make
+    LookToMake(u64),
+    ClaimAll(u64, u64, u32, Claim),
+    Retire(u64, Redo<Set, Dead>),
+    GiveBack(u64),
+    GiveClass(u64, Redo<Set, Dead>),
+    // sweep
+    Lock(Redo<Set, Dead>),
+    Busy(u32, u64),
+    Check(FreeCheck<Pages>, u32),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    program: Vec<Op>,
+    claimed: Vec<(u32, BlockState)>,
+    /// The second look of a claim looks at a word that never changes.
+    careless: bool,
+    doing: Doing,
+}
+
+fn state(m: &Memory, i: u32) -> BlockState {
+    BlockState::unpack(m.peek(block(i).state))
+}
+fn seat(m: &Memory, i: u32) -> Seat {
+    Seat::unpack(m.peek(block(i).seat(0)))
+}
+
+impl Process {
+    fn next(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        if !self.program.is_empty() {
+            return Some(match self.program.remove(0) {
+                Op::Use(size, i) => Doing::Look(size, i),
+                Op::Make(to) => Doing::LookToMake(to),
+            });
+        }
+        // After its program, a process sweeps.
+        let dead = |p: Member| fates[p.slot() as usize] == Fate::Killed;
+        if let Seat::Member(p) = Seat::unpack(m.peek(LOCK.lock))
+            && dead(p)
+        {
+            return Some(Doing::Lock(self.set(me, fates, RETIRED, RETIRED)));
+        }
+        // All blocks that a slab can have, whatever it is.
+        for i in 0..BLOCKS {
+            match (state(m, i).life, seat(m, i)) {
+                (Life::Busy(p), _) if dead(p) => return Some(Doing::Busy(i, m.peek(block(i).state))),
+                (Life::Live, Seat::Member(p)) if dead(p) => {
+                    let at = block(i).seat(0);
+                    let release = Release::new(block(i), PAGES, member(me), at, Seat::Member(p));
+                    return Some(Doing::Release(release, i));
+                }
+                (Life::Live, Seat::Free) => {
+                    return Some(Doing::Check(FreeCheck::new(block(i), PAGES, member(me)), i));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn set(&self, me: usize, fates: &[Fate], from: u64, to: u64) -> Redo<Set, Dead> {
+        let bits = fates.iter().enumerate().filter(|(_, f)| **f == Fate::Killed);
+        let dead = Dead(bits.map(|(i, _)| 1 << i).sum());
+        Redo::new(LOCK, member(me), Set { from, to }, dead)
+    }
+
+    fn claim(&self, me: usize, i: u32, seen: u64) -> Claim {
+        let slab = if self.careless {
+            SlabSeen { word: CONSTANT, value: 0 }
+        } else {
+            SlabSeen { word: SLAB, value: seen }
+        };
+        Claim::new(block(i), member(me), slab)
+    }
+}
+
+impl Actor for Process {
+    type Ghost = ();
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
+        // Whoever has a block has it in a slab of its size, which nobody else has otherwise.
+        if let Doing::Publish(size, ..) | Doing::Held(size, _) = self.doing {
+            assert_eq!(m.peek(SLAB), size, "two sizes overlap");
+        }
+        let doing = std::mem::replace(&mut self.doing, Doing::Next);
+        self.doing = match doing {
+            Doing::Next => match self.next(me, m, fates) {
+                Some(doing) => doing,
+                None => return true,
+            },
+            // A hint was taken in a slab of this size; what happens until the claim happens.
+            Doing::Look(size, i) => match m.load(SLAB) {
+                seen if seen == size && i < blocks_of(size) => Doing::Claim(size, i, self.claim(me, i, seen)),
+                _ => Doing::Next,
+            },
+            Doing::Claim(size, i, mut claim) => match claim.step(m) {
+                None => Doing::Claim(size, i, claim),
+                Some(None) => Doing::Next,
+                Some(Some(state)) => {
+                    Doing::Publish(size, i, Publish::new(block(i), member(me), state, Kind::Data))
+                }
+            },
+            Doing::Publish(size, i, mut publish) => match publish.step(m) {
+                None => Doing::Publish(size, i, publish),
+                Some(_) => Doing::Held(size, i),
+            },
+            Doing::Held(_, i) => {
+                let (at, mine) = (block(i).seat(0), Seat::Member(member(me)));
+                Doing::Release(Release::new(block(i), PAGES, member(me), at, mine), i)
+            }
+            Doing::Release(mut release, i) => match release.step(m) {
+                None => Doing::Release(release, i),
+                Some(Released::Held) => Doing::Next,
+                Some(Released::ToFree(state)) => Doing::Freed(Unclaim::new(block(i), state)),
+            },
+            Doing::Freed(mut unclaim) => {
+                unclaim.step(m);
+                Doing::Next
+            }
+            Doing::LookToMake(to) => match m.load(SLAB) {
+                RETIRED => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
+                seen if seen == to => Doing::Next,
+                seen => Doing::ClaimAll(seen, to, 0, self.claim(me, 0, seen)),
+            },
+            Doing::ClaimAll(seen, to, i, mut claim) => match claim.step(m) {
+                None => Doing::ClaimAll(seen, to, i, claim),
+                Some(None) => Doing::GiveBack(seen),
+                Some(Some(state)) => {
+                    self.claimed.push((i, state));
+                    if i + 1 < blocks_of(seen) {
+                        Doing::ClaimAll(seen, to, i + 1, self.claim(me, i + 1, seen))
+                    } else {
+                        Doing::Retire(to, self.set(me, fates, seen, RETIRED))
+                    }
+                }
+            },
+            Doing::Retire(to, mut redo) => match redo.step(m) {
+                None => Doing::Retire(to, redo),
+                Some(RedoEnd::Held(_)) => {
+                    let from = m.peek(SLAB);
+                    Doing::Retire(to, self.set(me, fates, from, RETIRED))
+                }
+                Some(RedoEnd::Done(_)) => Doing::GiveBack(to),
+            },
+            Doing::GiveBack(to) => match self.claimed.pop() {
+                Some((i, state)) => {
+                    Unclaim::new(block(i), state).step(m);
+                    Doing::GiveBack(to)
+                }
+                None => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
+            },
+            Doing::GiveClass(to, mut redo) => match redo.step(m) {
+                None => Doing::GiveClass(to, redo),
+                Some(RedoEnd::Held(_)) => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
+                Some(RedoEnd::Done(_)) => Doing::Next,
+            },
+            Doing::Lock(mut redo) => match redo.step(m) {
+                None => Doing::Lock(redo),
+                Some(_) => Doing::Next,
+            },
+            Doing::Busy(i, found) => {
+                let state = BlockState::unpack(found).with(Life::Busy(member(me)));
+                match m.cas(block(i).state, found, state.pack()) {
+                    Ok(()) => Doing::Freed(Unclaim::new(block(i), state)),
+                    Err(_) => Doing::Next,
+                }
+            }
+            Doing::Check(mut check, i) => match check.step(m) {
+                None => Doing::Check(check, i),
+                Some(Released::Held) => Doing::Next,
+                Some(Released::ToFree(state)) => Doing::Freed(Unclaim::new(block(i), state)),
+            },
+        };
+        false
+    }
+}
+
+fn world(slab: u64, programs: &[&[Op]]) -> World<Process> {
+    let m = Memory::new(WORDS);
+    m.poke(SLAB, slab);
+    let process = |program: &&[Op]| Process {
+        program: program.to_vec(),
+        claimed: Vec::new(),
+        careless: false,
+        doing: Doing::Next,
+    };
+    World::new(m, programs.iter().map(process).collect(), ())
+}
+
+fn explore(world: World<Process>, kills: u32, stops: u32) {
+    let end = |w: &World<Process>| {
+        let m = &w.memory;
+        let killed = |p: Member| w.fates[p.slot() as usize] == Fate::Killed;
+        let all = 0..w.fates.len();
+        let left = (0..BLOCKS).any(|i| matches!(state(m, i).life, Life::Busy(p) if killed(p)))
+            || (0..BLOCKS).any(|i| matches!(seat(m, i), Seat::Member(p) if killed(p)))
+            || (0..BLOCKS).any(|i| state(m, i).life == Life::Live && seat(m, i) == Seat::Free);
+        // What died after the last living one looked is for the next sweep; what is stopped may go on.
+        let swept = w.count(all.clone(), Fate::Ended) > 0 && !left;
+        if swept && w.count(all.clone(), Fate::Stopped) == 0 {
+            for i in 0..BLOCKS {
+                assert_eq!(state(m, i).life, Life::Free, "block {i} leaks");
+            }
+        }
+        if w.count(all.clone(), Fate::Ended) == all.len() {
+            assert_ne!(m.peek(SLAB), RETIRED, "its addresses leak");
+        }
+    };
+    let explored = world.explore(kills, stops, end, |w| {
+        // A stopped process keeps the lock: who wants it waits, and says so in the end.
+        w.fates.contains(&Fate::Running) && w.count(0..w.fates.len(), Fate::Stopped) == 0
+    });
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+use Op::{Make, Use};
+
+#[test]
+fn a_slab_changes_its_size_under_its_users() {
+    explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]), 2, 0);
+    explore(world(LARGE, &[&[Use(LARGE, 0)], &[Make(SMALL), Use(SMALL, 1)]]), 2, 0);
+    explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]), 1, 1);
+}
+
+#[test]
+fn users_of_both_sizes_and_one_who_changes_it() {
+    let programs: [&[Op]; 3] = [&[Use(SMALL, 0)], &[Make(LARGE)], &[Use(LARGE, 0)]];
+    explore(world(SMALL, &programs), 1, 0);
+    explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Make(SMALL)], &[Use(SMALL, 0)]]), 1, 0);
+}
+
+#[test]
+fn two_who_change_it_at_once() {
+    explore(world(SMALL, &[&[Make(LARGE), Use(LARGE, 0)], &[Make(LARGE), Use(LARGE, 0)]]), 2, 0);
+    explore(world(SMALL, &[&[Make(LARGE)], &[Make(LARGE), Make(SMALL)]]), 1, 0);
+}
+
+#[test]
+#[should_panic(expected = "two sizes overlap")]
+fn without_the_second_look_two_sizes_overlap() {
+    let mut w = world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]);
+    w.actors[0].careless = true;
+    explore(w, 0, 0);
+}

@@ -1,0 +1,307 @@
+//! Shared values between real processes: locks whose holders are killed, stopped, or slow; arrays, atomics, lists. One test
+//! counts blocks, so they run one at a time.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Outcome, alone, eventually, failure, give, in_use, join, signal, take, threads_are};
+use mp::bytemuck::{Pod, Zeroable};
+use mp::{
+    Array, ListError, ListItem, LockError, Options, Queue, RawArray, RawValue, ShareableList, Tensor, Value,
+    start_processes,
+};
+use rustix::process::Signal;
+
+/// Two halves that belong together.
+#[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
+#[bytemuck(crate = "mp::bytemuck")]
+#[repr(C)]
+struct Pair {
+    a: u64,
+    b: u64,
+}
+
+fn add(_: usize, (pair, counts, times): (Value<Pair>, Array<u32>, u64)) -> Outcome {
+    for i in 0..times {
+        let mut pair = pair.lock()?;
+        assert_eq!(pair.a, pair.b, "torn");
+        pair.a += 1;
+        pair.b += 1;
+        drop(pair);
+        counts.lock()?[(i % 5) as usize] += 1;
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_added_under_a_lock_is_lost() {
+    let _alone = alone();
+    let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+    let counts = Array::<u32>::zeros(5).unwrap();
+    let context = start_processes(add, (pair.clone(), counts.clone(), 2000), Options::nprocs(3)).unwrap();
+    add(0, (pair.clone(), counts.clone(), 2000)).unwrap();
+    join(&context).unwrap();
+    assert_eq!(pair.get().unwrap(), Pair { a: 8000, b: 8000 });
+    assert_eq!(counts.to_vec().unwrap(), [1600; 5]);
+}
+
+fn hold(_: usize, (pair, ready): (Value<Pair>, Queue<u32>)) -> Outcome {
+    let mut pair = pair.lock()?;
+    pair.a += 1;
+    give(&ready, std::process::id());
+    // Until somebody kills it, and not for ever if nobody does.
+    std::thread::sleep(DEADLINE); // sleep: the test kills or stops this process in the middle of its change
+    Ok(())
+}
+
+#[test]
+fn a_killed_holder_is_reported_to_all_until_somebody_recovers() {
+    let _alone = alone();
+    let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
+    let ready = Queue::bounded(1).unwrap();
+    let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let pid = take(&ready);
+    let held = pair.lock_timeout(Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(held, LockError::Held { pid: p, .. } if p == pid), "{held}");
+    assert!(held.to_string().contains(&pid.to_string()));
+    signal(pid, Signal::KILL);
+    for _ in 0..2 {
+        let died = pair.lock().unwrap_err();
+        assert!(matches!(died, LockError::OwnerDied { pid: p, .. } if p == pid), "{died}");
+    }
+    {
+        let mut pair = pair.recover().unwrap();
+        assert_eq!(pair.died().unwrap().pid, pid);
+        assert_eq!(*pair, Pair { a: 2, b: 1 }, "half changed, as it was left");
+        pair.b = 2;
+    }
+    assert_eq!(pair.get().unwrap(), Pair { a: 2, b: 2 });
+    failure(&context);
+}
+
+#[test]
+fn a_panic_while_recovering_leaves_the_mark() {
+    let _alone = alone();
+    let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
+    let ready = Queue::bounded(1).unwrap();
+    let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    signal(take(&ready), Signal::KILL);
+    let copy = pair.clone();
+    let recovering = std::thread::spawn(move || {
+        let _pair = copy.recover().unwrap();
+        panic!("in the middle of mending it");
+    });
+    recovering.join().unwrap_err();
+    assert!(matches!(pair.lock(), Err(LockError::OwnerDied { .. })));
+    drop(pair.recover().unwrap());
+    pair.lock().unwrap();
+    failure(&context);
+}
+
+#[test]
+fn a_stopped_holder_is_waited_for() {
+    let _alone = alone();
+    let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
+    let ready = Queue::bounded(1).unwrap();
+    let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let pid = take(&ready);
+    signal(pid, Signal::STOP);
+    eventually("it is stopped", || threads_are(pid, 'T'));
+    assert!(matches!(pair.try_lock(), Err(LockError::Held { .. })));
+    // Longer than a slice, after which it asks whether the holder is dead.
+    let begin = Instant::now();
+    let error = pair.lock_timeout(Duration::from_millis(250)).unwrap_err();
+    assert!(matches!(error, LockError::Held { pid: p, .. } if p == pid), "{error}");
+    assert!(begin.elapsed() >= Duration::from_millis(250));
+    signal(pid, Signal::KILL);
+    assert!(matches!(pair.lock(), Err(LockError::OwnerDied { .. })));
+    failure(&context);
+}
+
+#[test]
+fn a_thread_does_not_wait_for_itself() {
+    let _alone = alone();
+    let value = Value::new(1_u8).unwrap();
+    let held = value.lock().unwrap();
+    assert!(matches!(value.lock(), Err(LockError::WouldDeadlock)));
+    let other = value.clone();
+    let in_other_thread = std::thread::spawn(move || other.try_lock().map(|_| ()));
+    assert!(matches!(in_other_thread.join().unwrap(), Err(LockError::Held { .. })));
+    drop(held);
+    value.lock().unwrap();
+}
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+#[test]
+fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
+    use std::os::unix::thread::JoinHandleExt;
+    let _alone = alone();
+    let mut action: libc::sigaction = no_action();
+    action.sa_sigaction = nothing as *const () as usize;
+    // SAFETY: the handler does nothing, and the action is otherwise empty: no SA_RESTART, so that sleeps end early.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()) }, 0);
+    let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
+    let ready = Queue::bounded(1).unwrap();
+    let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let pid = take(&ready);
+    let copy = pair.clone();
+    let waiter = std::thread::spawn(move || copy.lock().map(drop));
+    let mut signals = 0;
+    eventually("it notices", || {
+        signals += 1;
+        if signals == 20 {
+            signal(pid, Signal::KILL);
+        }
+        // SAFETY: the thread has not been joined, so that its handle is one.
+        unsafe { libc::pthread_kill(waiter.as_pthread_t(), libc::SIGUSR2) };
+        waiter.is_finished()
+    });
+    assert!(matches!(waiter.join().unwrap(), Err(LockError::OwnerDied { .. })));
+    failure(&context);
+}
+
+/// No flags, no mask, no handler.
+fn no_action() -> libc::sigaction {
+    // SAFETY: plain data, for which zeros are valid.
+    unsafe { std::mem::zeroed() }
+}
+
+fn waits(_: usize, (value, order): (Value<u64>, Queue<u64>)) -> Outcome {
+    let mut value = value.lock_timeout(DEADLINE)?;
+    *value += 1;
+    let mine = *value;
+    drop(value);
+    give(&order, mine);
+    Ok(())
+}
+
+#[test]
+fn sleepers_get_it_one_after_the_other() {
+    let _alone = alone();
+    let value = Value::new(0_u64).unwrap();
+    let order = Queue::bounded(8).unwrap();
+    let held = value.lock().unwrap();
+    let context = start_processes(waits, (value.clone(), order.clone()), Options::nprocs(4)).unwrap();
+    drop(held);
+    join(&context).unwrap();
+    let mut got: Vec<u64> = (0..4).map(|_| take(&order)).collect();
+    got.sort_unstable();
+    assert_eq!(got, [1, 2, 3, 4]);
+}
+
+#[test]
+fn handles_of_another_type_are_refused() {
+    let _alone = alone();
+    fn confuse<A: mp::Message, B: mp::Message>(a: A, what: &str) {
+        use mp::message::{Incoming, Outgoing};
+        let mut out = Outgoing::default();
+        a.encode::<mp_reduce::MessagePack>(&mut out).unwrap();
+        let mut inc: Incoming = out.into_incoming();
+        let Err(error) = B::decode::<mp_reduce::MessagePack>(&mut inc) else { panic!("{what} was taken") };
+        assert!(error.to_string().contains("attachment"), "{what}: {error}");
+    }
+    confuse::<Value<u64>, Value<i64>>(Value::new(1).unwrap(), "an u64 as an i64");
+    confuse::<Value<u64>, RawValue<u64>>(Value::new(1).unwrap(), "a Value as a RawValue");
+    confuse::<RawArray<u32>, Array<u32>>(RawArray::zeros(4).unwrap(), "a RawArray as an Array");
+    confuse::<Queue<u8>, Value<u8>>(Queue::bounded(1).unwrap(), "a queue as a Value");
+}
+
+/// A tensor whose bytes are those of a `Value`'s block, passed off as one.
+struct Forged(mp::SharedTensor<u64>);
+
+impl serde::Serialize for Forged {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let attach = |out: &mut mp::message::Attached| out.attach_object(self.0.storage().hold());
+        mp::message::scope::outgoing("forged", attach).map_err(serde::ser::Error::custom)?.serialize(s)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Forged {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(serde::de::Error::custom("never read"))
+    }
+}
+
+#[test]
+fn a_tensor_can_not_be_passed_off_as_a_value() {
+    let _alone = alone();
+    use mp::message::{Message, Outgoing};
+    // The header that a Value<u64> has.
+    let name = std::any::type_name::<u64>().as_bytes();
+    let header = [1, mp_core::fnv1a(name), 1, 8 | 8 << 32, 0, 0, 0, 0, 7];
+    let tensor = Tensor::from_slice(&header, &[9]).unwrap().share();
+    let mut out = Outgoing::default();
+    Forged(tensor).encode::<mp_reduce::MessagePack>(&mut out).unwrap();
+    let taken = Value::<u64>::decode::<mp_reduce::MessagePack>(&mut out.into_incoming());
+    assert!(taken.unwrap_err().to_string().contains("no object at all"));
+}
+
+fn atomics(rank: usize, (flags, pair): (RawArray<u16>, RawValue<Pair>)) -> Outcome {
+    flags.set(rank, rank as u16 + 1)?;
+    pair.set(Pair { a: 3, b: 4 });
+    Ok(())
+}
+
+#[test]
+fn raw_values_need_no_lock() {
+    let _alone = alone();
+    let flags = RawArray::<u16>::zeros(3).unwrap();
+    let pair = RawValue::new(Pair { a: 0, b: 0 }).unwrap();
+    let context = start_processes(atomics, (flags.clone(), pair.clone()), Options::nprocs(3)).unwrap();
+    join(&context).unwrap();
+    assert_eq!(flags.to_vec(), [1, 2, 3]);
+    assert_eq!(pair.get(), Pair { a: 3, b: 4 });
+}
+
+#[test]
+fn values_that_nobody_has_are_gone() {
+    let _alone = alone();
+    let before = in_use().0;
+    let (value, array) = (Value::new(1_u64).unwrap(), Array::<u8>::zeros(10_000).unwrap());
+    let list = ShareableList::new([1.into()]).unwrap();
+    let context = start_processes(add_one, (value.clone(), array, list), Options::nprocs(2)).unwrap();
+    join(&context).unwrap();
+    assert_eq!(value.get().unwrap(), 3);
+    drop(value);
+    drop(context);
+    eventually("all is freed", || in_use().0 == before);
+}
+
+fn add_one(_: usize, (value, array, list): (Value<u64>, Array<u8>, ShareableList)) -> Outcome {
+    *value.lock()? += 1;
+    array.set(9_999, 1)?;
+    list.set(0, 2)?;
+    Ok(())
+}
+
+fn items() -> Vec<ListItem> {
+    vec!["text".into(), 7.into(), 0.5.into(), true.into(), ListItem::None, ListItem::Bytes(vec![1, 0])]
+}
+
+fn change(_: usize, list: ShareableList) -> Outcome {
+    assert_eq!(list.to_vec()?, items());
+    list.set(1, "now text")?;
+    list.set(0, -7)?;
+    Ok(())
+}
+
+#[test]
+fn lists_are_shared() {
+    let _alone = alone();
+    let list = ShareableList::new(items()).unwrap();
+    let context = start_processes(change, list.clone(), Options::nprocs(1)).unwrap();
+    join(&context).unwrap();
+    assert_eq!(list.get(0).unwrap(), ListItem::Int(-7));
+    assert_eq!(list.get(1).unwrap(), ListItem::Str("now text".into()));
+    assert_eq!(list.get(5).unwrap(), ListItem::Bytes(vec![1, 0]), "a NUL at its end is kept");
+    assert_eq!(list.count(true).unwrap(), 1);
+    assert_eq!(list.index(0.5).unwrap(), Some(2));
+    assert_eq!(list.format().unwrap(), "q8sdxxxxxxx?xxxxxx?x02s");
+    let error = list.set(1, "nine char").unwrap_err();
+    assert!(matches!(error, ListError::NoRoom { slot: 1, asked: 9, room: 8 }), "{error}");
+    assert_eq!(list.get(1).unwrap(), ListItem::Str("now text".into()), "nothing has changed");
+    assert!(matches!(list.get(6), Err(ListError::NoSlot { slot: 6, len: 6 })));
+}
