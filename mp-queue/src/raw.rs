@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
-use mp_core::{Arena, Envelope, Hold, Parking, Patience};
+use mp_core::{Arena, Envelope, Hold, Parking, Patience, SLICE};
 use mp_reduce::Error;
 
 use crate::header::{Made, Size};
@@ -305,8 +305,8 @@ impl Raw {
         })
     }
 
-    /// Attempts until it succeeds, or the wait ends: looking first, then asleep in slices. After each slice it looks for
-    /// dead members, and whether anybody is left.
+    /// Attempts until it succeeds, or the wait ends: looking first, then asleep in slices. Once a slice it looks for dead
+    /// members, and after each sleep whether anybody is left.
     #[inline]
     pub(crate) fn within(
         &self,
@@ -340,6 +340,7 @@ impl Raw {
             Ok(false) => None,
             Err(e) => Some(Err(e)),
         };
+        let mut swept = None;
         loop {
             if let Some(found) = patience.look(&mut look) {
                 return found;
@@ -357,10 +358,14 @@ impl Raw {
                 return look().unwrap_or(Ok(Ended::Alone(alone)));
             }
             let asleep = Instant::now();
+            let swept_at = *swept.get_or_insert(asleep);
             if parking.sleep(announced, deadline) {
                 patience.slept(asleep.elapsed());
-            } else {
+            }
+            // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
+            if swept_at.elapsed() >= SLICE {
                 self.arena().sweep_if_due()?;
+                swept = None;
             }
         }
     }
