@@ -6,14 +6,18 @@
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
-use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
-use mp_core::{Arena, Envelope, Hold, Leased, Parking, RingLayer};
+use mp_core::words::{BlockId, Holder, Member};
+use mp_core::{Arena, Envelope, Hold, Parking};
 
 use crate::header::{Header, Made};
 use crate::ring::{
-    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Reclaim, Return, ReturnsAt, RingAt,
-    Settle, Settled, Slot, Standing, Surroundings, Ticket,
+    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, RingAt, Slot, Standing, Ticket,
 };
+
+mod layer;
+mod leases;
+
+pub(crate) use layer::Rings;
 
 /// A queue's words, and the arena they are in.
 #[derive(Clone, Copy, Debug)]
@@ -230,20 +234,6 @@ impl RingMemory {
         })
     }
 
-    /// Says that what a dead consumer had is to be delivered again. Before the first lease.
-    pub(crate) fn redeliver(&self) {
-        let m = Self::words(self.arena);
-        if m.load_relaxed(self.header.redelivers()) == 0 {
-            m.store(self.header.redelivers(), 1);
-        }
-    }
-
-    /// Whether there may be messages that came back.
-    #[inline]
-    pub(crate) fn any_returned(&self) -> bool {
-        Self::words(self.arena).load_relaxed(self.header.returned()) != 0
-    }
-
     /// The mark of the token of one side of a channel; 0 if it is none.
     pub(crate) fn token(&self, receivers: bool) -> u64 {
         Self::words(self.arena).load(self.header.token(receivers))
@@ -295,93 +285,6 @@ impl RingMemory {
         false
     }
 
-    /// How often a message is delivered at most; 0 is for ever.
-    pub(crate) fn deliveries(&self) -> u32 {
-        self.header.deliveries(Self::words(self.arena))
-    }
-
-    fn returns(&self) -> ReturnsAt {
-        ReturnsAt {
-            returned: self.header.returned(),
-            undeliverable: self.header.undeliverable(),
-            limit: self.deliveries(),
-        }
-    }
-
-    fn reclaim(&self, wanted: Holder, to: Holder) -> Option<(EnvelopeId, Owner)> {
-        let arena = self.arena;
-        let columns = (arena.owner_words(), arena.place_words());
-        let reclaim =
-            Reclaim::new(self.returns(), self.chain.block(), arena.envelope_count(), columns, (wanted, to));
-        run(reclaim, Self::words(arena))
-    }
-
-    /// Takes a message that came back, or one that came back too often, for good.
-    pub(crate) fn take_returned(&self, undeliverable: bool) -> mp_core::Result<Option<Envelope>> {
-        let wanted = if undeliverable { Holder::Undeliverable } else { Holder::Returned };
-        let taken = self.reclaim(wanted, Holder::Member(self.arena.me()?));
-        // SAFETY: `Reclaim` has just made this process its owner, and ends once.
-        Ok(taken.map(|(id, owner)| unsafe { self.arena.envelope_from_raw(id, owner) }))
-    }
-
-    /// Leases a message that came back.
-    pub(crate) fn lease_returned(&self) -> mp_core::Result<Option<Leased>> {
-        let taken = self.reclaim(Holder::Returned, Holder::Leased(self.arena.me()?));
-        // SAFETY: `Reclaim` has just made this process its leaseholder, and ends once.
-        Ok(taken.map(|(id, owner)| unsafe { self.arena.lease_from_raw(id, owner) }))
-    }
-
-    /// Leases a message of segment `i`, as [`get`](Self::get).
-    pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<Taken> {
-        let arena = self.arena;
-        let got = arena.with_intent(|me, intent| {
-            let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).leasing();
-            run(get, Self::words(arena))
-        })?;
-        Ok(match got {
-            Got::Envelope(id, owner, _) => {
-                // SAFETY: `Get` has just made this process its leaseholder, and ends once.
-                *into = Some(unsafe { arena.lease_from_raw(id, owner) });
-                Taken::Message
-            }
-            Got::Empty => Taken::Empty,
-            Got::Closed => Taken::Closed,
-        })
-    }
-
-    /// Returns a lease to the queue; whether it will be delivered again.
-    pub(crate) fn give_back(&self, lease: &Leased) -> bool {
-        self.return_envelope(lease.id(), lease.owner())
-    }
-
-    fn return_envelope(&self, id: EnvelopeId, owner: Owner) -> bool {
-        let arena = self.arena;
-        let words = (arena.owner_words().of(id), arena.meta_words().of(id));
-        let end = run(Return::new(self.returns(), words.0, words.1, owner), Self::words(arena));
-        if end.is_some() {
-            self.not_empty().wake_some(u32::from(end == Some(Holder::Returned)));
-            self.finished().wake_some(u32::MAX >> 1);
-        }
-        end == Some(Holder::Returned)
-    }
-
-    /// The message of a lease is done: it is this process's to empty.
-    pub(crate) fn finish(&self, lease: &Leased) -> mp_core::Result<Envelope> {
-        let owner = lease.owner().then(Holder::Member(self.arena.me()?));
-        Self::words(self.arena).store(self.arena.owner_words().of(lease.id()), owner.pack());
-        // SAFETY: it was this process's lease, of which nobody makes an envelope but this, once: the owner word says
-        // now that it is no lease any more.
-        Ok(unsafe { self.arena.envelope_from_raw(lease.id(), owner) })
-    }
-
-    /// Counts what belongs to this queue and is in this state.
-    pub(crate) fn count(&self, is: impl Fn(Holder) -> bool) -> usize {
-        let (m, arena) = (Self::words(self.arena), self.arena);
-        let mine = |e| Place::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block();
-        let state = |e| Owner::unpack(m.load(arena.owner_words().of(e))).holder;
-        (0..m.load(arena.envelope_count()) as u32).filter(|&e| is(state(e)) && mine(e)).count()
-    }
-
     /// Helps the tail over a batch that was put.
     pub(crate) fn advance_tail(&self, i: u32, first: Ticket, last: Ticket) {
         run(Advance::tail(self.chain.segment(i), first, last), Self::words(self.arena));
@@ -395,107 +298,5 @@ impl RingMemory {
     /// Closes the queue; whether it was open.
     pub(crate) fn close(&self) -> bool {
         run(CloseChain::new(self.chain), Self::words(self.arena))
-    }
-}
-
-/// The arena around an intent.
-struct Around<'a> {
-    arena: Arena,
-    others: &'a dyn Fn() -> Vec<Word>,
-}
-
-impl Surroundings for Around<'_> {
-    fn intents(&self) -> Vec<Word> {
-        (self.others)()
-    }
-
-    fn slot(&self, ring: BlockId, slot: u32) -> Option<Word> {
-        RingMemory::open(self.arena, ring)?.chain.slot(slot)
-    }
-
-    fn redelivers(&self, ring: BlockId) -> bool {
-        let memory = RingMemory::open(self.arena, ring);
-        memory.is_some_and(|r| RingMemory::words(self.arena).load(r.header.redelivers()) != 0)
-    }
-}
-
-/// Settles the intents of a dead member, see [`Settle`]; `false`: come back later.
-pub(crate) fn settle(
-    arena: Arena,
-    dead: &[Word],
-    others: &dyn Fn() -> Vec<Word>,
-    taken: &mut dyn FnMut(EnvelopeId),
-) -> mp_core::Result<bool> {
-    let columns = (arena.owner_words(), arena.place_words());
-    let mut done = true;
-    for &intent in dead {
-        let settled = arena.with_intent(|me, mine| {
-            let steps = Settle::new((intent, mine), columns, Around { arena, others }, me);
-            run(steps, RingMemory::words(arena))
-        })?;
-        match settled {
-            Settled::Clear => {}
-            Settled::TakenOver(e) => taken(e),
-            Settled::Leased(e, owner) => take_back(arena, e, owner),
-            Settled::Later => done = false,
-        }
-    }
-    Ok(done)
-}
-
-/// Returns a lease of a dead member to its queue.
-fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
-    let m = RingMemory::words(arena);
-    // Of another owner meanwhile: then it is not returned.
-    let place = Place::unpack(m.load(arena.place_words().of(e)));
-    if let Some(ring) = RingMemory::open(arena, place.ring) {
-        ring.return_envelope(e, owner);
-    }
-}
-
-/// This crate, to the arena.
-#[derive(Debug)]
-pub(crate) struct Rings;
-
-// SAFETY: what it reports as taken over are envelopes that `Settle` has just made this process the owner of; draining
-// and noting a death change only the words of the ring that they are told of.
-unsafe impl RingLayer for Rings {
-    fn settle(
-        &self,
-        arena: Arena,
-        dead: &[Word],
-        others: &dyn Fn() -> Vec<Word>,
-        taken: &mut dyn FnMut(EnvelopeId),
-    ) -> bool {
-        settle(arena, dead, others, taken).unwrap_or(false)
-    }
-
-    fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner) {
-        take_back(arena, envelope, owner);
-    }
-
-    fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
-        let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        for undeliverable in [false, true] {
-            while let Ok(Some(_)) = ring.take_returned(undeliverable) {}
-        }
-        for i in 0..ring.segments() {
-            let mut envelope = None;
-            while let Ok(Taken::Message) = ring.get(i, &mut envelope) {
-                // Dropping an envelope releases what is attached to it.
-                envelope = None;
-            }
-            if ring.link(i) != Link::Open {
-                return;
-            }
-        }
-    }
-
-    fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
-        let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        ring.note_gone(dead, pid);
-        ring.not_empty().wake_all();
-        ring.not_full().wake_all();
-        ring.finished().wake_all();
     }
 }
