@@ -14,7 +14,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use mp_core::message::scope;
-use mp_core::{Hold, Message};
+use mp_core::{Envelope, Hold, Message};
 use mp_reduce::{Error, TypeFingerprint, unpack_as};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
 use crate::queue::{nothing, put_as};
-use crate::raw::{Alone, Ended, GotRaw, Raw, Wait};
+use crate::raw::{Alone, Ended, Raw, Wait};
 
 /// One side of a channel: a handle to the queue, and one to the side's token.
 pub(crate) struct End {
@@ -104,17 +104,33 @@ impl End {
     }
 
     /// Takes a message; nothing is told before the queue is empty.
-    pub(crate) fn get(&self, wait: Wait) -> Result<GotRaw, Error> {
-        match self.raw.get(wait, || self.alone())? {
-            GotRaw::Nothing(Ended::Waited) => match self.alone() {
-                None => Ok(GotRaw::Nothing(Ended::Waited)),
+    #[inline]
+    pub(crate) fn get(&self, into: &mut Option<Envelope>, wait: Wait) -> Result<Ended, Error> {
+        match self.raw.get(into, wait, || self.alone())? {
+            Ended::Waited => match self.alone() {
+                None => Ok(Ended::Waited),
                 // What they sent before they left.
-                Some(alone) => self.raw.get(Wait::Never, || None).map(|got| match got {
-                    GotRaw::Nothing(_) => GotRaw::Nothing(Ended::Alone(alone)),
-                    got => got,
+                Some(alone) => Ok(match self.raw.get(into, Wait::Never, || None)? {
+                    Ended::Attempted => Ended::Attempted,
+                    Ended::Waited | Ended::Alone(_) => Ended::Alone(alone),
                 }),
             },
-            got => Ok(got),
+            end => Ok(end),
+        }
+    }
+
+    /// Takes a message of a type, and unpacks it; the end is an error.
+    #[inline]
+    pub(crate) fn get_as<T: Message>(
+        &self,
+        fingerprint: TypeFingerprint<T>,
+        wait: Wait,
+    ) -> Result<T, GetError> {
+        let mut envelope = None;
+        match (self.get(&mut envelope, wait)?, envelope) {
+            (Ended::Attempted, Some(envelope)) => Ok(unpack_as(fingerprint, envelope)?),
+            (Ended::Attempted, None) => Err(GetError::Disconnected),
+            (end, _) => Err(nothing(end)),
         }
     }
 }
@@ -272,11 +288,7 @@ impl<T: Message> Receiver<T> {
     }
 
     fn recv_within(&self, wait: Wait) -> Result<T, GetError> {
-        match self.end.get(wait)? {
-            GotRaw::Message(envelope) => Ok(unpack_as(self.fingerprint, envelope)?),
-            GotRaw::Closed => Err(GetError::Disconnected),
-            GotRaw::Nothing(end) => Err(nothing(end)),
-        }
+        self.end.get_as(self.fingerprint, wait)
     }
 
     /// Receives until there is no message and no sender any more.

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use mp_core::Message;
 use mp_core::message::{Codec, Incoming, Outgoing};
-use mp_reduce::{Error, TypeFingerprint, unpack_as};
+use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::channel::{End, ends};
 use crate::error::{GetError, PutError};
-use crate::queue::{nothing, put_as};
-use crate::raw::{Ended, GotRaw, Wait};
+use crate::queue::put_as;
+use crate::raw::{Ended, Wait};
 
 /// One end of a pipe: sends and receives values of any type that is a message, and raw bytes.
 ///
@@ -186,11 +186,7 @@ impl Connection {
     }
 
     fn recv_within<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
-        match self.receiver()?.get(wait)? {
-            GotRaw::Message(envelope) => Ok(unpack_as(TypeFingerprint::new(), envelope)?),
-            GotRaw::Closed => Err(GetError::Disconnected),
-            GotRaw::Nothing(end) => Err(nothing(end)),
-        }
+        self.receiver()?.get_as(TypeFingerprint::new(), wait)
     }
 
     fn receiver(&self) -> Result<&End, Error> {

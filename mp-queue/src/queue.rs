@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
 use crate::options::QueueOptions;
-use crate::raw::{Alone, Ended, GotRaw, PutRaw, Raw, Wait};
+use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///
@@ -305,10 +305,13 @@ pub(crate) fn get_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<Option<T>, GetError> {
-    match raw.get(wait, alone)? {
-        GotRaw::Message(envelope) => Ok(Some(unpack_as(fingerprint, envelope)?)),
-        GotRaw::Closed => Ok(None),
-        GotRaw::Nothing(end) => Err(nothing(end)),
+    let mut envelope = None;
+    match raw.get(&mut envelope, wait, alone)? {
+        Ended::Attempted => {
+            let Some(envelope) = envelope else { return Ok(None) };
+            Ok(Some(unpack_as(fingerprint, envelope)?))
+        }
+        end => Err(nothing(end)),
     }
 }
 

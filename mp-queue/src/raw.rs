@@ -48,14 +48,6 @@ pub(crate) enum Alone {
     Disconnected,
 }
 
-/// What a get ended with.
-#[derive(Debug)]
-pub(crate) enum GotRaw {
-    Message(Envelope),
-    Closed,
-    Nothing(Ended),
-}
-
 /// What a put ended with; unless it is done, the message is given back.
 #[derive(Debug)]
 pub(crate) enum PutRaw {
@@ -283,26 +275,26 @@ impl Raw {
         })
     }
 
-    /// Takes an envelope, and wakes who waits for room.
+    /// Takes an envelope into `into`, which is empty, and wakes who waits for room. If it stays empty after all, the queue
+    /// is closed and drained.
     #[inline]
-    pub(crate) fn get(&self, wait: Wait, alone: impl Fn() -> Option<Alone>) -> Result<GotRaw, Error> {
-        let mut envelope = None;
+    pub(crate) fn get(
+        &self,
+        into: &mut Option<Envelope>,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Ended, Error> {
         let attempt = || {
-            Ok(match self.attempt_get(&mut envelope)? {
+            Ok(match self.attempt_get(into)? {
                 Taken::Message | Taken::Closed => true,
                 Taken::Empty => false,
             })
         };
-        Ok(match self.within(wait, &self.local.getting, self.memory.not_empty(), attempt, alone)? {
-            Ended::Attempted => match envelope {
-                Some(envelope) => {
-                    self.memory.not_full().wake_one();
-                    GotRaw::Message(envelope)
-                }
-                None => GotRaw::Closed,
-            },
-            end => GotRaw::Nothing(end),
-        })
+        let end = self.within(wait, &self.local.getting, self.memory.not_empty(), attempt, alone)?;
+        if into.is_some() {
+            self.memory.not_full().wake_one();
+        }
+        Ok(end)
     }
 
     /// Attempts until it succeeds, or the wait ends: looking first, then asleep in slices. Once a slice it looks for dead
