@@ -13,7 +13,7 @@
 //! In an arena of plain memory, all of the block is there from the start.
 
 use super::class::{commits_alone, size_of};
-use super::layout::SLAB_BLOCKS;
+use super::layout::{SLAB_BLOCKS, control};
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
@@ -57,7 +57,9 @@ impl Arena {
 
     fn reserve_pages(&self, at: u64, len: u64) -> Result<()> {
         self.reserve(at, len)?;
-        self.commit_at(at, len)
+        self.commit_at(at, len)?;
+        self.raise(Word::at(control::PEAK_RESERVED), self.committed());
+        Ok(())
     }
 
     /// Gives a claimed block its first pages, and takes what it had before.
