@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 
-use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, blocks_of, class_of, size_of, span_of};
+use super::class::{SEAT_PAGES, blocks_of, class_of, near, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::slab::described;
 use super::{Arena, Hold, NO_CURSOR};
@@ -30,11 +30,7 @@ impl Arena {
         let me = self.me()?;
         let mut carved = 0;
         loop {
-            // Up to a quarter larger is better than more memory.
-            let most = if kind == Kind::Seats { SEAT_PAGE } else { size_of(class) / 4 * 5 };
-            let near =
-                (class..CLASSES).take_while(|&c| size_of(c) <= most && (c == class || c != SEAT_PAGES));
-            for c in near {
+            for c in near(class) {
                 while let Some((block, slab)) = self.find_free(c, me) {
                     let Some(state) = run(Claim::new(self.block_at(block), me, slab), self.map()) else {
                         continue;
