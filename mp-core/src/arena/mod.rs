@@ -72,7 +72,7 @@ struct Inner {
     identity: Identity,
     holds: &'static [AtomicU64],
     populated: Mutex<Populated>,
-    /// For each class, the slab in which this process found its last block.
+    /// For each class, the last block that this process found.
     cursors: Box<[AtomicU32]>,
 }
 

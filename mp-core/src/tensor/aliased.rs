@@ -27,11 +27,11 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
 
     fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
         let view = f(*self.raw.view)?;
-        Ok(Self::of(self.raw.clone().viewed(view)))
+        Ok(Self::of(self.raw.another(view)))
     }
 
     fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
-        Ok(f(*self.raw.view)?.into_iter().map(|v| Self::of(self.raw.clone().viewed(v))).collect())
+        Ok(f(*self.raw.view)?.into_iter().map(|v| Self::of(self.raw.another(v))).collect())
     }
 
     /// Any shape and strides, with this offset, within its storage.

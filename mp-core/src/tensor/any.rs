@@ -181,12 +181,12 @@ impl<M: Aliased> AnyTensor<M> {
 
     fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
         let view = f(*self.raw.view)?;
-        Ok(Self { raw: self.raw.clone().viewed(view), dtype: self.dtype })
+        Ok(Self { raw: self.raw.another(view), dtype: self.dtype })
     }
 
     fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
         let views = f(*self.raw.view)?.into_iter();
-        Ok(views.map(|v| Self { raw: self.raw.clone().viewed(v), dtype: self.dtype }).collect())
+        Ok(views.map(|v| Self { raw: self.raw.another(v), dtype: self.dtype }).collect())
     }
 }
 

@@ -40,6 +40,14 @@ impl<M: Mode> Raw<M> {
         self.keep.borrow()
     }
 
+    /// Another one, of a view of it.
+    pub(crate) fn another(&self, view: View) -> Self
+    where
+        M::Keep: Clone,
+    {
+        Self { keep: self.keep.clone(), view: Arc::new(view), grad: self.grad.derived() }
+    }
+
     /// Of a view of it.
     pub(crate) fn viewed(self, view: View) -> Self {
         Self { view: Arc::new(view), grad: self.grad.derived(), keep: self.keep }

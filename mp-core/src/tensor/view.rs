@@ -23,6 +23,8 @@ pub(crate) struct View {
     len: usize,
     /// Whether the elements lie one after the other in row-major order.
     contiguous: bool,
+    /// Whether, besides, all strides are those of a new tensor of this shape, those of dimensions of one entry included.
+    row_major: bool,
 }
 
 /// A view as it travels: offset, shape, and strides if they are not those of a row-major one. A tuple, since codecs
@@ -58,8 +60,14 @@ pub(super) fn row_major(shape: &Dims<usize>) -> Dims<isize> {
 
 impl View {
     /// Of no element, in one dimension.
-    pub(crate) const NONE: Self =
-        Self { offset: 0, shape: Dims::one(0), strides: Dims::one(1), len: 0, contiguous: true };
+    pub(crate) const NONE: Self = Self {
+        offset: 0,
+        shape: Dims::one(0),
+        strides: Dims::one(1),
+        len: 0,
+        contiguous: true,
+        row_major: true,
+    };
 
     /// A row-major view of everything.
     pub(crate) fn contiguous(shape: &[usize]) -> Result<Self> {
@@ -70,7 +78,7 @@ impl View {
     /// A row-major view from an element on.
     fn row_major(offset: usize, shape: Dims<usize>) -> Result<Self> {
         let len = count(&shape)?;
-        Ok(Self { offset, shape, strides: row_major(&shape), len, contiguous: true })
+        Ok(Self { offset, shape, strides: row_major(&shape), len, contiguous: true, row_major: true })
     }
 
     /// With its number of elements checked and noted. There are as many strides as dimensions.
@@ -82,7 +90,8 @@ impl View {
             expected = expected.saturating_mul(n as isize);
             ok
         });
-        Ok(Self { offset, shape, strides, len, contiguous: len == 0 || in_a_row })
+        let row_major = *row_major(&shape) == *strides;
+        Ok(Self { offset, shape, strides, len, contiguous: len == 0 || in_a_row, row_major })
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
@@ -130,7 +139,7 @@ impl View {
     /// Each stride has to reach beyond all that the smaller ones reach. That holds for whatever views of a row-major tensor
     /// there are without [`expand`](Self::expand), [`unfold`](Self::unfold) and [`as_strided`](Self::as_strided).
     pub(crate) fn is_injective(&self) -> bool {
-        if self.len < 2 {
+        if self.len < 2 || self.contiguous {
             return true;
         }
         let mut dims: Vec<(u128, u128)> = self
@@ -193,8 +202,7 @@ impl View {
 
     /// Its strides, if they are not those of a row-major view of its shape; else none.
     pub(crate) fn unusual_strides(&self) -> Dims<isize> {
-        let usual = self.contiguous && *row_major(&self.shape) == *self.strides;
-        if usual { Dims::new() } else { self.strides }
+        if self.row_major { Dims::new() } else { self.strides }
     }
 
     /// A view that came from elsewhere, of no storage yet: see [`within`](Self::within). No strides are those of a
