@@ -30,6 +30,8 @@ pub(crate) fn serve(
 ) -> io::Result<Option<(Token, OwnedFd)>> {
     let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
     let slip = Slip::map(slip.as_fd())?;
+    // For `ps`. Nothing depends on it.
+    let _ = rustix::thread::set_name(c"mp-forkserver");
     let alone = match prepare(serve) {
         Ok(alone) => alone,
         Err(message) => {
