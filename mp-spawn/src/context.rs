@@ -67,7 +67,7 @@ where
 /// ```
 ///
 /// Each process executes the running program anew (`posix_spawn(3)`), but calls `function` instead of `main`;
-/// nothing of this process's memory goes along but `args`, which are encoded for each. The processes don't
+/// nothing of this process's memory goes along but `args`, which are encoded once and read by each. The processes don't
 /// outlive this one, however it ends; they do outlive the thread that started them.
 ///
 /// This blocks until all processes run, about a millisecond each, and not until they do anything.
@@ -113,6 +113,7 @@ where
         daemon: true,
         names: (0..options.nprocs).map(|rank| format!("{}-{rank}", options.name)).collect(),
     };
+    let args = ToChild::encode(&args)?;
     let group = start::start(plan, &options, |_| ToChild::pack(&args))?;
     family::note(&group);
     let (on_failure, grace_period) = (options.on_failure, options.grace_period);
