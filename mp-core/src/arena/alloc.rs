@@ -130,10 +130,18 @@ impl Arena {
                 let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
                 me.slot().wrapping_mul(5) % end.max(1)
             }
-            first => first,
+            last => {
+                // Likely the same one again, and likely another process has freed it meanwhile.
+                self.map().will_write(self.block_at(last).state);
+                last / SLAB_BLOCKS
+            }
         };
-        if let Some(found) = self.take_hint(first, class, me) {
-            return Some(found);
+        let found = |block, seen| {
+            cursor.store(block, Ordering::Relaxed);
+            Some((block, seen))
+        };
+        if let Some((block, seen)) = self.take_hint(first, class, me) {
+            return found(block, seen);
         }
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words = end.div_ceil(64);
@@ -148,9 +156,8 @@ impl Arena {
                 if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
                     continue;
                 }
-                if let Some(found) = self.take_hint(slab, class, me) {
-                    cursor.store(slab, Ordering::Relaxed);
-                    return Some(found);
+                if let Some((block, seen)) = self.take_hint(slab, class, me) {
+                    return found(block, seen);
                 }
                 // Nothing there. A block freed since then sets the bit again, after its own.
                 let (at, bit) = self.class_map(class, slab);
