@@ -34,7 +34,8 @@ fn main() -> mp::Result<()> {
 
     // A process of a server is as any other: its errors are told whole, and it is this process's own child.
     let options = Options::nprocs(2).start_method(StartMethod::ForkServer);
-    let error = start_processes(look_up, usize::MAX / 2, options)?.join().expect_err("there is no such entry");
+    let error =
+        start_processes(look_up, usize::MAX / 2, options)?.join().expect_err("there is no such entry");
     println!("{error}");
     Ok(())
 }

@@ -209,7 +209,12 @@ impl Server {
         self.hear(until)
     }
 
-    fn send(&self, mut rest: &[u8], mut fds: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), String> {
+    fn send(
+        &self,
+        mut rest: &[u8],
+        mut fds: &[BorrowedFd<'_>],
+        until: Option<Instant>,
+    ) -> Result<(), String> {
         while !rest.is_empty() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -302,10 +307,8 @@ impl Life {
         // This fails only if it has ended just now.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         // An interrupted wait leads to another look, by the supervisor at the latest.
-        let _ = rustix::event::poll(
-            &mut [PollFd::new(&self.pidfd, PollFlags::IN)],
-            Some(&timespec(AFTER_KILL)),
-        );
+        let _ =
+            rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timespec(AFTER_KILL)));
         self.exit()
     }
 }

@@ -164,13 +164,7 @@ impl FromChild {
             Kind::Crash => Crash::from_bytes(&frame.payload)
                 .map(FromChild::Crash)
                 .ok_or_else(|| "malformed Crash frame".to_string()),
-            Kind::Fds
-            | Kind::Start
-            | Kind::Args
-            | Kind::Taken
-            | Kind::Serve
-            | Kind::Fork
-            | Kind::Answer => {
+            Kind::Fds | Kind::Start | Kind::Args | Kind::Taken | Kind::Serve | Kind::Fork | Kind::Answer => {
                 Err(format!("a child sends no {:?} frame", frame.kind))
             }
         }

@@ -59,7 +59,8 @@ pub(crate) fn start(
         let setup = options.setup(rank);
         let ToChild { bytes, fds, parcel } = pack(rank)?;
         let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
-        let start = Start { rank, name, function: function.clone(), daemon, fork_server, directory, processors };
+        let start =
+            Start { rank, name, function: function.clone(), daemon, fork_server, directory, processors };
         Ok(Order { rank, outbox: frames(&start, &bytes, fds)?, parcel, setup })
     };
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;

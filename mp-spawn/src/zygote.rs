@@ -86,7 +86,9 @@ fn become_one(parent: u32, fork: Fork, fds: Vec<OwnedFd>) -> io::Result<(Token, 
         rustix::stdio::dup2_stderr(next()?)?;
     }
     let text = |bytes| OsString::from_vec(bytes);
-    entry::change_environment(fork.environment.into_iter().map(|(name, value)| (text(name), value.map(text))));
+    entry::change_environment(
+        fork.environment.into_iter().map(|(name, value)| (text(name), value.map(text))),
+    );
     Ok((Token { fd: socket.as_raw_fd(), parent, nonce: fork.nonce }, socket))
 }
 

@@ -30,7 +30,9 @@ fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
 fn children() -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let lists = tasks.flat_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")));
-    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
 }
 
 /// The fork server of this process.
@@ -93,7 +95,10 @@ fn every_way_to_end_is_told() {
 fn surroundings_are_those_of_each_rank() {
     alone(|()| {
         let folder = Folder::new("forkserver-surroundings");
-        fn look(rank: usize, (): ()) -> Result<(Option<String>, Option<String>, PathBuf, String), std::io::Error> {
+        fn look(
+            rank: usize,
+            (): (),
+        ) -> Result<(Option<String>, Option<String>, PathBuf, String), std::io::Error> {
             println!("out of {rank}");
             eprintln!("err of {rank}");
             let variable = |name| std::env::var(name).ok();
@@ -200,7 +205,8 @@ fn nobody_outlives_the_parent() {
         say(&name, &pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "))?;
         wait_for_the_end()
     };
-    let parent = Process::builder().start_method(StartMethod::Spawn).spawn(parent, meeting.name.clone()).unwrap();
+    let parent =
+        Process::builder().start_method(StartMethod::Spawn).spawn(parent, meeting.name.clone()).unwrap();
     let pids: Vec<u32> = meeting.hear().split(' ').map(|pid| pid.parse().unwrap()).collect();
     assert!(pids.len() == 4 && pids.iter().all(|pid| alive(*pid)), "{pids:?}");
     parent.kill().unwrap();
@@ -261,14 +267,19 @@ fn the_default_is_handed_down() {
         assert_eq!(get_start_method(), StartMethod::Spawn);
         set_start_method(StartMethod::ForkServer);
         let inner = |(): ()| {
-            let inner = start_processes(|_: usize, (): ()| Ok::<_, String>(get_start_method().name().to_string()), (), Options::nprocs(2));
+            let inner = start_processes(
+                |_: usize, (): ()| Ok::<_, String>(get_start_method().name().to_string()),
+                (),
+                Options::nprocs(2),
+            );
             let names = inner?.join()?;
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>((names, server() != parent_id()))
         };
         let (names, own_server) = Process::spawn(inner, ()).unwrap().join().unwrap();
         assert_eq!(names, ["forkserver", "forkserver"]);
         assert!(own_server);
-        let ranks = get_context(StartMethod::Spawn).spawn(|_: usize, (): ()| Ok::<_, String>(rank()), (), 1).unwrap();
+        let ranks =
+            get_context(StartMethod::Spawn).spawn(|_: usize, (): ()| Ok::<_, String>(rank()), (), 1).unwrap();
         assert_eq!(ranks, [Some(0)]);
     });
 }

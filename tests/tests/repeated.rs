@@ -26,7 +26,10 @@ impl Serialize for Counted {
 fn arguments_are_encoded_once_for_all_ranks() {
     let _alone = alone();
     type Args = (Counted, Vec<u8>, FrozenTensor<u32>, Queue<u64>);
-    fn worker(rank: usize, (n, bytes, tensor, queue): Args) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn worker(
+        rank: usize,
+        (n, bytes, tensor, queue): Args,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let sum: u64 = bytes.iter().map(|b| u64::from(*b)).sum();
         Ok(queue.put(n.0 + sum + u64::from(tensor.get(&[rank])?))?)
     }
@@ -71,7 +74,10 @@ fn bytes_for_several_are_in_memory_once() {
             }
             let (bytes, each) = unpack::<(Vec<u8>, Vec<FrozenTensor<i32>>)>(envelope).unwrap();
             assert!(bytes.len() == SIZE && bytes.iter().all(|b| *b == 5));
-            assert!((0..tensors).zip(&each).all(|(i, t)| t.get(&[1]).unwrap() == i) && each.len() == tensors as usize);
+            assert!(
+                (0..tensors).zip(&each).all(|(i, t)| t.get(&[1]).unwrap() == i)
+                    && each.len() == tensors as usize
+            );
         }
         assert_eq!(in_use(), before, "{tensors} tensors");
     }
