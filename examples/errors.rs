@@ -6,7 +6,10 @@ use std::process::{abort, exit};
 
 use mp::{Options, Output, start_processes};
 
-const WAYS: &[(&str, fn() -> mp::Result<()>)] = &[
+/// What it does, and how.
+type Way = (&'static str, fn() -> mp::Result<()>);
+
+const WAYS: &[Way] = &[
     ("returns an error", || Err(std::fs::read("/no/such/data").map_err(Unreadable).unwrap_err().into())),
     ("panics", || panic!("the loss is not a number")),
     ("panics while it panics", || {

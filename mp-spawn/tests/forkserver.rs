@@ -70,7 +70,10 @@ fn every_way_to_end_is_told() {
                 1 => panic!("a panic"),
                 2 => std::process::exit(7),
                 3 => std::process::abort(),
-                _ => Ok(overflow(0)),
+                _ => {
+                    overflow(0);
+                    Ok(())
+                }
             }
         }
         #[allow(unconditional_recursion)]
@@ -252,7 +255,7 @@ fn what_must_not_be_preloaded_is_refused() {
     alone(|()| {
         set_forkserver_preload(|| panic!("the model is missing")).unwrap();
         refused("panicked: the model is missing");
-        set_forkserver_preload(|| _ = std::thread::spawn(|| wait_for_the_end())).unwrap();
+        set_forkserver_preload(|| _ = std::thread::spawn(wait_for_the_end)).unwrap();
         refused("it has begun threads");
         set_forkserver_preload(|| _ = mp_core::Tensor::<f32>::zeros(&[3])).unwrap();
         refused("it has made shared memory");
