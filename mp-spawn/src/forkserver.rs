@@ -320,3 +320,55 @@ fn reap(pidfd: BorrowedFd<'_>, options: WaitIdOptions) -> Option<Exit> {
         Err(_) => Some(Exit::Unknown),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Stdio};
+
+    use super::*;
+
+    /// A process that waits, and its number.
+    fn sleeper() -> (Child, Pid) {
+        let child = std::process::Command::new("sleep").arg("120").stdin(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        (child, pid)
+    }
+
+    fn server(slip: Slip) -> (Server, Child, Pid) {
+        let (child, pid) = sleeper();
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let life = Arc::new(Life { pid: pid_number(pid), pidfd, exit: Mutex::new(None) });
+        let (socket, _) = launch::socket_pair().unwrap();
+        let (process, program) = (std::process::id(), CString::default());
+        (Server { process, program, life, socket, inbox: Inbox::default(), slip }, child, pid)
+    }
+
+    fn is_there(pid: Pid) -> bool {
+        rustix::process::pidfd_open(pid, PidfdFlags::empty()).is_ok()
+    }
+
+    #[test]
+    fn a_process_that_only_the_slip_knows_is_ended_and_reaped_with_its_server() {
+        let (slip, _) = Slip::new().unwrap();
+        let (_child, unknown) = sleeper();
+        slip.write(unknown);
+        let (server, _server, pid) = server(slip);
+        let error = server.bury("it is gone");
+        assert!(error.to_string().contains("SIGKILL"), "{error}");
+        // Reaped: nobody has these numbers any more.
+        assert!(!is_there(pid) && !is_there(unknown));
+    }
+
+    #[test]
+    fn a_process_that_somebody_has_got_is_not_touched() {
+        let (slip, _) = Slip::new().unwrap();
+        let (mut child, known) = sleeper();
+        slip.write(known);
+        slip.clear();
+        let (server, _server, pid) = server(slip);
+        drop(server.bury("it is gone"));
+        assert!(!is_there(pid) && is_there(known));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -79,6 +79,12 @@ impl Slip {
         self.word().store(0, Ordering::Release);
     }
 
+    /// In place of the kernel.
+    #[cfg(test)]
+    pub(crate) fn write(&self, pid: Pid) {
+        self.word().store(pid.as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
+    }
+
     /// The process that was made, if one was.
     pub(crate) fn read(&self) -> Option<Pid> {
         Pid::from_raw(self.word().load(Ordering::Acquire).cast_signed())
