@@ -267,6 +267,26 @@ fn what_must_not_be_preloaded_is_refused() {
 }
 
 #[test]
+fn a_program_that_is_no_server_is_an_error() {
+    alone(|()| {
+        let short = Duration::from_millis(200);
+        // Not there; ends; stays.
+        for (program, expected) in [
+            ("/no/such/program", "No such file"),
+            ("/bin/true", "exited with code 0"),
+            ("/bin/cat", "did not report"),
+        ] {
+            let other = served(1).executable(program).handshake_timeout(short);
+            let error = start_processes(|_: usize, (): ()| {}, (), other).unwrap_err();
+            assert!(error.to_string().contains(expected), "{program}: {error}");
+            assert_eq!(children(), []);
+        }
+        let same = served(1).executable(std::env::current_exe().unwrap());
+        join(&start_processes(|_: usize, (): ()| {}, (), same).unwrap()).unwrap();
+    });
+}
+
+#[test]
 fn the_default_is_handed_down() {
     alone(|()| {
         assert_eq!(get_start_method(), StartMethod::Spawn);
