@@ -40,6 +40,8 @@ use crate::watch::{self, Outbox};
 use crate::wire::{self, Inbox, Kind};
 use crate::{start, supervisor};
 
+/// Why a server doesn't answer any more; how it ended is said beside it.
+const GONE: &str = "it is gone";
 /// How long to wait for a process that got a SIGKILL.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 
@@ -147,7 +149,7 @@ fn running(server: Option<Server>, command: &Command, patience: Duration) -> Res
     if let Some(server) = server.filter(ours) {
         return match server.life.exit() {
             None => Ok(server),
-            Some(_) => Err(failed("the fork server", None, server.bury("it is gone"))),
+            Some(_) => Err(failed("the fork server", None, server.bury(GONE))),
         };
     }
     let refused = |error| failed("the start of the fork server", Some(&command.program), error);
@@ -229,6 +231,7 @@ impl Server {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT, until)?,
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(GONE.to_string()),
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -246,7 +249,7 @@ impl Server {
             let mut chunk = [MaybeUninit::<u8>::uninit(); 4096];
             match rustix::net::recv(&self.socket, &mut chunk, RecvFlags::DONTWAIT) {
                 Ok(((bytes, _), 1..)) => self.inbox.push(bytes),
-                Ok(_) => return Err("it is gone".to_string()),
+                Ok(_) | Err(Errno::CONNRESET) => return Err(GONE.to_string()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::IN, until)?,
                 Err(error) => return Err(error.to_string()),

@@ -5,6 +5,7 @@ mod common;
 
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -269,12 +270,19 @@ fn what_must_not_be_preloaded_is_refused() {
 #[test]
 fn a_program_that_is_no_server_is_an_error() {
     alone(|()| {
+        let folder = Folder::new("forkserver-programs");
+        let (draft, stays) = (folder.0.join("draft"), folder.0.join("stays"));
+        std::fs::write(&draft, "#!/bin/sh\nexec sleep 120\n").unwrap();
+        // By another process: a program that is open for writing can't be executed.
+        assert!(
+            Command::new("install").args(["-m", "755"]).args([&draft, &stays]).status().unwrap().success()
+        );
         let short = Duration::from_millis(200);
         // Not there; ends; stays.
         for (program, expected) in [
             ("/no/such/program", "No such file"),
-            ("/bin/true", "exited with code 0"),
-            ("/bin/cat", "did not report"),
+            ("/bin/true", "it is gone (pid"),
+            (stays.to_str().unwrap(), "did not report in time"),
         ] {
             let other = served(1).executable(program).handshake_timeout(short);
             let error = start_processes(|_: usize, (): ()| {}, (), other).unwrap_err();
