@@ -65,6 +65,7 @@
 //! | `mp.spawn(fn, args, nprocs)` | [`spawn(f, args, nprocs)`](spawn) |
 //! | `mp.start_processes(…, join=False)` | [`start_processes`], then [`ProcessContext::join`] |
 //! | `mp.Process(target=f, args=…)`, `start`, `join` | [`Process::spawn`], [`Process::builder`], [`Process::join`] |
+//! | `set_start_method`, `get_context`, `set_forkserver_preload` | [`set_start_method`], [`get_context`], [`set_forkserver_preload`]: [`StartMethod`] |
 //! | `active_children`, `current_process`, `parent_process` | [`active_children`], [`current_process`], [`parent_process`] |
 //! | lambdas and closures as `fn` (ice-learn) | [`closure!`] |
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
@@ -120,11 +121,12 @@ pub use mp_reduce::{
 };
 #[cfg(feature = "spawn")]
 pub use mp_spawn::{
-    ActiveChild, Capture, Captured, Closure, CurrentProcess, Exit, Launch, Note, OnFailure, Options, Outcome,
-    Output, ParentProcess, Process, ProcessBuilder, ProcessContext, ProcessExited, ProcessRaised, RaisedKind,
-    Refusal, Setup, Signal, SpawnError, Status, active_children, closure, current_process, init, is_child,
-    name, parent_pid, parent_process, rank, set_executable, set_thread_name, spawn, start_closure,
-    start_processes, thread_name,
+    ActiveChild, Capture, Captured, Closure, Context, CurrentProcess, Exit, Launch, Note, OnFailure, Options,
+    Outcome, Output, ParentProcess, Process, ProcessBuilder, ProcessContext, ProcessExited, ProcessRaised,
+    RaisedKind, Refusal, Setup, Signal, SpawnError, StartMethod, Status, UnknownStartMethod, active_children,
+    closure, current_process, get_all_start_methods, get_context, get_start_method, init, is_child, name,
+    parent_pid, parent_process, rank, set_executable, set_forkserver_preload, set_start_method,
+    set_thread_name, spawn, start_closure, start_processes, thread_name,
 };
 
 /// `Result` with any error, as functions that run in workers return it.

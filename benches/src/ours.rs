@@ -5,7 +5,7 @@ pub(crate) mod alloc;
 
 use std::time::Duration;
 
-use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp::{FrozenTensor, Options, Queue, StartMethod, Tensor, start_processes};
 use serde::{Deserialize, Serialize};
 
 use crate::process::{PATIENCE, pin};
@@ -210,10 +210,24 @@ pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
 
 /// Start and join of one process that does nothing: the median time of one in ns.
 pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
+    spawn_one(plan, StartMethod::Spawn)
+}
+
+/// As [`spawn_exec`], by a fork server that runs already.
+pub(crate) fn spawn_forkserver(plan: &Plan) -> Outcome {
+    spawn_one(plan, StartMethod::ForkServer)
+}
+
+/// As [`spawn_forkserver`], with 2 GiB resident in this process.
+pub(crate) fn spawn_forkserver_2g(plan: &Plan) -> Outcome {
+    crate::limits::exec::with_2g(|| spawn_forkserver(plan))
+}
+
+fn spawn_one(plan: &Plan, method: StartMethod) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(100) + 5 {
         let start = now();
-        let process = start_processes(|_, (): ()| {}, (), Options::nprocs(1))?;
+        let process = start_processes(|_, (): ()| {}, (), Options::nprocs(1).start_method(method))?;
         if !process.join_timeout(Duration::from_secs(30))? {
             return Err("the child didn't end".into());
         }

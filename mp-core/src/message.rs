@@ -148,6 +148,11 @@ impl Outgoing {
         (&self.bytes, self.attached.as_deref_mut().map(|a| &mut a.list).filter(|list| !list.is_empty()))
     }
 
+    /// What is to be packed more than once.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<AttachRequest>) {
+        (self.bytes, self.attached.map(|a| a.list).unwrap_or_default())
+    }
+
     /// Reads the message back on this side: what could not be packed or put returns to its sender like that.
     pub fn into_incoming(self) -> Incoming {
         let list = self.attached.map(|a| a.list).unwrap_or_default();

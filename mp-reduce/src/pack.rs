@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::thread::LocalKey;
 
 use mp_core::message::{Incoming, Message, Outgoing};
-use mp_core::{Arena, Envelope, fnv1a};
+use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -132,15 +132,43 @@ pub fn pack_as<T: Message>(
     }
 }
 
-/// Packs a value without consuming it, which serde values allow: they hold nothing exclusively.
+/// A value that was encoded once, to be packed for each of several receivers: its bytes are in shared memory once. Serde
+/// values allow that, for they hold nothing exclusively.
 ///
-/// # Errors
-/// When the value's `Serialize` refuses, or there is no memory.
-pub fn pack_ref<T: Serialize + DeserializeOwned + 'static>(arena: Arena, value: &T) -> Result<Envelope> {
-    let mut out = Outgoing::default();
-    value.encode::<MessagePack>(&mut out)?;
-    let fingerprint = TypeFingerprint::<T>::new();
-    Ok(arena.pack(&mut out, fingerprint.get())?)
+/// ```
+/// use mp_core::Arena;
+/// use mp_reduce::{Encoded, unpack};
+///
+/// let names = vec!["a name".to_string(); 10_000];
+/// let encoded = Encoded::new(Arena::current()?, &names)?;
+/// let envelopes = [encoded.pack()?, encoded.pack()?];
+/// drop(encoded); // the envelopes keep what they need
+/// for envelope in envelopes {
+///     assert_eq!(unpack::<Vec<String>>(envelope)?, names);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Encoded<T>(Repeated, PhantomData<fn(T)>);
+
+impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
+    /// Encodes a value.
+    ///
+    /// # Errors
+    /// When the value's `Serialize` refuses, or there is no memory.
+    pub fn new(arena: Arena, value: &T) -> Result<Encoded<T>> {
+        let mut out = Outgoing::default();
+        value.encode::<MessagePack>(&mut out)?;
+        Ok(Encoded(Repeated::new(arena, out, TypeFingerprint::<T>::new().get())?, PhantomData))
+    }
+
+    /// Packs it once more; who gets the envelope takes the value out of it by [`unpack`].
+    ///
+    /// # Errors
+    /// When there is no memory, or too many messages are on their way.
+    pub fn pack(&self) -> Result<Envelope> {
+        Ok(self.0.pack()?)
+    }
 }
 
 /// Takes a value out of an envelope.

@@ -17,13 +17,14 @@ use crate::clock::now;
 use crate::current::{self, Current};
 use crate::handoff::{self, FromParent, Ticket};
 use crate::line::{self, Line};
-use crate::message::{Hello, Report, Start};
+use crate::message::{Hello, Report, Serve, Start};
+use crate::method;
 use crate::outcome::{Ended, Fault};
 use crate::rank::pid_number;
 use crate::token::Token;
 use crate::watch::MAX_FDS;
 use crate::wire::{Frame, Inbox, Kind};
-use crate::{crash, function, panics, sys};
+use crate::{crash, function, panics, sys, zygote};
 
 /// The exit code after a failure that was reported.
 const FAILED: i32 = 1;
@@ -49,7 +50,18 @@ fn live(token: Token, socket: OwnedFd) -> i32 {
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (fds, start, args) = match prepared {
-        Ok(prepared) => prepared,
+        Ok((fds, Orders::Work(start, args))) => (fds, start, args),
+        Ok((fds, Orders::Serve(serve))) => {
+            match zygote::serve(token.parent, &socket, &fds, &serve) {
+                // In each copy.
+                Ok(Some((token, mine))) => {
+                    drop((socket, fds));
+                    return live(token, mine);
+                }
+                Ok(None) => return 0,
+                Err(error) => useless(&error),
+            }
+        }
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return USELESS,
         Err(error) => useless(&error),
     };
@@ -99,10 +111,17 @@ fn occupy_standard_streams() -> io::Result<()> {
     Ok(())
 }
 
-/// Receives the start message, whole.
-fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Start, FromParent)> {
+/// What a process is to do.
+#[derive(Debug)]
+enum Orders {
+    Work(Start, FromParent),
+    Serve(Serve),
+}
+
+/// Receives the start message, whole, and the file descriptors that go with it.
+fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Orders)> {
     let malformed = |what: &str| io::Error::other(format!("the start message makes no sense: {what}"));
-    let mut source = Source { socket, inbox: Inbox::default(), fds: Vec::new() };
+    let mut source = Source::new(socket);
     let mut promised = 0;
     let mut start: Option<Start> = None;
     loop {
@@ -120,24 +139,42 @@ fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Start, FromParent)> {
                     return Err(malformed("file descriptors are missing"));
                 }
                 let start = start.ok_or_else(|| malformed("no function"))?;
-                return Ok((source.fds, start, FromParent { bytes: payload }));
+                return Ok((source.fds, Orders::Work(start, FromParent { bytes: payload })));
             }
-            Kind::Hello | Kind::Panic | Kind::Crash | Kind::Report | Kind::Taken => {
-                return Err(malformed("a frame that only children send"));
+            Kind::Serve => {
+                let serve = rmp_serde::from_slice(&payload).map_err(|error| malformed(&error.to_string()))?;
+                return Ok((source.fds, Orders::Serve(serve)));
             }
+            Kind::Hello
+            | Kind::Panic
+            | Kind::Crash
+            | Kind::Report
+            | Kind::Taken
+            | Kind::Fork
+            | Kind::Answer => return Err(malformed("a frame that does not belong there")),
         }
     }
 }
 
 /// Frames and file descriptors from a socket.
-struct Source<'a> {
+#[derive(Debug)]
+pub(crate) struct Source<'a> {
     socket: &'a OwnedFd,
     inbox: Inbox,
     fds: Vec<OwnedFd>,
 }
 
-impl Source<'_> {
-    fn next(&mut self) -> io::Result<Frame> {
+impl<'a> Source<'a> {
+    pub(crate) fn new(socket: &'a OwnedFd) -> Source<'a> {
+        Source { socket, inbox: Inbox::default(), fds: Vec::new() }
+    }
+
+    /// The file descriptors that have arrived.
+    pub(crate) fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
+    }
+
+    pub(crate) fn next(&mut self) -> io::Result<Frame> {
         // Enough for most; more is read faster in larger pieces.
         let mut small = [0; 4 << 10];
         let mut large = Vec::new();
@@ -185,11 +222,12 @@ fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32
     if let Err(error) = settle(&start) {
         return tell(line, &Report::Unable(error));
     }
-    let Start { rank, name, function, daemon, .. } = start;
+    let Start { rank, name, function, daemon, fork_server, .. } = start;
     if let Ok(short) = CString::new(name.as_str()) {
         // So that `ps` shows it; the kernel cuts it. Nothing depends on it.
         let _ = rustix::thread::set_name(&short);
     }
+    method::inherit(fork_server);
     current::set(Current { rank, name: name.clone(), parent, daemon });
     panics::install_hook();
     let run = move || tell(line, &call(line, rank, &function, args));

@@ -67,7 +67,7 @@ where
 /// ```
 ///
 /// Each process executes the running program anew (`posix_spawn(3)`), but calls `function` instead of `main`;
-/// nothing of this process's memory goes along but `args`, which are encoded for each. The processes don't
+/// nothing of this process's memory goes along but `args`, which are encoded once and read by each. The processes don't
 /// outlive this one, however it ends; they do outlive the thread that started them.
 ///
 /// This blocks until all processes run, about a millisecond each, and not until they do anything.
@@ -113,6 +113,7 @@ where
         daemon: true,
         names: (0..options.nprocs).map(|rank| format!("{}-{rank}", options.name)).collect(),
     };
+    let args = ToChild::encode(&args)?;
     let group = start::start(plan, &options, |_| ToChild::pack(&args))?;
     family::note(&group);
     let (on_failure, grace_period) = (options.on_failure, options.grace_period);
@@ -169,16 +170,7 @@ where
 /// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. That blocks until they are
 /// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one.
 ///
-/// `T` is what the function returns. What the failures look like:
-///
-/// | the process | `join` returns |
-/// |---|---|
-/// | returns `Err` or panics | [`SpawnError::ProcessRaised`] |
-/// | calls `exit(n)`, n ≠ 0; or `exit(0)` where a value is awaited | [`SpawnError::ProcessExited`] with the code |
-/// | gets a signal, or crashes | [`SpawnError::ProcessExited`] with the signal, and what is known about the cause |
-/// | is of another build | [`SpawnError::Refused`] |
-/// | can't decode its arguments | [`SpawnError::Arguments`] |
-/// | is another program | [`SpawnError::NeverReported`] or [`SpawnError::Timeout`] |
+/// `T` is what the function returns. What each failure looks like is told where the errors are: [`SpawnError`].
 #[doc(alias = "SpawnContext")]
 #[must_use = "dropping it ends the processes"]
 pub struct ProcessContext<T = ()> {

@@ -6,10 +6,11 @@
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it places that entry, calls the entries after it, removes a variable from the
+//! This file may hold `unsafe`: it places that entry, calls the entries after it, changes the
 //! environment, and takes possession of an inherited file descriptor.
 #![allow(unsafe_code)]
 
+use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::{env, io};
 
@@ -55,6 +56,18 @@ fn take_token() -> Option<Result<Token, String>> {
     unsafe { env::remove_var(token::VARIABLE) };
     let token = text.to_str().and_then(|text| text.parse().ok());
     Some(token.ok_or_else(|| format!("{} holds {text:?}, which is no token", token::VARIABLE)))
+}
+
+/// Changes the environment of a process that is about to become a worker; `None` removes.
+pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option<OsString>)>) {
+    for (name, value) in changes {
+        match value {
+            // SAFETY: this runs in a copy of a fork server, which has one thread.
+            Some(value) => unsafe { env::set_var(name, value) },
+            // SAFETY: as above.
+            None => unsafe { env::remove_var(name) },
+        }
+    }
 }
 
 /// Takes the socket that the token names, if it is one and leads to the parent.

@@ -28,6 +28,44 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// }
 /// # Ok::<(), SpawnError>(())
 /// ```
+///
+/// # What a failure looks like
+///
+/// | the process | error | with |
+/// |---|---|---|
+/// | returns `Err` | [`ProcessRaised`](Self::ProcessRaised) | message, all sources, `Debug` form |
+/// | panics | [`ProcessRaised`](Self::ProcessRaised) | message, location, backtrace (`RUST_BACKTRACE`) |
+/// | panics while it panics; panics in an `extern "C"` function, or with `panic = "abort"` | [`ProcessExited`](Self::ProcessExited) | SIGABRT, [`Note::Panics`]: what the panics said |
+/// | calls `exit(n)`, n ≠ 0, in a destructor or anywhere | [`ProcessExited`](Self::ProcessExited) | the code |
+/// | calls `exit(0)` before a result that is awaited | [`ProcessExited`](Self::ProcessExited) | code 0, [`Note::NoValue`] |
+/// | calls `exit(0)` where there is no result | none | |
+/// | touches memory that isn't its own, divides by zero in C, … | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, SIGBUS, SIGFPE, SIGILL; [`Note::Fault`] with the address |
+/// | uses up its stack | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`Note::StackOverflow`] |
+/// | calls `abort` | [`ProcessExited`](Self::ProcessExited) | SIGABRT |
+/// | is killed by the kernel for want of memory | [`ProcessExited`](Self::ProcessExited) | SIGKILL, [`Note::OutOfMemory`], as far as the control group tells |
+/// | is killed by this program | [`ProcessExited`](Self::ProcessExited) | the signal, [`Note::AskedFor`] |
+/// | is killed by somebody else | [`ProcessExited`](Self::ProcessExited) | the signal |
+/// | is ended because another one failed | none | [`Status::EndedByUs`](crate::Status::EndedByUs) |
+/// | is stopped (SIGSTOP, a debugger) | none | it is waited for |
+/// | closes all its files | as it ends | a panic or an error can't be told any more: the exit code |
+/// | leaves a grandchild behind that holds its pipes | as it ends | nobody waits for the grandchild |
+/// | writes without end | as it ends | of captured output the last MiB |
+/// | can't decode its arguments | [`Arguments`](Self::Arguments) | the rank, and what the codec says |
+/// | returns what can't be decoded here | [`Value`](Self::Value) | the same |
+/// | is of another build, or the reference to its function was tampered with | [`Refused`](Self::Refused) | a [`Refusal`] |
+/// | is another program, and ends | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
+/// | is another program, and stays | [`Timeout`](Self::Timeout) | the program, the time, what to do |
+/// | sends what makes no sense | [`Protocol`](Self::Protocol) | what that was |
+///
+/// A [`ProcessExited`] also shows the last lines of standard error, where that is captured.
+///
+/// | the start | error | with |
+/// |---|---|---|
+/// | of too many processes, files or bytes | [`Launch`](Self::Launch) | what was refused, and the limit; what had been started is ended and reaped |
+/// | of a program that is not there | [`Launch`](Self::Launch) | its path |
+/// | with arguments that can't be encoded | [`Arguments`](Self::Arguments) | what the codec says; nothing was started |
+/// | by a fork server that has died, can't preload, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
+/// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ProcessException")]

@@ -110,6 +110,17 @@ where
     });
 }
 
+/// How a fork server calls what is to be preloaded.
+pub(crate) type Preload = fn();
+
+/// The description of a function that fork servers call once.
+pub(crate) struct Preloaded<F>(PhantomData<fn(F)>);
+
+impl<F: Fn() + Copy + Send + 'static> Preloaded<F> {
+    pub(crate) const DESC: &'static Desc<Preload> =
+        &Desc::new::<Self>(std::any::type_name::<F>, || instance::<F>()());
+}
+
 /// Calls a function with the arguments that the parent sent, and packs what it returns.
 fn call<A: Message, T: Message>(args: FromParent, function: impl FnOnce(A) -> Result<T, Fault>) -> Ended {
     match args.unpack::<A>() {

@@ -24,6 +24,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use mp_core::message::Message;
 use mp_core::words::{EnvelopeId, Member};
 use mp_core::{Arena, Envelope};
+use mp_reduce::Encoded;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -41,11 +42,16 @@ pub(crate) struct ToChild {
 }
 
 impl ToChild {
-    /// Encodes arguments for one child.
-    pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<ToChild> {
+    /// Encodes arguments, to be packed for each of several children.
+    pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<Encoded<A>> {
         let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
-        let envelope = mp_reduce::pack_ref(arena, args).map_err(unencodable)?;
-        ToChild::with(arena, envelope)
+        Encoded::new(arena, args).map_err(unencodable)
+    }
+
+    /// Packs arguments for one child.
+    pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &Encoded<A>) -> Result<ToChild> {
+        let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
+        ToChild::with(arena, args.pack().map_err(unencodable)?)
     }
 
     /// Moves arguments to one child.

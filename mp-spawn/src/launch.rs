@@ -23,11 +23,11 @@ use crate::token::{self, Token};
 const SELF: &str = "/proc/self/exe";
 
 /// What every child of one start has in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Command {
     /// The program, as errors name it.
     pub(crate) program: PathBuf,
-    path: CString,
+    pub(crate) path: CString,
     argv0: CString,
     environment: Vec<CString>,
 }
@@ -128,7 +128,7 @@ pub(crate) struct Launched {
 /// Starts a process. The calling thread becomes the one whose end ends the process.
 pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Launched> {
     let (ours, theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
-    let nonce = RandomState::new().build_hasher().finish();
+    let nonce = nonce();
     let token = Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce };
     let token = CString::new(format!("{}={token}", token::VARIABLE))
         .map_err(|error| failed("the token", None, error.into()))?;
@@ -155,8 +155,13 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
     }
 }
 
+/// A number that nobody guesses.
+pub(crate) fn nonce() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
 /// Both ends are close-on-exec and clear of the standard streams; the first one doesn't block.
-fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let (ours, theirs) = (above_standard(ours)?, above_standard(theirs)?);

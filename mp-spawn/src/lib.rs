@@ -43,12 +43,14 @@ mod entry;
 mod error;
 mod exit;
 mod family;
+mod forkserver;
 mod function;
 mod group;
 mod handoff;
 mod launch;
 mod line;
 mod message;
+mod method;
 mod object;
 mod oom;
 mod options;
@@ -58,6 +60,7 @@ mod panics;
 mod process;
 mod rank;
 mod setup;
+mod sibling;
 mod start;
 mod supervisor;
 mod sys;
@@ -65,6 +68,7 @@ mod token;
 mod verdict;
 mod watch;
 mod wire;
+mod zygote;
 
 #[doc(hidden)]
 pub use closure::captured;
@@ -78,8 +82,13 @@ pub use entry::init;
 pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
 pub use exit::{Exit, Note, Signal};
 pub use family::{ActiveChild, active_children};
+pub use forkserver::set_forkserver_preload;
 pub use function::Refusal;
 pub use launch::set_executable;
+pub use method::{
+    Context, StartMethod, UnknownStartMethod, get_all_start_methods, get_context, get_start_method,
+    set_start_method,
+};
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
 pub use output::Captured;

@@ -21,8 +21,39 @@ pub(crate) struct Start {
     pub(crate) function: FunctionRef,
     /// Whether its parent ends it when the parent ends, instead of waiting for it.
     pub(crate) daemon: bool,
+    /// Whether processes are started by a fork server where nothing else is said.
+    pub(crate) fork_server: bool,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) processors: Vec<usize>,
+}
+
+/// Tells a process that it is a fork server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Serve {
+    /// What it calls before it begins.
+    pub(crate) preload: Option<FunctionRef>,
+}
+
+/// Asks a fork server for a process. The file descriptors that go along: its socket, and its streams where they are not
+/// the server's.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Fork {
+    pub(crate) nonce: u64,
+    /// Changes to the environment, in order; `None` removes.
+    pub(crate) environment: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    pub(crate) stdout: bool,
+    pub(crate) stderr: bool,
+}
+
+/// What a fork server says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// It is ready, or has made the process.
+    Done,
+    /// The kernel makes no process; this is its error number.
+    Refused(i32),
+    /// It can't be a server.
+    Failed(String),
 }
 
 /// The child has become a worker.
@@ -133,7 +164,7 @@ impl FromChild {
             Kind::Crash => Crash::from_bytes(&frame.payload)
                 .map(FromChild::Crash)
                 .ok_or_else(|| "malformed Crash frame".to_string()),
-            Kind::Fds | Kind::Start | Kind::Args | Kind::Taken => {
+            Kind::Fds | Kind::Start | Kind::Args | Kind::Taken | Kind::Serve | Kind::Fork | Kind::Answer => {
                 Err(format!("a child sends no {:?} frame", frame.kind))
             }
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::method::StartMethod;
 use crate::setup::{Output, Setup};
 
 /// How many processes to start, and how.
@@ -31,6 +32,7 @@ pub struct Options {
     pub(crate) handshake: Duration,
     pub(crate) setup: Setup,
     pub(crate) per_rank: Option<PerRank>,
+    pub(crate) method: Option<StartMethod>,
 }
 
 /// Changes the setup of one rank.
@@ -62,6 +64,7 @@ impl Options {
             handshake: HANDSHAKE,
             setup: Setup::default(),
             per_rank: None,
+            method: None,
         }
     }
 
@@ -84,6 +87,13 @@ impl Options {
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> Options {
         self.executable = Some(program.into());
+        self
+    }
+
+    /// How the processes come to be; what [`set_start_method`](crate::set_start_method) says without this.
+    #[doc(alias = "get_context")]
+    pub fn start_method(mut self, method: StartMethod) -> Options {
+        self.method = Some(method);
         self
     }
 
@@ -164,6 +174,7 @@ impl fmt::Debug for Options {
             .field("handshake", &self.handshake)
             .field("setup", &self.setup)
             .field("per_rank", &self.per_rank.is_some())
+            .field("method", &self.method)
             .finish()
     }
 }

@@ -22,6 +22,7 @@ use crate::family;
 use crate::function::Plain;
 use crate::group::Group;
 use crate::handoff::ToChild;
+use crate::method::StartMethod;
 use crate::options::Options;
 use crate::outcome::{Outcome, is_unit};
 use crate::output::Captured;
@@ -261,6 +262,12 @@ impl ProcessBuilder {
     /// Another program instead of the running one: see [`Options::executable`].
     pub fn executable(mut self, program: impl Into<PathBuf>) -> ProcessBuilder {
         self.options = self.options.executable(program);
+        self
+    }
+
+    /// How it comes to be: see [`Options::start_method`].
+    pub fn start_method(mut self, method: StartMethod) -> ProcessBuilder {
+        self.options = self.options.start_method(method);
         self
     }
 

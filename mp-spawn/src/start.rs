@@ -9,6 +9,7 @@ use crate::group::Group;
 use crate::handoff::ToChild;
 use crate::launch::{self, Command};
 use crate::message::Start;
+use crate::method::{StartMethod, get_start_method};
 use crate::options::Options;
 use crate::supervisor::{self, Batch};
 use crate::token;
@@ -42,6 +43,8 @@ pub(crate) fn start(
         return Err(SpawnError::NotInitialised);
     }
     let Plan { function, returns, daemon, names } = plan;
+    let method = options.method.unwrap_or_else(get_start_method);
+    let fork_server = get_start_method() == StartMethod::ForkServer;
     let command = Command::new(options.executable.as_deref())?;
     let group = Arc::new(Group::new(names.iter().cloned()));
     let common = Common {
@@ -50,12 +53,14 @@ pub(crate) fn start(
         function: Arc::from(function.name.as_str()),
         patience: options.handshake,
         returns,
+        method,
     };
     let order = |(rank, name): (usize, String)| {
         let setup = options.setup(rank);
         let ToChild { bytes, fds, parcel } = pack(rank)?;
         let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
-        let start = Start { rank, name, function: function.clone(), daemon, directory, processors };
+        let start =
+            Start { rank, name, function: function.clone(), daemon, fork_server, directory, processors };
         Ok(Order { rank, outbox: frames(&start, &bytes, fds)?, parcel, setup })
     };
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;

@@ -22,7 +22,9 @@ use rustix::time::{
 
 use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
+use crate::forkserver::{self, Life};
 use crate::launch::{self, Command, failed};
+use crate::method::StartMethod;
 use crate::output::Streams;
 use crate::sys;
 use crate::watch::{Common, Order, Orders, Watch};
@@ -31,6 +33,8 @@ use crate::watch::{Common, Order, Orders, Watch};
 const WAKE: u64 = u64::MAX;
 /// The data of the event that the timer has fired.
 const TIMER: u64 = u64::MAX - 1;
+/// The data of the event that a fork server has ended.
+const SERVER: u64 = u64::MAX - 2;
 
 /// The processes of one start, to be started.
 #[derive(Debug)]
@@ -48,6 +52,12 @@ struct Job {
     reply: Sender<Result<()>>,
 }
 
+/// What other threads ask of the supervisor's.
+enum Request {
+    Start(Job),
+    Call(Box<dyn FnOnce() + Send>),
+}
+
 /// What the threads of a process share of its supervisor.
 #[derive(Debug)]
 struct Supervisor {
@@ -57,8 +67,10 @@ struct Supervisor {
     wake: OwnedFd,
     /// Fires when the time of some process to say hello may be over.
     timer: OwnedFd,
-    jobs: Mutex<Sender<Job>>,
+    requests: Mutex<Sender<Request>>,
     watches: Mutex<Watches>,
+    /// The fork servers that have not been reaped.
+    servers: Mutex<Vec<Arc<Life>>>,
 }
 
 /// The processes that are watched.
@@ -75,26 +87,49 @@ static SUPERVISOR: Mutex<Option<Arc<Supervisor>>> = Mutex::new(None);
 /// Starts the processes of a batch, in order. Blocks until all run, or one could not be started; then those
 /// that run already have got a SIGKILL.
 pub(crate) fn start(batch: Batch) -> Result<()> {
-    let supervisor = {
-        let mut slot = SUPERVISOR.lock();
-        match &*slot {
-            Some(running) if running.process == std::process::id() => Arc::clone(running),
-            _ => Arc::clone(slot.insert(begin()?)),
-        }
-    };
-    if sys::on_main_thread() {
+    let supervisor = running()?;
+    // What a fork server makes is the child of the thread that started the server.
+    if sys::on_main_thread() || batch.common.method == StartMethod::ForkServer {
         return supervisor.start_here(batch);
     }
     let (reply, answer) = channel();
-    let gone = || failed("the supervisor thread", None, io::Error::other("it has ended"));
-    let job = Job { batch, started: Vec::new(), reply };
-    if supervisor.jobs.lock().send(job).is_err() {
-        *SUPERVISOR.lock() = None;
-        return Err(gone());
-    }
-    rustix::io::write(&supervisor.wake, &1u64.to_ne_bytes())
-        .map_err(|error| failed("write to an eventfd", None, error.into()))?;
+    supervisor.ask(Request::Start(Job { batch, started: Vec::new(), reply }))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
+}
+
+/// Calls something in a thread that lives as long as the process, and waits for it.
+pub(crate) fn on_lasting_thread<T: Send + 'static>(
+    call: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if sys::on_main_thread() {
+        return call();
+    }
+    let (reply, answer) = channel();
+    // Nobody listens if the thread that asked is gone.
+    running()?.ask(Request::Call(Box::new(move || _ = reply.send(call()))))?;
+    answer.recv().unwrap_or_else(|_| Err(gone()))
+}
+
+/// Sees to it that a fork server is reaped when it ends.
+pub(crate) fn watch_server(life: &Arc<Life>) -> Result<()> {
+    let supervisor = running()?;
+    supervisor.servers.lock().push(Arc::clone(life));
+    let event = epoll::EventData::new_u64(SERVER);
+    epoll::add(&supervisor.poll, &life.pidfd, event, epoll::EventFlags::IN)
+        .map_err(|error| failed("epoll_ctl", None, error.into()))
+}
+
+/// The supervisor of this process, which begins now if it has none.
+fn running() -> Result<Arc<Supervisor>> {
+    let mut slot = SUPERVISOR.lock();
+    Ok(match &*slot {
+        Some(running) if running.process == std::process::id() => Arc::clone(running),
+        _ => Arc::clone(slot.insert(begin()?)),
+    })
+}
+
+fn gone() -> SpawnError {
+    failed("the supervisor thread", None, io::Error::other("it has ended"))
 }
 
 /// A process is known to have ended: reaps it, unless that has happened.
@@ -115,10 +150,10 @@ fn begin() -> Result<Arc<Supervisor>> {
         epoll::add(&poll, fd, epoll::EventData::new_u64(event), epoll::EventFlags::IN)
             .map_err(refused("epoll_ctl"))?;
     }
-    let (jobs, incoming) = channel();
+    let (requests, incoming) = channel();
     let process = std::process::id();
-    let (jobs, watches) = (Mutex::new(jobs), Mutex::default());
-    let supervisor = Arc::new(Supervisor { process, poll, wake, timer, jobs, watches });
+    let (requests, watches, servers) = (Mutex::new(requests), Mutex::default(), Mutex::default());
+    let supervisor = Arc::new(Supervisor { process, poll, wake, timer, requests, watches, servers });
     let run = Loop { shared: Arc::clone(&supervisor), incoming, jobs: Vec::new() };
     thread::Builder::new()
         .name("mp-supervisor".to_string())
@@ -128,7 +163,30 @@ fn begin() -> Result<Arc<Supervisor>> {
 }
 
 impl Supervisor {
-    /// Starts the processes of a batch from the calling thread, which is the main thread.
+    /// Asks the thread for something.
+    fn ask(&self, request: Request) -> Result<()> {
+        if self.requests.lock().send(request).is_err() {
+            *SUPERVISOR.lock() = None;
+            return Err(gone());
+        }
+        rustix::io::write(&self.wake, &1u64.to_ne_bytes())
+            .map_err(|error| failed("write to an eventfd", None, error.into()))?;
+        Ok(())
+    }
+
+    /// Reaps the fork servers that have ended.
+    fn reap_servers(&self) {
+        self.servers.lock().retain(|life| {
+            let over = life.exit().is_some();
+            if over {
+                // It was added, so this can't fail.
+                let _ = epoll::delete(&self.poll, &life.pidfd);
+            }
+            !over
+        });
+    }
+
+    /// Starts the processes of a batch from the calling thread.
     fn start_here(&self, mut batch: Batch) -> Result<()> {
         let mut started = Vec::new();
         while let Some(order) = batch.orders.pop_front() {
@@ -144,12 +202,18 @@ impl Supervisor {
     }
 
     /// Starts one process and begins to watch it. The calling thread becomes the one whose end ends the process.
-    fn launch(&self, batch: &Batch, order: Order) -> Result<u64> {
+    fn launch(&self, batch: &Batch, mut order: Order) -> Result<u64> {
         let name = batch.common.group.name(order.rank);
         let mut particulars = batch.command.particulars(&order.setup)?;
         let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
         particulars.ends = ends;
-        let launched = launch::launch(&batch.command, &particulars)?;
+        let launched = match batch.common.method {
+            StartMethod::Spawn => launch::launch(&batch.command, &particulars)?,
+            StartMethod::ForkServer => {
+                let Order { setup, outbox, .. } = &mut order;
+                forkserver::launch(&batch.command, &particulars, setup, outbox, batch.common.patience)?
+            }
+        };
         batch.common.group.streams(order.rank, streams);
         let mut watches = self.watches.lock();
         let id = watches.next;
@@ -199,7 +263,7 @@ impl Watches {
 
 struct Loop {
     shared: Arc<Supervisor>,
-    incoming: Receiver<Job>,
+    incoming: Receiver<Request>,
     jobs: Vec<Job>,
 }
 
@@ -221,6 +285,7 @@ impl Loop {
                 match event.data.u64() {
                     WAKE => self.take_jobs(),
                     TIMER => self.take_timer(),
+                    SERVER => self.shared.reap_servers(),
                     id => self.shared.attend(id >> 1, id & 1 == 1, event.flags),
                 }
             }
@@ -230,7 +295,12 @@ impl Loop {
 
     fn take_jobs(&mut self) {
         drain(&self.shared.wake);
-        self.jobs.extend(self.incoming.try_iter());
+        for request in self.incoming.try_iter() {
+            match request {
+                Request::Start(job) => self.jobs.push(job),
+                Request::Call(call) => call(),
+            }
+        }
     }
 
     fn take_timer(&self) {

@@ -19,6 +19,7 @@ use crate::group::Group;
 use crate::handoff::{self, Parcel};
 use crate::launch::Launched;
 use crate::message::{FromChild, Hello, Report};
+use crate::method::StartMethod;
 use crate::oom;
 use crate::rank::{Running, pid_number};
 use crate::setup::Setup;
@@ -49,7 +50,7 @@ impl Outbox {
     }
 
     /// Sends what the socket takes; true when nothing is left.
-    fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -116,11 +117,12 @@ pub(crate) struct Common {
     pub(crate) patience: Duration,
     /// Whether a function that returns sends a value.
     pub(crate) returns: bool,
+    pub(crate) method: StartMethod,
 }
 
 impl Watch {
     pub(crate) fn new(common: Common, order: Order, launched: Launched, id: u64) -> Watch {
-        let Common { group, program, function, patience, returns } = common;
+        let Common { group, program, function, patience, returns, .. } = common;
         let pidfd = Arc::new(launched.pidfd);
         group.started(order.rank, launched.pid, Running { pidfd: Arc::clone(&pidfd), id });
         Watch {
@@ -303,7 +305,7 @@ impl Watch {
     }
 }
 
-fn exit_of(status: &WaitIdStatus) -> Exit {
+pub(crate) fn exit_of(status: &WaitIdStatus) -> Exit {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => Exit::Code(code),
         (None, Some(signal)) => {

@@ -35,10 +35,16 @@ pub(crate) enum Kind {
     Report = 7,
     /// To the child: its result has been taken.
     Taken = 8,
+    /// To a fork server, after the file descriptor of the slip: that it is one.
+    Serve = 9,
+    /// To a fork server: make a process, with these file descriptors.
+    Fork = 10,
+    /// From a fork server: whether it could.
+    Answer = 11,
 }
 
 impl Kind {
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 11] = [
         Kind::Fds,
         Kind::Start,
         Kind::Args,
@@ -47,6 +53,9 @@ impl Kind {
         Kind::Crash,
         Kind::Report,
         Kind::Taken,
+        Kind::Serve,
+        Kind::Fork,
+        Kind::Answer,
     ];
 
     fn from_byte(byte: u8) -> Option<Kind> {
@@ -58,7 +67,9 @@ impl Kind {
         match self {
             Kind::Taken => 0,
             Kind::Fds => 4,
-            Kind::Start => 64 * KIB,
+            Kind::Start | Kind::Serve => 64 * KIB,
+            Kind::Answer => 256 * KIB,
+            Kind::Fork => MIB,
             Kind::Args => 4 * KIB,
             Kind::Hello => 256,
             Kind::Panic | Kind::Report => 4 * MIB,

@@ -12,6 +12,7 @@ use mp::{
     Tensor, start_processes,
 };
 use mp_core::inject;
+use mp_reduce::Encoded;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +122,20 @@ fn many_holders(_: usize, v: Victim) -> mp::Result<()> {
     drop(tensor);
     while let Ok(Some(t)) = queue.try_get() {
         assert_eq!(t.get(&[3])?, 3);
+    }
+    Ok(())
+}
+
+/// Packs one message for several, inline and in a block of its own; opens some.
+fn repeat(_: usize, v: Victim) -> mp::Result<()> {
+    let arena = Arena::current()?;
+    inject::arm(v.at, v.signal);
+    for size in [10, 1000] {
+        let message = Encoded::new(arena, &(vec![7_u8; size], v.all.clone()))?;
+        let [first, second, _third] = [message.pack()?, message.pack()?, message.pack()?];
+        drop(message);
+        assert_eq!(mp::unpack::<(Vec<u8>, FrozenTensor<u64>)>(first)?.0, vec![7; size]);
+        drop(second);
     }
     Ok(())
 }
@@ -253,6 +268,16 @@ fn a_process_is_killed_at_every_access_of_many_holders() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         killed(&start(many_holders, &v))
+    });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_packing_for_several() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        let killed = killed(&start(repeat, &v));
+        assert_eq!(v.all.get(&[1999]).unwrap(), 77);
+        killed
     });
 }
 

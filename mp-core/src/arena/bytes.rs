@@ -1,7 +1,7 @@
 //! # Safety
 //! Copying a message's bytes into and out of an envelope or a spill block. Unsafe, because these bytes are plain
 //! memory that other processes map; sound, because every caller is the owner of the envelope at that moment
-//! (its owner word names this process), or holds the spill block that only this message ever held.
+//! (its owner word names this process), or holds the spill block, which is written once, before it is sent.
 #![allow(unsafe_code)]
 
 use super::Hold;
@@ -29,6 +29,6 @@ pub(super) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
     let len = len.min((size as usize).saturating_sub(from));
     let first = hold.arena().map().bytes(at + from as u64, len as u64);
     // SAFETY: inside of the block (checked above), initialised by the kernel's zeros at least, and held as long as
-    // `hold` is borrowed. These bytes of a spill block are written once, before it is sent.
+    // `hold` is borrowed. These bytes of a spill block are written once, before it is sent to anybody.
     unsafe { std::slice::from_raw_parts(first.as_ptr(), len) }
 }

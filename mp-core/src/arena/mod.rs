@@ -23,6 +23,7 @@ mod pack;
 mod pages;
 mod park;
 mod protocol;
+mod repeat;
 mod reuse;
 mod settings;
 mod slab;
@@ -46,6 +47,7 @@ pub use member::MemberInfo;
 pub use pack::AttachRequest;
 pub use park::{Announce, Notify, Parking, Patience, SLICE};
 pub use protocol::RingLayer;
+pub use repeat::Repeated;
 pub use stats::{ClassStats, MemberStats, MemoryStats};
 
 use crate::error::{Error, Result};

@@ -21,6 +21,13 @@ pub struct AttachRequest {
     pub(crate) tag: u8,
 }
 
+impl AttachRequest {
+    /// Another handle of the same kind.
+    pub(super) fn again(&self) -> Self {
+        Self { hold: self.hold.clone(), access: self.access, tag: self.tag }
+    }
+}
+
 impl Arena {
     /// Packs a message. What is attached goes over to the envelope; on an error it stays.
     ///

@@ -1,0 +1,47 @@
+//! What workers print: into a file for each, or with their names before each line.
+//!
+//! `cargo run --example per_rank_logs`
+
+use mp::{Options, Output, Setup, start_processes};
+
+fn worker(rank: usize, steps: usize) -> Result<(), String> {
+    for step in 0..steps {
+        println!("step {step} of {steps}");
+    }
+    eprintln!("this is rank {rank} with device {}", std::env::var("DEVICE").unwrap_or_default());
+    if rank == 2 { Err("no more memory on the device".to_string()) } else { Ok(()) }
+}
+
+/// Each rank sees a device of its own.
+fn own_device(rank: usize, setup: Setup) -> Setup {
+    setup.env("DEVICE", rank.to_string())
+}
+
+fn main() -> mp::Result<()> {
+    let folder = std::env::temp_dir().join(format!("per_rank_logs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+
+    // Standard output into a file for each, errors to the terminal: whole lines, each with its rank.
+    let options = Options::nprocs(3)
+        .name("trainer")
+        .per_rank(own_device)
+        .stdout(Output::file(folder.join("{name}.log")))
+        .stderr(Output::Tee);
+    let workers = start_processes(worker, 3, options)?;
+    if let Err(error) = workers.wait() {
+        println!("{error}");
+    }
+    for rank in 0..3 {
+        let file = folder.join(format!("trainer-{rank}.log"));
+        println!("{}:\n{}", file.display(), std::fs::read_to_string(&file)?);
+    }
+    std::fs::remove_dir_all(&folder)?;
+
+    // Or into memory, to be looked at while they run, and afterwards.
+    let options = Options::nprocs(2).stdout(Output::Capture).stderr(Output::Null);
+    let workers = start_processes(worker, 1000, options)?;
+    workers.wait()?;
+    let text = workers.stdout(1)?.text();
+    println!("rank 1 wrote {} lines, the last of them {:?}", text.lines().count(), text.lines().last());
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! One message for several receivers: encoded once, and its bytes in memory once.
+//!
+//! Each receiver gets an envelope of its own, with seats of its own for what is attached. Bytes that don't fit into an
+//! envelope lie in one block, in which each envelope has a seat as well: nobody writes them once the first was packed.
+//!
+//! | killed | left | the sweep |
+//! |---|---|---|
+//! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](super::pack) leaves them | gives up those seats; the block goes with the last one |
+//! | a receiver | its seat of the block | gives it up; the others have theirs |
+
+use super::envelope::{INLINE, Meta};
+use super::layout::envelope as field;
+use super::{Arena, AttachRequest, Envelope, Hold};
+use crate::error::{Error, Result};
+use crate::mem::Mem;
+use crate::message::Outgoing;
+use crate::steps::Note;
+use crate::words::{Access, Kind};
+
+/// A message that can be packed any number of times.
+#[derive(Debug)]
+pub struct Repeated {
+    arena: Arena,
+    fingerprint: u64,
+    bytes: Vec<u8>,
+    attachments: Vec<AttachRequest>,
+    /// Has the bytes, if they are too many for an envelope.
+    block: Option<Hold>,
+}
+
+impl Repeated {
+    /// Of what was encoded.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if something exclusive is in it, which can't be sent twice; [`Error::OutOfMemory`].
+    pub fn new(arena: Arena, message: Outgoing, fingerprint: u64) -> Result<Self> {
+        let (bytes, attachments) = message.into_parts();
+        if attachments.iter().any(|a| a.access == Access::Exclusive) {
+            return Err(Error::Malformed("an exclusive tensor can't be sent to several".into()));
+        }
+        let head = 8 * attachments.len();
+        // A list that is too long for the envelope lies before the bytes, and each envelope has its own.
+        let apart = head <= INLINE && head + bytes.len() > INLINE;
+        let mut block = None;
+        if apart && bytes.len() <= u32::MAX as usize {
+            let hold = arena.alloc_kind(bytes.len() as u64, Kind::Spill)?;
+            super::bytes::write_own(arena.map(), arena.data_of(hold.block()).0, &bytes);
+            block = Some(hold);
+        }
+        Ok(Self { arena, fingerprint, bytes, attachments, block })
+    }
+
+    /// Packs it once more.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::Malformed`] (too many attachments or bytes).
+    pub fn pack(&self) -> Result<Envelope> {
+        let (arena, map) = (self.arena, self.arena.map());
+        let envelope = arena.idle_envelope()?;
+        let word = |field| arena.envelope_word(envelope.id, field);
+        map.store_relaxed(word(field::TYPE), self.fingerprint);
+        let Some(block) = &self.block else {
+            let mut attachments = self.attachments.iter().map(AttachRequest::again).collect();
+            arena.fill(&envelope, &self.bytes, &mut attachments)?;
+            return Ok(envelope);
+        };
+        let (entries, count) = (word(field::INLINE), word(field::META));
+        for k in 0..self.attachments.len() as u64 {
+            map.store_relaxed(entries.plus(k), 0);
+        }
+        let meta = Meta { attachments: self.attachments.len(), spilled: false, bytes: self.bytes.len() };
+        let counted = meta.pack();
+        map.store(count, counted);
+        let note = |entry, access, tag| Note { entry, count, counted, access, tag };
+        arena.share_seat(envelope.id, note(word(field::SPILL), Access::Object, 0), block)?;
+        for (k, a) in self.attachments.iter().enumerate() {
+            arena.share_seat(envelope.id, note(entries.plus(k as u64), a.access, a.tag), &a.hold)?;
+        }
+        Ok(envelope)
+    }
+}

@@ -1,0 +1,164 @@
+//! A copy of this process that becomes its sibling: the child of the process that started this one.
+//!
+//! # Safety
+//!
+//! This file may hold `unsafe`: it calls `clone3(2)`, which returns twice, and maps a page that two processes share. The
+//! copy is made by a process that has one thread ([`Alone`]), so that no lock in it is held by a thread that the copy
+//! doesn't have. The page is mapped for as long as it is used, can't shrink (it is sealed), and is only reached as an
+//! atomic word.
+//!
+//! # The slip
+//!
+//! The kernel writes the process id of the copy on the *slip*, a word that the parent maps too, before the copy runs its
+//! first instruction. So the parent knows of every child, even if the process that made it is killed right after.
+//!
+//! | who | writes | when |
+//! |---|---|---|
+//! | the parent | 0 | before it asks for a process |
+//! | the kernel, for the fork server | the process id | while the process is made (`CLONE_PARENT_SETTID`) |
+//!
+//! | killed | left |
+//! |---|---|
+//! | the fork server, before the process was made | 0: there is none |
+//! | the fork server, after that | the process id of a child that the parent can end and reap |
+//! | the parent | nothing: the fork server and its siblings end with it |
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::{io, mem};
+
+use mp_core::sync::shared::{AtomicU32, Ordering};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::Pid;
+
+const PAGE: usize = 4096;
+
+/// A word that two processes and the kernel share.
+#[derive(Debug)]
+pub(crate) struct Slip(NonNull<AtomicU32>);
+
+// SAFETY: the word is an atomic one, which any thread may reach.
+unsafe impl Send for Slip {}
+
+impl Slip {
+    /// A new one, and the file that others map.
+    pub(crate) fn new() -> io::Result<(Slip, OwnedFd)> {
+        let file = rustix::fs::memfd_create("mp-slip", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, PAGE as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Slip::map(file.as_fd())?, file))
+    }
+
+    /// The one in a file.
+    pub(crate) fn map(file: BorrowedFd<'_>) -> io::Result<Slip> {
+        if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK)
+            || rustix::fs::fstat(file)?.st_size < PAGE as i64
+        {
+            return Err(io::Error::other("the fork server got a file that is no slip"));
+        }
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let at = unsafe { rustix::mm::mmap(ptr::null_mut(), PAGE, prot, flags, file, 0) }?;
+        let slip = Slip(NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap gave address 0"))?);
+        // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
+        unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxDontFork) }?;
+        Ok(slip)
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: page aligned, mapped as long as `self` lives, in a file that can't shrink; all processes reach it as an
+        // atomic word, and so does the kernel.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Before a process is asked for.
+    pub(crate) fn clear(&self) {
+        self.word().store(0, Ordering::Release);
+    }
+
+    /// In place of the kernel.
+    #[cfg(test)]
+    pub(crate) fn write(&self, pid: Pid) {
+        self.word().store(pid.as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
+    }
+
+    /// The process that was made, if one was.
+    pub(crate) fn read(&self) -> Option<Pid> {
+        Pid::from_raw(self.word().load(Ordering::Acquire).cast_signed())
+    }
+}
+
+impl Drop for Slip {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's, and nothing refers to it any more. It can't fail for such a range.
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAGE) };
+    }
+}
+
+/// Proof that this process has one thread, as long as no code runs that may begin another.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    /// Where glibc keeps the number of its only thread.
+    thread_id: u64,
+    /// The list of locks that the kernel releases at the end of the thread, see `get_robust_list(2)`.
+    locks: (*mut c_void, usize),
+}
+
+impl Alone {
+    /// Counts the threads.
+    pub(crate) fn check() -> io::Result<Option<Alone>> {
+        if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+            return Ok(None);
+        }
+        let (mut thread_id, mut list, mut size) = (0_u64, ptr::null_mut::<c_void>(), 0_usize);
+        // SAFETY: the kernel writes an address to a valid place. Kernels without the call leave it 0.
+        unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut thread_id) };
+        // SAFETY: the kernel writes an address and a size to valid places; of this thread (0), which it may always ask.
+        let known = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut list, &raw mut size) };
+        let locks = if known == 0 { (list, size) } else { (ptr::null_mut(), 0) };
+        Ok(Some(Alone { thread_id, locks }))
+    }
+}
+
+/// Which of the two one is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    Original,
+    Sibling,
+}
+
+/// Copies this process. The copy is a child of this process's parent, as this process is; and its id is on the slip.
+pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
+    // SAFETY: all zeroes is a `clone_args` that asks for nothing.
+    let mut args: libc::clone_args = unsafe { mem::zeroed() };
+    // The copy gets this process's exit signal, SIGCHLD: see CLONE_PARENT.
+    args.flags = (libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
+    args.parent_tid = slip.0.addr().get() as u64;
+    if alone.thread_id != 0 {
+        // As `fork` of the C library has it: its record of the thread's number is kept right.
+        args.flags |= (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;
+        args.child_tid = alone.thread_id;
+    }
+    // SAFETY:
+    // - The arguments are as large as they say, and name no stack and no shared address space: this is a fork.
+    // - `parent_tid` is the slip, valid for writes; `child_tid` is what the kernel itself named.
+    // - The process has one thread (`Alone`), so that the copy finds no lock held and nothing half done; no code of
+    //   others has run since that was found.
+    let made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
+    match made {
+        0 => {
+            if !alone.locks.0.is_null() {
+                // SAFETY: the head of the list is the thread's own, in memory that was copied along.
+                unsafe { libc::syscall(libc::SYS_set_robust_list, alone.locks.0, alone.locks.1) };
+            }
+            Ok(Made::Sibling)
+        }
+        1.. => Ok(Made::Original),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+const _: () = assert!(size_of::<c_int>() == size_of::<AtomicU32>());

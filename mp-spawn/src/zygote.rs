@@ -1,0 +1,105 @@
+//! The fork server itself: a process with one thread that copies itself when it is told to.
+//!
+//! It is this program, started anew, and does nothing but wait. Each copy is a child of the process that asked for it
+//! (see `sibling`), gets a socket to that process, and becomes a worker as any other. The server has no shared memory, so
+//! that a copy joins it as if it had been executed.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::panic::{self, AssertUnwindSafe};
+
+use mp_core::Arena;
+use rustix::net::SendFlags;
+
+use crate::child::Source;
+use crate::function::{self, Preload};
+use crate::message::{Answer, Fork, Serve};
+use crate::sibling::{self, Alone, Made, Slip};
+use crate::token::Token;
+use crate::wire::{self, Frame, Kind};
+use crate::{entry, panics};
+
+/// Serves until the parent is gone: `None`. In each copy it returns what that one is to be.
+pub(crate) fn serve(
+    parent: u32,
+    socket: &OwnedFd,
+    fds: &[OwnedFd],
+    serve: &Serve,
+) -> io::Result<Option<(Token, OwnedFd)>> {
+    let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
+    let slip = Slip::map(slip.as_fd())?;
+    // For `ps`. Nothing depends on it.
+    let _ = rustix::thread::set_name(c"mp-forkserver");
+    let alone = match prepare(serve) {
+        Ok(alone) => alone,
+        Err(message) => {
+            tell(socket, &Answer::Failed(message))?;
+            return Ok(None);
+        }
+    };
+    tell(socket, &Answer::Done)?;
+    let mut source = Source::new(socket);
+    loop {
+        let Frame { kind, payload } = match source.next() {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            frame => frame?,
+        };
+        if kind != Kind::Fork {
+            return Err(io::Error::other(format!("a fork server has no use for a frame of kind {kind:?}")));
+        }
+        let fork: Fork = rmp_serde::from_slice(&payload).map_err(io::Error::other)?;
+        let fds = source.take_fds();
+        match sibling::make(&alone, &slip) {
+            Ok(Made::Sibling) => return become_one(parent, fork, fds).map(Some),
+            Ok(Made::Original) => tell(socket, &Answer::Done)?,
+            Err(error) => tell(socket, &Answer::Refused(error.raw_os_error().unwrap_or(0)))?,
+        }
+    }
+}
+
+/// Runs what is to be run once for all copies.
+fn prepare(serve: &Serve) -> Result<Alone, String> {
+    if let Some(preload) = &serve.preload {
+        let desc = function::resolve::<Preload>(preload).map_err(|refusal| refusal.to_string())?;
+        panic::catch_unwind(AssertUnwindSafe(desc.entry))
+            .map_err(|payload| format!("{} panicked: {}", preload.name, panics::caught(&*payload).message))?;
+    }
+    let what = "what is preloaded must not do that: the processes would be copies of it";
+    if Arena::get().is_some() {
+        return Err(format!("it has made shared memory, and {what}"));
+    }
+    let alone = Alone::check().map_err(|error| format!("its threads can't be counted: {error}"))?;
+    alone.ok_or_else(|| format!("it has begun threads, and {what}"))
+}
+
+/// In the copy: arranges what the parent asked for.
+fn become_one(parent: u32, fork: Fork, fds: Vec<OwnedFd>) -> io::Result<(Token, OwnedFd)> {
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or_else(|| io::Error::other("file descriptors are missing"));
+    let socket = next()?;
+    if fork.stdout {
+        rustix::stdio::dup2_stdout(next()?)?;
+    }
+    if fork.stderr {
+        rustix::stdio::dup2_stderr(next()?)?;
+    }
+    let text = |bytes| OsString::from_vec(bytes);
+    entry::change_environment(
+        fork.environment.into_iter().map(|(name, value)| (text(name), value.map(text))),
+    );
+    Ok((Token { fd: socket.as_raw_fd(), parent, nonce: fork.nonce }, socket))
+}
+
+fn tell(socket: &OwnedFd, answer: &Answer) -> io::Result<()> {
+    let payload = rmp_serde::to_vec(answer).map_err(io::Error::other)?;
+    let mut bytes = Vec::new();
+    wire::append(&mut bytes, Kind::Answer, &payload).map_err(io::Error::other)?;
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() {
+        let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, rest, SendFlags::NOSIGNAL))?;
+        rest = rest.get(sent..).unwrap_or_default();
+    }
+    Ok(())
+}

@@ -1,0 +1,318 @@
+//! Processes that a fork server makes, and what its death costs. Each test runs in a process of its own, for a process
+//! has one fork server.
+
+mod common;
+
+use std::os::unix::process::parent_id;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Folder, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end};
+use mp_spawn::{
+    Exit, Note, Options, Output, Process, Setup, Signal, SpawnError, StartMethod, Status, get_context,
+    get_start_method, rank, set_forkserver_preload, set_start_method, start_processes, thread_name,
+};
+
+fn served(nprocs: usize) -> Options {
+    Options::nprocs(nprocs).start_method(StartMethod::ForkServer)
+}
+
+/// Runs a test in a process of its own.
+fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
+    let child = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
+    assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
+    child.join().unwrap();
+}
+
+/// The children of this process, zombies included.
+fn children() -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let lists = tasks.flat_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")));
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The fork server of this process.
+fn server() -> u32 {
+    let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    children().into_iter().find(|pid| name(pid) == "mp-forkserver\n").expect("a fork server")
+}
+
+#[allow(unsafe_code)]
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
+}
+
+#[test]
+fn processes_are_children_of_the_one_that_asked() {
+    alone(|()| {
+        let who = |rank: usize, base: usize| Ok::<_, String>((base + rank, std::process::id(), parent_id()));
+        let context = start_processes(who, 10, served(5)).unwrap();
+        let pids = context.pids();
+        let all = context.join().unwrap();
+        for (rank, &(sum, pid, parent)) in all.iter().enumerate() {
+            assert_eq!((sum, pid, parent), (10 + rank, pids[rank], std::process::id()));
+        }
+        assert_eq!(children(), [server()], "all but the server were reaped");
+    });
+}
+
+#[test]
+fn every_way_to_end_is_told() {
+    alone(|()| {
+        fn fail(how: usize, (): ()) -> Result<(), String> {
+            match how {
+                0 => Err("an error".to_string()),
+                1 => panic!("a panic"),
+                2 => std::process::exit(7),
+                3 => std::process::abort(),
+                _ => {
+                    overflow(0);
+                    Ok(())
+                }
+            }
+        }
+        #[allow(unconditional_recursion)]
+        fn overflow(depth: u64) {
+            let room = std::hint::black_box([depth; 512]);
+            overflow(depth + 1);
+            std::hint::black_box(room);
+        }
+        let quiet = served(5).stderr(Output::Null);
+        let results = start_processes(fail, (), quiet).unwrap().results().unwrap();
+        let texts: Vec<_> = results.iter().map(|result| result.as_ref().unwrap_err().to_string()).collect();
+        assert!(texts[0].contains("failed: an error"), "{texts:?}");
+        assert!(texts[1].contains("panicked: a panic\n  at mp-spawn/tests/forkserver.rs:"), "{texts:?}");
+        assert!(texts[2].contains("exited with code 7"), "{texts:?}");
+        assert!(texts[3].contains("SIGABRT"), "{texts:?}");
+        let Err(SpawnError::ProcessExited(exited)) = &results[4] else { panic!("{results:?}") };
+        assert!(matches!(exited.note, Some(Note::StackOverflow { .. })), "{exited:?}");
+    });
+}
+
+#[test]
+fn surroundings_are_those_of_each_rank() {
+    alone(|()| {
+        let folder = Folder::new("forkserver-surroundings");
+        fn look(
+            rank: usize,
+            (): (),
+        ) -> Result<(Option<String>, Option<String>, PathBuf, String), std::io::Error> {
+            println!("out of {rank}");
+            eprintln!("err of {rank}");
+            let variable = |name| std::env::var(name).ok();
+            Ok((variable("RANK_IS"), variable("PATH"), std::env::current_dir()?, thread_name()))
+        }
+        let there = folder.0.clone();
+        let change = move |rank: usize, setup: Setup| {
+            setup.env("RANK_IS", rank.to_string()).env_remove("PATH").current_dir(&there)
+        };
+        let options = served(2).per_rank(change).stdout(Output::Capture).stderr(Output::Capture).name("look");
+        let context = start_processes(look, (), options).unwrap();
+        context.wait().unwrap();
+        for rank in 0..2 {
+            assert_eq!(context.stdout(rank).unwrap().text(), format!("out of {rank}\n"));
+            assert_eq!(context.stderr(rank).unwrap().text(), format!("err of {rank}\n"));
+        }
+        for (rank, (name, path, directory, thread)) in context.join().unwrap().into_iter().enumerate() {
+            assert_eq!((name, path), (Some(rank.to_string()), None));
+            assert_eq!(directory, folder.0.canonicalize().unwrap());
+            assert_eq!(thread, format!("look-{rank}"));
+        }
+        // Nothing of that sticks to the server.
+        let plain = start_processes(look, (), served(1)).unwrap().join().unwrap();
+        assert!(plain[0].0.is_none() && plain[0].1.is_some(), "{plain:?}");
+    });
+}
+
+#[test]
+fn the_death_of_an_idle_server_is_an_error_once() {
+    alone(|()| {
+        let waiting = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(1)).unwrap();
+        let old = server();
+        signal(old, libc::SIGKILL);
+        // It is reaped by itself.
+        eventually("the server is reaped", || !children().contains(&old));
+        let error = start_processes(|_: usize, (): ()| {}, (), served(2)).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, SpawnError::Launch(_)), "{error:?}");
+        assert!(text.contains(&format!("pid {old}")) && text.contains("SIGKILL"), "{text}");
+        assert!(text.contains("the next start begins another"), "{text}");
+        join(&start_processes(|_: usize, (): ()| {}, (), served(2)).unwrap()).unwrap();
+        assert_ne!(server(), old);
+        // What the old one has made runs on.
+        assert!(matches!(waiting.status(0), Ok(Status::Running)), "{waiting:?}");
+        waiting.kill(0).unwrap();
+        let error = failure(&waiting);
+        assert!(matches!(&error, SpawnError::ProcessExited(exited)
+            if matches!(exited.exit, Exit::Signal { signal: Signal::KILL, .. })));
+    });
+}
+
+#[test]
+fn a_server_that_is_killed_at_any_time_leaves_no_process() {
+    alone(|()| {
+        let mut failed = 0;
+        for round in 0..150 {
+            // If the server that was killed last is not known to be dead yet, this start is the one that fails.
+            if start_processes(|_: usize, (): ()| {}, (), served(1)).is_err() {
+                start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap().join().unwrap();
+            }
+            let victim = server();
+            let (go, told) = channel();
+            let killer = std::thread::spawn(move || {
+                told.recv().unwrap();
+                // A start takes less than the longest of these.
+                let until = Instant::now() + Duration::from_micros(3 * round);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                signal(victim, libc::SIGKILL);
+            });
+            go.send(()).unwrap();
+            match start_processes(|_: usize, (): ()| {}, (), served(1)) {
+                Ok(context) => join(&context).unwrap(),
+                Err(_) => failed += 1,
+            }
+            killer.join().unwrap();
+            eventually("the server is reaped", || !children().contains(&victim));
+        }
+        eventually("nobody is left but a server", || children().len() <= 1);
+        assert!(failed > 0, "no start met the death of the server");
+    });
+}
+
+#[test]
+fn a_server_that_is_stopped_costs_its_time() {
+    alone(|()| {
+        join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
+        let old = server();
+        signal(old, libc::SIGSTOP);
+        let impatient = served(1).handshake_timeout(Duration::from_millis(200));
+        let error = start_processes(|_: usize, (): ()| {}, (), impatient).unwrap_err();
+        assert!(error.to_string().contains("did not report in time"), "{error}");
+        join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
+        assert_eq!(children(), [server()]);
+    });
+}
+
+#[test]
+fn nobody_outlives_the_parent() {
+    let meeting = Meeting::new("forkserver-orphans");
+    let parent = |name: String| -> Outcome {
+        let workers = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(3))?;
+        let mut pids = workers.pids();
+        pids.push(server());
+        say(&name, &pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "))?;
+        wait_for_the_end()
+    };
+    let parent =
+        Process::builder().start_method(StartMethod::Spawn).spawn(parent, meeting.name.clone()).unwrap();
+    let pids: Vec<u32> = meeting.hear().split(' ').map(|pid| pid.parse().unwrap()).collect();
+    assert!(pids.len() == 4 && pids.iter().all(|pid| alive(*pid)), "{pids:?}");
+    parent.kill().unwrap();
+    eventually("all are gone", || !pids.iter().any(|pid| alive(*pid)));
+    assert!(parent.join().is_err());
+}
+
+#[test]
+fn the_thread_that_started_the_server_may_end() {
+    alone(|()| {
+        let start = || start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(1)).unwrap();
+        let first = std::thread::spawn(start).join().unwrap();
+        let second = std::thread::spawn(start).join().unwrap();
+        for context in [first, second] {
+            assert!(matches!(context.status(0), Ok(Status::Running)), "{context:?}");
+            assert!(!context.join_timeout(Duration::from_millis(50)).unwrap());
+        }
+    });
+}
+
+static TABLE: OnceLock<Vec<u32>> = OnceLock::new();
+
+#[test]
+fn what_is_preloaded_is_there_once_for_all() {
+    alone(|()| {
+        let look = |_: usize, (): ()| Ok::<_, String>(TABLE.get().cloned());
+        assert_eq!(start_processes(look, (), served(1)).unwrap().join().unwrap(), [None]);
+        // The table has the id of the process that made it: the server that runs from now on.
+        set_forkserver_preload(|| _ = TABLE.set(vec![std::process::id()])).unwrap();
+        let seen = start_processes(look, (), served(2)).unwrap().join().unwrap();
+        assert_eq!(seen, [Some(vec![server()]), Some(vec![server()])]);
+        assert!(TABLE.get().is_none());
+    });
+}
+
+#[test]
+fn what_must_not_be_preloaded_is_refused() {
+    fn refused(expected: &str) {
+        let error = start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap_err();
+        assert!(error.to_string().contains(expected), "{expected}: {error}");
+        assert_eq!(children(), []);
+    }
+    alone(|()| {
+        set_forkserver_preload(|| panic!("the model is missing")).unwrap();
+        refused("panicked: the model is missing");
+        set_forkserver_preload(|| _ = std::thread::spawn(wait_for_the_end)).unwrap();
+        refused("it has begun threads");
+        set_forkserver_preload(|| _ = mp_core::Tensor::<f32>::zeros(&[3])).unwrap();
+        refused("it has made shared memory");
+        set_forkserver_preload(|| {}).unwrap();
+        join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
+    });
+}
+
+#[test]
+fn a_program_that_is_no_server_is_an_error() {
+    alone(|()| {
+        let folder = Folder::new("forkserver-programs");
+        let (draft, stays) = (folder.0.join("draft"), folder.0.join("stays"));
+        std::fs::write(&draft, "#!/bin/sh\nexec sleep 120\n").unwrap();
+        // By another process: a program that is open for writing can't be executed.
+        assert!(
+            Command::new("install").args(["-m", "755"]).args([&draft, &stays]).status().unwrap().success()
+        );
+        let short = Duration::from_millis(200);
+        // Not there; ends; stays.
+        for (program, expected) in [
+            ("/no/such/program", "No such file"),
+            ("/bin/true", "it is gone (pid"),
+            (stays.to_str().unwrap(), "did not report in time"),
+        ] {
+            let other = served(1).executable(program).handshake_timeout(short);
+            let error = start_processes(|_: usize, (): ()| {}, (), other).unwrap_err();
+            assert!(error.to_string().contains(expected), "{program}: {error}");
+            assert_eq!(children(), []);
+        }
+        let same = served(1).executable(std::env::current_exe().unwrap());
+        join(&start_processes(|_: usize, (): ()| {}, (), same).unwrap()).unwrap();
+    });
+}
+
+#[test]
+fn the_default_is_handed_down() {
+    alone(|()| {
+        assert_eq!(get_start_method(), StartMethod::Spawn);
+        set_start_method(StartMethod::ForkServer);
+        let inner = |(): ()| {
+            let inner = start_processes(
+                |_: usize, (): ()| Ok::<_, String>(get_start_method().name().to_string()),
+                (),
+                Options::nprocs(2),
+            );
+            let names = inner?.join()?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>((names, server() != parent_id()))
+        };
+        let (names, own_server) = Process::spawn(inner, ()).unwrap().join().unwrap();
+        assert_eq!(names, ["forkserver", "forkserver"]);
+        assert!(own_server);
+        let ranks =
+            get_context(StartMethod::Spawn).spawn(|_: usize, (): ()| Ok::<_, String>(rank()), (), 1).unwrap();
+        assert_eq!(ranks, [Some(0)]);
+    });
+}

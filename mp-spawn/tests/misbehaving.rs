@@ -1,0 +1,107 @@
+//! Workers that do what nobody should: each of them ends in an error that says so, or in none.
+
+mod common;
+
+use std::io::Write;
+
+use common::{Folder, Outcome, failure, join, wait_for_the_end};
+use mp_spawn::{Exit, Options, Output, Process, SpawnError, StartMethod, start_processes};
+
+/// Ends the process where nobody expects it.
+struct Exits(i32);
+
+impl Drop for Exits {
+    fn drop(&mut self) {
+        std::process::exit(self.0);
+    }
+}
+
+fn exit_code(error: &SpawnError) -> Option<i32> {
+    match error {
+        SpawnError::ProcessExited(exited) => match exited.exit {
+            Exit::Code(code) => Some(code),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[test]
+fn an_exit_in_a_destructor_is_told() {
+    // When all was well, during a panic, and in place of a result.
+    let well = start_processes(|_: usize, (): ()| drop(Exits(3)), (), Options::nprocs(1)).unwrap();
+    assert_eq!(exit_code(&failure(&well)), Some(3));
+    let panics = |_: usize, (): ()| {
+        let _exits = Exits(4);
+        panic!("while it panics");
+    };
+    let quiet = Options::nprocs(1).stderr(Output::Null);
+    let context = start_processes(panics, (), quiet).unwrap();
+    assert_eq!(exit_code(&failure(&context)), Some(4));
+    let instead = |(): ()| {
+        let _exits = Exits(0);
+        Ok::<_, String>(17)
+    };
+    let error = Process::spawn(instead, ()).unwrap().join().unwrap_err();
+    assert_eq!(exit_code(&error), Some(0), "{error}");
+    assert!(error.to_string().contains("before its function returned"), "{error}");
+}
+
+#[test]
+fn a_worker_that_changes_its_directory_and_empties_its_environment_starts_others() {
+    fn inner(rank: usize, (): ()) -> Result<usize, String> {
+        Ok(rank)
+    }
+    let wanderer = |folder: String| -> Result<Vec<usize>, Box<dyn std::error::Error + Send + Sync>> {
+        std::env::set_current_dir(&folder)?;
+        std::fs::remove_dir(&folder)?;
+        for (name, _) in std::env::vars_os() {
+            // SAFETY: this process has one thread as yet.
+            #[allow(unsafe_code)]
+            unsafe {
+                std::env::remove_var(name);
+            }
+        }
+        let mut all = mp_spawn::spawn(inner, (), 2)?;
+        all.extend(mp_spawn::get_context(StartMethod::ForkServer).spawn(inner, (), 2)?);
+        Ok(all)
+    };
+    let folder = Folder::new("wanderer");
+    let path = folder.0.to_str().unwrap().to_string();
+    assert_eq!(Process::spawn(wanderer, path).unwrap().join().unwrap(), [0, 1, 0, 1]);
+}
+
+#[test]
+fn a_worker_that_prints_a_gigabyte_ends() {
+    const SIZE: u64 = 1 << 30;
+    let worker = |_: usize, (): ()| -> Outcome {
+        let block = vec![b'x'; 1 << 20];
+        (0..SIZE >> 20).try_for_each(|_| std::io::stderr().write_all(&block))?;
+        Ok(())
+    };
+    let context = start_processes(worker, (), Options::nprocs(1).stderr(Output::Capture)).unwrap();
+    join(&context).unwrap();
+    let captured = context.stderr(0).unwrap();
+    assert_eq!((captured.bytes.len() as u64 + captured.lost, captured.bytes.len()), (SIZE, 1 << 20));
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn more_processes_than_allowed_are_an_error_with_the_limit() {
+    fn crowd((): ()) -> Result<String, String> {
+        // Limits of this kind don't hold for root.
+        // SAFETY: plain system calls, in a process of this test's own.
+        if unsafe { libc::getuid() } == 0 && unsafe { libc::setuid(65_534) } != 0 {
+            return Err("this root can't become anybody else".to_string());
+        }
+        let few = libc::rlimit { rlim_cur: 8, rlim_max: 8 };
+        // SAFETY: the limit is valid for reads.
+        unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const few) };
+        match start_processes(|_: usize, (): ()| wait_for_the_end(), (), Options::nprocs(5000)) {
+            Err(SpawnError::Launch(launch)) => Ok(launch.to_string()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+    let text = Process::spawn(crowd, ()).unwrap().join().unwrap();
+    assert!(text.contains("RLIMIT_NPROC = 8"), "{text}");
+}
