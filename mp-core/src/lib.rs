@@ -69,7 +69,7 @@ pub use strategy::{
     set_sharing_directory, set_sharing_strategy,
 };
 pub use tensor::*;
-pub use value::{Array, LockGuard, RawArray, RawValue, Value};
+pub use value::{Array, LockGuard, RawArray, RawValue, Structure, Value};
 pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.

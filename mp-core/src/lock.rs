@@ -152,6 +152,17 @@ impl RawLock {
         }
     }
 
+    /// The lock word, as it is now.
+    #[inline]
+    pub fn look(&self) -> LockWord {
+        LockWord(self.arena.map().load(self.at.word()))
+    }
+
+    /// The guard of a lock that the calling process holds.
+    pub(crate) fn held(&self, me: Member) -> RawGuard<'_> {
+        self.guard(me, self.look())
+    }
+
     #[inline(always)]
     fn guard(&self, me: Member, word: LockWord) -> RawGuard<'_> {
         RawGuard { lock: self, me, marked: word.is_marked(), mending: false, thread: PhantomData }

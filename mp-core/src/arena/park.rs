@@ -101,6 +101,45 @@ impl Steps for Notify {
     }
 }
 
+/// As [`Notify`], for all sleepers: none is announced any more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NotifyAll {
+    word: Word,
+    seen: Option<u64>,
+}
+
+impl NotifyAll {
+    /// At this parking word.
+    pub fn new(word: Word) -> Self {
+        Self { word, seen: None }
+    }
+}
+
+impl Steps for NotifyAll {
+    type Out = bool;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let Some(seen) = self.seen else {
+            m.fence_after_rmw();
+            let seen = m.load_relaxed(self.word);
+            if seen & ASLEEP == 0 {
+                return Some(false);
+            }
+            self.seen = Some(seen);
+            return None;
+        };
+        match m.cas(self.word, seen, seen.wrapping_add(COUNT) & LOW & !ASLEEP) {
+            Ok(()) => Some(true),
+            Err(now) if now & ASLEEP == 0 => Some(false),
+            Err(now) => {
+                self.seen = Some(now);
+                None
+            }
+        }
+    }
+}
+
 /// A place in the arena where processes sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
@@ -128,6 +167,15 @@ impl Parking {
             && self.arena.map().cas(self.word, counted, counted & !ASLEEP).is_ok()
         {
             // Whoever fell asleep on the old value before it changed has to look again.
+            futex::wake(self.futex(), i32::MAX as u32);
+        }
+    }
+
+    /// Wakes all sleepers, if there are any: no system call otherwise. To be called after the change was published by a
+    /// read-modify-write.
+    #[inline]
+    pub fn notify_all(&self) {
+        if run(NotifyAll::new(self.word), self.arena.map()) {
             futex::wake(self.futex(), i32::MAX as u32);
         }
     }
