@@ -112,6 +112,14 @@ impl LockWait {
     }
 }
 
+impl Who {
+    /// The calling thread.
+    #[inline]
+    pub fn here() -> Self {
+        Self { pid: identity::process(), tid: identity::thread() }
+    }
+}
+
 /// A lock in shared memory: three words of an arena. What it protects is its owner's business.
 #[derive(Clone, Copy, Debug)]
 pub struct RawLock {
@@ -145,7 +153,7 @@ impl RawLock {
     #[inline(always)]
     pub fn acquire(&self, wait: LockWait, patience: &Patience) -> Result<RawGuard<'_>, LockError> {
         let me = self.arena.me()?;
-        let who = Who { pid: identity::process(), tid: identity::thread() };
+        let who = Who::here();
         match run(Acquire::new(self.at, me, who, false, None), self.arena.map()) {
             Acquired::Mine(word) => Ok(self.guard(me, word)),
             Acquired::Held(word) => self.wait(me, who, word, wait, patience),
