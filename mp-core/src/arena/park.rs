@@ -42,9 +42,9 @@ impl Steps for Announce {
     type Out = u64;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<u64> {
-        let seen = match self.seen {
-            None => m.load(self.word),
-            Some(v) => v,
+        let Some(seen) = self.seen else {
+            self.seen = Some(m.load(self.word));
+            return None;
         };
         // Also when the bit is set already: the barrier needs a read-modify-write before it.
         match m.cas(self.word, seen, seen | ASLEEP) {
