@@ -109,18 +109,18 @@ pub use mp_queue::{GetError, PutError, Queue};
 pub use mp_reduce::{
     Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,
 };
+#[cfg(feature = "spawn")]
+pub use mp_spawn::{
+    Exit, Launch, Note, OnFailure, Options, Outcome, ProcessContext, ProcessExited, ProcessRaised,
+    RaisedKind, Refusal, Signal, SpawnError, Status, init, is_child, name, parent_pid, rank, spawn,
+    start_processes,
+};
 #[cfg(feature = "sync")]
 pub use mp_sync as sync;
 #[cfg(feature = "sync")]
 pub use mp_sync::{
     AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, Event, Holder, Lock, Once, OnceState,
     Party, Permit, RLock, RLockGuard, ReadGuard, RwLock, Semaphore, Waitable, WriteGuard,
-};
-#[cfg(feature = "spawn")]
-pub use mp_spawn::{
-    Exit, Launch, Note, OnFailure, Options, Outcome, ProcessContext, ProcessExited, ProcessRaised,
-    RaisedKind, Refusal, Signal, SpawnError, Status, init, is_child, name, parent_pid, rank, spawn,
-    start_processes,
 };
 
 /// `Result` with any error, as functions that run in workers return it.

@@ -48,7 +48,9 @@ pub enum AcquireError {
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { holders } if holders.is_empty() => f.write_str("the semaphore has no permit to give"),
+            Self::Busy { holders } if holders.is_empty() => {
+                f.write_str("the semaphore has no permit to give")
+            }
             Self::Busy { holders } => {
                 f.write_str("all permits are taken, by ")?;
                 for (i, holder) in holders.iter().enumerate() {
@@ -60,9 +62,9 @@ impl fmt::Display for AcquireError {
                 f,
                 "the semaphore has {limit} permits already, which is its limit; make it with a higher one (with_limit)"
             ),
-            Self::NotKept => {
-                f.write_str("this process keeps no permit of the semaphore: it was released more often than acquired")
-            }
+            Self::NotKept => f.write_str(
+                "this process keeps no permit of the semaphore: it was released more often than acquired",
+            ),
             Self::Failed(e) => e.fmt(f),
         }
     }

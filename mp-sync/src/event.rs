@@ -136,7 +136,12 @@ impl Waitable for Event {
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Event({}, {:?})", if self.is_set() { "set" } else { "not set" }, self.shared.structure().hold())
+        write!(
+            f,
+            "Event({}, {:?})",
+            if self.is_set() { "set" } else { "not set" },
+            self.shared.structure().hold()
+        )
     }
 }
 

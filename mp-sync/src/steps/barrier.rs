@@ -110,7 +110,9 @@ impl Phase {
 
     /// The word of an arrival of `m` in this phase.
     pub const fn arrival(self, m: Member) -> u64 {
-        1 | (self.era as u64) << 1 | (self.trips as u64) << (1 + ERA_BITS) | m.raw() << (1 + ERA_BITS + TRIPS_BITS)
+        1 | (self.era as u64) << 1
+            | (self.trips as u64) << (1 + ERA_BITS)
+            | m.raw() << (1 + ERA_BITS + TRIPS_BITS)
     }
 
     /// Who arrived, if that word is of an arrival in this phase.
@@ -208,7 +210,8 @@ impl Steps for Arrive {
             Pc::Look(i) if i == self.at.parties => self.pc = Pc::End,
             Pc::Look(i) => {
                 let word = m.load(self.at.arrival(i));
-                self.pc = if self.phase.arrived(word).is_some() { Pc::Look(i + 1) } else { Pc::Swap(i, word) };
+                self.pc =
+                    if self.phase.arrived(word).is_some() { Pc::Look(i + 1) } else { Pc::Swap(i, word) };
             }
             Pc::Swap(i, word) => {
                 if m.cas(self.at.arrival(i), word, self.phase.arrival(self.me)).is_ok() {

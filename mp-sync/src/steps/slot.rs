@@ -281,12 +281,8 @@ mod tests {
 
     #[test]
     fn words_keep_their_fields() {
-        let slot = Slot {
-            state: KEPT,
-            member: Member::new(4095, 4094),
-            thread: (1 << 22) - 1,
-            sequence: u16::MAX,
-        };
+        let slot =
+            Slot { state: KEPT, member: Member::new(4095, 4094), thread: (1 << 22) - 1, sequence: u16::MAX };
         assert_eq!(Slot::unpack(slot.pack()), slot);
         assert_eq!(slot.into_state(HELD).sequence, 0);
         assert_eq!(slot.given_back(EMPTY).member, Member::from_raw(0));
