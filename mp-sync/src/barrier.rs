@@ -158,7 +158,9 @@ impl Barrier {
                 self.parking().notify_all();
             }
         };
-        complete();
+        if index + 1 == self.parties {
+            complete();
+        }
         let look = || Some(phase.verdict(self.phase())).filter(|v| *v != Verdict::Open);
         let mut died = None;
         let ask = || {

@@ -98,7 +98,8 @@ impl Actor for Process {
                     assert!(!taken, "number {index} was given twice");
                     ghost.arrived.push((phase.pack(), index, me));
                     self.phase = phase;
-                    self.doing = Doing::Complete(Complete::new(at, phase));
+                    let last = index + 1 == self.parties;
+                    self.doing = if last { Doing::Complete(Complete::new(at, phase)) } else { Doing::Look };
                 }
             },
             Doing::Complete(steps) => {

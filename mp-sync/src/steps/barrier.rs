@@ -12,7 +12,8 @@
 //! | party: a slot, see [`slot`](super::slot) | | who says that it is a party; a reset clears those of the dead |
 //!
 //! **One swap of the phase decides** how it ends: as passed, or as broken. Whoever arrives has been counted if its swap
-//! succeeded: a phase that is over had changed that word.
+//! succeeded: a phase that is over had changed that word. Arrivals are taken in order, so that who takes the last one has
+//! seen all the others, and ends the phase.
 //!
 //! Who waits compares the phase in which it arrived with that of now: as many resets, another number of trips: passed.
 //! One reset more: passed if the trips at that reset (base) are others. More resets than one: broken, to be safe.
@@ -239,7 +240,7 @@ pub struct Complete {
 }
 
 impl Complete {
-    /// Of this phase, in which the caller has arrived.
+    /// Of this phase. For the one that arrived last, and for those that ask whether it died before it said so.
     pub fn new(at: BarrierAt, phase: Phase) -> Self {
         Self { at, phase, i: 0 }
     }
@@ -249,10 +250,6 @@ impl Steps for Complete {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        if self.i == 0 {
-            // Two that arrive at once each look at the other's slot.
-            m.fence_after_rmw();
-        }
         if self.i == self.at.parties {
             return Some(m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok());
         }
