@@ -217,7 +217,7 @@ impl RawLock {
                 };
             let mut found = None;
             if wait != LockWait::Never {
-                found = patience.look(|| attempt(None, &mut seen));
+                found = patience.look_rarely(|| attempt(None, &mut seen));
             }
             if found.is_none() && ask {
                 found = self.dead_holder(seen).and_then(|dead| attempt(Some(dead), &mut seen));

@@ -210,6 +210,8 @@ pub struct Patience {
 const MOST: u32 = 50_000;
 /// Looking costs no more than this where it never pays.
 const LEAST: u32 = 500;
+/// The most pauses between two rare looks: some 1.5 µs where a pause takes longest.
+const PAUSES: u32 = 32;
 
 impl Default for Patience {
     fn default() -> Self {
@@ -243,18 +245,49 @@ impl Patience {
         loop {
             for _ in 0..32 {
                 if let Some(found) = look() {
-                    if nanos < MOST {
-                        self.nanos.store((nanos * 2).min(MOST), Ordering::Relaxed);
-                    }
+                    self.has_paid(nanos);
                     return Some(found);
                 }
                 std::hint::spin_loop();
             }
             if start.get_or_insert_with(Instant::now).elapsed() >= limit {
-                self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
+                self.has_not_paid(nanos);
                 return None;
             }
         }
+    }
+
+    /// As [`look`](Self::look), with pauses that grow: for a word that its owner changes again and again. Each look takes the
+    /// word's cache line away from it.
+    pub fn look_rarely<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos == 0 {
+            return look();
+        }
+        let limit = Duration::from_nanos(u64::from(nanos));
+        let (start, mut pauses) = (Instant::now(), 1);
+        loop {
+            if let Some(found) = look() {
+                self.has_paid(nanos);
+                return Some(found);
+            }
+            if start.elapsed() >= limit {
+                self.has_not_paid(nanos);
+                return None;
+            }
+            (0..pauses).for_each(|_| std::hint::spin_loop());
+            pauses = (pauses * 2).min(PAUSES);
+        }
+    }
+
+    fn has_paid(&self, nanos: u32) {
+        if nanos < MOST {
+            self.nanos.store((nanos * 2).min(MOST), Ordering::Relaxed);
+        }
+    }
+
+    fn has_not_paid(&self, nanos: u32) {
+        self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
     }
 
     /// A sleep was short: a little more patience would have saved it.
