@@ -59,7 +59,7 @@ pub use arena::*;
 pub use bytemuck;
 pub use error::{Error, Result};
 pub use foreign::Foreign;
-pub use lock::{LockError, LockWait, RawGuard, RawLock};
+pub use lock::{Asking, LockError, LockWait, RawGuard, RawLock};
 pub use message::Message;
 pub use shareable_list::{ListError, ListItem, ShareableList};
 pub use shared_memory::SharedMemory;

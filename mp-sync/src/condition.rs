@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use mp_core::words::Member;
-use mp_core::{Error, LockError, LockWait, Patience, Result};
+use mp_core::{Asking, Error, LockError, LockWait, Patience, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::lock::LockGuard;
 use crate::shared::Shared;
 use crate::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
 use crate::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
-use crate::wait::{self, Asked};
 
 const NAME: &str = "mp_sync::Condition";
 const USED: u64 = 0;
@@ -164,7 +163,7 @@ impl Condition {
         mut is_so: impl FnMut(&mut T) -> bool,
     ) -> Result<(LockGuard<'a, T>, bool), LockError> {
         while !is_so(&mut guard) {
-            if wait::is_over(wait) {
+            if wait.is_over() {
                 return Ok((guard, false));
             }
             guard = self.within(guard, wait)?.0;
@@ -257,7 +256,7 @@ impl Condition {
 
     /// Waits for a token; whether one came.
     fn sleep(&self, me: Member, mut mine: Seen, wait: LockWait) -> Result<bool> {
-        let mut asked = Asked::default();
+        let mut asking = Asking::default();
         loop {
             let look = || Some(self.look(mine)).filter(|now| now.slot.state == NOTIFIED);
             if let Some(now) = self.patience.look(look) {
@@ -265,10 +264,10 @@ impl Condition {
                 return Ok(true);
             }
             // An error of the sweep is for another time: the place must not stay behind.
-            if asked.is_due(self.shared.arena()).unwrap_or(false) && self.tend(me, Some(mine)) {
+            if asking.is_due(self.shared.arena(), wait).unwrap_or(false) && self.tend(me, Some(mine)) {
                 return Ok(true);
             }
-            if wait::is_over(wait) {
+            if wait.is_over() {
                 if self.leave(mine) {
                     return Ok(false);
                 }
@@ -282,8 +281,8 @@ impl Condition {
                 mine.slot = asleep;
             }
             let begun = Instant::now();
-            let low = mine.slot.pack() as u32;
-            if self.shared.structure().sleep(SLOTS + u64::from(mine.index), low, wait::deadline(wait)) {
+            let (low, until) = (mine.slot.pack() as u32, asking.until(wait));
+            if self.shared.structure().sleep(SLOTS + u64::from(mine.index), low, Some(until)) {
                 self.patience.slept(begun.elapsed());
             }
         }

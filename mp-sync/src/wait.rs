@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mp_core::{Arena, LockWait, Parking, Patience, SLICE};
+use mp_core::{Arena, Asking, LockWait, Parking, Patience};
 
 /// Something that becomes ready, and that one may wait for beside other things.
 ///
@@ -28,37 +28,6 @@ pub trait Waitable {
     fn is_ready(&self) -> bool;
 }
 
-/// Until when, if there is a limit.
-pub(crate) fn deadline(wait: LockWait) -> Option<Instant> {
-    match wait {
-        LockWait::Until(t) => Some(t),
-        LockWait::Never | LockWait::Forever => None,
-    }
-}
-
-/// Whether there is time left to wait.
-pub(crate) fn is_over(wait: LockWait) -> bool {
-    wait == LockWait::Never || deadline(wait).is_some_and(|d| Instant::now() >= d)
-}
-
-/// When the dead were asked for last. By the clock, not by how a sleep ended: signals may end each of them early.
-#[derive(Debug, Default)]
-pub(crate) struct Asked(Option<Instant>);
-
-impl Asked {
-    /// Whether to ask now: before the first sleep, and after each slice. Then the arena is swept as well.
-    pub(crate) fn is_due(&mut self, arena: Arena) -> mp_core::Result<bool> {
-        let due = self.0.is_none_or(|t| t.elapsed() >= SLICE);
-        if due {
-            if self.0.is_some() {
-                arena.sweep_if_due()?;
-            }
-            self.0 = Some(Instant::now());
-        }
-        Ok(due)
-    }
-}
-
 /// Waits until `look` finds something; `None` when the time is over. `ask` is for what the dead have left.
 pub(crate) fn until<R>(
     (arena, parking): (Arena, Parking),
@@ -70,19 +39,19 @@ pub(crate) fn until<R>(
     if let Some(found) = look() {
         return Ok(Some(found));
     }
-    let mut asked = Asked::default();
+    let mut asking = Asking::default();
     loop {
         if wait != LockWait::Never
             && let Some(found) = patience.look(&mut look)
         {
             return Ok(Some(found));
         }
-        if asked.is_due(arena)?
+        if asking.is_due(arena, wait)?
             && let Some(found) = ask()
         {
             return Ok(Some(found));
         }
-        if is_over(wait) {
+        if wait.is_over() {
             return Ok(None);
         }
         let announced = parking.announce();
@@ -90,7 +59,7 @@ pub(crate) fn until<R>(
             return Ok(Some(found));
         }
         let asleep = Instant::now();
-        if parking.sleep(announced, deadline(wait)) {
+        if parking.sleep(announced, Some(asking.until(wait))) {
             patience.slept(asleep.elapsed());
         }
     }

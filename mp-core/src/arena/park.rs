@@ -210,8 +210,8 @@ pub struct Patience {
 const MOST: u32 = 50_000;
 /// Looking costs no more than this where it never pays.
 const LEAST: u32 = 500;
-/// The most pauses between two rare looks: some 1.5 µs where a pause takes longest.
-const PAUSES: u32 = 32;
+/// The most pauses between two rare looks: some 3 µs where a pause takes longest.
+const PAUSES: u32 = 64;
 
 impl Default for Patience {
     fn default() -> Self {
