@@ -49,7 +49,8 @@
 //! | views of a borrowed one | [`TensorView`], [`TensorViewMut`] |
 //! | of a type known at run time; of none; of parts | [`AnyTensor`], [`dispatch!`]; [`MetaTensor`]; [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
 //! | into shared memory | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
-//! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Options`], [`SpawnError`] |
+//! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`Options`], [`SpawnError`] |
+//! | functions that travel | [`closure!`], [`Closure`], [`start_closure`] |
 //! | queues | [`Queue`], [`PutError`], [`GetError`] |
 //! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
 //! | other programs | [`SharedMemory`] (by name), [`Foreign`], [`Tensor::from_fd`], [`Tensor::to_memfd`] |
@@ -63,6 +64,9 @@
 //! |---|---|
 //! | `mp.spawn(fn, args, nprocs)` | [`spawn(f, args, nprocs)`](spawn) |
 //! | `mp.start_processes(…, join=False)` | [`start_processes`], then [`ProcessContext::join`] |
+//! | `mp.Process(target=f, args=…)`, `start`, `join` | [`Process::spawn`], [`Process::builder`], [`Process::join`] |
+//! | `active_children`, `current_process`, `parent_process` | [`active_children`], [`current_process`], [`parent_process`] |
+//! | lambdas and closures as `fn` (ice-learn) | [`closure!`] |
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
 //! | `mp.Queue(maxsize)` | [`Queue::bounded`]; typed, and `None` instead of sentinels |
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
@@ -111,9 +115,11 @@ pub use mp_reduce::{
 };
 #[cfg(feature = "spawn")]
 pub use mp_spawn::{
-    Exit, Launch, Note, OnFailure, Options, Outcome, ProcessContext, ProcessExited, ProcessRaised,
-    RaisedKind, Refusal, Signal, SpawnError, Status, init, is_child, name, parent_pid, rank, spawn,
-    start_processes,
+    ActiveChild, Capture, Captured, Closure, CurrentProcess, Exit, Launch, Note, OnFailure, Options, Outcome,
+    Output, ParentProcess, Process, ProcessBuilder, ProcessContext, ProcessExited, ProcessRaised, RaisedKind,
+    Refusal, Setup, Signal, SpawnError, Status, active_children, closure, current_process, init, is_child,
+    name, parent_pid, parent_process, rank, set_executable, set_thread_name, spawn, start_closure,
+    start_processes, thread_name,
 };
 #[cfg(feature = "sync")]
 pub use mp_sync as sync;

@@ -225,3 +225,22 @@ pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     }
     Ok(Some(stats::median(&times)))
 }
+
+/// As [`spawn_exec`], with 2 GiB resident in this process.
+pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
+    crate::limits::exec::with_2g(|| spawn_exec(plan))
+}
+
+/// Start and join of many processes that do nothing: the median time of all together in ns.
+pub(crate) fn spawn_64(plan: &Plan) -> Outcome {
+    let mut times = Vec::new();
+    for _ in 0..plan.repetitions(10) {
+        let start = now();
+        let all = start_processes(|_, (): ()| {}, (), Options::nprocs(crate::limits::exec::MANY))?;
+        if !all.join_timeout(Duration::from_secs(30))? {
+            return Err("the children didn't end".into());
+        }
+        times.push((now() - start) as f64);
+    }
+    Ok(Some(stats::median(&times)))
+}

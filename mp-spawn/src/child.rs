@@ -11,13 +11,15 @@ use std::thread;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use rustix::process::{Resource, Signal};
+use rustix::thread::CpuSet;
 
+use crate::clock::now;
 use crate::current::{self, Current};
-use crate::group::{now, pid_number};
-use crate::handoff::{self, FromParent};
+use crate::handoff::{self, FromParent, Ticket};
 use crate::line::{self, Line};
 use crate::message::{Hello, Report, Start};
 use crate::outcome::{Ended, Fault};
+use crate::rank::pid_number;
 use crate::token::Token;
 use crate::watch::MAX_FDS;
 use crate::wire::{Frame, Inbox, Kind};
@@ -69,8 +71,13 @@ fn live(token: Token, socket: OwnedFd) -> i32 {
 
 /// Reports, and chooses the exit code. A parent that doesn't listen still sees that.
 fn tell(line: &Line, report: &Report) -> i32 {
-    let _ = line.send(Kind::Report, report);
-    if matches!(report, Report::Done) { 0 } else { FAILED }
+    let sent = line.send(Kind::Report, report);
+    match report {
+        Report::Done => 0,
+        // What it returned is lost when this process ends too early.
+        Report::Value(_) if sent.and_then(|()| line.wait()).is_ok() => 0,
+        _ => FAILED,
+    }
 }
 
 /// Ends together with the parent from now on; false if that has ended already.
@@ -115,7 +122,7 @@ fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Start, FromParent)> {
                 let start = start.ok_or_else(|| malformed("no function"))?;
                 return Ok((source.fds, start, FromParent { bytes: payload }));
             }
-            Kind::Hello | Kind::Panic | Kind::Crash | Kind::Report => {
+            Kind::Hello | Kind::Panic | Kind::Crash | Kind::Report | Kind::Taken => {
                 return Err(malformed("a frame that only children send"));
             }
         }
@@ -169,35 +176,65 @@ impl Source<'_> {
     }
 }
 
-/// Runs the function in a thread that has its name, and returns the exit code.
+/// Runs the function, and returns the exit code.
+///
+/// It runs in the thread that came here, which is the main thread wherever a hook started it: a thread of its own
+/// would cost as much again as all that happened so far. Only where that thread's stack is useless, because it is
+/// tiny or could grow for ever, does the function get another one.
 fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32 {
-    let Start { rank, name, function } = start;
+    if let Err(error) = settle(&start) {
+        return tell(line, &Report::Unable(error));
+    }
+    let Start { rank, name, function, daemon, .. } = start;
     if let Ok(short) = CString::new(name.as_str()) {
         // So that `ps` shows it; the kernel cuts it. Nothing depends on it.
         let _ = rustix::thread::set_name(&short);
     }
-    current::set(Current { rank, name: name.clone(), parent });
+    current::set(Current { rank, name: name.clone(), parent, daemon });
     panics::install_hook();
+    let run = move || tell(line, &call(line, rank, &function, args));
+    let Some(size) = other_stack() else { return run() };
     // It leaves from there: `exit` runs the destructors of the calling thread's locals, and waking the main thread
     // just to have it do the same would take longer.
-    let run = move || -> () { std::process::exit(tell(line, &call(line, rank, &function, args))) };
-    match thread::Builder::new().name(name).stack_size(stack_size()).spawn(run) {
-        Ok(worker) => worker.join().map_or(FAILED, |()| FAILED),
+    match thread::Builder::new().name(name).stack_size(size).spawn(move || std::process::exit(run())) {
+        Ok(worker) => worker.join().unwrap_or(FAILED),
         Err(error) => tell(line, &Report::Unable(format!("no thread for the function: {error}"))),
     }
+}
+
+/// Goes where it is to work: directory and processors.
+fn settle(start: &Start) -> Result<(), String> {
+    if let Some(directory) = &start.directory {
+        std::env::set_current_dir(directory)
+            .map_err(|error| format!("changing to the directory {} failed: {error}", directory.display()))?;
+    }
+    if start.processors.is_empty() {
+        return Ok(());
+    }
+    let wanted = &start.processors;
+    let mut set = CpuSet::new();
+    for &number in wanted {
+        if number >= CpuSet::MAX_CPU {
+            return Err(format!("there is no processor {number} (at most {})", CpuSet::MAX_CPU - 1));
+        }
+        set.set(number);
+    }
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| format!("choosing the processors {wanted:?} failed: {error}"))
 }
 
 fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromParent) -> Report {
     if let Err(error) = crash::install(line) {
         return Report::Unable(format!("no handlers for crashes: {error}"));
     }
-    let desc = match function::resolve(function) {
+    let desc = match function::resolve::<function::Start>(function) {
         Ok(desc) => desc,
         Err(refusal) => return Report::Refused(refusal),
     };
-    match panic::catch_unwind(AssertUnwindSafe(|| desc.call(rank, args))) {
+    match panic::catch_unwind(AssertUnwindSafe(|| (desc.entry)(rank, args))) {
         Ok(Ended::Returned(None)) => Report::Done,
-        Ok(Ended::Returned(Some(Fault { message, chain, debug }))) => {
+        Ok(Ended::Returned(Some(value))) => Report::Value(Ticket::leave(value)),
+        Ok(Ended::Failed(Fault { message, chain, debug })) => {
             Report::Error { at: now(), message, chain, debug }
         }
         Ok(Ended::Undecodable(message)) => Report::Undecodable(message),
@@ -210,12 +247,12 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
     }
 }
 
-/// As much stack as a main thread would have.
-fn stack_size() -> usize {
-    const USUAL: usize = 8 << 20;
+/// The size of the stack that the function needs beside the main thread's; `None` if that one will do.
+fn other_stack() -> Option<usize> {
     const LEAST: usize = 256 << 10;
     const MOST: usize = 1 << 30;
     let limit = rustix::process::getrlimit(Resource::Stack).current;
-    let limit = limit.map_or(USUAL, |limit| usize::try_from(limit).unwrap_or(MOST));
-    limit.clamp(LEAST, MOST)
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let fits = (LEAST..=MOST).contains(&limit) && sys::on_main_thread();
+    (!fits).then(|| limit.clamp(LEAST, MOST))
 }

@@ -1,29 +1,28 @@
 //! Starting processes and waiting for them.
 
+use std::any::Any;
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mp_core::message::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::{Result, SpawnError};
-use crate::exit::Signal;
-use crate::function;
-use crate::group::{self, Group, Status};
+use crate::clock::deadline;
+use crate::closure::Closure;
+use crate::error::{ProcessExited, Result, SpawnError};
+use crate::exit::{Exit, Note, Signal};
+use crate::family;
+use crate::function::Ranked;
+use crate::group::{GRACE, Group};
 use crate::handoff::ToChild;
-use crate::launch::{self, Command};
-use crate::message::Start;
 use crate::options::{OnFailure, Options};
-use crate::outcome::Outcome;
-use crate::supervisor::{self, Batch};
-use crate::token;
-use crate::watch::{Common, MAX_FDS, Order, Outbox};
-use crate::wire::{self, Kind};
-
-/// How long the others get to obey a SIGTERM when no grace period is set.
-const GRACE: Duration = Duration::from_secs(5);
+use crate::outcome::{Outcome, is_unit};
+use crate::output::Captured;
+use crate::rank::Status;
+use crate::start::{self, Plan};
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.
 ///
@@ -38,10 +37,12 @@ const GRACE: Duration = Duration::from_secs(5);
 ///
 /// This is [`start_processes`] and [`ProcessContext::join`] in one, with the options of [`Options::nprocs`].
 ///
+/// Returns what the function returned in each of them, by rank.
+///
 /// # Errors
 ///
 /// Those of [`start_processes`], and the first failure of a process; the others are ended then.
-pub fn spawn<F, A, R>(function: F, args: A, nprocs: usize) -> Result<()>
+pub fn spawn<F, A, R>(function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
     A: Serialize + DeserializeOwned + 'static,
@@ -98,60 +99,58 @@ where
 ///
 /// What happens in the processes afterwards is told by the [`ProcessContext`].
 #[doc(alias = "spawn_context")]
-pub fn start_processes<F, A, R>(function: F, args: A, options: Options) -> Result<ProcessContext>
+pub fn start_processes<F, A, R>(function: F, args: A, options: Options) -> Result<ProcessContext<R::Value>>
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
     A: Serialize + DeserializeOwned + 'static,
     R: Outcome + 'static,
 {
-    if token::unconsumed() {
-        return Err(SpawnError::NotInitialised);
-    }
-    let unknown = || std::io::Error::other("nothing tells this program's build from others");
-    let function =
-        function::reference(function).ok_or_else(|| launch::failed("the lookup", None, unknown()))?;
-    let names = (0..options.nprocs).map(|rank| format!("{}-{rank}", options.name));
-    let group = Arc::new(Group::new(names));
-    let command = Command::new(options.executable.as_deref())?;
-    let common = Common {
-        group: Arc::clone(&group),
-        program: Arc::new(command.program.clone()),
-        function: Arc::from(function.name.as_str()),
-        patience: options.handshake,
+    // Only its type is needed, which says which function it is.
+    let _ = function;
+    let plan = Plan {
+        function: start::reference(Ranked::<F, A, R>::DESC)?,
+        returns: !is_unit::<R::Value>(),
+        daemon: true,
+        names: (0..options.nprocs).map(|rank| format!("{}-{rank}", options.name)).collect(),
     };
-    let orders = (0..options.nprocs)
-        .map(|rank| {
-            let start = Start { rank, name: group.name(rank), function: function.clone() };
-            let ToChild { bytes, fds, parcel } = ToChild::pack(&args)?;
-            Ok(Order { rank, outbox: pack(&start, &bytes, fds)?, parcel })
-        })
-        .collect::<Result<_>>()?;
-    match supervisor::start(Batch { command, common, orders }) {
-        Ok(()) => {
-            Ok(ProcessContext { group, on_failure: options.on_failure, grace_period: options.grace_period })
-        }
-        Err(error) => {
-            group.reap_incomplete();
-            Err(error)
-        }
-    }
+    let group = start::start(plan, &options, |_| ToChild::pack(&args))?;
+    family::note(&group);
+    let (on_failure, grace_period) = (options.on_failure, options.grace_period);
+    Ok(ProcessContext { group, on_failure, grace_period, value: PhantomData })
 }
 
-/// The frames of a start message, and the file descriptors that go with the first.
-fn pack(start: &Start, args: &[u8], fds: Vec<BorrowedFd<'static>>) -> Result<Outbox> {
-    let unsendable = |message: String| SpawnError::Arguments { rank: None, message };
-    let mut bytes = Vec::new();
-    if !fds.is_empty() {
-        let count = u32::try_from(fds.len()).ok().filter(|_| fds.len() <= MAX_FDS);
-        let too_many =
-            || unsendable(format!("{} file descriptors, and at most {MAX_FDS} can be sent", fds.len()));
-        wire::append(&mut bytes, Kind::Fds, &count.ok_or_else(too_many)?.to_le_bytes())
-            .map_err(|error| unsendable(error.to_string()))?;
+/// Starts processes that run a [`Closure`] with what it captures; it is called with rank and arguments. See
+/// [`closure!`](crate::closure!).
+///
+/// ```
+/// use mp_spawn::{Options, closure, start_closure};
+///
+/// let factor = 3;
+/// let workers = start_closure(
+///     closure!([factor] |rank: usize, base: usize| Ok::<_, String>(base + factor * rank)),
+///     100,
+///     Options::nprocs(3),
+/// )?;
+/// assert_eq!(workers.join()?, [100, 103, 106]);
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`start_processes`].
+pub fn start_closure<A, R>(
+    closure: Closure<(usize, A), R>,
+    args: A,
+    options: Options,
+) -> Result<ProcessContext<R::Value>>
+where
+    A: Serialize + DeserializeOwned + 'static,
+    R: Outcome + 'static,
+{
+    fn call<A: 'static, R: 'static>(rank: usize, (closure, args): (Closure<(usize, A), R>, A)) -> R {
+        closure.call((rank, args))
     }
-    let start = rmp_serde::to_vec(start).map_err(|error| unsendable(error.to_string()))?;
-    wire::append(&mut bytes, Kind::Start, &start).map_err(|error| unsendable(error.to_string()))?;
-    wire::append(&mut bytes, Kind::Args, args).map_err(|error| unsendable(error.to_string()))?;
-    Ok(Outbox::new(bytes, fds))
+    start_processes(call::<A, R>, (closure, args), options)
 }
 
 /// Processes that were started together.
@@ -170,25 +169,95 @@ fn pack(start: &Start, args: &[u8], fds: Vec<BorrowedFd<'static>>) -> Result<Out
 /// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. That blocks until they are
 /// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one.
 ///
-/// What the failures look like:
+/// `T` is what the function returns. What the failures look like:
 ///
 /// | the process | `join` returns |
 /// |---|---|
 /// | returns `Err` or panics | [`SpawnError::ProcessRaised`] |
-/// | calls `exit(n)`, n ≠ 0 | [`SpawnError::ProcessExited`] with the code |
+/// | calls `exit(n)`, n ≠ 0; or `exit(0)` where a value is awaited | [`SpawnError::ProcessExited`] with the code |
 /// | gets a signal, or crashes | [`SpawnError::ProcessExited`] with the signal, and what is known about the cause |
 /// | is of another build | [`SpawnError::Refused`] |
 /// | can't decode its arguments | [`SpawnError::Arguments`] |
 /// | is another program | [`SpawnError::NeverReported`] or [`SpawnError::Timeout`] |
 #[doc(alias = "SpawnContext")]
 #[must_use = "dropping it ends the processes"]
-pub struct ProcessContext {
+pub struct ProcessContext<T = ()> {
     group: Arc<Group>,
     on_failure: OnFailure,
     grace_period: Option<Duration>,
+    value: PhantomData<fn() -> T>,
 }
 
-impl ProcessContext {
+impl<T: Message> ProcessContext<T> {
+    /// Waits until all processes have ended, or one has failed, and returns what the function returned in each, by
+    /// rank.
+    ///
+    /// ```
+    /// use mp_spawn::{Options, start_processes};
+    ///
+    /// let square = |rank: usize, (): ()| Ok::<usize, String>(rank * rank);
+    /// assert_eq!(start_processes(square, (), Options::nprocs(3))?.join()?, [0, 1, 4]);
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`wait`](Self::wait); [`SpawnError::Value`] when a value can't be decoded here.
+    pub fn join(self) -> Result<Vec<T>> {
+        self.wait()?;
+        (0..self.group.len()).map(|rank| value(&self.group, rank)).collect()
+    }
+
+    /// Waits until all processes have ended, whatever happened to the others, and returns how each of them did, by
+    /// rank. Nobody is ended because another one failed.
+    ///
+    /// ```
+    /// use mp_spawn::{Options, start_processes};
+    ///
+    /// let picky = |rank: usize, (): ()| if rank == 1 { Err("not for me") } else { Ok(rank) };
+    /// let results = start_processes(picky, (), Options::nprocs(3))?.results()?;
+    /// assert!(matches!(results[..], [Ok(0), Err(_), Ok(2)]));
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError::OtherProcess`] in a process forked from this one.
+    pub fn results(self) -> Result<Vec<Result<T>>> {
+        self.group.check_owner()?;
+        self.group.wait(None, false);
+        Ok((0..self.group.len()).map(|rank| result(&self.group, rank)).collect())
+    }
+}
+
+/// How a process that is over did.
+pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
+    match group.status(rank)? {
+        Status::Failed(error) => Err(error),
+        Status::EndedByUs(_) => Err(SpawnError::ProcessExited(Box::new(ProcessExited {
+            rank,
+            pid: group.pids().get(rank).copied().unwrap_or(0),
+            name: group.name(rank),
+            exit: group.exit(rank).unwrap_or(Exit::Unknown),
+            note: Some(Note::AskedFor),
+            stderr: None,
+        }))),
+        Status::Running | Status::Ended => value(group, rank),
+    }
+}
+
+/// What the function returned in a process that ended well.
+pub(crate) fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
+    let nothing: Box<dyn Any> = Box::new(());
+    if let Ok(nothing) = nothing.downcast::<T>() {
+        return Ok(*nothing);
+    }
+    let unreadable = |message: String| SpawnError::Value { rank, message };
+    let envelope = group.take_value(rank).ok_or_else(|| unreadable("it did not arrive".to_string()))?;
+    mp_reduce::unpack(envelope).map_err(|error| unreadable(error.to_string()))
+}
+
+impl<T> ProcessContext<T> {
     /// Waits until all processes have ended, or one has failed.
     ///
     /// After a failure the others are ended as [`Options::grace_period`] says, unless
@@ -198,16 +267,16 @@ impl ProcessContext {
     /// # Errors
     ///
     /// The failure that happened first. [`SpawnError::OtherProcess`] in a process forked from this one.
-    pub fn join(&self) -> Result<()> {
+    pub fn wait(&self) -> Result<()> {
         self.join_until(None, self.grace_period).map(|_| ())
     }
 
-    /// Waits like [`join`](Self::join), but at most for this long: true if all have ended, false if some still
+    /// Waits like [`wait`](Self::wait), but at most for this long: true if all have ended, false if some still
     /// run. Ending the others after a failure takes its time in addition.
     ///
     /// # Errors
     ///
-    /// Those of [`join`](Self::join).
+    /// Those of [`wait`](Self::wait).
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool> {
         self.join_until(Some(timeout), self.grace_period)
     }
@@ -217,7 +286,7 @@ impl ProcessContext {
     ///
     /// # Errors
     ///
-    /// Those of [`join`](Self::join).
+    /// Those of [`wait`](Self::wait).
     pub fn join_with_grace(&self, timeout: Option<Duration>, grace: Duration) -> Result<bool> {
         self.join_until(timeout, Some(grace))
     }
@@ -225,7 +294,7 @@ impl ProcessContext {
     fn join_until(&self, timeout: Option<Duration>, grace: Option<Duration>) -> Result<bool> {
         self.group.check_owner()?;
         let or_failure = self.on_failure == OnFailure::EndAll;
-        if !self.group.wait(timeout.and_then(group::deadline), or_failure) {
+        if !self.group.wait(timeout.and_then(deadline), or_failure) {
             return Ok(false);
         }
         if or_failure && self.group.first_failure().is_some() {
@@ -247,6 +316,35 @@ impl ProcessContext {
     /// [`SpawnError::NoSuchRank`].
     pub fn status(&self, rank: usize) -> Result<Status> {
         self.group.status(rank)
+    }
+
+    /// How the process of this rank ended; `None` while it runs. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError::NoSuchRank`].
+    pub fn exit(&self, rank: usize) -> Result<Option<Exit>> {
+        self.group.status(rank)?;
+        Ok(self.group.exit(rank))
+    }
+
+    /// What the process of this rank has written to its standard output so far, where that is captured: see
+    /// [`Output`](crate::Output). Does not block, unless the output is passed on to a terminal that stands still.
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError::NoSuchRank`].
+    pub fn stdout(&self, rank: usize) -> Result<Captured> {
+        Ok(self.group.streams_of(rank)?.stdout())
+    }
+
+    /// The same for its standard error.
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError::NoSuchRank`].
+    pub fn stderr(&self, rank: usize) -> Result<Captured> {
+        Ok(self.group.streams_of(rank)?.stderr())
     }
 
     /// All failures so far, in the order in which they happened. Does not block.
@@ -278,7 +376,7 @@ impl ProcessContext {
     }
 }
 
-impl Drop for ProcessContext {
+impl<T> Drop for ProcessContext<T> {
     fn drop(&mut self) {
         if self.group.check_owner().is_ok() {
             self.group.end_all(None, self.grace_period.unwrap_or(GRACE));
@@ -286,7 +384,7 @@ impl Drop for ProcessContext {
     }
 }
 
-impl fmt::Debug for ProcessContext {
+impl<T> fmt::Debug for ProcessContext<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ProcessContext ")?;
         let mut list = f.debug_list();

@@ -112,8 +112,30 @@ fn now() -> u64 {
     now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
 }
 
-/// The guard area of the calling thread's stack.
+/// Where accesses mean that the calling thread's stack is used up.
 fn guard_area() -> io::Result<Range<usize>> {
+    if crate::sys::on_main_thread() { Ok(below_the_first_stack()) } else { below_this_stack() }
+}
+
+/// The main thread's stack has no guard area: the kernel lets it grow to its limit, and below that keeps a gap
+/// (`stack_guard_gap` in the kernel's documentation). `pthread_getattr_np` would know as well, but reads all of
+/// `/proc/self/maps` for it.
+fn below_the_first_stack() -> Range<usize> {
+    const GAP: usize = 1 << 20;
+    const PAGE: usize = 4096;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    // SAFETY: `getauxval` reads what the kernel gave this process at its start.
+    let name = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    // The name of the program lies at the top of the stack.
+    let (Ok(name), Some(Ok(limit))) = (usize::try_from(name), limit.map(usize::try_from)) else {
+        return 0..0;
+    };
+    let bottom = name.next_multiple_of(PAGE).saturating_sub(limit);
+    if name == 0 { 0..0 } else { bottom.saturating_sub(GAP)..bottom.saturating_add(PAGE) }
+}
+
+/// The guard area of the calling thread's stack.
+fn below_this_stack() -> io::Result<Range<usize>> {
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: `pthread_self` has no preconditions.
     let thread = unsafe { libc::pthread_self() };

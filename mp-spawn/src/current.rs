@@ -1,12 +1,23 @@
-//! What this process is.
+//! What this process is, and who started it.
 
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::clock::timespec;
 
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) rank: usize,
     pub(crate) name: String,
     pub(crate) parent: u32,
+    pub(crate) daemon: bool,
 }
 
 static CURRENT: OnceLock<Current> = OnceLock::new();
@@ -35,7 +46,6 @@ pub fn rank() -> Option<usize> {
 
 /// The name of this process, as in `rank-3`; `None` in one that was not started by this crate.
 #[must_use]
-#[doc(alias = "current_process")]
 pub fn name() -> Option<&'static str> {
     CURRENT.get().map(|current| current.name.as_str())
 }
@@ -48,7 +58,128 @@ pub fn is_child() -> bool {
 
 /// The process that started this one; `None` in one that was not started by this crate.
 #[must_use]
-#[doc(alias = "parent_process")]
 pub fn parent_pid() -> Option<u32> {
     CURRENT.get().map(|current| current.parent)
+}
+
+/// This process, as the one that started it sees it.
+///
+/// ```
+/// use mp_spawn::{Process, current_process};
+///
+/// assert_eq!(current_process().name, "main");
+/// let child = Process::builder().name("loader").spawn(|(): ()| Ok::<_, String>(current_process().name), ())?;
+/// assert_eq!(child.join()?, "loader");
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CurrentProcess {
+    /// Its name; `main` if it was not started by this crate.
+    pub name: String,
+    /// Its process id.
+    pub pid: u32,
+    /// Its rank, if it was started by this crate.
+    pub rank: Option<usize>,
+    /// Whether its parent ends it when the parent ends, instead of waiting for it.
+    pub daemon: bool,
+}
+
+/// What this process is.
+#[must_use]
+pub fn current_process() -> CurrentProcess {
+    let pid = std::process::id();
+    match CURRENT.get() {
+        Some(Current { rank, name, daemon, .. }) => {
+            CurrentProcess { name: name.clone(), pid, rank: Some(*rank), daemon: *daemon }
+        }
+        None => CurrentProcess { name: "main".to_string(), pid, rank: None, daemon: false },
+    }
+}
+
+/// The process that started this one.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_spawn::{Process, parent_process};
+///
+/// assert!(parent_process().is_none());
+/// let child = |(): ()| {
+///     let parent = parent_process().ok_or("no parent")?;
+///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>((parent.pid(), parent.wait_timeout(Duration::ZERO)?))
+/// };
+/// assert_eq!(Process::spawn(child, ())?.join()?, (std::process::id(), false));
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// A process of this crate ends with its parent, so that few have a reason to wait for it; one in a forked copy might.
+#[derive(Debug)]
+pub struct ParentProcess {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+/// The process that started this one; `None` if that was not this crate, or if it has ended.
+#[must_use]
+pub fn parent_process() -> Option<ParentProcess> {
+    let pid = parent_pid()?;
+    let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty()).ok()?;
+    // Only as long as it is our parent is that number its own.
+    (rustix::process::getppid() == Some(raw)).then_some(ParentProcess { pid, pidfd })
+}
+
+impl ParentProcess {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Becomes readable when it ends: for `poll(2)` and its like.
+    #[must_use]
+    pub fn sentinel(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Waits for its end, at most for this long: true if it has ended.
+    ///
+    /// # Errors
+    ///
+    /// What `poll(2)` says, as when there is no memory.
+    pub fn wait_timeout(&self, timeout: Duration) -> io::Result<bool> {
+        let until = Instant::now().checked_add(timeout);
+        loop {
+            let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], left.as_ref()) {
+                Ok(count) => return Ok(count > 0),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// The name of the calling thread, as `ps -L` and `top -H` show it; see `PR_GET_NAME` in `prctl(2)`.
+///
+/// ```
+/// mp_spawn::set_thread_name("a-name-that-is-too-long")?;
+/// assert_eq!(mp_spawn::thread_name(), "a-name-that-is-");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use]
+#[doc(alias = "_get_thread_name")]
+pub fn thread_name() -> String {
+    rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Names the calling thread; the kernel keeps the first 15 bytes. In the main thread this is the name of the process in
+/// `ps` and `top`.
+///
+/// # Errors
+///
+/// If the name contains a zero byte.
+#[doc(alias = "_set_thread_name")]
+pub fn set_thread_name(name: &str) -> io::Result<()> {
+    Ok(rustix::thread::set_name(&CString::new(name)?)?)
 }

@@ -105,13 +105,14 @@ mod hook {
             return;
         }
         let entry = (&raw const ENTRY).expose_provenance();
-        let Some(program) = object::holding(entry).filter(|object| object.is_program) else {
+        let inside = |program: &&Object| program.offset_of(entry).is_some();
+        let Some(program) = object::program().filter(inside) else {
             // In a library: while it is being loaded, the loader's lock may be held, and a worker that loads
             // another library would wait for it for ever. `init` will be called later.
             return;
         };
         let Some(token) = super::take_token() else { return };
-        for address in later_entries(&program, entry).step_by(size_of::<usize>()) {
+        for address in later_entries(program, entry).step_by(size_of::<usize>()) {
             // SAFETY: the address is that of an aligned word in the program's `.init_array`, which stays mapped.
             let initialiser =
                 unsafe { ptr::read(ptr::with_exposed_provenance::<Option<Initialiser>>(address)) };

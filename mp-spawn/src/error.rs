@@ -57,6 +57,13 @@ pub enum SpawnError {
         /// What the codec says.
         message: String,
     },
+    /// What a function returned can't be read here.
+    Value {
+        /// The rank.
+        rank: usize,
+        /// What the codec says.
+        message: String,
+    },
     /// The system could not start a process.
     Launch(Box<Launch>),
     /// The child is alive and did not report within the time it had: it probably runs a program that does
@@ -156,6 +163,8 @@ pub struct ProcessExited {
     pub exit: Exit,
     /// What is known beyond that.
     pub note: Option<Note>,
+    /// The last lines of its standard error, if it is captured (see [`Output`](crate::Output)) and there are any.
+    pub stderr: Option<String>,
 }
 
 /// The system could not start a process.
@@ -184,6 +193,7 @@ impl SpawnError {
             | SpawnError::Timeout { rank, .. }
             | SpawnError::NeverReported { rank, .. }
             | SpawnError::Protocol { rank, .. }
+            | SpawnError::Value { rank, .. }
             | SpawnError::NoSuchRank { rank, .. } => Some(*rank),
             SpawnError::NotInitialised | SpawnError::Launch(_) | SpawnError::OtherProcess { .. } => None,
         }
@@ -211,6 +221,9 @@ impl fmt::Display for SpawnError {
             }
             SpawnError::Arguments { rank: None, message } => {
                 write!(f, "the arguments could not be encoded: {message}")
+            }
+            SpawnError::Value { rank, message } => {
+                write!(f, "what rank {rank} returned can't be read here: {message}")
             }
             SpawnError::Launch(launch) => launch.fmt(f),
             SpawnError::Timeout { rank, pid, program, waited } => write!(
@@ -274,7 +287,12 @@ impl fmt::Display for ProcessExited {
                 f.write_str(", sent by somebody else: a person, or the kernel for want of memory (see dmesg)")
             }
             (None, _) => Ok(()),
+        }?;
+        if let Some(stderr) = &self.stderr {
+            f.write_str("\n  the last that it wrote to stderr:")?;
+            stderr.lines().try_for_each(|line| write!(f, "\n    {line}"))?;
         }
+        Ok(())
     }
 }
 

@@ -40,6 +40,11 @@ impl Exit {
     pub fn success(self) -> bool {
         self == Exit::Code(0)
     }
+
+    /// Whether a SIGKILL did it.
+    pub(crate) fn is_kill(self) -> bool {
+        matches!(self, Exit::Signal { signal: Signal::KILL, .. })
+    }
 }
 
 impl fmt::Display for Exit {
@@ -166,6 +171,11 @@ pub enum Note {
     /// left an `extern "C"` function, or any in a program built with `panic = "abort"`. These are the last ones
     /// of the process, the latest first, each with its location; those that had been caught are among them.
     Panics(Vec<String>),
+    /// The kernel killed it, or another process of the same control group, for want of memory: see `memory.events` in
+    /// the kernel's documentation of control groups.
+    OutOfMemory,
+    /// It called `exit(0)` before its function, which is to return something, returned.
+    NoValue,
     /// This program sent the signal, through [`ProcessContext::kill`](crate::ProcessContext::kill) or
     /// [`ProcessContext::terminate`](crate::ProcessContext::terminate).
     AskedFor,
@@ -182,6 +192,8 @@ impl fmt::Display for Note {
                 f.write_str("after a panic that could not be caught")?;
                 panics.iter().try_for_each(|panic| write!(f, "\n  {panic}"))
             }
+            Note::OutOfMemory => f.write_str("the kernel ended it for want of memory (see dmesg)"),
+            Note::NoValue => f.write_str("before its function returned what it is to return"),
             Note::AskedFor => f.write_str("this program asked for it"),
         }
     }

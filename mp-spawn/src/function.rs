@@ -18,29 +18,53 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
 use std::ptr;
 
-use serde::de::DeserializeOwned;
+use mp_core::message::Message;
 use serde::{Deserialize, Serialize};
 
 use crate::handoff::FromParent;
-use crate::object::{self, Identity};
-use crate::outcome::{Ended, Outcome};
+use crate::object::{self, Identity, Object};
+use crate::outcome::{Ended, Fault, Outcome};
 
 const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835b];
 
-/// What a child needs to call a function: one constant for each combination of types.
+/// What another process needs to use a function: one constant for each combination of types. `E` is the type of a
+/// function pointer.
 #[repr(C)]
-pub(crate) struct Desc {
-    magic: [u64; 2],
-    types: TypeId,
-    name: fn() -> &'static str,
-    call: fn(usize, FromParent) -> Ended,
+pub(crate) struct Desc<E> {
+    head: Head,
+    pub(crate) entry: E,
 }
 
-impl Desc {
-    pub(crate) fn call(&self, rank: usize, args: FromParent) -> Ended {
-        (self.call)(rank, args)
+/// What all of them begin with.
+#[repr(C)]
+struct Head {
+    magic: [u64; 2],
+    /// Of the entry.
+    kind: TypeId,
+    /// Of all types that the function has to do with.
+    types: TypeId,
+    name: fn() -> &'static str,
+}
+
+impl<E: 'static> Desc<E> {
+    /// Describes `entry`, which stands for a function called `name`; `T` names all of its types.
+    pub(crate) const fn new<T: 'static>(name: fn() -> &'static str, entry: E) -> Desc<E> {
+        let head = Head { magic: MAGIC, kind: TypeId::of::<E>(), types: TypeId::of::<T>(), name };
+        Desc { head, entry }
     }
 
+    /// A reference to this constant; `None` when the object that holds it can't be told from others.
+    pub(crate) fn reference(&'static self) -> Option<FunctionRef> {
+        let address = ptr::from_ref(self).expose_provenance();
+        let inside = |object: &Object| object.offset_of(address).is_some();
+        let (object, offset) =
+            object::find(inside, |object| object.identity().zip(object.offset_of(address)))??;
+        let (fingerprint, name) = (self.head.fingerprint(), (self.head.name)().to_string());
+        Some(FunctionRef { object, offset, fingerprint, name })
+    }
+}
+
+impl Head {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.types.hash(&mut hasher);
@@ -48,61 +72,72 @@ impl Desc {
     }
 }
 
-impl fmt::Debug for Desc {
+impl<E> fmt::Debug for Desc<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desc").field("name", &(self.name)()).finish_non_exhaustive()
+        f.debug_struct("Desc").field("name", &(self.head.name)()).finish_non_exhaustive()
     }
 }
 
-trait Described {
-    const DESC: &'static Desc;
-}
+/// How a worker calls its function: with its rank, and with what its parent sent.
+pub(crate) type Start = fn(usize, FromParent) -> Ended;
 
-struct Uses<F, A, R>(PhantomData<fn(F, A) -> R>);
+/// The description of the function `F`, which is called with rank and arguments.
+pub(crate) struct Ranked<F, A, R>(PhantomData<fn(F, A) -> R>);
 
-impl<F, A, R> Described for Uses<F, A, R>
+impl<F, A, R> Ranked<F, A, R>
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
-    A: Serialize + DeserializeOwned + 'static,
+    A: Message,
     R: Outcome + 'static,
 {
-    const DESC: &'static Desc = &Desc {
-        magic: MAGIC,
-        types: TypeId::of::<(F, A, R)>(),
-        name: std::any::type_name::<F>,
-        call: call::<F, A, R>,
-    };
+    pub(crate) const DESC: &'static Desc<Start> =
+        &Desc::new::<Self>(std::any::type_name::<F>, |rank, args| {
+            call(args, |args: A| instance::<F>()(rank, args).into_result())
+        });
 }
 
-/// Calls a function that only exists as a type.
-fn call<F, A, R>(rank: usize, args: FromParent) -> Ended
+/// The description of the function `F`, which is called with arguments alone.
+pub(crate) struct Plain<F, A, R>(PhantomData<fn(F, A) -> R>);
+
+impl<F, A, R> Plain<F, A, R>
 where
-    F: Fn(usize, A) -> R + Copy + Send + 'static,
-    A: Serialize + DeserializeOwned + 'static,
+    F: Fn(A) -> R + Copy + Send + 'static,
+    A: Message,
     R: Outcome + 'static,
 {
+    pub(crate) const DESC: &'static Desc<Start> = &Desc::new::<Self>(std::any::type_name::<F>, |_, args| {
+        call(args, |args: A| instance::<F>()(args).into_result())
+    });
+}
+
+/// Calls a function with the arguments that the parent sent, and packs what it returns.
+fn call<A: Message, T: Message>(args: FromParent, function: impl FnOnce(A) -> Result<T, Fault>) -> Ended {
+    match args.unpack::<A>() {
+        Ok(args) => Ended::new(function(args)),
+        Err(message) => Ended::Undecodable(message),
+    }
+}
+
+/// The value of a function's type, which has no bytes.
+pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
     const { assert_no_captures::<F>() };
-    let args = match args.unpack::<A>() {
-        Ok(args) => args,
-        Err(message) => return Ended::Undecodable(message),
-    };
     // SAFETY:
     // - `F` has no bytes (asserted above), so reading it from any aligned address reads nothing.
-    // - A value of `F` exists: the parent passed one to `reference`, which keeps nobody from using it as well,
-    //   since `F: Copy`; so `F` is inhabited and this makes a copy of that value.
+    // - A value of `F` exists: the sender passed one to a function of this crate, which keeps nobody from using it as
+    //   well, since `F: Copy`; so `F` is inhabited and this makes a copy of that value.
     // - The copy lives in another process, which `F: Send` doesn't cover word for word; what an `F` without
     //   bytes can carry beyond `Send` is a proof that something happened in its process. The documentation of
     //   `start_processes` tells authors of such proofs.
-    let function: F = unsafe { ptr::read(ptr::dangling::<F>()) };
-    Ended::Returned(function(rank, args).into_fault())
+    unsafe { ptr::read(ptr::dangling::<F>()) }
 }
 
 /// Refuses, when the program is compiled, functions that a child couldn't make anew.
-const fn assert_no_captures<F>() {
+pub(crate) const fn assert_no_captures<F>() {
     assert!(
         size_of::<F>() == 0,
         "the function of a process must be a function item or a closure that captures nothing: a function \
-         pointer or a captured variable does not exist in the other process. Pass values as arguments instead"
+         pointer or a captured variable does not exist in the other process. Pass values as arguments, or \
+         capture them with `mp::closure!`"
     );
 }
 
@@ -115,23 +150,12 @@ pub(crate) struct FunctionRef {
     pub(crate) name: String,
 }
 
-/// The reference to this function; `None` when the object that holds it can't be told from others.
-pub(crate) fn reference<F, A, R>(_function: F) -> Option<FunctionRef>
-where
-    F: Fn(usize, A) -> R + Copy + Send + 'static,
-    A: Serialize + DeserializeOwned + 'static,
-    R: Outcome + 'static,
-{
-    const { assert_no_captures::<F>() };
-    let desc = <Uses<F, A, R> as Described>::DESC;
-    let address = ptr::from_ref(desc).expose_provenance();
-    let object = object::holding(address)?;
-    Some(FunctionRef {
-        object: object.identity()?,
-        offset: object.offset_of(address)?,
-        fingerprint: desc.fingerprint(),
-        name: (desc.name)().to_string(),
-    })
+#[cfg(test)]
+impl FunctionRef {
+    /// A reference to something so many bytes further on.
+    pub(crate) fn moved(&self, by: usize) -> FunctionRef {
+        FunctionRef { offset: self.offset.wrapping_add(by), ..self.clone() }
+    }
 }
 
 /// Why a child does not call the function that it was told to call.
@@ -175,21 +199,21 @@ impl fmt::Display for Refusal {
 }
 
 /// The function that a reference names, verified.
-pub(crate) fn resolve(reference: &FunctionRef) -> Result<&'static Desc, Refusal> {
-    let mut objects = object::loaded().into_iter();
-    let object =
-        objects.find(|object| object.identity().as_ref() == Some(&reference.object)).ok_or_else(|| {
-            let program = object::loaded().into_iter().next().and_then(|program| program.identity());
-            Refusal::OtherBuild {
-                found: program.map_or_else(|| "an unknown one".to_string(), |found| found.to_string()),
-                expected: reference.object.to_string(),
-            }
-        })?;
-    let address = object.address_of(reference.offset, size_of::<Desc>()).ok_or(Refusal::OutOfBounds)?;
-    if !address.is_multiple_of(align_of::<Desc>()) {
+pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, Refusal> {
+    let same_build = |object: &Object| object.identity().as_ref() == Some(&reference.object);
+    let place = |object: &Object| object.address_of(reference.offset, size_of::<Desc<E>>());
+    let address = object::find(same_build, place).ok_or_else(|| {
+        let program = object::program().and_then(Object::identity);
+        Refusal::OtherBuild {
+            found: program.map_or_else(|| "an unknown one".to_string(), |found| found.to_string()),
+            expected: reference.object.to_string(),
+        }
+    })?;
+    let address = address.ok_or(Refusal::OutOfBounds)?;
+    if !address.is_multiple_of(align_of::<Desc<E>>()) {
         return Err(Refusal::Misaligned);
     }
-    let place: *const Desc = ptr::with_exposed_provenance(address);
+    let place: *const Desc<E> = ptr::with_exposed_provenance(address);
     // SAFETY: the bytes lie within one readable segment of a loaded object, aligned for a `Desc`, which begins
     // with the magic number; any bytes are a `[u64; 2]`. They may be a mutable static of the program when the
     // reference is forged: hence volatile.
@@ -198,20 +222,33 @@ pub(crate) fn resolve(reference: &FunctionRef) -> Result<&'static Desc, Refusal>
         return Err(Refusal::NoFunction);
     }
     // SAFETY: the object is of the very build that made the reference, so what carries the magic number there is
-    // the `Desc` that it was made from or another one: constants that nothing writes to. Objects that hold code
-    // of this crate's users stay loaded: a program that unloads a library whose function a worker runs breaks
-    // the contract of `dlclose`.
-    let desc = unsafe { &*place };
-    if desc.fingerprint() == reference.fingerprint {
-        Ok(desc)
-    } else {
-        Err(Refusal::OtherTypes { found: (desc.name)().to_string() })
+    // the `Desc` that it was made from or another one: constants that nothing writes to, which begin with a `Head`
+    // (`repr(C)`). Objects that hold code of this crate's users stay loaded: a program that unloads a library whose
+    // function a worker runs breaks the contract of `dlclose`.
+    let head = unsafe { &*place.cast::<Head>() };
+    if head.kind != TypeId::of::<E>() || head.fingerprint() != reference.fingerprint {
+        return Err(Refusal::OtherTypes { found: (head.name)().to_string() });
     }
+    // SAFETY: as above, and the entry is of the type `E`: `kind` says so.
+    Ok(unsafe { &*place })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn reference<F, A, R>(_: F) -> Option<FunctionRef>
+    where
+        F: Fn(usize, A) -> R + Copy + Send + 'static,
+        A: Message,
+        R: Outcome + 'static,
+    {
+        Ranked::<F, A, R>::DESC.reference()
+    }
+
+    fn resolve(reference: &FunctionRef) -> Result<&'static Desc<Start>, Refusal> {
+        super::resolve(reference)
+    }
 
     fn one(_rank: usize, _args: u32) {}
     fn other(_rank: usize, _args: u32) {}
@@ -219,7 +256,7 @@ mod tests {
     #[test]
     fn references_lead_back() {
         let one = reference(one).unwrap();
-        assert_eq!((resolve(&one).unwrap().name)(), "mp_spawn::function::tests::one");
+        assert_eq!((resolve(&one).unwrap().head.name)(), "mp_spawn::function::tests::one");
         let closure = reference(|_: usize, (): ()| {}).unwrap();
         assert!(resolve(&closure).is_ok());
     }
@@ -231,7 +268,7 @@ mod tests {
         assert_eq!(resolve(&with(usize::MAX)).unwrap_err(), Refusal::OutOfBounds);
         assert_eq!(resolve(&with(usize::MAX / 4 * 3)).unwrap_err(), Refusal::OutOfBounds);
         assert_eq!(resolve(&with(good.offset + 1)).unwrap_err(), Refusal::Misaligned);
-        assert_eq!(resolve(&with(good.offset + align_of::<Desc>())).unwrap_err(), Refusal::NoFunction);
+        assert_eq!(resolve(&with(good.offset + align_of::<Desc<Start>>())).unwrap_err(), Refusal::NoFunction);
         let other = reference(other).unwrap();
         assert!(
             matches!(resolve(&with(other.offset)), Err(Refusal::OtherTypes { found }) if found.ends_with("other"))
@@ -239,6 +276,12 @@ mod tests {
         let foreign = FunctionRef { object: Identity::BuildId(vec![1, 2]), ..good };
         let refusal = resolve(&foreign).unwrap_err();
         assert!(refusal.to_string().contains("expected build-id 0102"), "{refusal}");
+    }
+
+    #[test]
+    fn a_function_of_another_kind_is_refused() {
+        let refusal = super::resolve::<fn(u8)>(&reference(one).unwrap()).unwrap_err();
+        assert!(matches!(refusal, Refusal::OtherTypes { .. }), "{refusal}");
     }
 
     #[test]

@@ -1,42 +1,26 @@
 //! What is known about the processes of one start, shared between the supervisor and whoever waits.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-use rustix::io::Errno;
+use mp_core::Envelope;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
+use crate::clock::{deadline, now, timespec};
 use crate::error::{Result, SpawnError};
-use crate::exit::Signal;
+use crate::exit::{Exit, Signal};
+use crate::family::ActiveChild;
+use crate::output::Streams;
+use crate::rank::{Rank, Running, Status};
+use crate::supervisor;
 
+/// How long processes get to obey a SIGTERM when no grace period is set.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// How long to wait for processes that got a SIGKILL: a process in an uninterruptible system call stays.
 const AFTER_KILL: Duration = Duration::from_secs(10);
-
-/// How a process is doing.
-///
-/// ```
-/// use mp_spawn::{Options, Status, start_processes};
-///
-/// let context = start_processes(|_rank: usize, (): ()| {}, (), Options::nprocs(1))?;
-/// context.join()?;
-/// assert!(matches!(context.status(0)?, Status::Ended));
-/// # Ok::<(), mp_spawn::SpawnError>(())
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Status {
-    /// It runs.
-    Running,
-    /// It ended and is content: its function returned, or it called `exit(0)`.
-    Ended,
-    /// It failed. Its process may still be on its way out.
-    Failed(SpawnError),
-    /// It was ended because another one failed, or because nobody wanted it any more; this is the last signal
-    /// that it got.
-    EndedByUs(Signal),
-}
 
 /// The processes of one start.
 #[derive(Debug)]
@@ -45,38 +29,23 @@ pub(crate) struct Group {
     owner: u32,
     ranks: Mutex<Vec<Rank>>,
     changed: Condvar,
-}
-
-#[derive(Debug)]
-struct Rank {
-    name: String,
-    pid: Option<Pid>,
-    /// Open while the process has not been reaped.
-    pidfd: Option<Arc<OwnedFd>>,
-    /// The time and the error of its failure.
-    failure: Option<(u64, SpawnError)>,
-    /// The time of the first and the name of the last signal that ended it for another one's sake.
-    ending: Option<(u64, Signal)>,
-    /// The last signal that the program sent to this one alone.
-    asked: Option<Signal>,
-    over: bool,
+    /// Becomes readable, for good, at the next change: for who waits for the end of the last process as well.
+    bell: Mutex<Option<Arc<OwnedFd>>>,
+    /// Whether somebody has asked how they did.
+    seen: OnceLock<()>,
+    /// The pidfd of the only process, if it is one.
+    sentinel: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Group {
     pub(crate) fn new(names: impl Iterator<Item = String>) -> Group {
-        let rank = |name| Rank {
-            name,
-            pid: None,
-            pidfd: None,
-            failure: None,
-            ending: None,
-            asked: None,
-            over: false,
-        };
         Group {
             owner: std::process::id(),
-            ranks: Mutex::new(names.map(rank).collect()),
+            ranks: Mutex::new(names.map(Rank::new).collect()),
             changed: Condvar::new(),
+            bell: Mutex::new(None),
+            seen: OnceLock::new(),
+            sentinel: OnceLock::new(),
         }
     }
 
@@ -94,14 +63,95 @@ impl Group {
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.ranks.lock().iter().map(|rank| rank.pid.map_or(0, pid_number)).collect()
+        self.ranks.lock().iter().map(|rank| rank.number()).collect()
     }
 
-    pub(crate) fn started(&self, rank: usize, pid: Pid, pidfd: Arc<OwnedFd>) {
+    pub(crate) fn started(&self, rank: usize, pid: Pid, running: Running) {
+        if self.len() == 1 {
+            // Set once: a rank is started once.
+            let _ = self.sentinel.set(Arc::clone(&running.pidfd));
+        }
         self.change(rank, |rank| {
             rank.pid = Some(pid);
-            rank.pidfd = Some(pidfd);
+            rank.running = Some(running);
         });
+    }
+
+    /// What this rank writes to.
+    pub(crate) fn streams(&self, rank: usize, streams: Streams) {
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.streams = streams;
+        }
+    }
+
+    /// What a rank has written so far.
+    pub(crate) fn streams_of(&self, rank: usize) -> Result<Streams> {
+        let ranks = self.ranks.lock();
+        let nprocs = ranks.len();
+        ranks.get(rank).map(|rank| rank.streams.clone()).ok_or(SpawnError::NoSuchRank { rank, nprocs })
+    }
+
+    /// Reads what a rank that has ended had written; the last lines of its standard error, if they are known.
+    pub(crate) fn drain(&self, rank: usize) -> Option<String> {
+        let streams = self.streams_of(rank).ok()?;
+        streams.drain();
+        streams.last_words()
+    }
+
+    /// The function of this rank returned something.
+    pub(crate) fn returned(&self, rank: usize, value: Envelope) {
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.value = Some(value);
+        }
+    }
+
+    /// Takes what the function of this rank returned.
+    pub(crate) fn take_value(&self, rank: usize) -> Option<Envelope> {
+        self.ranks.lock().get_mut(rank).and_then(|rank| rank.value.take())
+    }
+
+    /// The process of this rank ended like this.
+    pub(crate) fn exited(&self, rank: usize, exit: Exit) {
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.exit = Some(exit);
+        }
+    }
+
+    /// How the process of this rank ended, if it has.
+    pub(crate) fn exit(&self, rank: usize) -> Option<Exit> {
+        self.ranks.lock().get(rank).and_then(|rank| rank.exit)
+    }
+
+    /// The processes that run.
+    pub(crate) fn active(&self) -> Vec<ActiveChild> {
+        let ranks = self.ranks.lock();
+        let running = ranks.iter().filter(|rank| !rank.over && rank.pid.is_some());
+        running.map(|rank| ActiveChild { name: rank.name.clone(), pid: rank.number() }).collect()
+    }
+
+    /// Somebody has asked how the processes did.
+    pub(crate) fn see(&self) {
+        // It may have been set before.
+        let _ = self.seen.set(());
+    }
+
+    /// Whether a process has failed, and nobody has asked.
+    pub(crate) fn has_unseen_failure(&self) -> bool {
+        self.seen.get().is_none() && self.first_failure().is_some()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ranks.lock().len()
+    }
+
+    /// Whether all are over.
+    pub(crate) fn all_over(&self) -> bool {
+        self.ranks.lock().iter().all(|rank| rank.over)
+    }
+
+    /// The pidfd of the only process, which stays open after its end.
+    pub(crate) fn sentinel(&self) -> Option<BorrowedFd<'_>> {
+        self.sentinel.get().map(AsFd::as_fd)
     }
 
     /// The rank failed at this time, unless it failed before, or only because it was being ended.
@@ -117,7 +167,7 @@ impl Group {
     /// The process was reaped, or never started.
     pub(crate) fn over(&self, rank: usize) {
         self.change(rank, |rank| {
-            rank.pidfd = None;
+            rank.running = None;
             rank.over = true;
         });
     }
@@ -132,6 +182,10 @@ impl Group {
             change(rank);
         }
         self.changed.notify_all();
+        if let Some(bell) = self.bell.lock().take() {
+            // It can't fail: nobody else adds to it.
+            let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
+        }
     }
 
     pub(crate) fn status(&self, rank: usize) -> Result<Status> {
@@ -171,16 +225,30 @@ impl Group {
         };
         let mut ranks = self.ranks.lock();
         while !settled(&ranks) {
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return false;
+            }
+            if let Some(last) = last_one(&ranks)
+                && let Some(bell) = self.bell()
+            {
+                MutexGuard::unlocked(&mut ranks, || wait_for_end(&last, &bell, until));
+                continue;
+            }
             match until {
                 None => self.changed.wait(&mut ranks),
-                Some(until) => {
-                    if self.changed.wait_until(&mut ranks, until).timed_out() {
-                        return settled(&ranks);
-                    }
-                }
+                Some(until) => _ = self.changed.wait_until(&mut ranks, until),
             }
         }
         true
+    }
+
+    /// The bell of the next change. To be asked for with the ranks locked, so that no change is missed.
+    fn bell(&self) -> Option<Arc<OwnedFd>> {
+        let mut bell = self.bell.lock();
+        if bell.is_none() {
+            *bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new);
+        }
+        bell.clone()
     }
 
     /// Ends all that still run: time to end by themselves, then SIGTERM, time, SIGKILL. Returns when all are
@@ -221,58 +289,28 @@ impl Group {
 
     /// One line for each rank.
     pub(crate) fn describe(&self) -> Vec<String> {
-        let ranks = self.ranks.lock();
-        let describe = |rank: &Rank| {
-            let pid = rank.pid.map_or(0, pid_number);
-            match rank.status() {
-                Status::Running => format!("{} (pid {pid}): running", rank.name),
-                Status::Ended => format!("{} (pid {pid}): ended", rank.name),
-                Status::Failed(error) => error.to_string(),
-                Status::EndedByUs(signal) => format!("{} (pid {pid}): ended by us with {signal}", rank.name),
-            }
-        };
-        ranks.iter().map(describe).collect()
+        self.ranks.lock().iter().map(Rank::describe).collect()
     }
 }
 
-impl Rank {
-    fn status(&self) -> Status {
-        match (&self.failure, self.over, self.ending) {
-            (Some((_, error)), ..) => Status::Failed(error.clone()),
-            (None, false, _) => Status::Running,
-            (None, true, Some((_, signal))) => Status::EndedByUs(signal),
-            (None, true, None) => Status::Ended,
-        }
-    }
-
-    /// Sends a signal, unless the process is over.
-    fn signal(&self, signal: Signal) -> Result<(), Errno> {
-        let Some(pidfd) = &self.pidfd else { return Ok(()) };
-        let signal = if signal == Signal::KILL {
-            rustix::process::Signal::KILL
-        } else {
-            rustix::process::Signal::TERM
-        };
-        match rustix::process::pidfd_send_signal(pidfd, signal) {
-            Err(Errno::SRCH) => Ok(()),
-            result => result,
-        }
+/// The only process that has not been reaped.
+fn last_one(ranks: &[Rank]) -> Option<Running> {
+    let mut left = ranks.iter().filter(|rank| !rank.over);
+    match (left.next(), left.next()) {
+        (Some(last), None) => last.running.clone(),
+        _ => None,
     }
 }
 
-/// The instant so far from now; `None`, which is never, when the clock doesn't reach that far.
-pub(crate) fn deadline(after: Duration) -> Option<Instant> {
-    Instant::now().checked_add(after)
-}
-
-/// The monotonic clock in nanoseconds, which all processes of this machine share.
-pub(crate) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
-    u64::try_from(nanos).unwrap_or(u64::MAX)
-}
-
-/// A process id as the standard library has it.
-pub(crate) fn pid_number(pid: Pid) -> u32 {
-    pid.as_raw_nonzero().get().unsigned_abs()
+/// Waits for the end of a process and reaps it, without waiting for the supervisor to do so and to tell: with one
+/// process, waiting for another thread to be woken twice is a tenth of the time that the process lives. Returns at
+/// the bell too.
+fn wait_for_end(last: &Running, bell: &OwnedFd, until: Option<Instant>) {
+    let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+    let mut fds = [PollFd::new(&last.pidfd, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
+    // An interrupted or refused wait leads to another look.
+    let ended = rustix::event::poll(&mut fds, left.as_ref()).is_ok() && !fds[0].revents().is_empty();
+    if ended {
+        supervisor::ended(last.id);
+    }
 }

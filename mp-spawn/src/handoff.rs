@@ -6,16 +6,26 @@
 //!
 //! This is the one place where processes meet shared memory. The arena's file goes to each child, which joins as a
 //! member before it says hello. The arguments are packed into an envelope that stays the parent's until the child
-//! takes it over; so a child that dies on the way leaves nothing, and neither does a parent.
+//! takes it over; so a child that dies on the way leaves nothing, and neither does a parent. What the function returns
+//! goes back the same way: it stays the child's until the parent has claimed it, and the child waits for that.
+//!
+//! | killed | left | who cleans up |
+//! |---|---|---|
+//! | parent, before the child claimed its arguments | an envelope of the dead parent | the sweep |
+//! | child, before it claimed them | an envelope of the parent's, promised | the parent, when it forgets the child |
+//! | child, after that | an envelope of the dead child | the sweep |
+//! | child, before the parent claimed its result | an envelope of the dead child | the sweep; the result is lost |
+//! | parent, before or after it claimed a result | an envelope of one of the two | the sweep of that one |
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use mp_core::message::Message;
 use mp_core::words::{EnvelopeId, Member};
 use mp_core::{Arena, Envelope};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SpawnError};
 
@@ -33,15 +43,28 @@ pub(crate) struct ToChild {
 impl ToChild {
     /// Encodes arguments for one child.
     pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<ToChild> {
-        let unencodable =
-            |error: mp_reduce::Error| SpawnError::Arguments { rank: None, message: error.to_string() };
         let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
         let envelope = mp_reduce::pack_ref(arena, args).map_err(unencodable)?;
+        ToChild::with(arena, envelope)
+    }
+
+    /// Moves arguments to one child.
+    pub(crate) fn pack_moved<A: Message>(args: A) -> Result<ToChild> {
+        let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
+        let envelope = mp_reduce::pack(args).map_err(|e| unencodable(e.error))?;
+        ToChild::with(arena, envelope)
+    }
+
+    fn with(arena: Arena, envelope: Envelope) -> Result<ToChild> {
         let parcel = Parcel::new(arena, envelope);
         // SAFETY: sent to a child that attaches it, and not duplicated here.
         let fd = unsafe { arena.fd() }.map_err(|e| unencodable(e.into()))?;
         Ok(ToChild { bytes: parcel.ticket(), fds: vec![fd], parcel })
     }
+}
+
+fn unencodable(error: mp_reduce::Error) -> SpawnError {
+    SpawnError::Arguments { rank: None, message: error.to_string() }
 }
 
 /// An envelope that this process has promised to a child. Dropping it takes it back, unless the child has it.
@@ -60,7 +83,40 @@ impl Parcel {
 
     /// What the child needs to claim it.
     fn ticket(&self) -> Vec<u8> {
+        Ticket { id: self.id, owner: self.owner }.to_bytes()
+    }
+}
+
+/// How one process names an envelope to another one, which is to claim it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Ticket {
+    id: EnvelopeId,
+    owner: u64,
+}
+
+impl Ticket {
+    fn to_bytes(self) -> Vec<u8> {
         [&self.id.to_le_bytes()[..], &self.owner.to_le_bytes()[..]].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Ticket> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let owner = <[u8; 8]>::try_from(rest).ok()?;
+        Some(Ticket { id: EnvelopeId::from_le_bytes(*id), owner: u64::from_le_bytes(owner) })
+    }
+
+    /// In a child: leaves an envelope to the parent. It stays the child's, so that it goes with it, until the parent
+    /// has claimed it.
+    pub(crate) fn leave(envelope: Envelope) -> Ticket {
+        let (id, owner) = envelope.into_raw();
+        Ticket { id, owner: owner.pack() }
+    }
+
+    /// In the parent: takes what a child has left to it.
+    pub(crate) fn claim(self) -> Result<Envelope, String> {
+        let arena = Arena::current().map_err(|e| e.to_string())?;
+        // SAFETY: a child sent this ticket to its parent alone, and does nothing with the envelope any more.
+        unsafe { arena.claim_envelope(self.id, self.owner) }.map_err(|e| e.to_string())
     }
 }
 
@@ -81,16 +137,11 @@ pub(crate) struct FromParent {
 
 impl FromParent {
     /// Takes the arguments over, and decodes them.
-    pub(crate) fn unpack<A: Serialize + DeserializeOwned + 'static>(self) -> Result<A, String> {
-        let ticket = || {
-            let (id, rest) = self.bytes.split_first_chunk::<4>()?;
-            let owner = <[u8; 8]>::try_from(rest).ok()?;
-            Some((EnvelopeId::from_le_bytes(*id), u64::from_le_bytes(owner)))
-        };
-        let (id, owner) = ticket().ok_or("the ticket for the arguments makes no sense")?;
+    pub(crate) fn unpack<A: Message>(self) -> Result<A, String> {
+        let ticket = Ticket::from_bytes(&self.bytes).ok_or("the ticket for the arguments makes no sense")?;
         let arena = Arena::current().map_err(|e| e.to_string())?;
         // SAFETY: the parent sent this ticket to this process only.
-        let envelope = unsafe { arena.claim_envelope(id, owner) }.map_err(|e| e.to_string())?;
+        let envelope = unsafe { arena.claim_envelope(ticket.id, ticket.owner) }.map_err(|e| e.to_string())?;
         mp_reduce::unpack::<A>(envelope).map_err(|e| e.to_string())
     }
 }

@@ -8,11 +8,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal};
 
 use crate::error::{Launch, Result, SpawnError};
+use crate::output::Ends;
+use crate::setup::Setup;
 use crate::sys::{self, Program};
 use crate::token::{self, Token};
 
@@ -29,9 +32,66 @@ pub(crate) struct Command {
     environment: Vec<CString>,
 }
 
+/// What is different for one process of a start.
+#[derive(Debug, Default)]
+pub(crate) struct Particulars {
+    /// Its environment, where it is another one.
+    environment: Option<Vec<CString>>,
+    /// What it writes to, where that is not inherited.
+    pub(crate) ends: Ends,
+}
+
+/// The program that processes are started from, where it isn't the running one.
+static EXECUTABLE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// From now on, starts another program instead of the running one, unless [`Options::executable`] or
+/// [`ProcessBuilder::executable`] names one; `None` takes that back. It must be the same build: the function is looked up
+/// in it.
+///
+/// ```
+/// mp_spawn::set_executable(Some(std::env::current_exe()?));
+/// mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
+/// mp_spawn::set_executable(None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// This helps where the running program is not what `/proc/self/exe` says, as under a loader or an interpreter, and where
+/// the running program is a host that has loaded this crate as a library.
+///
+/// [`Options::executable`]: crate::Options::executable
+/// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable
+pub fn set_executable(program: Option<PathBuf>) {
+    *EXECUTABLE.lock() = program;
+}
+
 impl Command {
+    /// What is particular about a process with this setup.
+    pub(crate) fn particulars(&self, setup: &Setup) -> Result<Particulars> {
+        if setup.environment.is_empty() {
+            return Ok(Particulars::default());
+        }
+        let mut environment = self.environment.clone();
+        for (name, value) in &setup.environment {
+            let invalid = |error: io::Error| {
+                failed("the setting of an environment variable", Some(Path::new(name)), error)
+            };
+            if name.is_empty() || name.as_bytes().contains(&b'=') {
+                return Err(invalid(io::Error::new(io::ErrorKind::InvalidInput, "this is no name of one")));
+            }
+            let start = [name.as_bytes(), b"="].concat();
+            environment.retain(|entry| !entry.to_bytes().starts_with(&start));
+            if let Some(value) = value {
+                let entry = CString::new([&start, value.as_bytes()].concat());
+                environment.push(entry.map_err(|error| invalid(error.into()))?);
+            }
+        }
+        Ok(Particulars { environment: Some(environment), ..Particulars::default() })
+    }
+
     /// This program, or another one.
     pub(crate) fn new(executable: Option<&Path>) -> Result<Command> {
+        let usual = EXECUTABLE.lock().clone();
+        let executable = executable.or(usual.as_deref());
         let path = executable.unwrap_or(Path::new(SELF));
         let argv0 = match executable {
             Some(path) => path.as_os_str().to_owned(),
@@ -66,7 +126,7 @@ pub(crate) struct Launched {
 }
 
 /// Starts a process. The calling thread becomes the one whose end ends the process.
-pub(crate) fn launch(command: &Command) -> Result<Launched> {
+pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Launched> {
     let (ours, theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
     let nonce = RandomState::new().build_hasher().finish();
     let token = Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce };
@@ -75,9 +135,11 @@ pub(crate) fn launch(command: &Command) -> Result<Launched> {
     let pid = sys::posix_spawn(&Program {
         path: command.path.clone(),
         argv0: command.argv0.clone(),
-        environment: &command.environment,
+        environment: particulars.environment.as_ref().unwrap_or(&command.environment),
         token,
         inherit: theirs.as_fd(),
+        stdout: particulars.ends.stdout.as_ref().map(AsFd::as_fd),
+        stderr: particulars.ends.stderr.as_ref().map(AsFd::as_fd),
     })
     .map_err(|error| failed("posix_spawn", Some(&command.program), error))?;
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {

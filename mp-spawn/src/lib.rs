@@ -34,12 +34,15 @@
 //! up in the function. Other threads and open files of the parent do not exist in a worker.
 
 mod child;
+mod clock;
+mod closure;
 mod context;
 mod crash;
 mod current;
 mod entry;
 mod error;
 mod exit;
+mod family;
 mod function;
 mod group;
 mod handoff;
@@ -47,9 +50,15 @@ mod launch;
 mod line;
 mod message;
 mod object;
+mod oom;
 mod options;
 mod outcome;
+mod output;
 mod panics;
+mod process;
+mod rank;
+mod setup;
+mod start;
 mod supervisor;
 mod sys;
 mod token;
@@ -57,12 +66,23 @@ mod verdict;
 mod watch;
 mod wire;
 
-pub use context::{ProcessContext, spawn, start_processes};
-pub use current::{is_child, name, parent_pid, rank};
+#[doc(hidden)]
+pub use closure::captured;
+pub use closure::{Capture, Closure};
+pub use context::{ProcessContext, spawn, start_closure, start_processes};
+pub use current::{
+    CurrentProcess, ParentProcess, current_process, is_child, name, parent_pid, parent_process, rank,
+    set_thread_name, thread_name,
+};
 pub use entry::init;
 pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
 pub use exit::{Exit, Note, Signal};
+pub use family::{ActiveChild, active_children};
 pub use function::Refusal;
-pub use group::Status;
+pub use launch::set_executable;
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
+pub use output::Captured;
+pub use process::{Process, ProcessBuilder};
+pub use rank::Status;
+pub use setup::{Output, Setup};

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use serde::Serialize;
 
 use crate::wire::{self, Kind};
@@ -60,6 +60,25 @@ impl Line {
             let sent =
                 rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL))?;
             rest = rest.get(sent..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+/// Reading, which only the worker's last act does.
+impl Line {
+    /// Waits until the parent says something, or is gone, which is an error.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        let mut frame = [0; wire::HEADER];
+        let mut rest = frame.as_mut_slice();
+        while !rest.is_empty() {
+            let (_, read) = rustix::io::retry_on_intr(|| {
+                rustix::net::recv(&self.socket, &mut *rest, RecvFlags::empty())
+            })?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            rest = rest.get_mut(read..).unwrap_or_default();
         }
         Ok(())
     }

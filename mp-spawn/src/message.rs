@@ -1,8 +1,11 @@
 //! What the frames between a parent and a child say.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::function::{FunctionRef, Refusal};
+use crate::handoff::Ticket;
 use crate::wire::{CRASH_PAYLOAD, Frame, Kind};
 
 /// Longest text that a child sends about one thing; the rest is cut.
@@ -16,6 +19,10 @@ pub(crate) struct Start {
     pub(crate) rank: usize,
     pub(crate) name: String,
     pub(crate) function: FunctionRef,
+    /// Whether its parent ends it when the parent ends, instead of waiting for it.
+    pub(crate) daemon: bool,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) processors: Vec<usize>,
 }
 
 /// The child has become a worker.
@@ -40,6 +47,8 @@ pub(crate) struct PanicNote {
 pub(crate) enum Report {
     /// It returned and had nothing to complain about.
     Done,
+    /// It returned a value, and waits until the parent has it.
+    Value(Ticket),
     /// It returned an error.
     Error { at: u64, message: String, chain: Vec<String>, debug: String },
     /// It panicked.
@@ -124,7 +133,9 @@ impl FromChild {
             Kind::Crash => Crash::from_bytes(&frame.payload)
                 .map(FromChild::Crash)
                 .ok_or_else(|| "malformed Crash frame".to_string()),
-            Kind::Fds | Kind::Start | Kind::Args => Err(format!("a child sends no {:?} frame", frame.kind)),
+            Kind::Fds | Kind::Start | Kind::Args | Kind::Taken => {
+                Err(format!("a child sends no {:?} frame", frame.kind))
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::{mem, ptr, slice};
 
 use serde::{Deserialize, Serialize};
@@ -122,25 +123,40 @@ impl Object {
     }
 }
 
-/// The object that holds this address.
-pub(crate) fn holding(address: usize) -> Option<Object> {
-    loaded().into_iter().find(|object| object.offset_of(address).is_some())
+/// The program itself, which is looked at once: almost every function lies in it.
+pub(crate) fn program() -> Option<&'static Object> {
+    static PROGRAM: OnceLock<Option<Object>> = OnceLock::new();
+    PROGRAM.get_or_init(|| walk(1).into_iter().next()).as_ref()
 }
 
-/// Every loaded object, the program first.
-pub(crate) fn loaded() -> Vec<Object> {
-    let mut objects: Vec<Object> = Vec::new();
+/// Calls `look` with the object that `is_it` picks; the program is asked first.
+pub(crate) fn find<R>(is_it: impl Fn(&Object) -> bool, look: impl FnOnce(&Object) -> R) -> Option<R> {
+    if let Some(program) = program().filter(|program| is_it(program)) {
+        return Some(look(program));
+    }
+    walk(usize::MAX).iter().find(|object| is_it(object)).map(look)
+}
+
+/// What a walk has found, and how many objects it is to find.
+struct Walk {
+    objects: Vec<Object>,
+    most: usize,
+}
+
+/// The first so many loaded objects; the program comes first.
+fn walk(most: usize) -> Vec<Object> {
+    let mut walk = Walk { objects: Vec::new(), most };
     // SAFETY: `note` has the signature that the function asks for, and `data` is the exclusive reference that it
     // turns it back into, valid until the call returns.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut objects).cast()) };
-    objects
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut walk).cast()) };
+    walk.objects
 }
 
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid info for the duration of this call.
     let info = unsafe { &*info };
-    // SAFETY: `data` is the reference that `loaded` passed; nothing else uses it meanwhile.
-    let objects = unsafe { &mut *data.cast::<Vec<Object>>() };
+    // SAFETY: `data` is the reference that `walk` passed; nothing else uses it meanwhile.
+    let Walk { objects, most } = unsafe { &mut *data.cast::<Walk>() };
     let headers: &[ProgramHeader] = if info.dlpi_phdr.is_null() {
         &[]
     } else {
@@ -157,7 +173,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, data: *mu
     let base = word(info.dlpi_addr);
     let is_program = objects.is_empty();
     objects.push(describe(base, path, headers, is_program));
-    0
+    c_int::from(objects.len() >= *most)
 }
 
 fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: bool) -> Object {
@@ -218,22 +234,24 @@ mod tests {
 
     #[test]
     fn this_program_is_first_and_has_an_identity() {
-        let here = holding(this_program_is_first_and_has_an_identity as fn() as usize).unwrap();
-        assert!(here.is_program);
+        let address = this_program_is_first_and_has_an_identity as fn() as usize;
+        let here = program().unwrap();
+        assert!(here.is_program && here.offset_of(address).is_some());
         assert!(here.identity().is_some());
-        assert!(loaded().iter().filter(|object| object.is_program).count() == 1);
+        assert_eq!(find(|object| object.is_program, |object| object.base), Some(here.base));
+        assert!(walk(usize::MAX).iter().filter(|object| object.is_program).count() == 1);
     }
 
     #[test]
     fn identity_without_a_build_id_is_the_file() {
-        let mut here = loaded().into_iter().next().unwrap();
+        let mut here = walk(usize::MAX).into_iter().next().unwrap();
         here.build_id = None;
         assert!(matches!(here.identity(), Some(Identity::File { size: 1.., .. })));
     }
 
     #[test]
     fn initialisers_are_those_of_the_array() {
-        let here = loaded().into_iter().next().unwrap();
+        let here = walk(usize::MAX).into_iter().next().unwrap();
         assert!(
             here.initialisers_after(this_program_is_first_and_has_an_identity as fn() as usize).is_empty()
         );
@@ -257,7 +275,7 @@ mod tests {
 
     #[test]
     fn offsets_outside_are_refused() {
-        let here = loaded().into_iter().next().unwrap();
+        let here = walk(usize::MAX).into_iter().next().unwrap();
         assert_eq!(here.address_of(usize::MAX - 8, 16), None);
         assert_eq!(here.address_of(usize::MAX / 2, 16), None);
     }

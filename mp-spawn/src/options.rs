@@ -1,7 +1,12 @@
 //! How processes are started.
 
+use std::ffi::OsStr;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::setup::{Output, Setup};
 
 /// How many processes to start, and how.
 ///
@@ -15,7 +20,7 @@ use std::time::Duration;
 ///     .grace_period(Duration::from_secs(2));
 /// # let _ = options;
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct Options {
     pub(crate) nprocs: usize,
@@ -24,7 +29,12 @@ pub struct Options {
     pub(crate) executable: Option<PathBuf>,
     pub(crate) on_failure: OnFailure,
     pub(crate) handshake: Duration,
+    pub(crate) setup: Setup,
+    pub(crate) per_rank: Option<PerRank>,
 }
+
+/// Changes the setup of one rank.
+type PerRank = Arc<dyn Fn(usize, Setup) -> Setup + Send + Sync>;
 
 /// What becomes of the other processes when one fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -50,11 +60,13 @@ impl Options {
             executable: None,
             on_failure: OnFailure::EndAll,
             handshake: HANDSHAKE,
+            setup: Setup::default(),
+            per_rank: None,
         }
     }
 
     /// Names the processes: rank 3 is called `rank-3`, or with the prefix that is given here. The main thread
-    /// of a process has this name too, so that `ps` and `top` show it.
+    /// of a process has this name too (see [`thread_name`](crate::thread_name)), so that `ps` and `top` show it.
     pub fn name(mut self, prefix: impl Into<String>) -> Options {
         self.name = prefix.into();
         self
@@ -86,6 +98,73 @@ impl Options {
     pub fn handshake_timeout(mut self, time: Duration) -> Options {
         self.handshake = time;
         self
+    }
+
+    /// Sets a variable of the environment of all processes.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Options {
+        self.setup = self.setup.env(name, value);
+        self
+    }
+
+    /// Removes a variable from the environment of all processes.
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Options {
+        self.setup = self.setup.env_remove(name);
+        self
+    }
+
+    /// The directory that the processes work in; this process's without this.
+    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Options {
+        self.setup = self.setup.current_dir(directory);
+        self
+    }
+
+    /// The processors that the processes may run on; this process's without this.
+    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> Options {
+        self.setup = self.setup.processors(numbers);
+        self
+    }
+
+    /// Where the standard output of the processes goes.
+    pub fn stdout(mut self, output: Output) -> Options {
+        self.setup = self.setup.stdout(output);
+        self
+    }
+
+    /// Where the standard error of the processes goes.
+    pub fn stderr(mut self, output: Output) -> Options {
+        self.setup = self.setup.stderr(output);
+        self
+    }
+
+    /// Sets what is different from rank to rank: `change` gets what the other options say for all, and returns what
+    /// holds for this rank. See [`Setup`].
+    pub fn per_rank(mut self, change: impl Fn(usize, Setup) -> Setup + Send + Sync + 'static) -> Options {
+        self.per_rank = Some(Arc::new(change));
+        self
+    }
+
+    /// What a rank is started with.
+    pub(crate) fn setup(&self, rank: usize) -> Setup {
+        let setup = self.setup.clone();
+        match &self.per_rank {
+            Some(change) => change(rank, setup),
+            None => setup,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("nprocs", &self.nprocs)
+            .field("name", &self.name)
+            .field("grace_period", &self.grace_period)
+            .field("executable", &self.executable)
+            .field("on_failure", &self.on_failure)
+            .field("handshake", &self.handshake)
+            .field("setup", &self.setup)
+            .field("per_rank", &self.per_rank.is_some())
+            .finish()
     }
 }
 

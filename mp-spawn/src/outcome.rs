@@ -1,32 +1,42 @@
 //! What a worker's function may return.
 
+use std::any::TypeId;
 use std::error::Error;
+
+use mp_core::Envelope;
+use mp_core::message::Message;
 
 use crate::message::{cut, sources};
 
-/// What the function of a process may return: nothing, `Result<(), E>`, or never (`!`).
+/// What the function of a process may return: nothing, `Result<T, E>`, or never (`!`).
 ///
 /// ```
 /// use std::num::ParseIntError;
+/// use mp_spawn::{Options, start_processes};
 ///
-/// fn worker(_rank: usize, text: String) -> Result<(), ParseIntError> {
-///     let _number: i32 = text.parse()?;
-///     Ok(())
+/// fn worker(rank: usize, text: String) -> Result<usize, ParseIntError> {
+///     Ok(rank + text.parse::<usize>()?)
 /// }
 ///
-/// mp_spawn::spawn(worker, "17".to_string(), 2)?;
+/// let workers = start_processes(worker, "17".to_string(), Options::nprocs(2))?;
+/// assert_eq!(workers.join()?, [17, 18]);
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// `E` is anything that turns into a boxed error: an error type, a `Box<dyn Error + Send + Sync>`, an
-/// `anyhow::Error`, a `String`. Its `Display`, `Debug` and all its sources reach the parent.
+/// `T` is anything that can be sent, and comes back from [`ProcessContext::join`](crate::ProcessContext::join);
+/// tensors in it are not copied. `E` is anything that turns into a boxed error: an error type, a
+/// `Box<dyn Error + Send + Sync>`, an `anyhow::Error`, a `String`. Its `Display`, `Debug` and all its sources reach the
+/// parent.
 #[diagnostic::on_unimplemented(
     message = "the function of a process cannot return `{Self}`",
-    note = "it may return `()`, or `Result<(), E>` where `E` is an error"
+    note = "it may return `()`, or `Result<T, E>` where `T` can be sent and `E` is an error"
 )]
 pub trait Outcome: sealed::Sealed {
+    /// What the parent gets.
+    type Value: Message;
+
     #[doc(hidden)]
-    fn into_fault(self) -> Option<Fault>;
+    fn into_result(self) -> Result<Self::Value, Fault>;
 }
 
 /// An error in words.
@@ -41,33 +51,67 @@ pub struct Fault {
 /// How a call in the child ended, if it did not panic.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    Returned(Option<Fault>),
+    /// It returned; `None` stands for `()`.
+    Returned(Option<Envelope>),
+    Failed(Fault),
     Undecodable(String),
 }
 
-impl Outcome for () {
-    fn into_fault(self) -> Option<Fault> {
-        None
+impl Ended {
+    /// Packs what a function returned.
+    pub(crate) fn new<T: Message>(result: Result<T, Fault>) -> Ended {
+        match result {
+            Err(fault) => Ended::Failed(fault),
+            Ok(_) if is_unit::<T>() => Ended::Returned(None),
+            Ok(value) => match mp_reduce::pack(value) {
+                Ok(envelope) => Ended::Returned(Some(envelope)),
+                Err(error) => Ended::Failed(Fault {
+                    message: cut(format!("what the function returned can't be sent: {error}")),
+                    chain: Vec::new(),
+                    debug: cut(format!("{error:?}")),
+                }),
+            },
+        }
     }
 }
 
-impl<E> Outcome for Result<(), E>
+/// Whether a value of this type says nothing, and need not be sent.
+pub(crate) fn is_unit<T: 'static>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<()>()
+}
+
+impl Outcome for () {
+    type Value = ();
+
+    fn into_result(self) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl<T, E> Outcome for Result<T, E>
 where
+    T: Message,
     E: Into<Box<dyn Error + Send + Sync>>,
 {
-    fn into_fault(self) -> Option<Fault> {
-        let error: Box<dyn Error + Send + Sync> = self.err()?.into();
-        Some(Fault {
-            message: cut(error.to_string()),
-            chain: sources(&*error),
-            debug: cut(format!("{error:?}")),
+    type Value = T;
+
+    fn into_result(self) -> Result<T, Fault> {
+        self.map_err(|error| {
+            let error: Box<dyn Error + Send + Sync> = error.into();
+            Fault {
+                message: cut(error.to_string()),
+                chain: sources(&*error),
+                debug: cut(format!("{error:?}")),
+            }
         })
     }
 }
 
 /// A function that never returns: one that serves for ever, or only panics.
 impl Outcome for Never {
-    fn into_fault(self) -> Option<Fault> {
+    type Value = ();
+
+    fn into_result(self) -> Result<(), Fault> {
         self
     }
 }
@@ -78,7 +122,7 @@ type Never = <fn() -> ! as sealed::Returns>::Output;
 mod sealed {
     pub trait Sealed {}
     impl Sealed for () {}
-    impl<E> Sealed for Result<(), E> {}
+    impl<T, E> Sealed for Result<T, E> {}
     impl Sealed for super::Never {}
 
     pub trait Returns {

@@ -1,7 +1,9 @@
 //! The one thread of a process that starts all its children, hears them, and reaps them.
 //!
-//! **Invariant:** children are started by this thread only. A child asks the kernel to end it when its parent
-//! ends, and there "parent" means the thread that started it; so that thread must live as long as the process.
+//! **Invariant:** children are started by this thread, or by the main thread. A child asks the kernel to end it when
+//! its parent ends, and there "parent" means the thread that started it; so that thread must live as long as the
+//! process. The main thread does (unless it calls `pthread_exit`, which no Rust program does by itself), and waking
+//! another one just to have it call `posix_spawn` costs a tenth of the start.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,14 +16,21 @@ use parking_lot::Mutex;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
+use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
 use crate::launch::{self, Command, failed};
+use crate::output::Streams;
 use crate::sys;
-use crate::watch::{Common, Orders, Watch};
+use crate::watch::{Common, Order, Orders, Watch};
 
-/// The data of the event that announces new batches; other events have the number of their process.
+/// The data of the event that announces new batches; the events of processes have their numbers.
 const WAKE: u64 = u64::MAX;
+/// The data of the event that the timer has fired.
+const TIMER: u64 = u64::MAX - 1;
 
 /// The processes of one start, to be started.
 #[derive(Debug)]
@@ -39,114 +48,237 @@ struct Job {
     reply: Sender<Result<()>>,
 }
 
+/// What the threads of a process share of its supervisor.
 #[derive(Debug)]
 struct Supervisor {
     /// The process that it belongs to: another one after a fork.
     process: u32,
-    jobs: Sender<Job>,
-    wake: Arc<OwnedFd>,
+    poll: OwnedFd,
+    wake: OwnedFd,
+    /// Fires when the time of some process to say hello may be over.
+    timer: OwnedFd,
+    jobs: Mutex<Sender<Job>>,
+    watches: Mutex<Watches>,
 }
 
-static SUPERVISOR: Mutex<Option<Supervisor>> = Mutex::new(None);
+/// The processes that are watched.
+#[derive(Debug, Default)]
+struct Watches {
+    by_id: HashMap<u64, Watch>,
+    next: u64,
+    /// For when the timer is set.
+    timer: Option<Instant>,
+}
+
+static SUPERVISOR: Mutex<Option<Arc<Supervisor>>> = Mutex::new(None);
 
 /// Starts the processes of a batch, in order. Blocks until all run, or one could not be started; then those
 /// that run already have got a SIGKILL.
 pub(crate) fn start(batch: Batch) -> Result<()> {
+    let supervisor = {
+        let mut slot = SUPERVISOR.lock();
+        match &*slot {
+            Some(running) if running.process == std::process::id() => Arc::clone(running),
+            _ => Arc::clone(slot.insert(begin()?)),
+        }
+    };
+    if sys::on_main_thread() {
+        return supervisor.start_here(batch);
+    }
     let (reply, answer) = channel();
     let gone = || failed("the supervisor thread", None, io::Error::other("it has ended"));
-    {
-        let mut slot = SUPERVISOR.lock();
-        if slot.as_ref().is_none_or(|running| running.process != std::process::id()) {
-            *slot = Some(begin()?);
-        }
-        let Some(supervisor) = slot.as_ref() else { return Err(gone()) };
-        if supervisor.jobs.send(Job { batch, started: Vec::new(), reply }).is_err() {
-            *slot = None;
-            return Err(gone());
-        }
-        rustix::io::write(&supervisor.wake, &1u64.to_ne_bytes())
-            .map_err(|error| failed("write to an eventfd", None, error.into()))?;
+    let job = Job { batch, started: Vec::new(), reply };
+    if supervisor.jobs.lock().send(job).is_err() {
+        *SUPERVISOR.lock() = None;
+        return Err(gone());
     }
+    rustix::io::write(&supervisor.wake, &1u64.to_ne_bytes())
+        .map_err(|error| failed("write to an eventfd", None, error.into()))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
-fn begin() -> Result<Supervisor> {
-    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|error| failed("eventfd", None, error.into()))?;
-    let wake = Arc::new(wake);
-    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
-        .map_err(|error| failed("epoll_create", None, error.into()))?;
-    epoll::add(&poll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)
-        .map_err(|error| failed("epoll_ctl", None, error.into()))?;
+/// A process is known to have ended: reaps it, unless that has happened.
+pub(crate) fn ended(id: u64) {
+    let supervisor = SUPERVISOR.lock().as_ref().map(Arc::clone);
+    if let Some(supervisor) = supervisor.filter(|running| running.process == std::process::id()) {
+        supervisor.attend(id, true, epoll::EventFlags::empty());
+    }
+}
+
+fn begin() -> Result<Arc<Supervisor>> {
+    let refused = |what| move |error: Errno| failed(what, None, error.into());
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+        .map_err(refused("timerfd_create"))?;
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create"))?;
+    for (fd, event) in [(&wake, WAKE), (&timer, TIMER)] {
+        epoll::add(&poll, fd, epoll::EventData::new_u64(event), epoll::EventFlags::IN)
+            .map_err(refused("epoll_ctl"))?;
+    }
     let (jobs, incoming) = channel();
-    let run =
-        Loop { poll, wake: Arc::clone(&wake), incoming, jobs: Vec::new(), watches: HashMap::new(), next: 0 };
+    let process = std::process::id();
+    let (jobs, watches) = (Mutex::new(jobs), Mutex::default());
+    let supervisor = Arc::new(Supervisor { process, poll, wake, timer, jobs, watches });
+    let run = Loop { shared: Arc::clone(&supervisor), incoming, jobs: Vec::new() };
     thread::Builder::new()
         .name("mp-supervisor".to_string())
         .spawn(|| run.run())
         .map_err(|error| failed("the supervisor thread", None, error))?;
-    Ok(Supervisor { process: std::process::id(), jobs, wake })
+    Ok(supervisor)
+}
+
+impl Supervisor {
+    /// Starts the processes of a batch from the calling thread, which is the main thread.
+    fn start_here(&self, mut batch: Batch) -> Result<()> {
+        let mut started = Vec::new();
+        while let Some(order) = batch.orders.pop_front() {
+            match self.launch(&batch, order) {
+                Ok(id) => started.push(id),
+                Err(error) => {
+                    self.kill(&started);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts one process and begins to watch it. The calling thread becomes the one whose end ends the process.
+    fn launch(&self, batch: &Batch, order: Order) -> Result<u64> {
+        let name = batch.common.group.name(order.rank);
+        let mut particulars = batch.command.particulars(&order.setup)?;
+        let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
+        particulars.ends = ends;
+        let launched = launch::launch(&batch.command, &particulars)?;
+        batch.common.group.streams(order.rank, streams);
+        let mut watches = self.watches.lock();
+        let id = watches.next;
+        let mut watch = Watch::new(batch.common.clone(), order, launched, id);
+        if let Err(error) = add(&self.poll, id, &mut watch) {
+            drop(watches);
+            watch.abandon();
+            return Err(error);
+        }
+        watches.next += 1;
+        watches.set_timer(&self.timer, watch.hello_until);
+        watches.by_id.insert(id, watch);
+        Ok(id)
+    }
+
+    fn kill(&self, started: &[u64]) {
+        let watches = self.watches.lock();
+        started.iter().filter_map(|id| watches.by_id.get(id)).for_each(Watch::kill);
+    }
+}
+
+impl Watches {
+    /// Sees to it that the timer fires at this time, or before.
+    fn set_timer(&mut self, timer: &OwnedFd, until: Option<Instant>) {
+        let Some(until) = until.filter(|until| self.timer.is_none_or(|set| *until < set)) else { return };
+        self.timer = Some(until);
+        let value = timespec(until.saturating_duration_since(Instant::now()));
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let once = Itimerspec { it_interval: never, it_value: value };
+        // It can't fail for a timer and a time that are valid.
+        let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
+    }
+
+    /// The timer has fired: asks those whose time is over, and sets it for the others.
+    fn check_patience(&mut self, timer: &OwnedFd) {
+        self.timer = None;
+        let now = Instant::now();
+        for watch in self.by_id.values_mut() {
+            if watch.hello_until.is_some_and(|until| until <= now) {
+                watch.out_of_patience();
+            }
+        }
+        let next = self.by_id.values().filter_map(|watch| watch.hello_until).min();
+        self.set_timer(timer, next);
+    }
 }
 
 struct Loop {
-    poll: OwnedFd,
-    wake: Arc<OwnedFd>,
+    shared: Arc<Supervisor>,
     incoming: Receiver<Job>,
     jobs: Vec<Job>,
-    watches: HashMap<u64, Watch>,
-    next: u64,
 }
 
 impl Loop {
     fn run(mut self) {
         // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
         let _ = sys::block_signals();
+        crate::oom::begin();
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
-            match epoll::wait(&self.poll, spare_capacity(&mut events), self.time_out().as_ref()) {
+            let time_out = if self.jobs.is_empty() { None } else { Some(&at_once) };
+            match epoll::wait(&self.shared.poll, spare_capacity(&mut events), time_out) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return self.give_up(error.into()),
             }
             for event in &events {
                 match event.data.u64() {
                     WAKE => self.take_jobs(),
-                    id => self.attend(id >> 1, id & 1 == 1, event.flags),
+                    TIMER => self.take_timer(),
+                    id => self.shared.attend(id >> 1, id & 1 == 1, event.flags),
                 }
             }
-            self.check_patience();
             self.start_one();
         }
     }
 
-    /// How long to wait for events: not at all while there is something to start.
-    fn time_out(&self) -> Option<Timespec> {
-        if !self.jobs.is_empty() {
-            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
-        }
-        let until = self.watches.values().filter_map(|watch| watch.hello_until).min()?;
-        let left = until.saturating_duration_since(Instant::now());
-        // Rounded up: waking early would only lead to another wait.
-        let left = left.saturating_add(std::time::Duration::from_millis(1));
-        Some(Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        })
-    }
-
     fn take_jobs(&mut self) {
-        let mut count = [0u8; 8];
-        // Nothing to read is fine: the queue is what counts.
-        let _ = rustix::io::read(&self.wake, &mut count);
+        drain(&self.shared.wake);
         self.jobs.extend(self.incoming.try_iter());
     }
 
+    fn take_timer(&self) {
+        drain(&self.shared.timer);
+        self.shared.watches.lock().check_patience(&self.shared.timer);
+    }
+
+    /// Starts one process, so that those that run already get their turn before the next one.
+    fn start_one(&mut self) {
+        let Some(job) = self.jobs.first_mut() else { return };
+        let outcome = match job.batch.orders.pop_front() {
+            None => Ok(()),
+            Some(order) => self.shared.launch(&job.batch, order).map(|id| job.started.push(id)),
+        };
+        if outcome.is_ok() && !job.batch.orders.is_empty() {
+            return;
+        }
+        let job = self.jobs.remove(0);
+        if outcome.is_err() {
+            self.shared.kill(&job.started);
+        }
+        // Nobody listens if the thread that asked is gone; its context isn't.
+        let _ = job.reply.send(outcome);
+    }
+
+    /// Nothing can be heard any more: says so, and lets nobody wait.
+    fn give_up(mut self, error: io::Error) {
+        let SpawnError::Launch(why) = failed("epoll_wait", None, error) else { return };
+        for mut watch in mem::take(&mut self.shared.watches.lock().by_id).into_values() {
+            watch.fail(SpawnError::Launch(why.clone()));
+            watch.abandon();
+        }
+        for job in mem::take(&mut self.jobs) {
+            let _ = job.reply.send(Err(SpawnError::Launch(why.clone())));
+        }
+    }
+}
+
+impl Supervisor {
     /// Something happened to a process, or to its socket.
-    fn attend(&mut self, id: u64, ended: bool, flags: epoll::EventFlags) {
-        let Some(watch) = self.watches.get_mut(&id) else { return };
+    fn attend(&self, id: u64, ended: bool, flags: epoll::EventFlags) {
+        let mut watches = self.watches.lock();
+        let Some(watch) = watches.by_id.get_mut(&id) else { return };
         if ended {
-            if watch.reap() {
-                self.forget(id);
+            if watch.reap()
+                && let Some(watch) = watches.by_id.remove(&id)
+            {
+                self.forget(watch);
             }
             return;
         }
@@ -166,8 +298,7 @@ impl Loop {
         }
     }
 
-    fn forget(&mut self, id: u64) {
-        let Some(watch) = self.watches.remove(&id) else { return };
+    fn forget(&self, watch: Watch) {
         // Both were added, so neither can fail.
         let _ = epoll::delete(&self.poll, &watch.pidfd);
         if let Some(socket) = &watch.socket {
@@ -175,68 +306,13 @@ impl Loop {
         }
         watch.close();
     }
+}
 
-    fn check_patience(&mut self) {
-        if self.watches.values().all(|watch| watch.hello_until.is_none()) {
-            return;
-        }
-        let now = Instant::now();
-        for watch in self.watches.values_mut() {
-            if watch.hello_until.is_some_and(|until| until <= now) {
-                watch.out_of_patience();
-            }
-        }
-    }
-
-    /// Starts one process, so that those that run already get their turn before the next one.
-    fn start_one(&mut self) {
-        let Some(job) = self.jobs.first_mut() else { return };
-        let outcome = match job.batch.orders.pop_front() {
-            None => Some(Ok(())),
-            Some(order) => {
-                let started = launch::launch(&job.batch.command).and_then(|launched| {
-                    let mut watch = Watch::new(job.batch.common.clone(), order, launched);
-                    let id = self.next;
-                    let added = add(&self.poll, id, &mut watch);
-                    match added {
-                        Err(_) => watch.abandon(),
-                        Ok(()) => {
-                            self.next += 1;
-                            job.started.push(id);
-                            self.watches.insert(id, watch);
-                        }
-                    }
-                    added
-                });
-                match started {
-                    Err(error) => Some(Err(error)),
-                    Ok(()) if job.batch.orders.is_empty() => Some(Ok(())),
-                    Ok(()) => None,
-                }
-            }
-        };
-        let Some(outcome) = outcome else { return };
-        let job = self.jobs.remove(0);
-        if outcome.is_err() {
-            for watch in job.started.iter().filter_map(|id| self.watches.get(id)) {
-                watch.kill();
-            }
-        }
-        // Nobody listens if the thread that asked is gone; its context isn't.
-        let _ = job.reply.send(outcome);
-    }
-
-    /// Nothing can be heard any more: says so, and lets nobody wait.
-    fn give_up(mut self, error: io::Error) {
-        let SpawnError::Launch(why) = failed("epoll_wait", None, error) else { return };
-        for mut watch in mem::take(&mut self.watches).into_values() {
-            watch.fail(SpawnError::Launch(why.clone()));
-            watch.abandon();
-        }
-        for job in mem::take(&mut self.jobs) {
-            let _ = job.reply.send(Err(SpawnError::Launch(why.clone())));
-        }
-    }
+/// Takes what makes an eventfd or a timer readable.
+fn drain(fd: &OwnedFd) {
+    let mut count = [0u8; 8];
+    // Nothing to read is fine: what it announced is looked up elsewhere.
+    let _ = rustix::io::read(fd, &mut count);
 }
 
 /// Begins to watch a process: sends what its socket takes, and listens to it and to its end.

@@ -24,11 +24,20 @@ pub(crate) struct Program<'a> {
     pub(crate) token: CString,
     /// Inherited at its own number; everything else that is close-on-exec stays behind.
     pub(crate) inherit: BorrowedFd<'a>,
+    /// Its standard output, where it is not inherited.
+    pub(crate) stdout: Option<BorrowedFd<'a>>,
+    /// Its standard error, where it is not inherited.
+    pub(crate) stderr: Option<BorrowedFd<'a>>,
 }
 
 /// Starts a program with no signal blocked and every signal at its default. See `posix_spawn(3)`.
 pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
-    let actions = Actions::inheriting(program.inherit)?;
+    // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
+    let mut actions = Actions::new()?;
+    actions.duplicate(program.inherit, program.inherit.as_raw_fd())?;
+    for (from, to) in [(program.stdout, libc::STDOUT_FILENO), (program.stderr, libc::STDERR_FILENO)] {
+        from.map_or(Ok(()), |from| actions.duplicate(from, to))?;
+    }
     let attributes = Attributes::with_default_signals()?;
     let argv = [program.argv0.as_ptr().cast_mut(), ptr::null_mut()];
     let entries = program.environment.iter().chain([&program.token]);
@@ -55,11 +64,32 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     Pid::from_raw(pid).ok_or_else(|| io::Error::other("posix_spawn returned no process id"))
 }
 
+/// Whether the calling thread is the one that the process began with.
+pub(crate) fn on_main_thread() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
+}
+
 /// Blocks every signal in the calling thread.
 pub(crate) fn block_signals() -> io::Result<()> {
     let all = all_signals();
     // SAFETY: `all` is an initialised set; a null pointer says that the old set isn't wanted.
     check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) })
+}
+
+/// Calls a function when the process exits, through `exit` or from `main`. See `atexit(3)`.
+pub(crate) fn at_exit(then: fn()) {
+    static THEN: std::sync::OnceLock<fn()> = std::sync::OnceLock::new();
+
+    extern "C" fn call() {
+        // A panic can't leave a C function; what it says has been printed.
+        let _ = std::panic::catch_unwind(|| THEN.get().map(|then| then()));
+    }
+
+    if THEN.set(then).is_ok() {
+        // SAFETY: the function lives as long as the program, and lets no panic out. It fails only for want of memory;
+        // then nobody is called.
+        unsafe { libc::atexit(call) };
+    }
 }
 
 /// Makes a write to a closed pipe an error, as the standard library does before `main`.
@@ -92,17 +122,18 @@ fn no_signals() -> libc::sigset_t {
 struct Actions(libc::posix_spawn_file_actions_t);
 
 impl Actions {
-    fn inheriting(fd: BorrowedFd<'_>) -> io::Result<Actions> {
+    fn new() -> io::Result<Actions> {
         let mut actions = MaybeUninit::uninit();
         // SAFETY: the function initialises what a valid pointer points to.
         check(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) })?;
         // SAFETY: initialised just now, for the call returned zero.
-        let mut actions = Actions(unsafe { actions.assume_init() });
-        // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
-        let fd = fd.as_raw_fd();
+        Ok(Actions(unsafe { actions.assume_init() }))
+    }
+
+    /// The child has this file under the number `to`.
+    fn duplicate(&mut self, fd: BorrowedFd<'_>, to: c_int) -> io::Result<()> {
         // SAFETY: the actions are initialised; the numbers are values, checked in the child.
-        check(unsafe { libc::posix_spawn_file_actions_adddup2(&raw mut actions.0, fd, fd) })?;
-        Ok(actions)
+        check(unsafe { libc::posix_spawn_file_actions_adddup2(&raw mut self.0, fd.as_raw_fd(), to) })
     }
 }
 

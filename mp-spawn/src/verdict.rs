@@ -17,6 +17,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     pub(crate) program: &'a Path,
     pub(crate) function: &'a str,
+    /// Whether the function returns something.
+    pub(crate) returns: bool,
 }
 
 /// What a process said before it ended.
@@ -25,9 +27,15 @@ pub(crate) struct Seen {
     pub(crate) hello: bool,
     /// It reported that its function returned well.
     pub(crate) done: bool,
+    /// What it returned has arrived.
+    pub(crate) returned: bool,
     /// Its last panics, the latest last.
     panics: VecDeque<PanicNote>,
     pub(crate) crash: Option<Crash>,
+    /// The last lines of its standard error.
+    pub(crate) last_words: Option<String>,
+    /// The kernel has killed processes for want of memory.
+    pub(crate) out_of_memory: bool,
 }
 
 /// How many panics of a process are kept.
@@ -66,7 +74,7 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
         }))
     };
     match report {
-        Report::Done => None,
+        Report::Done | Report::Value(_) => None,
         Report::Error { at, message, chain, debug } => {
             Some((at.min(now), raised(RaisedKind::Error, message, chain, debug, None, None)))
         }
@@ -93,9 +101,9 @@ pub(crate) fn of_exit(
     asked: Option<Signal>,
     now: u64,
 ) -> Option<(u64, SpawnError)> {
-    let Subject { rank, pid, name, program, .. } = subject;
+    let Subject { rank, pid, name, program, returns, .. } = subject;
     let good = exit.success() || (exit == Exit::Unknown && seen.done);
-    if good && seen.hello {
+    if good && seen.hello && (seen.returned || !returns) {
         return None;
     }
     let killer = match exit {
@@ -115,11 +123,14 @@ pub(crate) fn of_exit(
         (Some(Crash { cause: Cause::Fault, address, .. }), _) => Some(Note::Fault { address }),
         (_, true) => Some(Note::Panics(seen.panics.iter().rev().map(in_a_line).collect())),
         _ if killer.is_some() && killer == asked => Some(Note::AskedFor),
+        _ if seen.out_of_memory => Some(Note::OutOfMemory),
+        _ if good => Some(Note::NoValue),
         _ => None,
     };
     let at = crash.map_or(now, |crash| crash.at.min(now));
     let name = name.to_string();
-    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { rank, pid, name, exit, note }))))
+    let stderr = seen.last_words;
+    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { rank, pid, name, exit, note, stderr }))))
 }
 
 #[cfg(test)]
@@ -127,7 +138,7 @@ mod tests {
     use super::*;
 
     fn subject() -> Subject<'static> {
-        Subject { rank: 2, pid: 7, name: "rank-2", program: Path::new("/p"), function: "f" }
+        Subject { rank: 2, pid: 7, name: "rank-2", program: Path::new("/p"), function: "f", returns: false }
     }
     const SEGV: Exit = Exit::Signal { signal: Signal::from_number(libc::SIGSEGV), core_dumped: false };
 
@@ -165,6 +176,15 @@ mod tests {
         let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
         assert!(text(running(), killed, Some(Signal::KILL)).contains("asked for it"));
         assert!(text(running(), killed, None).contains("somebody else"));
+    }
+
+    #[test]
+    fn a_good_end_without_a_value_is_a_failure_where_one_is_awaited() {
+        let subject = Subject { returns: true, ..subject() };
+        let ended = |seen| of_exit(subject, seen, Exit::Code(0), None, 100);
+        assert!(ended(Seen { returned: true, ..running() }).is_none());
+        let (_, error) = ended(running()).unwrap();
+        assert!(error.to_string().contains("before its function returned"), "{error}");
     }
 
     #[test]

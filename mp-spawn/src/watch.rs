@@ -12,14 +12,18 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
+use crate::clock::{deadline, now};
 use crate::error::SpawnError;
 use crate::exit::{self, Exit};
-use crate::group::{self, Group, now, pid_number};
+use crate::group::Group;
 use crate::handoff::{self, Parcel};
 use crate::launch::Launched;
 use crate::message::{FromChild, Hello, Report};
+use crate::oom;
+use crate::rank::{Running, pid_number};
+use crate::setup::Setup;
 use crate::verdict::{self, Seen, Subject};
-use crate::wire::Inbox;
+use crate::wire::{self, Inbox, Kind};
 
 /// File descriptors that one message can carry (`SCM_MAX_FD`, see `unix(7)`).
 pub(crate) const MAX_FDS: usize = 253;
@@ -88,6 +92,7 @@ pub(crate) struct Watch {
     member: Option<u32>,
     seen: Seen,
     patience: Duration,
+    returns: bool,
     /// When its time to say hello is over.
     pub(crate) hello_until: Option<Instant>,
 }
@@ -98,6 +103,7 @@ pub(crate) struct Order {
     pub(crate) rank: usize,
     pub(crate) outbox: Outbox,
     pub(crate) parcel: Parcel,
+    pub(crate) setup: Setup,
 }
 
 /// What the processes of one start have in common.
@@ -108,13 +114,15 @@ pub(crate) struct Common {
     pub(crate) function: Arc<str>,
     /// How long a process may take until it says hello.
     pub(crate) patience: Duration,
+    /// Whether a function that returns sends a value.
+    pub(crate) returns: bool,
 }
 
 impl Watch {
-    pub(crate) fn new(common: Common, order: Order, launched: Launched) -> Watch {
-        let Common { group, program, function, patience } = common;
+    pub(crate) fn new(common: Common, order: Order, launched: Launched, id: u64) -> Watch {
+        let Common { group, program, function, patience, returns } = common;
         let pidfd = Arc::new(launched.pidfd);
-        group.started(order.rank, launched.pid, Arc::clone(&pidfd));
+        group.started(order.rank, launched.pid, Running { pidfd: Arc::clone(&pidfd), id });
         Watch {
             rank: order.rank,
             pid: pid_number(launched.pid),
@@ -126,12 +134,13 @@ impl Watch {
             _parcel: order.parcel,
             member: None,
             seen: Seen::default(),
-            hello_until: group::deadline(patience),
+            hello_until: deadline(patience),
             pidfd,
             group,
             program,
             function,
             patience,
+            returns,
         }
     }
 
@@ -142,6 +151,7 @@ impl Watch {
             name: &self.name,
             program: &self.program,
             function: &self.function,
+            returns: self.returns,
         }
     }
 
@@ -202,6 +212,14 @@ impl Watch {
                 FromChild::Panic(note) => self.seen.note_panic(note),
                 FromChild::Crash(crash) => self.seen.crash = Some(crash),
                 FromChild::Report(Report::Done) => self.seen.done = true,
+                FromChild::Report(Report::Value(ticket)) => {
+                    self.group.returned(self.rank, ticket.claim()?);
+                    self.seen.done = true;
+                    self.seen.returned = true;
+                    wire::append(&mut self.outbox.bytes, Kind::Taken, &[]).map_err(|e| e.to_string())?;
+                    // The child reads nothing else, so there is room for it.
+                    let _ = self.send();
+                }
                 FromChild::Report(report) => {
                     if let Some((at, error)) = verdict::of_report(self.subject(), report, now()) {
                         self.group.failed(self.rank, at, error);
@@ -216,7 +234,7 @@ impl Watch {
     pub(crate) fn out_of_patience(&mut self) {
         self.hello_until = None;
         if is_stopped(self.pid) {
-            self.hello_until = group::deadline(self.patience);
+            self.hello_until = deadline(self.patience);
             return;
         }
         self.fail(SpawnError::Timeout {
@@ -266,8 +284,11 @@ impl Watch {
             Err(_) => Exit::Unknown,
         };
         handoff::child_died(self.member);
+        self.group.exited(self.rank, exit);
         let asked = self.group.asked(self.rank);
-        let seen = std::mem::take(&mut self.seen);
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.last_words = self.group.drain(self.rank);
+        seen.out_of_memory = exit.is_kill() && oom::killed_somebody();
         if let Some((at, error)) = verdict::of_exit(self.subject(), seen, exit, asked, now()) {
             self.group.failed(self.rank, at, error);
         }

@@ -33,11 +33,21 @@ pub(crate) enum Kind {
     Crash = 6,
     /// To the parent: how the function ended.
     Report = 7,
+    /// To the child: its result has been taken.
+    Taken = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] =
-        [Kind::Fds, Kind::Start, Kind::Args, Kind::Hello, Kind::Panic, Kind::Crash, Kind::Report];
+    const ALL: [Kind; 8] = [
+        Kind::Fds,
+        Kind::Start,
+        Kind::Args,
+        Kind::Hello,
+        Kind::Panic,
+        Kind::Crash,
+        Kind::Report,
+        Kind::Taken,
+    ];
 
     fn from_byte(byte: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == byte)
@@ -46,6 +56,7 @@ impl Kind {
     /// The largest payload that a frame of this kind may have.
     pub(crate) fn limit(self) -> usize {
         match self {
+            Kind::Taken => 0,
             Kind::Fds => 4,
             Kind::Start => 64 * KIB,
             Kind::Args => 4 * KIB,

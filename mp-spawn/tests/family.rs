@@ -54,7 +54,7 @@ fn errors_come_up_through_the_generations() {
         assert!(rank == 0, "the leaf of rank {rank} broke");
     }
     fn branch(_: usize, (): ()) -> Result<(), SpawnError> {
-        mp_spawn::spawn(leaf, (), 2)
+        mp_spawn::spawn(leaf, (), 2).map(drop)
     }
     let error = failure(&start_processes(branch, (), Options::nprocs(1)).unwrap());
     let SpawnError::ProcessRaised(raised) = &error else { panic!("unexpected: {error:?}") };

@@ -30,7 +30,7 @@ fn four_ranks_with_arguments() {
     let args = (meeting.name.clone(), vec![1.5f64, -2.0], Some('x'));
     let context = start_processes(
         |rank: usize, (meeting, numbers, letter): (String, Vec<f64>, Option<char>)| -> Outcome {
-            let name = std::thread::current().name().unwrap_or_default().to_string();
+            let name = mp_spawn::thread_name();
             say(&meeting, &format!("{rank} {numbers:?} {letter:?} {name} {:?}", mp_spawn::rank()))
         },
         args,

@@ -231,7 +231,7 @@ fn with_little_room_the_arena_is_smaller() {
         let rest = said.strip_prefix("an arena of ").unwrap_or_else(|| panic!("{said}"));
         let size: u64 = rest.split(' ').next().unwrap().parse().unwrap();
         assert!((64..=8192).contains(&size), "{said}");
-        assert!(said.contains("MiB, Ok(()), then: out of shared memory"), "{said}");
+        assert!(said.contains("MiB, Ok([()]), then: out of shared memory"), "{said}");
     }
 }
 

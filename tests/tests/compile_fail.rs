@@ -23,6 +23,8 @@ fn refused_by_the_compiler() {
     for refused in [
         "as_an_argument",
         "cloned",
+        "closure_captures_an_exclusive_tensor",
+        "closure_uses_what_it_does_not_list",
         "closure_with_captures",
         "envelope_from_raw",
         "frozen_is_written",

@@ -7,13 +7,15 @@ use std::fs;
 use std::path::Path;
 
 use common::scratch::{Scratch, files_in, scenario};
-use common::{Outcome, alone, give, join, next, send, take};
+use common::{Outcome, alone, give, join, next, send, take, threads_are};
 use mp::{Arena, Error, FrozenTensor, Options, Queue, Tensor, start_processes};
 use mp_core::inject;
 use rustix::process::{Signal, kill_process};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
+/// What the lines begin with in which a program names its workers.
+const WORKER: &str = "worker: ";
 
 /// Not a test: what [`Scratch::run`] starts.
 #[test]
@@ -84,6 +86,9 @@ fn all_killed(directory: &Path) {
     (0..2).for_each(|_| give(&there, Tensor::full(&[MIB], 1).unwrap().freeze()));
     assert_eq!((take(&back), take(&back)), (1, 1));
     for pid in context.pids() {
+        println!("\n{WORKER}{pid}");
+    }
+    for pid in context.pids() {
         common::signal(pid, Signal::KILL);
     }
     kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
@@ -95,6 +100,17 @@ fn after_the_death_of_everybody_the_next_start_removes_all() {
     for round in 0..5 {
         let output = scratch.program("all-killed").output().unwrap();
         assert!(!output.status.success());
+        // A process that is being killed closes its output before it lets go of its files.
+        let said = String::from_utf8_lossy(&output.stdout);
+        let workers: Vec<u32> = said
+            .lines()
+            .filter_map(|line| line.strip_prefix(WORKER))
+            .map(|pid| pid.parse().unwrap())
+            .collect();
+        assert_eq!(workers.len(), 2, "{said}");
+        common::eventually("all are gone", || {
+            workers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists() || threads_are(*pid, 'Z'))
+        });
         assert!(!scratch.files().is_empty(), "round {round}: there was something to remove");
         scratch.run("use");
         assert!(!scratch.ours().exists(), "round {round}: {:?}", scratch.files());

@@ -62,7 +62,41 @@ pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
+/// Memory of this process alone, with a page behind each address, for the time of `work`.
+pub(crate) fn with_2g(work: impl FnOnce() -> Outcome) -> Outcome {
+    let memory = vec![1_u8; 2 << 30];
+    let outcome = work();
+    assert_eq!(std::hint::black_box(&memory).last(), Some(&1));
+    outcome
+}
+
+/// `spawn_exec_2g`: as [`spawn_exec`], with 2 GiB resident.
+pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
+    with_2g(|| spawn_exec(plan))
+}
+
+/// How many processes `spawn_64` starts.
+pub(crate) const MANY: usize = 64;
+
+/// `spawn_64`: the median time in ns to start many processes that do nothing and to wait for all of them.
+pub(crate) fn spawn_64(plan: &Plan) -> Outcome {
+    let path = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
+    let word = CString::new(NOOP)?;
+    let mut times = Vec::new();
+    for _ in 0..plan.repetitions(10) {
+        let start = now();
+        let started = (0..MANY).map(|_| start_one(&path, &word)).collect::<Result<Vec<_>>>()?;
+        started.into_iter().try_for_each(wait)?;
+        times.push((now() - start) as f64);
+    }
+    Ok(Some(stats::median(&times)))
+}
+
 fn spawn_and_wait(path: &CString, word: &CString) -> Result<()> {
+    wait(start_one(path, word)?)
+}
+
+fn start_one(path: &CString, word: &CString) -> Result<libc::pid_t> {
     let words = [path.as_ptr().cast_mut(), word.as_ptr().cast_mut(), ptr::null_mut()];
     let mut pid = 0;
     // SAFETY: nobody changes the environment in this program, and reading the pointer is all we do.
@@ -75,6 +109,10 @@ fn spawn_and_wait(path: &CString, word: &CString) -> Result<()> {
     if error != 0 {
         return Err(format!("posix_spawn: {}", std::io::Error::from_raw_os_error(error)).into());
     }
+    Ok(pid)
+}
+
+fn wait(pid: libc::pid_t) -> Result<()> {
     let mut status = 0;
     loop {
         // SAFETY: `status` is a valid place to write to, and the call keeps no pointer.

@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 
-use super::class::{CLASSES, SEAT_PAGE, SEAT_PAGES, blocks_of, class_of, size_of, span_of};
+use super::class::{SEAT_PAGES, blocks_of, class_of, near, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::slab::described;
 use super::{Arena, Hold, NO_CURSOR};
@@ -30,11 +30,7 @@ impl Arena {
         let me = self.me()?;
         let mut carved = 0;
         loop {
-            // Up to a quarter larger is better than more memory.
-            let most = if kind == Kind::Seats { SEAT_PAGE } else { size_of(class) / 4 * 5 };
-            let near =
-                (class..CLASSES).take_while(|&c| size_of(c) <= most && (c == class || c != SEAT_PAGES));
-            for c in near {
+            for c in near(class) {
                 while let Some((block, slab)) = self.find_free(c, me) {
                     let Some(state) = run(Claim::new(self.block_at(block), me, slab), self.map()) else {
                         continue;
@@ -134,10 +130,18 @@ impl Arena {
                 let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
                 me.slot().wrapping_mul(5) % end.max(1)
             }
-            first => first,
+            last => {
+                // Likely the same one again, and likely another process has freed it meanwhile.
+                self.map().will_write(self.block_at(last).state);
+                last / SLAB_BLOCKS
+            }
         };
-        if let Some(found) = self.take_hint(first, class, me) {
-            return Some(found);
+        let found = |block, seen| {
+            cursor.store(block, Ordering::Relaxed);
+            Some((block, seen))
+        };
+        if let Some((block, seen)) = self.take_hint(first, class, me) {
+            return found(block, seen);
         }
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words = end.div_ceil(64);
@@ -152,9 +156,8 @@ impl Arena {
                 if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
                     continue;
                 }
-                if let Some(found) = self.take_hint(slab, class, me) {
-                    cursor.store(slab, Ordering::Relaxed);
-                    return Some(found);
+                if let Some((block, seen)) = self.take_hint(slab, class, me) {
+                    return found(block, seen);
                 }
                 // Nothing there. A block freed since then sets the bit again, after its own.
                 let (at, bit) = self.class_map(class, slab);

@@ -79,6 +79,18 @@ pub(crate) fn size_of(class: u32) -> u64 {
     base + base / u64::from(steps) * u64::from(i % steps + 1)
 }
 
+/// The classes whose blocks do for one of this class: the same kind of memory, and up to a quarter larger, which is
+/// better than more memory. Pages of seats are among themselves.
+pub(crate) fn near(class: u32) -> impl Iterator<Item = u32> {
+    let end = match class {
+        SEAT_PAGES => class + 1,
+        _ if is_in_files(class) => CLASSES,
+        _ => SEAT_PAGES,
+    };
+    let most = size_of(class) / 4 * 5;
+    (class..end).take_while(move |&c| size_of(c) <= most)
+}
+
 /// How many blocks of this class make a slab: 64, or fewer so that a slab stays at 16 MiB, but one at least.
 pub(crate) fn blocks_of(class: u32) -> u32 {
     ((16 << 20) / size_of(class)).clamp(1, u64::from(super::layout::SLAB_BLOCKS)) as u32
@@ -121,5 +133,23 @@ mod tests {
         assert_eq!(class_of(0), Some(0));
         assert_eq!(class_of(u64::MAX), None);
         assert_eq!(size_of(class_of(64 << 20).unwrap()), 64 << 20);
+    }
+    #[test]
+    fn a_block_is_taken_for_another_only_if_it_is_as_large_and_in_the_same_memory() {
+        assert_eq!(near(SEAT_PAGES).collect::<Vec<_>>(), [SEAT_PAGES]);
+        for class in (0..CLASSES).filter(|&c| c != SEAT_PAGES) {
+            let mut others = near(class);
+            assert_eq!(others.next(), Some(class));
+            for other in others {
+                assert!(
+                    other != SEAT_PAGES && is_in_files(other) == is_in_files(class),
+                    "{other} for {class}"
+                );
+                assert!(
+                    (size_of(class)..=size_of(class) / 4 * 5).contains(&size_of(other)),
+                    "{other} for {class}"
+                );
+            }
+        }
     }
 }

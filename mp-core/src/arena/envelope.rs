@@ -133,6 +133,9 @@ impl Envelope {
     fn open_attached(&self, meta: Meta, spill: Option<Attach>, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id);
         let map = arena.map();
+        if !meta.spilled {
+            arena.fetch_early(id, meta.attachments);
+        }
         // Until everything that it lists is taken, the spill block stays the envelope's: if this process dies on
         // the way, the sweep finds the list.
         let spill = spill.filter(|a| arena.block_exists(a.block));
@@ -216,6 +219,20 @@ impl Arena {
         if let Some(attach) = spill {
             self.release_attachment(id, attach);
             map.store(spill_word, 0);
+        }
+    }
+
+    /// Begins to fetch what the first attachments of an envelope are described by, all at once: another process wrote it
+    /// last, and one after the other would be a wait each.
+    fn fetch_early(&self, id: EnvelopeId, attachments: usize) {
+        for k in 0..attachments.min(4) as u64 {
+            let entry = self.map().load_relaxed(self.envelope_word(id, field::INLINE).plus(k));
+            if let Some(Attach { block, .. }) = Attach::unpack(entry)
+                && block / SLAB_BLOCKS < self.layout().slabs
+            {
+                self.map().will_write(self.slab_word(block / SLAB_BLOCKS, 0));
+                self.map().will_write(self.block_at(block).state);
+            }
         }
     }
 

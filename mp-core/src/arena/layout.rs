@@ -213,7 +213,7 @@ impl Layout {
     }
 
     /// Checks the header of an arena of `size` bytes against this build; its id.
-    pub(crate) fn check<M: Mem>(&self, m: &M, boot: u64) -> Result<u64> {
+    pub(crate) fn check<M: Mem>(&self, m: &M, boot: Option<u64>) -> Result<u64> {
         if m.load(Word::at(0)) != MAGIC {
             return Err(Error::NotAnArena("it has no header".into()));
         }
@@ -223,7 +223,7 @@ impl Layout {
                 return Err(Error::Version { what, theirs, ours });
             }
         }
-        if m.load(Word::at(16)) != boot {
+        if boot.is_some_and(|boot| m.load(Word::at(16)) != boot) {
             return Err(Error::NotAnArena("it is from before the last boot".into()));
         }
         let (theirs, ours) = (m.load(Word::at(24)), u64::from(crate::sys::memory::user()));

@@ -31,6 +31,7 @@ mod trim;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
@@ -67,7 +68,7 @@ struct Inner {
     identity: Identity,
     holds: &'static [AtomicU64],
     populated: Mutex<Populated>,
-    /// For each class, the slab in which this process found its last block.
+    /// For each class, the last block that this process found.
     cursors: Box<[AtomicU32]>,
 }
 
@@ -99,7 +100,9 @@ impl PartialEq for Arena {
 }
 impl Eq for Arena {}
 
-static CURRENT: Mutex<Option<Arena>> = Mutex::new(None);
+/// The arena of this process, once it has one; and whoever makes or attaches it holds the lock.
+static CURRENT: OnceLock<Arena> = OnceLock::new();
+static MAKING: Mutex<()> = Mutex::new(());
 
 impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -120,20 +123,25 @@ impl Arena {
     /// [`Error::Os`] when the kernel refuses the file or its mapping, [`Error::OutOfMemory`] when the limits of the
     /// process (RLIMIT_AS, RLIMIT_FSIZE) leave no room for even a small one, [`Error::Forked`] in a process that
     /// was forked from a member.
+    #[inline]
     pub fn current() -> Result<Self> {
-        if let Some(arena) = *CURRENT.lock() {
-            arena.me()?;
-            return Ok(arena);
+        match CURRENT.get() {
+            Some(arena) => arena.me().map(|_| *arena),
+            None => Self::first(),
         }
+    }
+
+    #[cold]
+    fn first() -> Result<Self> {
         if cfg!(miri) {
             return Self::local();
         }
         let (settings, _) = strategy::settings();
         let arena = {
-            let mut current = CURRENT.lock();
-            match *current {
-                Some(arena) => arena,
-                None => *current.insert(Self::create(&settings)?),
+            let _making = MAKING.lock();
+            match CURRENT.get() {
+                Some(arena) => *arena,
+                None => Self::make_current(Self::create(&settings)?),
             }
         };
         files::watch_the_end();
@@ -159,8 +167,8 @@ impl Arena {
     /// [`Error::NotAnArena`] if this process has an arena already that others can reach; [`Error::Os`] or
     /// [`Error::OutOfMemory`] if there is no memory.
     pub fn local() -> Result<Self> {
-        let mut current = CURRENT.lock();
-        if let Some(arena) = *current {
+        let _making = MAKING.lock();
+        if let Some(&arena) = CURRENT.get() {
             arena.me()?;
             return if arena.is_local() { Ok(arena) } else { Err(Self::has_one()) };
         }
@@ -168,9 +176,14 @@ impl Arena {
         loop {
             match Self::map_and_join(None, size, Some(())) {
                 Err(Error::Os { .. }) if size > Layout::MIN => size /= 2,
-                done => return Ok(*current.insert(done?)),
+                done => return Ok(Self::make_current(done?)),
             }
         }
+    }
+
+    /// Under the lock, and there is none yet.
+    fn make_current(arena: Self) -> Self {
+        *CURRENT.get_or_init(|| arena)
     }
 
     fn has_one() -> Error {
@@ -179,12 +192,12 @@ impl Arena {
 
     /// The arena of this process, if it has one already.
     pub fn get() -> Option<Self> {
-        CURRENT.lock().filter(|a| a.me().is_ok())
+        CURRENT.get().copied().filter(|a| a.me().is_ok())
     }
 
     fn attach_to(fd: OwnedFd) -> Result<Self> {
-        let mut current = CURRENT.lock();
-        if current.is_some() {
+        let making = MAKING.lock();
+        if CURRENT.get().is_some() {
             return Err(Self::has_one());
         }
         let size = files::verify(fd.as_fd())?;
@@ -202,8 +215,8 @@ impl Arena {
         let arena = Self::map_and_join(Some(own), size, None)?;
         files::watch_the_end();
         arena.hold_extents();
-        *current = Some(arena);
-        drop(current);
+        Self::make_current(arena);
+        drop(making);
         arena.inherit_settings();
         Ok(arena)
     }
@@ -243,7 +256,8 @@ impl Arena {
         }
         let file = fd.as_ref().map(AsFd::as_fd);
         let map = files::map_own(file, size, layout.space())?;
-        let boot = memory::boot_id();
+        // Whoever attaches got the file from a process that lives, in this boot.
+        let boot = new.map(|()| memory::boot_id());
         if new.is_some() {
             if let Some(file) = file {
                 let len = control::FIRST_BYTES;
@@ -252,7 +266,7 @@ impl Arena {
             }
             map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
             map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);
-            layout.write(&map, memory::random_u64(), boot, memory::user());
+            layout.write(&map, memory::random_u64(), boot.unwrap_or(0), memory::user());
         }
         let id = layout.check(&map, boot)?;
         let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;

@@ -3,10 +3,9 @@
 //! References: `memfd_create(2)`, `fcntl(2)` (file sealing), `fallocate(2)`.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 
 use memfd::{FileSeal, Memfd};
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use super::os;
@@ -29,14 +28,13 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
 
 /// Checks that `fd` is a memfd sealed against shrinking, so that no access to it can be cut off (SIGBUS); its length.
 pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
-    let dup = fd.try_clone_to_owned().map_err(|e| Error::Os { what: "dup of an arena", source: e })?;
-    let m =
-        Memfd::try_from_fd(dup).map_err(|_| Error::NotAnArena("the file descriptor is no memfd".into()))?;
-    let seals = m.seals().map_err(|e| Error::NotAnArena(format!("its seals can't be read: {e}")))?;
-    if !seals.contains(&FileSeal::SealShrink) {
+    let seals = rustix::fs::fcntl_get_seals(fd)
+        .map_err(|e| Error::NotAnArena(format!("the file descriptor is no memfd: {e}")))?;
+    if !seals.contains(SealFlags::SHRINK) {
         return Err(Error::NotAnArena("the memfd is not sealed against shrinking".into()));
     }
-    m.as_file().metadata().map(|s| s.size()).map_err(|e| Error::Os { what: "fstat of an arena", source: e })
+    let stat = rustix::fs::fstat(fd).map_err(os("fstat of an arena"))?;
+    Ok(stat.st_size as u64)
 }
 
 /// Checks that `fd` is a file of this user's, which nobody else may open; its length.
@@ -90,9 +88,18 @@ pub(crate) fn random_u64() -> u64 {
     h.finish()
 }
 
+/// A file of `/proc` that is shorter than a page, in one read: a worker reads one before it begins.
+fn read_small(path: &str) -> Option<String> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut bytes = [0; 1024];
+    let len = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut bytes)).ok()?;
+    // A name of a program that the kernel cut short may end within a character.
+    Some(String::from_utf8_lossy(bytes.get(..len)?).into_owned())
+}
+
 /// The boot id, folded to 64 bits: an arena that outlived a reboot is recognised.
 pub(crate) fn boot_id() -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let text = read_small("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     crate::fnv1a(text.trim().as_bytes())
 }
 
@@ -103,7 +110,7 @@ pub(crate) fn start_time() -> u64 {
 
 /// Start time of a process (field 22 of `/proc/<pid>/stat`); `None` if it is gone, or only waits to be reaped.
 pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_small(&format!("/proc/{pid}/stat"))?;
     // The command name may contain spaces and parentheses: count from the last one.
     let mut rest = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     match rest.next()? {

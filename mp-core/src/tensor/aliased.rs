@@ -5,9 +5,10 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::element::Element;
+use super::handle::Handle;
 use super::methods::{aliasing_methods, view_methods};
 use super::mode::{Aliased, Sendable};
-use super::raw::{Handle, Raw};
+use super::raw::Raw;
 use super::tensor::Tensor;
 use super::view::View;
 use crate::error::Result;
@@ -25,12 +26,12 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
     aliasing_methods!();
 
     fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(self.raw.view)?;
-        Ok(Self::of(self.raw.clone().viewed(view)))
+        let view = f(*self.raw.view)?;
+        Ok(Self::of(self.raw.another(view)))
     }
 
     fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
-        Ok(f(self.raw.view)?.into_iter().map(|v| Self::of(self.raw.clone().viewed(v))).collect())
+        Ok(f(*self.raw.view)?.into_iter().map(|v| Self::of(self.raw.another(v))).collect())
     }
 
     /// Any shape and strides, with this offset, within its storage.
@@ -52,7 +53,7 @@ impl<T: Element, M: Sendable> Serialize for Tensor<T, M> {
 impl<'de, T: Element, M: Sendable> Deserialize<'de> for Tensor<T, M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         let handle = Handle::deserialize(d)?;
-        scope::incoming(M::WHAT, |inc| Raw::receive(inc, &handle, M::ACCESS, T::DTYPE))
+        scope::incoming(M::WHAT, |inc| Raw::receive(inc, handle, M::ACCESS, T::DTYPE))
             .map(Self::of)
             .map_err(D::Error::custom)
     }

@@ -9,9 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::display::Show;
 use super::dtype::DType;
 use super::element::Element;
+use super::handle::Handle;
 use super::methods::{aliasing_methods, raw_methods, shape_methods, view_methods};
 use super::mode::{Aliased, Exclusive, Frozen, Mode, Sendable, Shared};
-use super::raw::{Handle, Raw};
+use super::raw::Raw;
 use super::tensor::Tensor;
 use super::view::View;
 use crate::error::{Error, Result};
@@ -179,13 +180,13 @@ impl<M: Aliased> AnyTensor<M> {
     aliasing_methods!();
 
     fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(self.raw.view)?;
-        Ok(Self { raw: self.raw.clone().viewed(view), dtype: self.dtype })
+        let view = f(*self.raw.view)?;
+        Ok(Self { raw: self.raw.another(view), dtype: self.dtype })
     }
 
     fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
-        let views = f(self.raw.view)?.into_iter();
-        Ok(views.map(|v| Self { raw: self.raw.clone().viewed(v), dtype: self.dtype }).collect())
+        let views = f(*self.raw.view)?.into_iter();
+        Ok(views.map(|v| Self { raw: self.raw.another(v), dtype: self.dtype }).collect())
     }
 }
 
@@ -194,13 +195,13 @@ impl AnyTensor<Exclusive> {
     view_methods!(by_value);
 
     fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(self.raw.view)?;
+        let view = f(*self.raw.view)?;
         Ok(Self { raw: self.raw.viewed(view), dtype: self.dtype })
     }
 }
 
 impl<M: Mode<Keep = Storage>> AnyTensor<M> {
-    fn receive(inc: &mut crate::message::Arrived, handle: &Handle, access: Access) -> Result<Self> {
+    fn receive(inc: &mut crate::message::Arrived, handle: Handle, access: Access) -> Result<Self> {
         let dtype = handle.dtype()?;
         Ok(Self { raw: Raw::receive(inc, handle, access, dtype)?, dtype })
     }
@@ -213,8 +214,8 @@ impl Message for AnyTensor<Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
-        let handle = C::read(inc)?;
-        Self::receive(inc.arrived(), &handle, Access::Exclusive)
+        let handle: Handle = C::read(inc)?;
+        Self::receive(inc.arrived(), handle, Access::Exclusive)
     }
 }
 
@@ -227,7 +228,7 @@ impl<M: Sendable> Serialize for AnyTensor<M> {
 impl<'de, M: Sendable> Deserialize<'de> for AnyTensor<M> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         let handle = Handle::deserialize(d)?;
-        scope::incoming(M::WHAT, |inc| Self::receive(inc, &handle, M::ACCESS)).map_err(D::Error::custom)
+        scope::incoming(M::WHAT, |inc| Self::receive(inc, handle, M::ACCESS)).map_err(D::Error::custom)
     }
 }
 

@@ -24,7 +24,7 @@ impl<T: Element> Tensor<T, BorrowedMut<'_>> {
     view_methods!(by_value);
 
     fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(self.raw.view)?;
+        let view = f(*self.raw.view)?;
         Ok(Self::of(self.raw.viewed(view)))
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// At most [`MAX_RANK`] numbers, without an allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Dims<N> {
-    len: u8,
+    len: usize,
     n: [N; MAX_RANK],
 }
 
@@ -21,6 +21,11 @@ impl<N: Copy> Dims<N> {
     /// One number.
     pub(crate) const fn one(n: N) -> Self {
         Self { len: 1, n: [n; MAX_RANK] }
+    }
+
+    /// The same number `len` times, or as often as there is room.
+    pub(crate) fn filled(len: usize, n: N) -> Self {
+        Self { len: len.min(MAX_RANK), n: [n; MAX_RANK] }
     }
 }
 
@@ -35,7 +40,7 @@ impl<N: Copy + Default> Dims<N> {
         let mut dims = Self::new();
         let Some(to) = dims.n.get_mut(..all.len()) else { return Err(too_many(all.len())) };
         to.copy_from_slice(all);
-        dims.len = all.len() as u8;
+        dims.len = all.len();
         Ok(dims)
     }
 
@@ -56,7 +61,7 @@ impl<N: Copy + Default> Dims<N> {
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len as u8);
+        self.len = self.len.min(len);
     }
 }
 
@@ -68,14 +73,14 @@ impl<N> Deref for Dims<N> {
     type Target = [N];
     #[inline]
     fn deref(&self) -> &[N] {
-        &self.n[..usize::from(self.len)]
+        &self.n[..self.len]
     }
 }
 
 impl<N> DerefMut for Dims<N> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [N] {
-        &mut self.n[..usize::from(self.len)]
+        &mut self.n[..self.len]
     }
 }
 

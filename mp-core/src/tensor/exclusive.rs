@@ -1,11 +1,13 @@
 //! The tensor with one owner: where tensors come from, and what becomes of them.
 
+use std::sync::Arc;
+
 use super::element::Element;
 use super::methods::view_methods;
 use super::mode::{Exclusive, Frozen, Mode, Shared};
 use super::raw::Raw;
 use super::tensor::{FrozenTensor, SharedTensor, Tensor};
-use super::view::View;
+use super::view::{View, count};
 use crate::error::{Error, Result};
 use crate::message::{Codec, Incoming, Message, Outgoing};
 use crate::storage::Storage;
@@ -14,7 +16,7 @@ use crate::words::{Access, Kind};
 impl Raw<Exclusive> {
     /// New memory.
     pub(crate) fn new(shape: &[usize], element: usize) -> Result<Self> {
-        let view = View::contiguous(shape)?;
+        let view = Arc::new(View::contiguous(shape)?);
         let keep = Storage::new(crate::Arena::current()?, view.len(), element)?;
         Ok(Self { keep, view, grad: Default::default() })
     }
@@ -59,7 +61,7 @@ impl<T: Element> Tensor<T, Exclusive> {
     /// As [`Tensor::empty`], and [`Error::Shape`] when `shape` has another number of elements.
     #[doc(alias = "share_memory_")]
     pub fn from_slice(data: &[T], shape: &[usize]) -> Result<Self> {
-        if View::contiguous(shape)?.len() != data.len() {
+        if count(shape)? != data.len() {
             return Err(Error::Shape(format!("{} elements for a tensor of shape {shape:?}", data.len())));
         }
         let mut t = Self::empty(shape)?;
@@ -95,7 +97,7 @@ impl<T: Element> Tensor<T, Exclusive> {
     view_methods!(by_value);
 
     fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
-        let view = f(self.raw.view)?;
+        let view = f(*self.raw.view)?;
         Ok(Self::of(self.raw.viewed(view)))
     }
 }
@@ -108,6 +110,6 @@ impl<T: Element> Message for Tensor<T, Exclusive> {
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
         let handle = C::read(inc)?;
-        Ok(Self::of(Raw::receive(inc.arrived(), &handle, Access::Exclusive, T::DTYPE)?))
+        Ok(Self::of(Raw::receive(inc.arrived(), handle, Access::Exclusive, T::DTYPE)?))
     }
 }

@@ -44,7 +44,7 @@ impl<T: Element> Tensor<T, Frozen> {
         let (size, Raw { keep, view, .. }) = (size_of::<T>(), self.raw);
         // As many bytes as there are, so that nothing can overflow.
         let view = View::from_parts(view.offset() * size, &[view.len() * size], &[1], keep.len())?;
-        Ok(FrozenBytes(Tensor::of(Raw { keep, view, grad: Default::default() })))
+        Ok(FrozenBytes(Tensor::of(Raw { keep, view: view.into(), grad: Default::default() })))
     }
 }
 

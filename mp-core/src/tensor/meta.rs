@@ -78,7 +78,7 @@ impl MetaTensor {
 
 impl<T: Element, M: Mode> From<&Tensor<T, M>> for MetaTensor {
     fn from(t: &Tensor<T, M>) -> Self {
-        Self { view: t.raw.view, dtype: T::DTYPE }
+        Self { view: *t.raw.view, dtype: T::DTYPE }
     }
 }
 

@@ -22,6 +22,7 @@ mod element;
 mod exclusive;
 mod frozen_bytes;
 mod grad;
+mod handle;
 mod meta;
 mod methods;
 mod mode;

@@ -1,13 +1,13 @@
 //! What all tensors have in common, whatever their element type is and whoever may use them.
 
 use std::borrow::Borrow;
-
-use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 use super::dtype::DType;
 use super::grad::Grad;
+use super::handle::Handle;
 use super::mode::{Mode, Sendable};
-use super::view::{View, Wire};
+use super::view::View;
 use crate::error::{Error, Result};
 use crate::message::{Arrived, Attached};
 use crate::storage::Storage;
@@ -17,32 +17,21 @@ use crate::words::Access;
 /// in a mode that writes, no two of its indices are one element.
 pub(crate) struct Raw<M: Mode> {
     pub(crate) keep: M::Keep,
-    pub(crate) view: View,
+    /// Apart, since a view is large: a tensor is moved more often than it is made, and clones share it.
+    pub(crate) view: Arc<View>,
     pub(crate) grad: Grad,
 }
 
 impl<M: Mode<Keep: Clone>> Clone for Raw<M> {
     fn clone(&self) -> Self {
-        Self { keep: self.keep.clone(), ..*self }
+        Self { keep: self.keep.clone(), view: self.view.clone(), grad: self.grad }
     }
 }
-
-/// A tensor as it travels: which attachment, its element type, whether it requires gradients, and which elements.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug)]
-pub(crate) struct Handle(u32, u8, bool, Wire);
 
 /// What the attachment word says about the elements. Frozen memory may be read as any type, so that a storage and
 /// tensors of several types can be views of one attachment.
 fn tag(access: Access, dtype: DType) -> u8 {
     if access == Access::Frozen { 0 } else { dtype.code() }
-}
-
-impl Handle {
-    /// The element type that it says it has.
-    pub(crate) fn dtype(&self) -> Result<DType> {
-        DType::from_code(self.1)
-            .ok_or_else(|| Error::Malformed(format!("a tensor with the unknown element type {}", self.1)))
-    }
 }
 
 impl<M: Mode> Raw<M> {
@@ -51,9 +40,17 @@ impl<M: Mode> Raw<M> {
         self.keep.borrow()
     }
 
+    /// Another one, of a view of it.
+    pub(crate) fn another(&self, view: View) -> Self
+    where
+        M::Keep: Clone,
+    {
+        Self { keep: self.keep.clone(), view: Arc::new(view), grad: self.grad.derived() }
+    }
+
     /// Of a view of it.
     pub(crate) fn viewed(self, view: View) -> Self {
-        Self { view, grad: self.grad.derived(), ..self }
+        Self { view: Arc::new(view), grad: self.grad.derived(), keep: self.keep }
     }
 
     /// # Errors
@@ -87,18 +84,18 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
     pub(crate) fn attach(&self, out: &mut Attached, access: Access, dtype: DType) -> Result<Handle> {
         let requires = self.grad.to_wire()?;
         let attachment = out.attach(self.keep.hold(), access, tag(access, dtype))?;
-        Ok(Handle(attachment, dtype.code(), requires, self.view.to_wire()))
+        Ok(Handle { attachment, dtype: dtype.code(), requires, view: self.view.clone() })
     }
 
     /// Takes it out of a message, checked.
-    pub(crate) fn receive(inc: &mut Arrived, handle: &Handle, access: Access, dtype: DType) -> Result<Self> {
+    pub(crate) fn receive(inc: &mut Arrived, handle: Handle, access: Access, dtype: DType) -> Result<Self> {
         let sent = handle.dtype()?;
         if sent != dtype {
             return Err(Error::DType { expected: dtype, found: sent });
         }
-        let &Handle(attachment, _, requires, ref wire) = handle;
+        let Handle { attachment, requires, view, .. } = handle;
         let keep = Storage::received(inc.take(attachment, access, tag(access, dtype))?);
-        let view = View::from_wire(wire, keep.len() / dtype.size())?;
+        view.within(keep.len() / dtype.size())?;
         if access == Access::Exclusive && !view.is_injective() {
             return Err(Error::Malformed(format!(
                 "an exclusive tensor whose elements overlap: shape {:?}, strides {:?}",

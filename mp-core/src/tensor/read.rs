@@ -144,7 +144,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     pub fn view(&self) -> TensorView<'_, T> {
         Tensor::of(super::raw::Raw {
             keep: self.storage(),
-            view: self.raw.view,
+            view: self.raw.view.clone(),
             grad: self.raw.grad.derived(),
         })
     }

@@ -72,7 +72,7 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
     fn whole(keep: Storage, bytes: usize) -> Self {
         // A block that exists has no more elements than a view may have.
         let view = View::contiguous(&[bytes / size_of::<T>()]).unwrap_or(View::NONE);
-        Self(Tensor::of(Raw { keep, view, grad: Default::default() }))
+        Self(Tensor::of(Raw { keep, view: view.into(), grad: Default::default() }))
     }
 
     /// How many elements it has.
@@ -108,7 +108,7 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
     #[doc(alias = "set_")]
     pub fn tensor(&self, shape: &[usize], strides: &[isize], offset: usize) -> Result<Tensor<T, M>> {
         let view = View::from_parts(offset, shape, strides, self.len())?;
-        Ok(Tensor::of(Raw { keep: self.0.storage().clone(), view, grad: Default::default() }))
+        Ok(Tensor::of(Raw { keep: self.0.storage().clone(), view: view.into(), grad: Default::default() }))
     }
 }
 

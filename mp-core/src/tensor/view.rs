@@ -23,6 +23,8 @@ pub(crate) struct View {
     len: usize,
     /// Whether the elements lie one after the other in row-major order.
     contiguous: bool,
+    /// Whether, besides, all strides are those of a new tensor of this shape, those of dimensions of one entry included.
+    row_major: bool,
 }
 
 /// A view as it travels: offset, shape, and strides if they are not those of a row-major one. A tuple, since codecs
@@ -35,7 +37,7 @@ pub(super) fn wrong<T>(why: String) -> Result<T> {
 }
 
 /// How many elements a shape has.
-fn count(shape: &[usize]) -> Result<usize> {
+pub(super) fn count(shape: &[usize]) -> Result<usize> {
     let empty = shape.contains(&0);
     let n = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).or(empty.then_some(0));
     match n {
@@ -46,11 +48,10 @@ fn count(shape: &[usize]) -> Result<usize> {
 
 /// The strides of a row-major view.
 pub(super) fn row_major(shape: &Dims<usize>) -> Dims<isize> {
-    let mut strides = Dims::new();
+    let mut strides = Dims::filled(shape.len(), 1);
     let mut stride = 1_isize;
-    for &n in shape.iter().rev() {
-        // There are no more of them than there are in the shape.
-        _ = strides.insert(0, stride);
+    for (to, &n) in strides.iter_mut().zip(shape.iter()).rev() {
+        *to = stride;
         // Of an empty view no stride is ever used.
         stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
     }
@@ -59,13 +60,25 @@ pub(super) fn row_major(shape: &Dims<usize>) -> Dims<isize> {
 
 impl View {
     /// Of no element, in one dimension.
-    pub(crate) const NONE: Self =
-        Self { offset: 0, shape: Dims::one(0), strides: Dims::one(1), len: 0, contiguous: true };
+    pub(crate) const NONE: Self = Self {
+        offset: 0,
+        shape: Dims::one(0),
+        strides: Dims::one(1),
+        len: 0,
+        contiguous: true,
+        row_major: true,
+    };
 
     /// A row-major view of everything.
     pub(crate) fn contiguous(shape: &[usize]) -> Result<Self> {
         let shape = Dims::from_slice(shape)?;
-        Self::new(0, shape, row_major(&shape))
+        Self::row_major(0, shape)
+    }
+
+    /// A row-major view from an element on.
+    fn row_major(offset: usize, shape: Dims<usize>) -> Result<Self> {
+        let len = count(&shape)?;
+        Ok(Self { offset, shape, strides: row_major(&shape), len, contiguous: true, row_major: true })
     }
 
     /// With its number of elements checked and noted. There are as many strides as dimensions.
@@ -77,7 +90,8 @@ impl View {
             expected = expected.saturating_mul(n as isize);
             ok
         });
-        Ok(Self { offset, shape, strides, len, contiguous: len == 0 || in_a_row })
+        let row_major = *row_major(&shape) == *strides;
+        Ok(Self { offset, shape, strides, len, contiguous: len == 0 || in_a_row, row_major })
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
@@ -125,7 +139,7 @@ impl View {
     /// Each stride has to reach beyond all that the smaller ones reach. That holds for whatever views of a row-major tensor
     /// there are without [`expand`](Self::expand), [`unfold`](Self::unfold) and [`as_strided`](Self::as_strided).
     pub(crate) fn is_injective(&self) -> bool {
-        if self.len < 2 {
+        if self.len < 2 || self.contiguous {
             return true;
         }
         let mut dims: Vec<(u128, u128)> = self
@@ -183,27 +197,46 @@ impl View {
     }
 
     pub(crate) fn to_wire(self) -> Wire {
-        let usual = *row_major(&self.shape) == *self.strides;
-        Wire(self.offset, self.shape, if usual { Dims::new() } else { self.strides })
+        Wire(self.offset, self.shape, self.unusual_strides())
     }
 
-    /// A view that came from elsewhere, checked against the storage it is of.
-    pub(crate) fn from_wire(w: &Wire, elements: usize) -> Result<Self> {
-        let &Wire(offset, shape, strides) = w;
-        let strides = if strides.is_empty() { row_major(&shape) } else { strides };
+    /// Its strides, if they are not those of a row-major view of its shape; else none.
+    pub(crate) fn unusual_strides(&self) -> Dims<isize> {
+        if self.row_major { Dims::new() } else { self.strides }
+    }
+
+    /// A view that came from elsewhere, of no storage yet: see [`within`](Self::within). No strides are those of a
+    /// row-major one.
+    pub(crate) fn from_elsewhere(offset: usize, shape: Dims<usize>, strides: Dims<isize>) -> Result<Self> {
+        if strides.is_empty() {
+            return Self::row_major(offset, shape);
+        }
         if strides.len() != shape.len() {
             return wrong(format!("{} strides for {} dimensions", strides.len(), shape.len()));
         }
         if strides.iter().any(|s| *s < 0) {
             return wrong(format!("strides {strides:?}: negative ones are not supported; copy the tensor"));
         }
-        let v = Self::new(offset, shape, strides)?;
-        if !v.fits(elements) {
-            return wrong(format!(
-                "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage of {elements} elements"
-            ));
+        Self::new(offset, shape, strides)
+    }
+
+    /// # Errors
+    /// [`Error::Shape`] when some of it lies outside of a storage of so many elements.
+    pub(crate) fn within(&self, elements: usize) -> Result<()> {
+        if self.fits(elements) {
+            return Ok(());
         }
-        Ok(v)
+        let Self { offset, shape, strides, .. } = self;
+        wrong(format!(
+            "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage of {elements} elements"
+        ))
+    }
+
+    /// A view that came from elsewhere, checked against the storage it is of.
+    pub(crate) fn from_wire(&Wire(offset, shape, strides): &Wire, elements: usize) -> Result<Self> {
+        let view = Self::from_elsewhere(offset, shape, strides)?;
+        view.within(elements)?;
+        Ok(view)
     }
 
     /// As [`from_wire`](Self::from_wire), from what a user says.

@@ -96,14 +96,14 @@ impl<T: Element, M: Writable> Tensor<T, M> {
 
     /// A view to write, as long as the tensor is borrowed.
     pub fn view_mut(&mut self) -> TensorViewMut<'_, T> {
-        Tensor::of(Raw { keep: self.storage(), view: self.raw.view, grad: self.raw.grad.derived() })
+        Tensor::of(Raw { keep: self.storage(), view: self.raw.view.clone(), grad: self.raw.grad.derived() })
     }
 
     /// Views of what the function makes of its view: pieces that have no element in common.
     fn pieces_mut(&mut self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<TensorViewMut<'_, T>>> {
-        let views = f(self.raw.view)?;
+        let views = f(*self.raw.view)?;
         let (keep, grad) = (self.storage(), self.raw.grad.derived());
-        Ok(views.into_iter().map(|view| Tensor::of(Raw { keep, view, grad })).collect())
+        Ok(views.into_iter().map(|view| Tensor::of(Raw { keep, view: view.into(), grad })).collect())
     }
 
     /// Cut along dimension `dim` into `chunks` views of equal length (the last one may be shorter), each to be written.
@@ -153,11 +153,12 @@ impl<T: Element, M: Writable> Tensor<T, M> {
         at: usize,
         dim: usize,
     ) -> Result<(TensorViewMut<'_, T>, TensorViewMut<'_, T>)> {
-        let whole = self.raw.view;
+        let whole = *self.raw.view;
         let n = whole.shape().get(dim).copied().unwrap_or(0);
         let (left, right) = (whole.narrow(dim, 0, at)?, whole.narrow(dim, at, n - at)?);
         let (keep, grad) = (self.storage(), self.raw.grad.derived());
-        Ok((Tensor::of(Raw { keep, view: left, grad }), Tensor::of(Raw { keep, view: right, grad })))
+        let of = |view: View| Tensor::of(Raw { keep, view: view.into(), grad });
+        Ok((of(left), of(right)))
     }
 
     /// Each entry of dimension `dim`, which disappears, to be written.

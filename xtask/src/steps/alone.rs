@@ -19,10 +19,8 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         session.run(session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", "mp-core"]).args(only));
         let mut tests = session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", "mp-tests"]);
         for test in ["conformance", "file_system", "file_system_deaths", "sharing", "queue_deaths"] {
-            // Some are about names; and with `file_system` alone, `sharing` still has a test that fails
-            // (`more_messages_hold_one_tensor_than_a_block_has_seats`: something is not released).
-            let file_system = strategy == "file_system";
-            if file_system && test != "sharing" || !file_system && !test.starts_with("file_system") {
+            // Some are about names.
+            if strategy == "file_system" || !test.starts_with("file_system") {
                 tests.args(["--test", test]);
             }
         }

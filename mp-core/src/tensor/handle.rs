@@ -1,0 +1,197 @@
+//! A tensor as it travels: which attachment it is a view of, its element type, and which elements.
+//!
+//! A few bytes in one piece, since a codec takes its time for each number of a list:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | rank, `GRAD`, `WIDE`, `STRIDED` |
+//! | 1 | element type |
+//! | 4 | which attachment |
+//! | 4, or 8 if `WIDE` | offset |
+//! | as many for each dimension | shape |
+//! | as many for each dimension, if `STRIDED` | strides |
+//!
+//! Numbers are in little-endian order, strides two's complement; without them the view is row-major.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::dims::Dims;
+use super::dtype::DType;
+use super::view::{MAX_RANK, View};
+use crate::error::{Error, Result};
+
+const RANK: u8 = 0xF;
+const GRAD: u8 = 1 << 4;
+const WIDE: u8 = 1 << 5;
+const STRIDED: u8 = 1 << 6;
+/// Flags, type and attachment.
+const HEAD: usize = 6;
+const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK);
+
+/// A tensor as it travels. The view need not lie within the storage.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    pub(super) attachment: u32,
+    pub(super) dtype: u8,
+    pub(super) requires: bool,
+    pub(super) view: Arc<View>,
+}
+
+impl Handle {
+    /// The element type that it says it has.
+    pub(crate) fn dtype(&self) -> Result<DType> {
+        DType::from_code(self.dtype)
+            .ok_or_else(|| Error::Malformed(format!("a tensor with the unknown element type {}", self.dtype)))
+    }
+
+    fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
+        let strides = self.view.unusual_strides();
+        let shape = self.view.shape();
+        let rank = shape.len();
+        let numbers = || {
+            let strides = strides.iter().map(|&s| s as u64);
+            std::iter::once(self.view.offset() as u64).chain(shape.iter().map(|&n| n as u64)).chain(strides)
+        };
+        let wide = numbers().any(|n| n > u64::from(u32::MAX));
+        let flags = [(self.requires, GRAD), (wide, WIDE), (!strides.is_empty(), STRIDED)];
+        bytes[0] = flags.iter().filter(|(on, _)| *on).fold(rank as u8, |all, (_, flag)| all | flag);
+        bytes[1] = self.dtype;
+        bytes[2..HEAD].copy_from_slice(&self.attachment.to_le_bytes());
+        let width = if wide { 8 } else { 4 };
+        let mut at = HEAD;
+        for n in numbers() {
+            bytes[at..at + width].copy_from_slice(&n.to_le_bytes()[..width]);
+            at += width;
+        }
+        &bytes[..at]
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let malformed = || Error::Malformed(format!("{} bytes are no handle to a tensor", bytes.len()));
+        let (head, numbers) = bytes.split_first_chunk::<HEAD>().ok_or_else(malformed)?;
+        let [flags, dtype, attachment @ ..] = *head;
+        let rank = usize::from(flags & RANK);
+        let strided = flags & STRIDED != 0;
+        let width = if flags & WIDE != 0 { 8 } else { 4 };
+        let count = 1 + rank * if strided { 2 } else { 1 };
+        if flags & !(RANK | GRAD | WIDE | STRIDED) != 0 || rank > MAX_RANK || numbers.len() != count * width {
+            return Err(malformed());
+        }
+        let number = |i: usize| {
+            let mut n = [0; 8];
+            n[..width].copy_from_slice(&numbers[i * width..][..width]);
+            u64::from_le_bytes(n)
+        };
+        // More than the address space has are refused below, by the view.
+        let mut shape = Dims::filled(rank, 0_usize);
+        shape.iter_mut().enumerate().for_each(|(d, n)| *n = number(1 + d) as usize);
+        let mut strides = Dims::filled(if strided { rank } else { 0 }, 0_isize);
+        strides.iter_mut().enumerate().for_each(|(d, n)| *n = number(1 + rank + d) as isize);
+        Ok(Self {
+            attachment: u32::from_le_bytes(attachment),
+            dtype,
+            requires: flags & GRAD != 0,
+            view: Arc::new(View::from_elsewhere(number(0) as usize, shape, strides)?),
+        })
+    }
+}
+
+impl Serialize for Handle {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        s.serialize_bytes(self.write(&mut [0; MOST]))
+    }
+}
+
+impl<'de> Deserialize<'de> for Handle {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Handle;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the bytes of a handle to a tensor")
+            }
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<Handle, E> {
+                Handle::read(bytes).map_err(E::custom)
+            }
+            // Formats without bytes write them as a list.
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Handle, A::Error> {
+                let (mut bytes, mut len) = ([0; MOST], 0);
+                while let Some(byte) = seq.next_element::<u8>()? {
+                    *bytes.get_mut(len).ok_or_else(|| A::Error::custom("more bytes than a handle has"))? =
+                        byte;
+                    len += 1;
+                }
+                Handle::read(&bytes[..len]).map_err(A::Error::custom)
+            }
+        }
+        d.deserialize_bytes(Bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn through(view: View, requires: bool) -> (usize, Result<Handle>) {
+        let handle = Handle { attachment: 7, dtype: DType::F32.code(), requires, view: Arc::new(view) };
+        let mut bytes = [0; MOST];
+        let bytes = handle.write(&mut bytes);
+        (bytes.len(), Handle::read(bytes))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let of = |offset, shape: &[usize], strides: &[isize]| {
+            View::from_parts(offset, shape, strides, usize::MAX).unwrap()
+        };
+        let row = View::contiguous(&[3, 4]).unwrap();
+        let wide = of(1 << 40, &[2], &[1 << 33]);
+        let full = of(1 << 33, &[1; 8], &[9; 8]);
+        let overlaps = of(5, &[2, 3], &[0, 0]);
+        let scalar = View::contiguous(&[]).unwrap();
+        for (view, len) in [
+            (row, 6 + 12),
+            (wide, 6 + 24),
+            (full, MOST),
+            (overlaps, 6 + 20),
+            (scalar, 6 + 4),
+            (View::NONE, 6 + 8),
+        ] {
+            let (written, read) = through(view, len % 4 == 0);
+            let read = read.unwrap();
+            assert_eq!((written, read.attachment, read.requires), (len, 7, len % 4 == 0), "{view:?}");
+            assert_eq!(read.dtype().unwrap(), DType::F32);
+            assert_eq!(format!("{:?}", read.view), format!("{view:?}"));
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_errors() {
+        let good = [1, DType::F32.code(), 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0];
+        assert!(Handle::read(&good).is_ok());
+        for cut in 0..good.len() {
+            assert!(Handle::read(&good[..cut]).is_err(), "{cut}");
+        }
+        let with = |i: usize, byte: u8| {
+            let mut bytes = good;
+            bytes[i] = byte;
+            Handle::read(&bytes)
+        };
+        for flags in [0, 2, 9, 15, 1 | WIDE, 1 | STRIDED, 1 | 1 << 7] {
+            assert!(with(0, flags).is_err(), "flags {flags:#x}");
+        }
+        assert!(with(1, 255).unwrap().dtype().is_err());
+        // Beyond the end of memory, and backwards.
+        let wide = |offset: u64, n: u64, stride: i64| {
+            let numbers = [offset, n, stride as u64].map(u64::to_le_bytes).concat();
+            Handle::read(&[&[1 | WIDE | STRIDED, DType::F32.code(), 0, 0, 0, 0][..], &numbers].concat())
+        };
+        assert!(wide(0, u64::MAX, 1).is_err() && wide(0, 4, -1).is_err());
+        let far = wide(u64::MAX, 4, i64::MAX).unwrap();
+        assert!(far.view.within(usize::MAX).is_err());
+    }
+}

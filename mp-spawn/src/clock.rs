@@ -1,0 +1,26 @@
+//! The clock that all processes of a machine share, and deadlines on it.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+
+/// The instant so far from now; `None`, which is never, when the clock doesn't reach that far.
+pub(crate) fn deadline(after: Duration) -> Option<Instant> {
+    Instant::now().checked_add(after)
+}
+
+/// The monotonic clock in nanoseconds, which all processes of this machine share.
+pub(crate) fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+    u64::try_from(nanos).unwrap_or(u64::MAX)
+}
+
+/// A time span as the kernel has it, rounded up to a microsecond: waking early only leads to another wait.
+pub(crate) fn timespec(span: Duration) -> Timespec {
+    let span = span.saturating_add(Duration::from_micros(1));
+    Timespec {
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: span.subsec_nanos().into(),
+    }
+}

@@ -1,0 +1,312 @@
+//! Closures that travel: what they capture is sent, and the code is found in the other process.
+//!
+//! A closure is written with [`closure!`](crate::closure!), which takes it apart: the values that it captures, and a
+//! closure without captures that gets them by reference. The second is a constant of the program, sent as a reference and
+//! verified as the function of a process is; the first are serde values. Put together, they are a [`Closure`], whose type
+//! names only arguments and result.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::function::{self, Desc, FunctionRef, instance};
+
+/// A closure that can be sent: as an argument, in a message, as a result. It is called with `A` and returns `R`.
+///
+/// ```
+/// use mp_spawn::{Closure, Process, closure};
+///
+/// // Its type can be named, whatever it captures.
+/// fn scaled(factor: f64) -> Closure<f64, f64> {
+///     closure!([factor] |x: f64| factor * x)
+/// }
+///
+/// // It comes back from another process, and can still be called.
+/// let half = Process::spawn(|factor: f64| Ok::<_, String>(scaled(factor)), 0.5)?.join()?;
+/// assert_eq!(half.call(8.0), 4.0);
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// Cloning it copies a reference. It is a serde type; tensors and queues in it travel as they do in any message, which is
+/// why those can be written into messages only. Reading it verifies that the code is there, in the same build of the
+/// program, and that it captures, takes and returns the same types; otherwise that is an error.
+///
+/// Where it runs: [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) and
+/// [`start_closure`](crate::start_closure), or anywhere by [`call`](Self::call).
+pub struct Closure<A, R>(Arc<dyn Call<A, R>>);
+
+/// A closure with its types forgotten, but for arguments and result.
+trait Call<A, R>: Send + Sync {
+    fn call(&self, args: A) -> R;
+    /// Which code it is.
+    fn code(&self) -> Option<FunctionRef>;
+    /// What it captures, encoded.
+    fn captures(&self) -> Result<Vec<u8>, rmp_serde::encode::Error>;
+    fn name(&self) -> &'static str;
+}
+
+/// Code `F`, and what it has captured.
+struct Captured<F, C, A, R> {
+    captures: C,
+    types: PhantomData<fn(F, A) -> R>,
+}
+
+/// Puts a closure together again from what it had captured.
+type Rebuild<A, R> = fn(&[u8]) -> Result<Closure<A, R>, rmp_serde::decode::Error>;
+
+impl<F, C, A, R> Captured<F, C, A, R>
+where
+    F: Fn(&C, A) -> R + Copy + Send + 'static,
+    C: Capture,
+    A: 'static,
+    R: 'static,
+{
+    const DESC: &'static Desc<Rebuild<A, R>> = &Desc::new::<Self>(std::any::type_name::<F>, |bytes| {
+        Ok(Self::closure(rmp_serde::from_slice(bytes)?))
+    });
+
+    fn closure(captures: C) -> Closure<A, R> {
+        Closure(Arc::new(Self { captures, types: PhantomData }))
+    }
+}
+
+impl<F, C, A, R> Call<A, R> for Captured<F, C, A, R>
+where
+    F: Fn(&C, A) -> R + Copy + Send + 'static,
+    C: Capture,
+    A: 'static,
+    R: 'static,
+{
+    fn call(&self, args: A) -> R {
+        instance::<F>()(&self.captures, args)
+    }
+
+    fn code(&self) -> Option<FunctionRef> {
+        Self::DESC.reference()
+    }
+
+    fn captures(&self) -> Result<Vec<u8>, rmp_serde::encode::Error> {
+        rmp_serde::to_vec_named(&self.captures)
+    }
+
+    fn name(&self) -> &'static str {
+        std::any::type_name::<F>()
+    }
+}
+
+/// What a [`Closure`] can capture: serde values, tensors that are frozen or shared and queues among them.
+#[diagnostic::on_unimplemented(
+    message = "a closure that travels can't capture `{Self}`",
+    label = "this can't be sent to another process",
+    note = "it can capture what is `Serialize + DeserializeOwned + Send + Sync`: numbers, strings, structs of them, frozen \
+            and shared tensors, queues, other closures. An exclusive tensor goes as an argument, or is frozen first"
+)]
+pub trait Capture: Serialize + DeserializeOwned + Send + Sync + 'static {}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
+
+/// Checks one value that is to be captured, so that an error names it alone.
+#[doc(hidden)]
+pub fn captured<T: Capture>(value: T) -> T {
+    value
+}
+
+impl<A: 'static, R: 'static> Closure<A, R> {
+    /// From its parts, as [`closure!`](crate::closure!) takes it apart.
+    #[doc(hidden)]
+    pub fn from_parts<C: Capture, F: Fn(&C, A) -> R + Copy + Send + 'static>(captures: C, code: F) -> Self {
+        const { function::assert_no_captures::<F>() };
+        // Only its type is needed, which says which code it is.
+        let _ = code;
+        Captured::<F, C, A, R>::closure(captures)
+    }
+
+    /// Calls it here.
+    ///
+    /// ```
+    /// let offset = 3;
+    /// let add = mp_spawn::closure!([offset] |x: i32, y: i32| x + y + offset);
+    /// assert_eq!(add.call((1, 2)), 6);
+    /// ```
+    pub fn call(&self, args: A) -> R {
+        self.0.call(args)
+    }
+}
+
+impl<A, R> Clone for Closure<A, R> {
+    fn clone(&self) -> Self {
+        Closure(Arc::clone(&self.0))
+    }
+}
+
+impl<A, R> fmt::Debug for Closure<A, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Closure({})", self.0.name())
+    }
+}
+
+impl<A, R> Serialize for Closure<A, R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let unknown = || S::Error::custom("nothing tells this program's build from others");
+        let code = self.0.code().ok_or_else(unknown)?;
+        // Within the same message: what is attached to one is attached to the other.
+        let captures = self.0.captures().map_err(S::Error::custom)?;
+        (code, Bytes(captures)).serialize(serializer)
+    }
+}
+
+impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (code, Bytes(captures)) = <(FunctionRef, Bytes)>::deserialize(deserializer)?;
+        let refused =
+            |why| D::Error::custom(format!("the closure `{}` can't be used here: {why}", code.name));
+        let desc = function::resolve::<Rebuild<A, R>>(&code).map_err(refused)?;
+        (desc.entry)(&captures).map_err(D::Error::custom)
+    }
+}
+
+/// Bytes as a format's own bytes, where it has such.
+struct Bytes(Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                Ok(Bytes(bytes.to_vec()))
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut bytes: S) -> Result<Bytes, S::Error> {
+                let mut all = Vec::new();
+                while let Some(byte) = bytes.next_element()? {
+                    all.push(byte);
+                }
+                Ok(Bytes(all))
+            }
+        }
+
+        deserializer.deserialize_byte_buf(Reader)
+    }
+}
+
+/// Makes a [`Closure`]: a closure that can be sent to another process, with what it captures.
+///
+/// ```
+/// use mp_spawn::{Options, closure, start_closure};
+///
+/// let words = vec!["zero".to_string(), "one".to_string()];
+/// let base = 10;
+/// let worker = closure!([words, base = base * 2] |rank: usize, suffix: String| {
+///     Ok::<String, String>(format!("{}{suffix} {}", words[rank], base + rank))
+/// });
+/// let workers = start_closure(worker, "!".to_string(), Options::nprocs(2))?;
+/// assert_eq!(workers.join()?, ["zero! 20", "one! 21"]);
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// In brackets is what it captures: variables, which are moved into it, or `name = expression`. In its body they are
+/// references, for it can be called more than once. Then come its arguments, each with its type; several are
+/// one tuple to the caller ([`Closure<(A, B), R>`](Closure)), none are `()`. A result type may follow, as in
+/// `|x: u8| -> u8 { x + 1 }`.
+///
+/// What can't travel is refused when the program is compiled, and so is what is used but not listed:
+///
+/// ```compile_fail
+/// let pointer = std::ptr::null::<u8>();
+/// mp_spawn::closure!([pointer] |x: u8| x);
+/// ```
+/// ```compile_fail
+/// let forgotten = 3;
+/// mp_spawn::closure!([] |x: u8| x + forgotten);
+/// ```
+#[macro_export]
+macro_rules! closure {
+    ([$($name:ident $(= $value:expr)?),* $(,)?] || $($body:tt)+) => {
+        $crate::closure!(@make [$($name $(= $value)?),*] (()) (()) $($body)+)
+    };
+    ([$($name:ident $(= $value:expr)?),* $(,)?] |$arg:ident: $type:ty $(,)?| $($body:tt)+) => {
+        $crate::closure!(@make [$($name $(= $value)?),*] ($arg) ($type) $($body)+)
+    };
+    ([$($name:ident $(= $value:expr)?),* $(,)?] |$($arg:ident: $type:ty),+ $(,)?| $($body:tt)+) => {
+        $crate::closure!(@make [$($name $(= $value)?),*] (($($arg,)+)) (($($type,)+)) $($body)+)
+    };
+    (@make [$($name:ident $(= $value:expr)?),*] ($args:pat) ($types:ty) -> $result:ty $body:block) => {
+        $crate::Closure::from_parts(
+            ($($crate::closure!(@value $name $($value)?),)*),
+            |($($name,)*), $args: $types| -> $result { $body },
+        )
+    };
+    (@make [$($name:ident $(= $value:expr)?),*] ($args:pat) ($types:ty) $body:expr) => {
+        $crate::Closure::from_parts(
+            ($($crate::closure!(@value $name $($value)?),)*),
+            |($($name,)*), $args: $types| $body,
+        )
+    };
+    (@value $name:ident) => { $crate::captured($name) };
+    (@value $name:ident $value:expr) => { $crate::captured($value) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn there_and_back<A: 'static, R: 'static>(closure: &Closure<A, R>) -> Result<Closure<A, R>, String> {
+        let bytes = rmp_serde::to_vec(closure).map_err(|error| error.to_string())?;
+        rmp_serde::from_slice(&bytes).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn all_forms() {
+        let (one, text) = (1u8, "text".to_string());
+        assert_eq!(there_and_back(&closure!([] || 5u8)).unwrap().call(()), 5);
+        assert_eq!(there_and_back(&closure!([one] |x: u8| x + one)).unwrap().call(2), 3);
+        let long = closure!([one, text, two = 2u8,] |x: u8, y: u8,| -> (u8, usize) { (x + y + one + two, text.len()) });
+        assert_eq!(there_and_back(&long).unwrap().call((10, 20)), (33, 4));
+        assert_eq!(
+            there_and_back(&closure!([inner = long.clone()] |x: u8| inner.call((x, 0)).0)).unwrap().call(1),
+            4
+        );
+        assert_eq!(long.clone().call((0, 0)), (3, 4));
+    }
+
+    #[test]
+    fn another_type_is_refused() {
+        let bytes = rmp_serde::to_vec(&closure!([] |x: u8| x)).unwrap();
+        let error = rmp_serde::from_slice::<Closure<u16, u16>>(&bytes).unwrap_err().to_string();
+        assert!(
+            error.contains("can't be used here: the reference points to a function of other types"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_tampered_reference_is_refused() {
+        let closure = closure!([] |x: u8| x);
+        let code = closure.0.code().unwrap();
+        let moved = |by| {
+            let bytes = rmp_serde::to_vec(&(code.moved(by), Bytes(Vec::new()))).unwrap();
+            rmp_serde::from_slice::<Closure<u8, u8>>(&bytes).map(drop).unwrap_err().to_string()
+        };
+        assert!(moved(1).contains("not aligned"), "{}", moved(1));
+        assert!(moved(usize::MAX / 2 + 1).contains("out of the program"));
+        // Where it should be, but without what it captures.
+        assert!(!moved(0).contains("can't be used here"), "{}", moved(0));
+    }
+}

@@ -1,0 +1,108 @@
+//! The processes that this one has started and that may still run, and what becomes of them when it exits.
+
+use std::sync::{Arc, Once, Weak};
+
+use parking_lot::Mutex;
+
+use crate::group::{GRACE, Group};
+use crate::rank::Status;
+use crate::sys;
+
+/// Processes that somebody holds and cares for, and those that nobody need hold.
+#[derive(Debug)]
+enum Member {
+    /// Of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped.
+    Cared(Weak<Group>),
+    /// A [`Process`](crate::Process): lives on when its handle is dropped.
+    Free { group: Arc<Group>, daemon: bool },
+}
+
+static FAMILY: Mutex<Vec<Member>> = Mutex::new(Vec::new());
+
+/// A process that was started by this one and has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ActiveChild {
+    /// Its name.
+    pub name: String,
+    /// Its process id.
+    pub pid: u32,
+}
+
+/// The processes that this one has started and that run, whoever holds them. Does not block.
+///
+/// ```
+/// use mp_spawn::{Process, active_children};
+///
+/// let child = Process::builder().name("sleeper").spawn(
+///     |(): ()| std::thread::sleep(std::time::Duration::from_secs(60)),
+///     (),
+/// )?;
+/// assert_eq!(active_children()[0].name, "sleeper");
+/// child.kill()?;
+/// child.wait_timeout(std::time::Duration::from_secs(10));
+/// assert!(active_children().is_empty());
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[must_use]
+pub fn active_children() -> Vec<ActiveChild> {
+    let mut family = FAMILY.lock();
+    family.retain(|member| member.group().is_some_and(|group| !group.all_over()));
+    let groups: Vec<_> = family.iter().filter_map(Member::group).collect();
+    drop(family);
+    groups.iter().filter(|group| group.check_owner().is_ok()).flat_map(|group| group.active()).collect()
+}
+
+impl Member {
+    fn group(&self) -> Option<Arc<Group>> {
+        match self {
+            Member::Cared(group) => group.upgrade(),
+            Member::Free { group, .. } => Some(Arc::clone(group)),
+        }
+    }
+}
+
+/// Notes processes whose context cares for them.
+pub(crate) fn note(group: &Arc<Group>) {
+    add(Member::Cared(Arc::downgrade(group)));
+}
+
+/// Notes a process that lives without its handle. When this one exits, it ends it (`daemon`) or waits for it.
+pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| sys::at_exit(care_at_exit));
+    add(Member::Free { group: Arc::clone(group), daemon });
+}
+
+fn add(member: Member) {
+    let mut family = FAMILY.lock();
+    // Those whose failure nobody has seen stay, to be named at the exit.
+    family
+        .retain(|member| member.group().is_some_and(|group| !group.all_over() || group.has_unseen_failure()));
+    family.push(member);
+}
+
+/// At exit: daemonic processes are ended, then all are waited for, and failures that nobody has seen are named.
+fn care_at_exit() {
+    // Nothing is started any more, and whoever still holds the lock could wait for ever.
+    let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
+    let family = std::mem::take(&mut *family);
+    let free = family.into_iter().filter_map(|member| match member {
+        Member::Free { group, daemon } if group.check_owner().is_ok() => Some((group, daemon)),
+        Member::Free { .. } | Member::Cared(_) => None,
+    });
+    let (daemons, others): (Vec<_>, Vec<_>) = free.partition(|(_, daemon)| *daemon);
+    for (group, _) in &daemons {
+        group.end_all(None, GRACE);
+    }
+    for (group, _) in &others {
+        group.wait(None, false);
+    }
+    for (group, _) in daemons.iter().chain(&others) {
+        if group.has_unseen_failure()
+            && let Ok(Status::Failed(error)) = group.status(0)
+        {
+            eprintln!("mp: {error}");
+        }
+    }
+}

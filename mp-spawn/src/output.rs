@@ -1,0 +1,356 @@
+//! What workers write: into files, into memory, or line by line to where this process writes.
+//!
+//! One thread of the process reads all pipes, so that no worker waits for somebody to ask for its output, and so that a
+//! terminal that stands still delays nobody but that thread: starting, hearing and reaping go on. The memory that is kept
+//! is bounded, whatever a worker writes. The end of a process is not the end of its pipe (a grandchild may hold it),
+//! and nobody waits for that: what is there when the process is reaped is read then.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+
+use crate::error::Result;
+use crate::launch::failed;
+use crate::setup::{Output, Setup};
+
+/// How much of what a stream says is kept.
+const KEPT: usize = 1 << 20;
+/// A line that is longer is passed on in pieces.
+const LINE: usize = 64 << 10;
+const CHUNK: usize = 64 << 10;
+/// Chunks that are read from one pipe before the others get their turn; more than a pipe holds.
+const CHUNKS_A_TURN: usize = 32;
+/// How long a process that has ended waits for a terminal that stands still.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Lines of a crashed worker that its error shows.
+const LAST_LINES: usize = 12;
+
+/// What a process has written to one of its streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Captured {
+    /// The last of it, at most a MiB.
+    pub bytes: Vec<u8>,
+    /// How many bytes came before these and were not kept.
+    pub lost: u64,
+}
+
+impl Captured {
+    /// As text; what is no UTF-8 is replaced.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+/// Which of the two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// The reading ends of a process's streams, where this process has them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Streams {
+    stdout: Option<Arc<Pipe>>,
+    stderr: Option<Arc<Pipe>>,
+}
+
+/// What a process gets as its streams, where they are not inherited.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    pub(crate) stdout: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
+}
+
+impl Streams {
+    /// Opens what a process is to write to.
+    pub(crate) fn open(setup: &Setup, rank: usize, name: &str) -> Result<(Streams, Ends)> {
+        let (mut streams, mut ends) = (Streams::default(), Ends::default());
+        (streams.stdout, ends.stdout) = open(&setup.stdout, Stream::Stdout, rank, name)?;
+        (streams.stderr, ends.stderr) = open(&setup.stderr, Stream::Stderr, rank, name)?;
+        Ok((streams, ends))
+    }
+
+    /// Reads what is there, for the process has ended.
+    pub(crate) fn drain(&self) {
+        for pipe in [&self.stdout, &self.stderr].into_iter().flatten() {
+            if let Some(mut state) = pipe.0.try_lock_for(PATIENCE) {
+                let _ = state.pump();
+                state.flush();
+            }
+        }
+    }
+
+    pub(crate) fn stdout(&self) -> Captured {
+        self.stdout.as_ref().map(|pipe| pipe.captured()).unwrap_or_default()
+    }
+
+    pub(crate) fn stderr(&self) -> Captured {
+        self.stderr.as_ref().map(|pipe| pipe.captured()).unwrap_or_default()
+    }
+
+    /// The last lines of its standard error, if they are known.
+    pub(crate) fn last_words(&self) -> Option<String> {
+        let text = self.stderr.as_ref()?.captured().text();
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let last = lines.get(lines.len().saturating_sub(LAST_LINES)..)?;
+        (!last.is_empty()).then(|| last.join("\n"))
+    }
+}
+
+fn open(
+    output: &Output,
+    stream: Stream,
+    rank: usize,
+    name: &str,
+) -> Result<(Option<Arc<Pipe>>, Option<OwnedFd>)> {
+    let tee = match output {
+        Output::Inherit => return Ok((None, None)),
+        Output::Null => {
+            let null = File::options().write(true).open("/dev/null");
+            return Ok((None, Some(null.map_err(|e| failed("opening /dev/null", None, e))?.into())));
+        }
+        Output::File(path) => {
+            let path = named(path, rank, name);
+            let file =
+                File::create(&path).map_err(|e| failed("making the file for its output", Some(&path), e));
+            return Ok((None, Some(file?.into())));
+        }
+        Output::Capture => None,
+        Output::Tee => Some(Tee::new(stream, rank)),
+    };
+    let refused = |what| move |error: Errno| failed(what, None, error.into());
+    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
+    rustix::io::ioctl_fionbio(&ours, true).map_err(refused("ioctl"))?;
+    let state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee };
+    let pipe = Arc::new(Pipe(Mutex::new(state)));
+    read_from_now_on(&pipe)?;
+    Ok((Some(pipe), Some(theirs)))
+}
+
+/// The file of one process.
+fn named(path: &std::path::Path, rank: usize, name: &str) -> PathBuf {
+    match path.to_str() {
+        Some(text) => text.replace("{rank}", &rank.to_string()).replace("{name}", name).into(),
+        None => path.to_owned(),
+    }
+}
+
+/// One stream of one process.
+#[derive(Debug)]
+struct Pipe(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// Until the last writer has closed it.
+    fd: Option<OwnedFd>,
+    tail: VecDeque<u8>,
+    lost: u64,
+    tee: Option<Tee>,
+}
+
+impl Pipe {
+    fn captured(&self) -> Captured {
+        let state = self.0.lock();
+        Captured { bytes: state.tail.iter().copied().collect(), lost: state.lost }
+    }
+}
+
+impl State {
+    /// Reads what is there; false when nothing more will come.
+    fn pump(&mut self) -> bool {
+        let mut chunk = [MaybeUninit::<u8>::uninit(); CHUNK];
+        for _ in 0..CHUNKS_A_TURN {
+            let Some(fd) = &self.fd else { return false };
+            match rustix::io::read(fd, &mut chunk) {
+                Ok(([], _)) => {
+                    self.flush();
+                    return false;
+                }
+                Ok((bytes, _)) => {
+                    self.tail.extend(bytes.iter());
+                    let surplus = self.tail.len().saturating_sub(KEPT);
+                    self.tail.drain(..surplus);
+                    self.lost += surplus as u64;
+                    if let Some(tee) = &mut self.tee {
+                        tee.pass_on(bytes);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return true,
+            }
+        }
+        true
+    }
+
+    /// Passes the beginning of a line on that has no end.
+    fn flush(&mut self) {
+        if let Some(tee) = &mut self.tee {
+            tee.end_line();
+        }
+    }
+}
+
+/// Where lines are passed on to.
+#[derive(Debug)]
+struct Tee {
+    stream: Stream,
+    before: String,
+    /// A line that has not ended.
+    line: Vec<u8>,
+}
+
+impl Tee {
+    fn new(stream: Stream, rank: usize) -> Tee {
+        // Those that can be read on black and on white.
+        const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];
+        let terminal = match stream {
+            Stream::Stdout => io::stdout().is_terminal(),
+            Stream::Stderr => io::stderr().is_terminal(),
+        };
+        let coloured = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let before = match COLOURS.get(rank % COLOURS.len()) {
+            Some(colour) if coloured => format!("\x1b[{colour}m[rank {rank}]\x1b[0m "),
+            _ => format!("[rank {rank}] "),
+        };
+        Tee { stream, before, line: Vec::new() }
+    }
+
+    fn pass_on(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.line.len() >= LINE {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        if self.line.is_empty() {
+            return;
+        }
+        let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        // In one piece, so that nobody else's come between.
+        let whole = [self.before.as_bytes(), text, b"\n"].concat();
+        // Nobody can be told that there is nowhere to write to.
+        let _ = match self.stream {
+            Stream::Stdout => io::stdout().lock().write_all(&whole),
+            Stream::Stderr => io::stderr().lock().write_all(&whole),
+        };
+        self.line.clear();
+    }
+}
+
+/// The thread that reads.
+#[derive(Debug)]
+struct Reader {
+    process: u32,
+    poll: OwnedFd,
+    pipes: Mutex<(u64, HashMap<u64, Arc<Pipe>>)>,
+}
+
+static READER: Mutex<Option<Arc<Reader>>> = Mutex::new(None);
+
+/// Has this pipe read until its last writer has closed it.
+fn read_from_now_on(pipe: &Arc<Pipe>) -> Result<()> {
+    let reader = {
+        let mut slot = READER.lock();
+        match &*slot {
+            Some(running) if running.process == std::process::id() => Arc::clone(running),
+            _ => Arc::clone(slot.insert(Reader::begin()?)),
+        }
+    };
+    let id = {
+        let mut pipes = reader.pipes.lock();
+        pipes.0 += 1;
+        let id = pipes.0;
+        pipes.1.insert(id, Arc::clone(pipe));
+        id
+    };
+    let added = match &pipe.0.lock().fd {
+        Some(fd) => epoll::add(&reader.poll, fd, epoll::EventData::new_u64(id), epoll::EventFlags::IN),
+        None => Ok(()),
+    };
+    added.map_err(|error| {
+        reader.pipes.lock().1.remove(&id);
+        failed("epoll_ctl", None, error.into())
+    })
+}
+
+impl Reader {
+    fn begin() -> Result<Arc<Reader>> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| failed("epoll_create", None, error.into()))?;
+        let reader = Arc::new(Reader { process: std::process::id(), poll, pipes: Mutex::default() });
+        let run = Arc::clone(&reader);
+        thread::Builder::new()
+            .name("mp-output".to_string())
+            .spawn(move || run.run())
+            .map_err(|error| failed("the thread for output", None, error))?;
+        Ok(reader)
+    }
+
+    fn run(&self) {
+        // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
+        let _ = crate::sys::block_signals();
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            match epoll::wait(&self.poll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Not known to happen. Workers then wait with full pipes, until they are drained at their end.
+                Err(_) => return,
+            }
+            for event in &events {
+                let id = event.data.u64();
+                let Some(pipe) = self.pipes.lock().1.get(&id).map(Arc::clone) else { continue };
+                let mut state = pipe.0.lock();
+                if !state.pump() {
+                    // That takes it out of the epoll set.
+                    state.fd = None;
+                    self.pipes.lock().1.remove(&id);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let (ours, theirs) = rustix::pipe::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&ours, true).unwrap();
+        let mut state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee: None };
+        for round in 0..40u8 {
+            rustix::io::write(&theirs, &[round; 32 << 10]).unwrap();
+            assert!(state.pump());
+        }
+        assert_eq!((state.tail.len(), state.lost), (KEPT, 8 * (32 << 10)));
+        assert_eq!(state.tail.back(), Some(&39));
+        drop(theirs);
+        assert!(!state.pump());
+    }
+
+    #[test]
+    fn names_of_files() {
+        let path = named("logs/{rank}-{name}.txt".as_ref(), 3, "reader-3");
+        assert_eq!(path, std::path::Path::new("logs/3-reader-3.txt"));
+    }
+}

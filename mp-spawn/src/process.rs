@@ -1,0 +1,334 @@
+//! One process, with a handle of its own.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp_core::message::Message;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::clock::deadline;
+use crate::closure::Closure;
+use crate::context;
+use crate::error::{Result, SpawnError};
+use crate::exit::{Exit, Signal};
+use crate::family;
+use crate::function::Plain;
+use crate::group::Group;
+use crate::handoff::ToChild;
+use crate::options::Options;
+use crate::outcome::{Outcome, is_unit};
+use crate::output::Captured;
+use crate::rank::Status;
+use crate::setup::{Output, Setup};
+use crate::start::{self, Plan};
+
+/// One process that runs a function; `T` is what the function returns.
+///
+/// ```
+/// use mp_spawn::Process;
+///
+/// let child = Process::spawn(|text: String| text.parse::<u32>(), "17".to_string())?;
+/// println!("{} runs as {}", child.name(), child.pid());
+/// assert_eq!(child.join()?, 17);
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// As with a thread, dropping the handle lets the process run on. When this process exits (by returning from `main` or by
+/// `exit`), it waits for the processes that it has started like this, or ends them if they are
+/// [daemonic](ProcessBuilder::daemon); and prints the failures that nobody has asked for. However it ends otherwise,
+/// they end with it.
+#[must_use = "`join` tells how it did; `let _ =` lets it run on"]
+pub struct Process<T = ()> {
+    group: Arc<Group>,
+    name: String,
+    pid: u32,
+    daemon: bool,
+    value: PhantomData<fn() -> T>,
+}
+
+impl Process {
+    /// Starts a process that runs `function(args)`.
+    ///
+    /// It takes what [`start_processes`](crate::start_processes) takes, but for the rank; and since there is one process,
+    /// the arguments move there: they may contain exclusive tensors.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start_processes`](crate::start_processes).
+    pub fn spawn<F, A, R>(function: F, args: A) -> Result<Process<R::Value>>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message,
+        R: Outcome + 'static,
+    {
+        Process::builder().spawn(function, args)
+    }
+
+    /// Sets what the process is started with, and starts it then.
+    pub fn builder() -> ProcessBuilder {
+        ProcessBuilder { name: None, daemon: false, options: Options::nprocs(1), setup: Setup::default() }
+    }
+}
+
+impl<T: Message> Process<T> {
+    /// Waits for the end of the process, and returns what its function returned.
+    ///
+    /// # Errors
+    ///
+    /// How the process failed: see [`ProcessContext`](crate::ProcessContext). [`SpawnError::Value`] when the value can't be
+    /// decoded here, [`SpawnError::OtherProcess`] in a process forked from this one.
+    pub fn join(self) -> Result<T> {
+        self.group.check_owner()?;
+        self.group.see();
+        self.group.wait(None, false);
+        context::result(&self.group, 0)
+    }
+}
+
+impl<T> Process<T> {
+    /// Waits for the end of the process, at most for this long: true if it has ended, well or not.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.group.wait(deadline(timeout), false)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its process id. When it has ended, the number may belong to another process.
+    #[must_use]
+    #[doc(alias = "ident")]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it is ended when this process exits, instead of being waited for.
+    #[must_use]
+    pub fn daemon(&self) -> bool {
+        self.daemon
+    }
+
+    /// Whether it runs. Does not block.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !self.group.all_over()
+    }
+
+    /// How it is doing. Does not block.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.group.see();
+        self.group.status(0).unwrap_or(Status::Running)
+    }
+
+    /// How it ended; `None` while it runs. Does not block.
+    #[must_use]
+    #[doc(alias = "exitcode")]
+    pub fn exit(&self) -> Option<Exit> {
+        self.group.exit(0)
+    }
+
+    /// Becomes readable when the process ends: for `poll(2)` and its like, together with sockets and other sentinels.
+    /// It is a pidfd; see `pidfd_open(2)`.
+    #[must_use]
+    pub fn sentinel(&self) -> BorrowedFd<'_> {
+        self.group.sentinel().expect("a process that was started has a pidfd")
+    }
+
+    /// Sends it a SIGTERM; nothing happens if it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError::Launch`] if the system refuses; [`SpawnError::OtherProcess`] in a process forked from this one.
+    pub fn terminate(&self) -> Result<()> {
+        self.group.check_owner()?;
+        self.group.ask(0, Signal::TERM)
+    }
+
+    /// Sends it a SIGKILL, as [`terminate`](Self::terminate) sends a SIGTERM.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`terminate`](Self::terminate).
+    pub fn kill(&self) -> Result<()> {
+        self.group.check_owner()?;
+        self.group.ask(0, Signal::KILL)
+    }
+
+    /// What it has written to its standard output so far, where that is captured: see [`Output`].
+    #[must_use]
+    pub fn stdout(&self) -> Captured {
+        self.group.streams_of(0).map(|streams| streams.stdout()).unwrap_or_default()
+    }
+
+    /// What it has written to its standard error so far, where that is captured.
+    #[must_use]
+    pub fn stderr(&self) -> Captured {
+        self.group.streams_of(0).map(|streams| streams.stderr()).unwrap_or_default()
+    }
+}
+
+impl<T> fmt::Debug for Process<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.group.describe();
+        write!(f, "Process ({})", state.first().map_or("", String::as_str))
+    }
+}
+
+/// What a process is to be started with.
+///
+/// ```
+/// use mp_spawn::{Output, Process};
+///
+/// let child = Process::builder()
+///     .name("greeter")
+///     .env("GREETING", "hello")
+///     .stdout(Output::Capture)
+///     .spawn(|name: String| println!("{}, {name}", std::env::var("GREETING").unwrap()), "world".to_string())?;
+/// while child.is_alive() {
+///     child.wait_timeout(std::time::Duration::from_secs(1));
+/// }
+/// assert_eq!(child.stdout().text(), "hello, world\n");
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ProcessBuilder {
+    name: Option<String>,
+    daemon: bool,
+    options: Options,
+    setup: Setup,
+}
+
+impl ProcessBuilder {
+    /// Its name, `process-1` and so on without this. Its main thread has this name as well.
+    pub fn name(mut self, name: impl Into<String>) -> ProcessBuilder {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Whether it is ended when this process exits, instead of being waited for.
+    pub fn daemon(mut self, daemon: bool) -> ProcessBuilder {
+        self.daemon = daemon;
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> ProcessBuilder {
+        self.setup = self.setup.env(name, value);
+        self
+    }
+
+    /// Removes a variable from its environment.
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> ProcessBuilder {
+        self.setup = self.setup.env_remove(name);
+        self
+    }
+
+    /// The directory that it works in.
+    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> ProcessBuilder {
+        self.setup = self.setup.current_dir(directory);
+        self
+    }
+
+    /// The processors that it may run on.
+    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> ProcessBuilder {
+        self.setup = self.setup.processors(numbers);
+        self
+    }
+
+    /// Where its standard output goes.
+    pub fn stdout(mut self, output: Output) -> ProcessBuilder {
+        self.setup = self.setup.stdout(output);
+        self
+    }
+
+    /// Where its standard error goes.
+    pub fn stderr(mut self, output: Output) -> ProcessBuilder {
+        self.setup = self.setup.stderr(output);
+        self
+    }
+
+    /// Another program instead of the running one: see [`Options::executable`].
+    pub fn executable(mut self, program: impl Into<PathBuf>) -> ProcessBuilder {
+        self.options = self.options.executable(program);
+        self
+    }
+
+    /// Starts it: see [`Process::spawn`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Process::spawn`].
+    #[doc(alias = "start")]
+    pub fn spawn<F, A, R>(self, function: F, args: A) -> Result<Process<R::Value>>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message,
+        R: Outcome + 'static,
+    {
+        // Only its type is needed, which says which function it is.
+        let _ = function;
+        let name = self.name.unwrap_or_else(next_name);
+        let (setup, daemon) = (self.setup, self.daemon);
+        let options = self.options.per_rank(move |_, _| setup.clone());
+        let plan = Plan {
+            function: start::reference(Plain::<F, A, R>::DESC)?,
+            returns: !is_unit::<R::Value>(),
+            daemon,
+            names: vec![name.clone()],
+        };
+        let mut args = Some(args);
+        let gone = || SpawnError::Arguments { rank: None, message: "they were sent already".to_string() };
+        let group = start::start(plan, &options, |_| ToChild::pack_moved(args.take().ok_or_else(gone)?))?;
+        family::adopt(&group, daemon);
+        let pid = group.pids().first().copied().unwrap_or(0);
+        Ok(Process { group, name, pid, daemon, value: PhantomData })
+    }
+}
+
+/// Closures with captures.
+impl ProcessBuilder {
+    /// Starts it with a [`Closure`](crate::Closure) instead of a function.
+    ///
+    /// ```
+    /// use mp_spawn::{Process, closure};
+    ///
+    /// let greeting = "hello".to_string();
+    /// let child = Process::builder()
+    ///     .spawn_closure(closure!([greeting] |name: String| Ok::<_, String>(format!("{greeting}, {name}"))), "you".to_string())?;
+    /// assert_eq!(child.join()?, "hello, you");
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Process::spawn`].
+    pub fn spawn_closure<A, R>(self, closure: Closure<A, R>, args: A) -> Result<Process<R::Value>>
+    where
+        A: Serialize + DeserializeOwned + 'static,
+        R: Outcome + 'static,
+    {
+        fn call<A: 'static, R: 'static>((closure, args): (Closure<A, R>, A)) -> R {
+            closure.call(args)
+        }
+        self.spawn(call::<A, R>, (closure, args))
+    }
+}
+
+/// The name of a process that was given none.
+fn next_name() -> String {
+    static COUNT: Mutex<usize> = Mutex::new(0);
+    let mut count = COUNT.lock();
+    *count += 1;
+    format!("process-{count}")
+}

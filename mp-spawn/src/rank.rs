@@ -1,0 +1,126 @@
+//! What is known about the process of one rank, and how it is doing.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use mp_core::Envelope;
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::error::SpawnError;
+use crate::exit::{Exit, Signal};
+use crate::output::Streams;
+
+/// How a process is doing.
+///
+/// ```
+/// use mp_spawn::{Options, Status, start_processes};
+///
+/// let context = start_processes(|_rank: usize, (): ()| {}, (), Options::nprocs(1))?;
+/// context.wait()?;
+/// assert!(matches!(context.status(0)?, Status::Ended));
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Status {
+    /// It runs.
+    Running,
+    /// It ended and is content: its function returned, or it called `exit(0)`.
+    Ended,
+    /// It failed. Its process may still be on its way out.
+    Failed(SpawnError),
+    /// It was ended because another one failed, or because nobody wanted it any more; this is the last signal
+    /// that it got.
+    EndedByUs(Signal),
+}
+
+/// A process that has not been reaped.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) pidfd: Arc<OwnedFd>,
+    /// Its number with the supervisor.
+    pub(crate) id: u64,
+}
+
+/// What is known about the process of one rank.
+#[derive(Debug)]
+pub(crate) struct Rank {
+    pub(crate) name: String,
+    pub(crate) pid: Option<Pid>,
+    /// While the process has not been reaped.
+    pub(crate) running: Option<Running>,
+    /// The time and the error of its failure.
+    pub(crate) failure: Option<(u64, SpawnError)>,
+    /// The time of the first and the name of the last signal that ended it for another one's sake.
+    pub(crate) ending: Option<(u64, Signal)>,
+    /// The last signal that the program sent to this one alone.
+    pub(crate) asked: Option<Signal>,
+    /// How it ended.
+    pub(crate) exit: Option<Exit>,
+    /// What its function returned.
+    pub(crate) value: Option<Envelope>,
+    pub(crate) streams: Streams,
+    pub(crate) over: bool,
+}
+
+impl Rank {
+    pub(crate) fn new(name: String) -> Rank {
+        Rank {
+            name,
+            pid: None,
+            running: None,
+            failure: None,
+            ending: None,
+            asked: None,
+            exit: None,
+            value: None,
+            streams: Streams::default(),
+            over: false,
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        match (&self.failure, self.over, self.ending) {
+            (Some((_, error)), ..) => Status::Failed(error.clone()),
+            (None, false, _) => Status::Running,
+            (None, true, Some((_, signal))) => Status::EndedByUs(signal),
+            (None, true, None) => Status::Ended,
+        }
+    }
+
+    /// Its process id; 0 before it has one.
+    pub(crate) fn number(&self) -> u32 {
+        self.pid.map_or(0, pid_number)
+    }
+
+    /// How it is doing, in a line.
+    pub(crate) fn describe(&self) -> String {
+        let pid = self.number();
+        match self.status() {
+            Status::Running => format!("{} (pid {pid}): running", self.name),
+            Status::Ended => format!("{} (pid {pid}): ended", self.name),
+            Status::Failed(error) => error.to_string(),
+            Status::EndedByUs(signal) => format!("{} (pid {pid}): ended by us with {signal}", self.name),
+        }
+    }
+
+    /// Sends a signal, unless the process is over.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        let Some(Running { pidfd, .. }) = &self.running else { return Ok(()) };
+        let signal = if signal == Signal::KILL {
+            rustix::process::Signal::KILL
+        } else {
+            rustix::process::Signal::TERM
+        };
+        match rustix::process::pidfd_send_signal(pidfd, signal) {
+            Err(Errno::SRCH) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+/// A process id as the standard library has it.
+pub(crate) fn pid_number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().unsigned_abs()
+}

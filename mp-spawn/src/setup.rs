@@ -1,0 +1,109 @@
+//! What a process is started with: environment, directory, processors, streams.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+/// Where what a process writes to its standard output, or to its standard error, goes.
+///
+/// ```
+/// use mp_spawn::{Options, Output, start_processes};
+///
+/// let worker = |rank: usize, (): ()| println!("hello from {rank}");
+/// let workers = start_processes(worker, (), Options::nprocs(2).stdout(Output::Capture))?;
+/// workers.wait()?;
+/// assert_eq!(workers.stdout(1)?.text(), "hello from 1\n");
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Output {
+    /// To where this process's goes.
+    #[default]
+    Inherit,
+    /// Nowhere.
+    Null,
+    /// Into memory of this process: see [`ProcessContext::stdout`](crate::ProcessContext::stdout). The last MiB is kept.
+    Capture,
+    /// As [`Capture`](Self::Capture), and line by line to where this process's goes, after `[rank 3]`, in a colour where
+    /// that is a terminal and `NO_COLOR` is not set. Lines of several processes are never mixed.
+    Tee,
+    /// Into a file, which is made or emptied first. `{rank}` in its name stands for the rank, `{name}` for the name of
+    /// the process.
+    File(PathBuf),
+}
+
+impl Output {
+    /// Into a file: see [`File`](Self::File).
+    ///
+    /// ```
+    /// use mp_spawn::Output;
+    ///
+    /// assert_eq!(Output::file("logs/{rank}.txt"), Output::File("logs/{rank}.txt".into()));
+    /// ```
+    pub fn file(path: impl Into<PathBuf>) -> Output {
+        Output::File(path.into())
+    }
+}
+
+/// What one process is started with, beside its function and arguments.
+///
+/// ```
+/// use mp_spawn::{Options, start_processes};
+///
+/// // A device for each rank, as torchrun does it.
+/// let options = Options::nprocs(2).per_rank(|rank, setup| setup.env("CUDA_VISIBLE_DEVICES", rank.to_string()));
+/// let worker = |rank: usize, (): ()| {
+///     assert_eq!(std::env::var("CUDA_VISIBLE_DEVICES"), Ok(rank.to_string()));
+/// };
+/// start_processes(worker, (), options)?.join()?;
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Setup {
+    /// Changes to the environment, in order; `None` removes.
+    pub(crate) environment: Vec<(OsString, Option<OsString>)>,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) processors: Vec<usize>,
+    pub(crate) stdout: Output,
+    pub(crate) stderr: Output,
+}
+
+impl Setup {
+    /// Sets a variable of the environment.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Setup {
+        self.environment.push((name.as_ref().to_owned(), Some(value.as_ref().to_owned())));
+        self
+    }
+
+    /// Removes a variable from the environment.
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Setup {
+        self.environment.push((name.as_ref().to_owned(), None));
+        self
+    }
+
+    /// The directory that the process works in; its parent's without this.
+    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Setup {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// The processors that the process may run on; its parent's without this. See `sched_setaffinity(2)`.
+    #[doc(alias = "sched_setaffinity")]
+    pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> Setup {
+        self.processors = numbers.into_iter().collect();
+        self
+    }
+
+    /// Where its standard output goes.
+    pub fn stdout(mut self, output: Output) -> Setup {
+        self.stdout = output;
+        self
+    }
+
+    /// Where its standard error goes.
+    pub fn stderr(mut self, output: Output) -> Setup {
+        self.stderr = output;
+        self
+    }
+}

@@ -1,0 +1,86 @@
+//! Starting: from a function, arguments and options to processes that run.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::error::{Result, SpawnError};
+use crate::function::{Desc, FunctionRef};
+use crate::group::Group;
+use crate::handoff::ToChild;
+use crate::launch::{self, Command};
+use crate::message::Start;
+use crate::options::Options;
+use crate::supervisor::{self, Batch};
+use crate::token;
+use crate::watch::{Common, MAX_FDS, Order, Outbox};
+use crate::wire::{self, Kind};
+
+/// What is to run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) function: FunctionRef,
+    /// Whether it returns something to be sent.
+    pub(crate) returns: bool,
+    pub(crate) daemon: bool,
+    /// Of the processes, by rank.
+    pub(crate) names: Vec<String>,
+}
+
+/// A reference to a function of this program.
+pub(crate) fn reference<E: 'static>(desc: &'static Desc<E>) -> Result<FunctionRef> {
+    let unknown = || std::io::Error::other("nothing tells this program's build from others");
+    desc.reference().ok_or_else(|| launch::failed("the lookup", None, unknown()))
+}
+
+/// Starts processes. `pack` makes what is sent to each rank.
+pub(crate) fn start(
+    plan: Plan,
+    options: &Options,
+    mut pack: impl FnMut(usize) -> Result<ToChild>,
+) -> Result<Arc<Group>> {
+    if token::unconsumed() {
+        return Err(SpawnError::NotInitialised);
+    }
+    let Plan { function, returns, daemon, names } = plan;
+    let command = Command::new(options.executable.as_deref())?;
+    let group = Arc::new(Group::new(names.iter().cloned()));
+    let common = Common {
+        group: Arc::clone(&group),
+        program: Arc::new(command.program.clone()),
+        function: Arc::from(function.name.as_str()),
+        patience: options.handshake,
+        returns,
+    };
+    let order = |(rank, name): (usize, String)| {
+        let setup = options.setup(rank);
+        let ToChild { bytes, fds, parcel } = pack(rank)?;
+        let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
+        let start = Start { rank, name, function: function.clone(), daemon, directory, processors };
+        Ok(Order { rank, outbox: frames(&start, &bytes, fds)?, parcel, setup })
+    };
+    let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
+    match supervisor::start(Batch { command, common, orders }) {
+        Ok(()) => Ok(group),
+        Err(error) => {
+            group.reap_incomplete();
+            Err(error)
+        }
+    }
+}
+
+/// The frames of a start message, and the file descriptors that go with the first.
+fn frames(start: &Start, args: &[u8], fds: Vec<BorrowedFd<'static>>) -> Result<Outbox> {
+    let unsendable = |message: String| SpawnError::Arguments { rank: None, message };
+    let mut bytes = Vec::new();
+    if !fds.is_empty() {
+        let count = u32::try_from(fds.len()).ok().filter(|_| fds.len() <= MAX_FDS);
+        let too_many =
+            || unsendable(format!("{} file descriptors, and at most {MAX_FDS} can be sent", fds.len()));
+        wire::append(&mut bytes, Kind::Fds, &count.ok_or_else(too_many)?.to_le_bytes())
+            .map_err(|error| unsendable(error.to_string()))?;
+    }
+    let start = rmp_serde::to_vec(start).map_err(|error| unsendable(error.to_string()))?;
+    wire::append(&mut bytes, Kind::Start, &start).map_err(|error| unsendable(error.to_string()))?;
+    wire::append(&mut bytes, Kind::Args, args).map_err(|error| unsendable(error.to_string()))?;
+    Ok(Outbox::new(bytes, fds))
+}

@@ -1,0 +1,202 @@
+//! One process with a handle of its own, and what functions return.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
+use mp_core::{FrozenTensor, Tensor};
+use mp_spawn::{
+    Exit, Note, OnFailure, Options, Process, Signal, SpawnError, active_children, current_process,
+    parent_process, start_processes,
+};
+
+#[test]
+fn values_come_back_by_rank() {
+    let worker = |rank: usize, text: String| text.parse::<usize>().map(|number| (rank, number + rank));
+    assert_eq!(mp_spawn::spawn(worker, "7".to_string(), 3).unwrap(), [(0, 7), (1, 8), (2, 9)]);
+    assert_eq!(mp_spawn::spawn(|_: usize, (): ()| {}, (), 2).unwrap(), [(), ()]);
+}
+
+#[test]
+fn tensors_go_there_and_back_without_being_copied() {
+    let frozen = Tensor::<u32>::from_slice(&[0, 1, 2, 3], &[4]).unwrap().freeze();
+    let worker = |tensor: FrozenTensor<u32>| -> Result<FrozenTensor<u32>, String> {
+        assert_eq!(tensor.as_slice().unwrap()[3], 3);
+        Ok(tensor)
+    };
+    let back = Process::spawn(worker, frozen.clone()).unwrap().join().unwrap();
+    assert_eq!(back.storage(), frozen.storage());
+}
+
+#[test]
+fn an_exclusive_tensor_moves_there_and_back() {
+    let worker = |mut tensor: Tensor<u8>| -> Result<Tensor<u8>, String> {
+        tensor.as_mut_slice().unwrap().reverse();
+        Ok(tensor)
+    };
+    let tensor = Tensor::<u8>::from_slice(&[1, 2, 3], &[3]).unwrap();
+    let back = Process::spawn(worker, tensor).unwrap().join().unwrap();
+    assert_eq!(back.as_slice().unwrap(), [3, 2, 1]);
+}
+
+#[test]
+fn a_value_that_was_not_returned_is_missed() {
+    let leaver = |_: usize, (): ()| -> Result<u8, String> { std::process::exit(0) };
+    let error = start_processes(leaver, (), Options::nprocs(1)).unwrap().join().unwrap_err();
+    let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
+    assert_eq!((exited.exit, &exited.note), (Exit::Code(0), &Some(Note::NoValue)));
+    assert!(error.to_string().contains("before its function returned"), "{error}");
+}
+
+#[test]
+fn each_rank_has_its_own_result() {
+    let worker = |rank: usize, (): ()| match rank {
+        0 => Ok("fine".to_string()),
+        1 => Err("not fine"),
+        _ => std::process::exit(4),
+    };
+    let options = Options::nprocs(3).on_failure(OnFailure::Continue);
+    let results = start_processes(worker, (), options).unwrap().results().unwrap();
+    assert_eq!(results[0].as_deref().unwrap(), "fine");
+    assert!(matches!(&results[1], Err(SpawnError::ProcessRaised(raised)) if raised.message == "not fine"));
+    assert!(matches!(&results[2], Err(SpawnError::ProcessExited(exited)) if exited.exit == Exit::Code(4)));
+}
+
+#[test]
+fn a_process_from_start_to_end() {
+    let meeting = Meeting::new("whole");
+    let go = format!("{}-go", meeting.name);
+    let worker = |(meeting, go): (String, String)| -> Outcome {
+        say(&meeting, &format!("{:?}", current_process()))?;
+        wait_for_word(&go)
+    };
+    let child = Process::builder().name("loader").spawn(worker, (meeting.name.clone(), go.clone())).unwrap();
+    let heard = meeting.hear();
+    assert!(
+        heard.contains("name: \"loader\"") && heard.contains(&format!("pid: {}", child.pid())),
+        "{heard}"
+    );
+    assert!(child.is_alive() && !child.wait_timeout(Duration::ZERO));
+    assert_eq!((child.name(), child.exit(), child.daemon()), ("loader", None, false));
+    assert!(active_children().iter().any(|active| active.name == "loader" && active.pid == child.pid()));
+    let mut said = Err("not yet".into());
+    eventually("the worker listens", || {
+        said = say(&go, "go");
+        said.is_ok()
+    });
+    assert!(child.wait_timeout(DEADLINE));
+    assert_eq!((child.is_alive(), child.exit()), (false, Some(Exit::Code(0))));
+    assert!(!active_children().iter().any(|active| active.pid == child.pid()));
+    let sentinel = child.sentinel();
+    let mut fds = [rustix::event::PollFd::new(&sentinel, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut fds, None), Ok(1));
+    child.terminate().unwrap();
+    child.join().unwrap();
+}
+
+#[test]
+fn a_terminated_process_says_so() {
+    let child = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
+    child.terminate().unwrap();
+    let error = child.join().unwrap_err();
+    let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
+    assert_eq!(exited.exit, Exit::Signal { signal: Signal::TERM, core_dumped: false });
+    assert_eq!(exited.note, Some(Note::AskedFor));
+}
+
+#[test]
+fn the_surroundings_of_each_rank() {
+    type Seen = (Option<String>, bool, String, usize);
+    let worker = |_: usize, (): ()| -> Result<Seen, std::io::Error> {
+        let gone = std::env::var_os("MP_TEST_GONE").is_none();
+        let directory = std::env::current_dir()?.display().to_string();
+        let processors = std::thread::available_parallelism()?.get();
+        Ok((std::env::var("MP_TEST_RANK").ok(), gone, directory, processors))
+    };
+    let options = Options::nprocs(2)
+        .env("MP_TEST_GONE", "here")
+        .env_remove("MP_TEST_GONE")
+        .env("MP_TEST_RANK", "all")
+        .current_dir("/")
+        .processors([0])
+        .per_rank(
+            |rank, setup| {
+                if rank == 1 { setup.env("MP_TEST_RANK", "one").current_dir("/proc") } else { setup }
+            },
+        );
+    let seen = start_processes(worker, (), options).unwrap().join().unwrap();
+    let expected = |rank: &str, directory: &str| (Some(rank.to_string()), true, directory.to_string(), 1);
+    assert_eq!(seen, [expected("all", "/"), expected("one", "/proc")]);
+}
+
+#[test]
+fn surroundings_that_do_not_exist_are_errors() {
+    let attempt = |options: Options| {
+        let started = start_processes(|_: usize, (): ()| {}, (), options);
+        started.and_then(|context| join(&context)).unwrap_err().to_string()
+    };
+    let error = attempt(Options::nprocs(1).current_dir("/no/such/place"));
+    assert!(error.contains("changing to the directory /no/such/place failed: No such file"), "{error}");
+    let error = attempt(Options::nprocs(1).processors([1000]));
+    assert!(error.contains("choosing the processors [1000] failed"), "{error}");
+    let error = attempt(Options::nprocs(1).processors([1 << 20]));
+    assert!(error.contains("there is no processor 1048576"), "{error}");
+    let error = attempt(Options::nprocs(1).env("a=b", "c"));
+    assert!(error.contains("this is no name of one"), "{error}");
+}
+
+#[test]
+fn a_process_waits_at_its_exit_for_those_it_has_started() {
+    fn late(meeting: String) -> Outcome {
+        wait_for_word(&format!("{meeting}-go"))?;
+        say(&meeting, "late")
+    }
+    // The handle is dropped, and the worker returns.
+    let worker = |_: usize, meeting: String| -> Outcome {
+        drop(Process::spawn(late, meeting)?);
+        Ok(())
+    };
+    let meeting = Meeting::new("at-exit");
+    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "it did not wait");
+    eventually("the late one listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
+    assert_eq!(meeting.hear(), "late");
+    join(&context).unwrap();
+}
+
+#[test]
+fn a_process_ends_its_daemons_at_its_exit() {
+    let worker = |_: usize, (): ()| -> Result<u32, SpawnError> {
+        let daemon = Process::builder().daemon(true).spawn(|(): ()| wait_for_the_end(), ())?;
+        Ok(daemon.pid())
+    };
+    let since = Instant::now();
+    let daemons = start_processes(worker, (), Options::nprocs(1)).unwrap().join().unwrap();
+    assert!(since.elapsed() < DEADLINE);
+    eventually("the daemon is gone", || !alive(daemons[0]));
+}
+
+#[test]
+fn a_failure_that_nobody_asked_for_is_printed_at_exit() {
+    let worker = |_: usize, (): ()| -> Result<(), SpawnError> {
+        drop(Process::builder().name("orphan").spawn(|(): ()| Err::<(), _>("nobody asked"), ())?);
+        Ok(())
+    };
+    let options = Options::nprocs(1).stderr(mp_spawn::Output::Capture);
+    let context = start_processes(worker, (), options).unwrap();
+    join(&context).unwrap();
+    let text = context.stderr(0).unwrap().text();
+    assert!(text.contains("mp: rank 0 (orphan, pid ") && text.contains("failed: nobody asked"), "{text}");
+}
+
+#[test]
+fn the_parent_can_be_watched() {
+    let worker = |parent: u32| -> Result<bool, std::io::Error> {
+        let found = parent_process().expect("it lives");
+        assert_eq!(found.pid(), parent);
+        found.wait_timeout(Duration::from_millis(1))
+    };
+    assert!(!Process::spawn(worker, std::process::id()).unwrap().join().unwrap());
+    assert!(parent_process().is_none());
+}

@@ -1,0 +1,5 @@
+//! What isn't listed isn't sent.
+fn main() {
+    let forgotten = std::hint::black_box(3u8);
+    let _ = mp::closure!([] |x: u8| x + forgotten);
+}
