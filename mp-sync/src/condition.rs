@@ -232,9 +232,7 @@ impl Condition {
         drop(guard);
         let notified = self.sleep(me, mine, wait)?;
         let again = match wait {
-            LockWait::Until(deadline) => {
-                LockWait::Until(Instant::now() + deadline.saturating_duration_since(begun))
-            }
+            LockWait::Until(deadline) => LockWait::at_most(deadline.saturating_duration_since(begun)),
             LockWait::Never | LockWait::Forever => LockWait::Forever,
         };
         Ok((lock.within(again)?, notified))

@@ -1,17 +1,20 @@
 //! A lock for many readers or one writer.
 
+mod guard;
+
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use mp_core::steps::lock::{Died, Who};
+use mp_core::steps::lock::Who;
 use mp_core::words::Member;
 use mp_core::{Error, LockError, LockWait, Parking, Patience, RawGuard, RawLock, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use self::guard::{ReadGuard, WriteGuard};
+pub(crate) use self::guard::{Reading, Writing};
 use crate::data::{self, Guarded};
 use crate::rlock::owner_died;
 use crate::shared::Shared;
@@ -54,29 +57,6 @@ pub struct RwLock<T: Pod + Send + Sync> {
     raw: RawLock,
     patience: Arc<Patience>,
     data: PhantomData<fn(T) -> T>,
-}
-
-/// What an [`RwLock`] protects, to read. Dropping it gives the place back.
-pub struct ReadGuard<'a, T: Pod + Send + Sync>(Guarded<T, Reading<'a, T>>);
-
-/// What an [`RwLock`] protects, to write. Dropping it unlocks.
-pub struct WriteGuard<'a, T: Pod + Send + Sync>(Guarded<T, Writing<'a, T>>);
-
-/// A reader's place.
-pub(crate) struct Reading<'a, T: Pod + Send + Sync> {
-    lock: &'a RwLock<T>,
-    me: Member,
-    seen: Seen,
-    thread: PhantomData<*const ()>,
-}
-
-/// The writers' lock, after the last reader has gone.
-pub(crate) struct Writing<'a, T: Pod + Send + Sync> {
-    lock: &'a RwLock<T>,
-    me: Member,
-    died: Option<Died>,
-    /// Released after `WRITING` is taken back.
-    _raw: RawGuard<'a>,
 }
 
 impl<T: Pod + Send + Sync> RwLock<T> {
@@ -210,8 +190,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     }
 
     fn reading(&self, me: Member, seen: Seen) -> ReadGuard<'_, T> {
-        let reading = Reading { lock: self, me, seen, thread: PhantomData };
-        ReadGuard(Guarded::new(&self.shared, DATA, reading))
+        ReadGuard(Guarded::new(&self.shared, DATA, Reading::new(self, me, seen)))
     }
 
     fn read_within(&self, wait: LockWait) -> Result<ReadGuard<'_, T>, LockError> {
@@ -239,6 +218,13 @@ impl<T: Pod + Send + Sync> RwLock<T> {
             Some(seen) => Ok(self.reading(me, seen)),
             None => Err(self.held_by_readers()),
         }
+    }
+
+    /// Gives a reader's place back.
+    fn leave(&self, seen: Seen) {
+        let back = Change::new(self.slots().at(seen.index), seen.slot, seen.slot.given_back(EMPTY));
+        self.shared.run(back);
+        self.parking().notify_all();
     }
 
     /// Whether this thread has a place among the readers.
@@ -308,77 +294,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
             guard.mend();
         }
         self.shared.store(WRITING, 1);
-        Ok(WriteGuard(Guarded::new(&self.shared, DATA, Writing { lock: self, me, died, _raw: guard })))
-    }
-}
-
-impl<T: Pod + Send + Sync> Drop for Reading<'_, T> {
-    fn drop(&mut self) {
-        let shared = &self.lock.shared;
-        // In a forked copy it is not ours.
-        if shared.me().ok() != Some(self.me) {
-            return;
-        }
-        let (at, slot) = (self.lock.slots().at(self.seen.index), self.seen.slot);
-        shared.run(Change::new(at, slot, slot.given_back(EMPTY)));
-        self.lock.parking().notify_all();
-    }
-}
-
-impl<T: Pod + Send + Sync> Drop for Writing<'_, T> {
-    fn drop(&mut self) {
-        let shared = &self.lock.shared;
-        if shared.me().ok() != Some(self.me) {
-            return;
-        }
-        // Who panics while mending leaves it to the next one: the mark stays, and so does what it means.
-        if self.died.is_none() || !std::thread::panicking() {
-            shared.store(WRITING, 0);
-        }
-    }
-}
-
-impl<T: Pod + Send + Sync> WriteGuard<'_, T> {
-    /// Who died while writing, if that is why the data has to be looked at.
-    pub fn died(&self) -> Option<Died> {
-        self.0.key.died
-    }
-}
-
-impl<T: Pod + Send + Sync> Deref for ReadGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        self.0.get_ref()
-    }
-}
-
-impl<T: Pod + Send + Sync> Deref for WriteGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        self.0.get_ref()
-    }
-}
-
-impl<T: Pod + Send + Sync> DerefMut for WriteGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        self.0.get_mut()
-    }
-}
-
-impl<T: Pod + Send + Sync + fmt::Debug> fmt::Debug for ReadGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
-    }
-}
-
-impl<T: Pod + Send + Sync + fmt::Debug> fmt::Debug for WriteGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
+        Ok(WriteGuard(Guarded::new(&self.shared, DATA, Writing::new(self, me, died, guard))))
     }
 }
 

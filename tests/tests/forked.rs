@@ -246,7 +246,7 @@ fn the_copy_can_use_no_lock_and_releases_none() {
         assert_eq!(semaphore.available(), 1);
         assert!(matches!(barrier.enroll(), Err(BarrierError::TooMany { .. })));
         drop((held.take(), waits.take()));
-        (lock.try_lock()?, rlock.try_lock()?, rwlock.try_write()?, writes.try_read()?);
+        drop((lock.try_lock()?, rlock.try_lock()?, rwlock.try_write()?, writes.try_read()?));
         assert_eq!(semaphore.available(), 2);
         drop(barrier.enroll()?);
         Ok(())

@@ -245,10 +245,10 @@ fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
     let memory = Memory::new(6);
     if ghost.polls {
         memory.poke(SLOTS.used, waiters as u64);
-        for i in 0..waiters {
+        for (i, actor) in actors.iter_mut().enumerate().take(waiters) {
             let mine = Seen { index: i as u32, slot: Slot::unpack(0).then(WAITING, member(i), 0) };
             memory.poke(SLOTS.at(mine.index), mine.slot.pack());
-            actors[i] = Process { doing: Doing::Look, mine, ..Process::new(0, bug) };
+            *actor = Process { doing: Doing::Look, mine, ..Process::new(0, bug) };
         }
     }
     // Who dies between passing a token on and giving it up leaves it to be taken once more.
