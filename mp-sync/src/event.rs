@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::{Error, LockWait, Parking, Patience, Result};
+use mp_core::{Error, LockWait, Parking, Patience, Result, Waitable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::shared::Shared;
 use crate::steps::event::{Clear, EventWord, Set};
-use crate::wait::{self, Waitable};
+use crate::wait;
 
 const NAME: &str = "mp_sync::Event";
 const WORD: u64 = 0;
@@ -124,6 +124,19 @@ impl Event {
     }
 }
 
+/// To be waited for beside other things.
+///
+/// ```
+/// use mp_sync::{Event, Waitable};
+///
+/// let event = Event::new()?;
+/// let announced = event.parking().announce();
+/// assert!(!event.is_ready()); // look again, then sleep:
+/// event.set()?;
+/// assert!(event.parking().sleep(announced, None), "the word is another one: it does not sleep");
+/// assert!(event.is_ready());
+/// # Ok::<(), mp_core::Error>(())
+/// ```
 impl Waitable for Event {
     fn parking(&self) -> Parking {
         self.shared.parking(PARKING)

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::words::Member;
-use mp_core::{Error, LockWait, Parking, Patience};
+use mp_core::{Error, LockWait, Parking, Patience, Waitable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{AcquireError, Holder};
 use crate::shared::Shared;
 use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, KEPT, OPEN, Seen, Slot, Slots, set};
-use crate::wait::{self, Waitable};
+use crate::wait;
 
 const USED: u64 = 0;
 const PARKING: u64 = 16;

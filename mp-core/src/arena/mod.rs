@@ -40,7 +40,7 @@ pub(crate) use envelope::{MAX_ATTACHMENTS, Spill};
 pub use holds::Hold;
 pub use member::MemberInfo;
 pub use pack::AttachRequest;
-pub use park::{Announce, Notify, NotifyAll, Parking, Patience, SLICE};
+pub use park::{Announce, Notify, NotifyAll, Parking, Patience, SLICE, Waitable};
 pub use protocol::RingLayer;
 pub use stats::{ClassStats, MemberStats, MemoryStats};
 

@@ -198,6 +198,18 @@ impl Parking {
     }
 }
 
+/// Something that becomes ready, and that one may wait for beside other things.
+///
+/// Whoever waits announces itself at the [`parking`](Self::parking) word, looks again, and sleeps until that word changes,
+/// a slice at most: what makes it ready may have been done by a process that was killed before it woke anybody.
+pub trait Waitable {
+    /// The one word that changes when it may have become ready, if somebody is announced there.
+    fn parking(&self) -> Parking;
+
+    /// Whether it is ready, as of now. Never in a forked copy.
+    fn is_ready(&self) -> bool;
+}
+
 /// How long to look before sleeping: longer where looking has paid, not at all where it can't.
 ///
 /// One for each thing that is waited for, in each process.
