@@ -51,7 +51,7 @@
 //! | into shared memory | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
 //! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`Options`], [`SpawnError`] |
 //! | functions that travel | [`closure!`], [`Closure`], [`start_closure`] |
-//! | queues | [`Queue`], [`PutError`], [`GetError`] |
+//! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`] |
 //! | waiting for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
 //! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
@@ -71,6 +71,8 @@
 //! | lambdas and closures as `fn` (ice-learn) | [`closure!`] |
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
 //! | `mp.Queue(maxsize)` | [`Queue::bounded`]; typed, and `None` instead of sentinels |
+//! | `mp.Queue()`, `mp.SimpleQueue()` | [`Queue::unbounded`] |
+//! | `mp.JoinableQueue`, `mp.Pipe` | [`JoinableQueue`], [`pipe`], [`one_way_pipe`] |
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
 //! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`ShareMemory`] copies once |
 //! | `x[1:7:2]`, `x[2]`, `x.t()`, `x.view(…)` | [`slice`](Tensor::slice), [`select`](Tensor::select), [`t`](Tensor::t), [`reshape`](Tensor::reshape), … |
@@ -112,7 +114,10 @@ pub use mp_core::{
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;
 #[cfg(feature = "queue")]
-pub use mp_queue::{GetError, PutError, Queue};
+pub use mp_queue::{
+    Connection, GetError, JoinError, JoinableQueue, Lease, PutError, PutManyError, Queue, QueueOptions,
+    Receiver, RecvIntoError, Sender, bounded_channel, channel, one_way_pipe, pipe,
+};
 pub use mp_reduce::{
     Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,
 };

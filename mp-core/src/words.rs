@@ -5,7 +5,7 @@
 //! | [`Member`] (a tag in other words) | slot 12, epoch 12 |
 //! | [`Seat`] | kind 2 (`FREE`, `MEMBER`, `ENVELOPE`, `BLOCK`), member / envelope / block 24 |
 //! | [`BlockState`] | state 2 (`FREE`, `LIVE`, `BUSY`), kind 4, member 24, version 34 |
-//! | [`Owner`] (of an envelope) | state 2 (`FREE`, `MEMBER`, `QUEUED`), member 24, sequence 38 |
+//! | [`Owner`] (of an envelope) | state 2 (`FREE`, `MEMBER`, `QUEUED`, `LEASED`), member 24, sequence 38 |
 //! | [`Place`] (of a queued envelope) | slot index 32, ring's block 32 |
 //!
 //! Sequences and versions count how often a word changed. They are compared for equality only, so that a wrap
@@ -219,6 +219,24 @@ pub enum Holder {
     Member(Member),
     /// A ring; [`Place`] says which and where.
     Queued,
+    /// A process that has it for a time: when it dies, another one gets it.
+    Leased(Member),
+    /// The queue that [`Place`] names: it was leased by a process that died, or gave it back.
+    Returned,
+    /// That queue: it came back as often as the queue allows.
+    Undeliverable,
+}
+
+/// How often the message of an envelope was delivered, from its meta word.
+#[inline]
+pub const fn deliveries(meta: u64) -> u32 {
+    (meta >> 17 & 0x7f) as u32
+}
+
+/// The same meta word, delivered once more; it counts to 127.
+#[inline]
+pub const fn delivered(meta: u64) -> u64 {
+    if deliveries(meta) < 0x7f { meta + (1 << 17) } else { meta }
 }
 
 /// An envelope's owner word: the holder, and how often it changed.
@@ -232,6 +250,9 @@ pub struct Owner {
 
 impl Owner {
     const SEQ_AT: u32 = 26;
+    /// Leases of nobody: no member has such a slot, there are fewer.
+    const RETURNED: Member = Member::from_raw(0xff_ffff);
+    const UNDELIVERABLE: Member = Member::from_raw(0xff_efff);
 
     /// As a word.
     #[inline]
@@ -240,6 +261,9 @@ impl Owner {
             Holder::Free => 0,
             Holder::Member(m) => 1 | m.raw() << 2,
             Holder::Queued => 2,
+            Holder::Leased(m) => 3 | m.raw() << 2,
+            Holder::Returned => 3 | Self::RETURNED.raw() << 2,
+            Holder::Undeliverable => 3 | Self::UNDELIVERABLE.raw() << 2,
         };
         low | self.seq << Self::SEQ_AT
     }
@@ -250,16 +274,21 @@ impl Owner {
         let holder = match w & 3 {
             0 => Holder::Free,
             1 => Holder::Member(Member::from_raw(w >> 2)),
-            _ => Holder::Queued,
+            2 => Holder::Queued,
+            _ => match Member::from_raw(w >> 2) {
+                Self::RETURNED => Holder::Returned,
+                Self::UNDELIVERABLE => Holder::Undeliverable,
+                m => Holder::Leased(m),
+            },
         };
         Self { holder, seq: w >> Self::SEQ_AT }
     }
 
-    /// What to add to the word of a queued envelope so that it is `m`'s, and counted up.
+    /// What to add to the word of a queued envelope so that it is `holder`'s, and counted up.
     #[inline]
-    pub const fn queued_to(m: Member) -> u64 {
+    pub const fn queued_to(holder: Holder) -> u64 {
         let queued = Self { holder: Holder::Queued, seq: 0 };
-        let taken = queued.then(Holder::Member(m));
+        let taken = queued.then(holder);
         taken.pack().wrapping_sub(queued.pack())
     }
 
@@ -360,15 +389,19 @@ mod tests {
             assert_eq!(BlockState::unpack(b.pack().wrapping_add(BlockState::BUMP)), b.bumped());
             assert_eq!(b.bumped().version, 0);
         }
-        for holder in [Holder::Free, Holder::Member(m), Holder::Queued] {
+        let m2 = Member::new(1023, 4095);
+        let leases = [Holder::Leased(m2), Holder::Returned, Holder::Undeliverable];
+        for holder in [Holder::Free, Holder::Member(m), Holder::Queued].into_iter().chain(leases) {
             let o = Owner { holder, seq: (1 << 38) - 1 };
             assert_eq!(Owner::unpack(o.pack()), o);
             assert_eq!(o.then(Holder::Free).seq, 0);
         }
         for seq in [0, 5, (1 << 38) - 1] {
             let queued = Owner { holder: Holder::Queued, seq };
-            let added = queued.pack().wrapping_add(Owner::queued_to(m));
-            assert_eq!(Owner::unpack(added), queued.then(Holder::Member(m)));
+            for taker in [Holder::Member(m), Holder::Leased(m2)] {
+                let added = queued.pack().wrapping_add(Owner::queued_to(taker));
+                assert_eq!(Owner::unpack(added), queued.then(taker));
+            }
         }
         for seat in [SeatAt::inline(5), SeatAt::paged(0xff_fffe, 255), SeatAt::paged(0, 3)] {
             let a = Attach { block: 0xff_fffe, seat, access: Access::Shared, tag: 31 };
@@ -377,6 +410,8 @@ mod tests {
         assert_eq!(SeatAt::inline(5).page(), Err(5));
         assert_eq!(SeatAt::paged(7, 255).page(), Ok((7, 255)));
         assert_eq!(Attach::unpack(0), None);
+        let meta = (0..200).fold(5 << 32 | 77, |meta, _| delivered(meta));
+        assert_eq!((deliveries(meta), meta >> 32, meta & 0xffff), (127, 5, 77));
         let p = Place { ring: 7, slot: u32::MAX };
         assert_eq!(Place::unpack(p.pack()), p);
     }

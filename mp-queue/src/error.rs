@@ -20,6 +20,8 @@ pub enum PutError<T> {
         /// Its process id.
         pid: u32,
     },
+    /// The other side of the channel has no receiver any more: they were dropped, or their processes are dead.
+    Disconnected(T),
     /// It could not be encoded, or there is no memory for it.
     Failed {
         /// The value. `None` only if its `Deserialize` refuses what its `Serialize` wrote.
@@ -33,8 +35,22 @@ impl<T> PutError<T> {
     /// The value that was not put.
     pub fn into_value(self) -> Option<T> {
         match self {
-            PutError::Full(v) | PutError::Closed(v) | PutError::Deserted { value: v, .. } => Some(v),
+            PutError::Full(v)
+            | PutError::Closed(v)
+            | PutError::Disconnected(v)
+            | PutError::Deserted { value: v, .. } => Some(v),
             PutError::Failed { value, .. } => value,
+        }
+    }
+
+    /// The same, with something else made of the value.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> PutError<U> {
+        match self {
+            PutError::Full(v) => PutError::Full(f(v)),
+            PutError::Closed(v) => PutError::Closed(f(v)),
+            PutError::Disconnected(v) => PutError::Disconnected(f(v)),
+            PutError::Deserted { value, last, pid } => PutError::Deserted { value: f(value), last, pid },
+            PutError::Failed { value, error } => PutError::Failed { value: value.map(f), error },
         }
     }
 
@@ -50,6 +66,7 @@ impl<T> fmt::Debug for PutError<T> {
         match self {
             PutError::Full(_) => f.write_str("Full(..)"),
             PutError::Closed(_) => f.write_str("Closed(..)"),
+            PutError::Disconnected(_) => f.write_str("Disconnected(..)"),
             PutError::Deserted { last, pid, .. } => {
                 f.debug_struct("Deserted").field("last", last).field("pid", pid).finish_non_exhaustive()
             }
@@ -65,6 +82,7 @@ impl<T> fmt::Display for PutError<T> {
         match self {
             PutError::Full(_) => f.write_str("the queue is full"),
             PutError::Closed(_) => f.write_str("the queue is closed"),
+            PutError::Disconnected(_) => f.write_str("the channel has no receiver any more"),
             PutError::Deserted { last, pid, .. } => write!(
                 f,
                 "the queue is full and no other process has it any more: the last one, {last} (pid {pid}), is gone"
@@ -96,6 +114,8 @@ pub enum GetError {
         /// Its process id.
         pid: u32,
     },
+    /// The channel is empty, and has no sender any more: they were dropped, or their processes are dead.
+    Disconnected,
     /// The message could not be decoded; it is lost. Or this process was forked from a member.
     Failed(mp_reduce::Error),
 }
@@ -112,6 +132,7 @@ impl fmt::Display for GetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GetError::Empty => f.write_str("the queue is empty"),
+            GetError::Disconnected => f.write_str("the channel is empty and has no sender any more"),
             GetError::Deserted { last, pid } => write!(
                 f,
                 "the queue is empty and no other process has it any more: the last one, {last} (pid {pid}), is gone"

@@ -1,33 +1,66 @@
-//! What is in a ring's block, byte by byte.
+//! What is in a queue's block, byte by byte.
 //!
 //! | offset | what | written |
 //! |---|---|---|
 //! | 0 | magic | last of all, by the maker |
-//! | 8 | number of slots | by the maker |
+//! | 8 | slots of the first segment | by the maker |
 //! | 16 | fingerprint of the message type | by the maker |
 //! | 24, 32 | the last process that ended, or dropped its last handle: tag + 1, pid | by it, or by sweepers |
-//! | 40 | length of the type's name; the name follows, cut at 208 bytes | by the maker |
+//! | 40 | length of the type's name; the name follows, cut at 128 bytes | by the maker |
+//! | 176 | how many segments there can be 32, slots of the last one 32 | by the maker |
+//! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
+//! | 192 | 1: what a dead consumer had is delivered again | by the first consumer that leases |
+//! | 200 | returned: counts messages that came back; 0 if none is there | by who returns one; by consumers that find none |
+//! | 208 | undeliverable: the same for messages that came back too often | |
+//! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 256 | head hint | by consumers |
 //! | 384 | tail hint | by producers and closers |
 //! | 512 | parking: not empty | |
 //! | 640 | parking: not full | |
-//! | 768 | slots, 8 bytes each | |
+//! | 768 | parking: something was finished | |
+//! | 896 | links of the segments, 16 words | by producers and closers |
+//! | 1024 | slots of the first segment, 8 bytes each | |
+//! | 4096 | if there can be more segments: these | |
 //!
 //! Hot words are 128 bytes apart: neighbours would be fetched together.
 
 use mp_core::mem::{Mem, Word};
 use mp_core::words::{BlockId, Member};
 
-use crate::ring::{RingAt, Slot, SlotState, Ticket};
+use crate::ring::{ChainAt, RingAt, Slot, SlotState, Ticket};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring1");
+const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring2");
 const NAME: u64 = 48;
-const NAME_MAX: usize = 208;
+const NAME_MAX: usize = 128;
 const HEAD: u64 = 256;
 const TAIL: u64 = 384;
-const SLOTS: u64 = 768;
+const LINKS: u64 = 896;
+const MOST_SEGMENTS: u32 = 16;
+const SLOTS: u64 = 1024;
+const SECOND: u64 = 4096;
 
-/// The words of one ring's block.
+/// How large a queue is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Size {
+    /// One ring of so many slots.
+    Fixed(u32),
+    /// It grows up to so many slots.
+    Growing(u32),
+}
+
+/// Slots of the first segment of a queue that grows.
+const FIRST: u32 = 256;
+
+/// What a queue is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made<'a> {
+    pub(crate) size: Size,
+    pub(crate) deliveries: u32,
+    pub(crate) fingerprint: u64,
+    pub(crate) type_name: &'a str,
+}
+
+/// The words of one queue's block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     base: Word,
@@ -42,58 +75,114 @@ impl Header {
         self.base.plus(byte / 8)
     }
 
-    /// How many bytes a ring of so many slots needs.
-    pub(crate) const fn bytes(slots: u32) -> u64 {
-        SLOTS + 8 * slots as u64
-    }
-
     pub(crate) const fn not_empty(self) -> Word {
         self.word(512)
     }
     pub(crate) const fn not_full(self) -> Word {
         self.word(640)
     }
-
-    /// Where the ring's words are.
-    pub(crate) const fn ring(self, block: BlockId, slots: u32) -> RingAt {
-        RingAt { block, slots, head: self.word(HEAD), tail: self.word(TAIL), first: self.word(SLOTS) }
+    pub(crate) const fn finished(self) -> Word {
+        self.word(768)
+    }
+    pub(crate) const fn redelivers(self) -> Word {
+        self.word(192)
+    }
+    pub(crate) const fn returned(self) -> Word {
+        self.word(200)
+    }
+    pub(crate) const fn undeliverable(self) -> Word {
+        self.word(208)
     }
 
-    /// Makes an empty ring in fresh memory. Magic last.
-    pub(crate) fn write<M: Mem>(self, m: &M, block: BlockId, slots: u32, fingerprint: u64, type_name: &str) {
-        for i in 0..SLOTS / 8 {
+    /// The token of one side of a channel.
+    pub(crate) const fn token(self, receivers: bool) -> Word {
+        self.word(if receivers { 224 } else { 216 })
+    }
+
+    fn chain_of(self, block: BlockId, slots: u32, segments: u32, most: u32) -> ChainAt {
+        let (head, tail, first) = (self.word(HEAD), self.word(TAIL), self.word(SLOTS));
+        ChainAt {
+            first: RingAt { block, slots, before: 0, head, tail, first },
+            links: self.word(LINKS),
+            segments,
+            most,
+            second: self.word(SECOND),
+        }
+    }
+
+    /// Where the segments of a queue of this size are.
+    pub(crate) fn chain(self, block: BlockId, size: Size) -> ChainAt {
+        match size {
+            Size::Fixed(slots) => self.chain_of(block, slots, 1, slots),
+            Size::Growing(most) if most <= FIRST => self.chain_of(block, most, 1, most),
+            Size::Growing(most) => self.chain_of(block, FIRST, ChainAt::segments_for(FIRST, most), most),
+        }
+    }
+
+    /// How many bytes it takes.
+    pub(crate) fn bytes(chain: &ChainAt) -> u64 {
+        match chain.segments {
+            0 | 1 => SLOTS + 8 * u64::from(chain.first.slots),
+            n => {
+                let (from, len) = chain.bytes(n - 1);
+                SECOND + from + len
+            }
+        }
+    }
+
+    /// Where segment `i` (not the first) is: byte offset in the block, and length.
+    pub(crate) fn segment_bytes(chain: &ChainAt, i: u32) -> (u64, u64) {
+        let (from, len) = chain.bytes(i);
+        (SECOND + from, len)
+    }
+
+    /// Makes an empty queue in fresh memory; later segments are zeros, which is what an empty ring is. Magic last.
+    pub(crate) fn write<M: Mem>(self, m: &M, chain: &ChainAt, made: Made<'_>) {
+        for i in 1..SLOTS / 8 {
             m.store_relaxed(self.base.plus(i), 0);
         }
-        m.store_relaxed(self.word(8), u64::from(slots));
-        m.store_relaxed(self.word(16), fingerprint);
-        let name = &type_name.as_bytes()[..type_name.len().min(NAME_MAX)];
+        m.store_relaxed(self.word(8), u64::from(chain.first.slots));
+        m.store_relaxed(self.word(16), made.fingerprint);
+        m.store_relaxed(self.word(176), u64::from(chain.segments) | u64::from(chain.most) << 32);
+        m.store_relaxed(self.word(184), u64::from(made.deliveries));
+        let name = &made.type_name.as_bytes()[..made.type_name.len().min(NAME_MAX)];
         m.store_relaxed(self.word(40), name.len() as u64);
         for (i, part) in name.chunks(8).enumerate() {
             let mut bytes = [0; 8];
             bytes[..part.len()].copy_from_slice(part);
             m.store_relaxed(self.word(NAME).plus(i as u64), u64::from_le_bytes(bytes));
         }
-        let ring = self.ring(block, slots);
+        let ring = chain.first;
         let empty = Slot { lap: 1, state: SlotState::Empty }.pack();
-        (0..slots).for_each(|i| m.store_relaxed(ring.slot(i), empty));
+        (0..ring.slots).for_each(|i| m.store_relaxed(ring.slot(i), empty));
         let first = Ticket { lap: 1, index: 0 }.pack();
         m.store_relaxed(ring.head, first);
         m.store_relaxed(ring.tail, first);
         m.store(self.base, MAGIC);
     }
 
-    /// The ring in `len` bytes here, if there is one.
-    pub(crate) fn read<M: Mem>(self, m: &M, block: BlockId, len: u64) -> Option<RingAt> {
-        if len < Self::bytes(1) || m.load(self.base) != MAGIC {
+    /// The queue in `len` bytes here, if there is one.
+    pub(crate) fn read<M: Mem>(self, m: &M, block: BlockId, len: u64) -> Option<ChainAt> {
+        if len < SLOTS || m.load(self.base) != MAGIC {
             return None;
         }
         let slots = u32::try_from(m.load_relaxed(self.word(8))).ok()?;
-        (slots > 0 && slots <= RingAt::MAX_SLOTS && Self::bytes(slots) <= len)
-            .then(|| self.ring(block, slots))
+        let size = m.load_relaxed(self.word(176));
+        let (segments, most) = (size as u32, (size >> 32) as u32);
+        let possible = slots > 0
+            && slots.max(most) <= RingAt::MAX_SLOTS
+            && (segments == 1 || segments == ChainAt::segments_for(slots, most) && segments <= MOST_SEGMENTS);
+        let chain = self.chain_of(block, slots, segments, most);
+        (possible && Self::bytes(&chain) <= len).then_some(chain)
     }
 
     pub(crate) fn fingerprint<M: Mem>(self, m: &M) -> u64 {
         m.load_relaxed(self.word(16))
+    }
+
+    /// How often a message is delivered at most; 0 is for ever.
+    pub(crate) fn deliveries<M: Mem>(self, m: &M) -> u32 {
+        m.load_relaxed(self.word(184)) as u32
     }
 
     /// The name of the message type.

@@ -17,11 +17,24 @@
 //!
 //! [`ring`] has the algorithm and what every point of death leaves.
 
+mod batch;
+mod channel;
 mod error;
 mod header;
+mod joinable;
+mod lease;
+mod options;
+mod pipe;
 mod queue;
+mod raw;
 pub mod ring;
 mod shared;
 
+pub use batch::PutManyError;
+pub use channel::{Receiver, Sender, bounded_channel, channel};
 pub use error::{GetError, PutError};
+pub use joinable::{JoinError, JoinableQueue};
+pub use lease::Lease;
+pub use options::QueueOptions;
+pub use pipe::{Connection, RecvIntoError, one_way_pipe, pipe};
 pub use queue::Queue;

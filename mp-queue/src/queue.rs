@@ -2,20 +2,18 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::message::scope;
-use mp_core::words::Member;
-use mp_core::{Arena, Envelope, Hold, Message, Parking, Patience};
+use mp_core::{Envelope, Message};
 use mp_reduce::{Error, TypeFingerprint, pack_as, unpack_as};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
-use crate::ring::RingAt;
-use crate::shared::{Given, RingMemory, Rings, Taken};
+use crate::options::QueueOptions;
+use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///
@@ -51,87 +49,89 @@ use crate::shared::{Given, RingMemory, Rings, Taken};
 /// Queues are typed: received as a queue of something else, it is an error that names both types. (A queue that
 /// is put into itself keeps itself alive until the program ends.)
 pub struct Queue<T: Message> {
-    hold: Hold,
-    ring: RingMemory,
+    raw: Raw,
     fingerprint: TypeFingerprint<T>,
-    getting: Arc<Patience>,
-    putting: Arc<Patience>,
     messages: PhantomData<fn(T) -> T>,
 }
 
 impl<T: Message> Clone for Queue<T> {
     fn clone(&self) -> Self {
-        Self {
-            hold: self.hold.clone(),
-            ring: self.ring,
-            fingerprint: self.fingerprint,
-            getting: Arc::clone(&self.getting),
-            putting: Arc::clone(&self.putting),
-            messages: PhantomData,
-        }
+        Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
     }
 }
 
 impl<T: Message> fmt::Debug for Queue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = std::any::type_name::<T>();
-        write!(f, "Queue<{name}>({} of {}, block {})", self.len(), self.capacity(), self.hold.block())
-    }
-}
-
-/// How long a call is willing to wait.
-#[derive(Clone, Copy)]
-enum Wait {
-    Never,
-    Until(Instant),
-    Forever,
-}
-
-impl Wait {
-    /// A time-out that is too long for the clock is none.
-    fn at_most(timeout: Duration) -> Self {
-        Instant::now().checked_add(timeout).map_or(Wait::Forever, Wait::Until)
+        let (name, block) = (std::any::type_name::<T>(), self.raw.hold().block());
+        write!(f, "Queue<{name}>({} of {}, block {block})", self.len(), self.capacity())
     }
 }
 
 impl<T: Message> Queue<T> {
-    /// A queue for up to `capacity` messages (at least one).
+    /// A queue for up to `capacity` messages (at least one), whose room is there from the start.
     ///
     /// # Errors
     /// When there is no shared memory for it, or `capacity` is 0 or above 2^24.
     #[doc(alias = "maxsize")]
     pub fn bounded(capacity: usize) -> Result<Self, Error> {
-        let slots = u32::try_from(capacity).ok().filter(|&n| n > 0 && n <= RingAt::MAX_SLOTS);
-        let Some(slots) = slots else {
-            let why = format!("a queue for {capacity} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
-            return Err(mp_core::Error::Shape(why).into());
-        };
-        let arena = Arena::current()?;
-        arena.set_ring_layer(&Rings)?;
-        let hold = arena.alloc(crate::header::Header::bytes(slots))?;
-        let fingerprint = TypeFingerprint::<T>::new();
-        let ring = RingMemory::create(&hold, slots, fingerprint.get(), std::any::type_name::<T>());
-        Ok(Self::from_parts(hold, ring))
+        QueueOptions::new().capacity(capacity).create()
     }
 
-    fn from_parts(hold: Hold, ring: RingMemory) -> Self {
-        Self {
-            hold,
-            ring,
-            fingerprint: TypeFingerprint::new(),
-            getting: Arc::default(),
-            putting: Arc::default(),
-            messages: PhantomData,
-        }
+    /// A queue that grows: [`put`](Self::put) never waits.
+    ///
+    /// ```
+    /// use mp_queue::Queue;
+    ///
+    /// let queue = Queue::<u64>::unbounded()?;
+    /// for i in 0..10_000 {
+    ///     queue.try_put(i)?;
+    /// }
+    /// assert_eq!(queue.len(), 10_000);
+    /// queue.close();
+    /// assert!(queue.iter().map(Result::unwrap).eq(0..10_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// It grows by segments, each four times as large as the one before it, up to as many messages as the arena can have
+    /// on their way (a million, as a rule); it does not shrink before it is dropped. A slot takes 8 bytes, a message 256 or
+    /// more. When memory runs out, `put` fails and gives the value back.
+    ///
+    /// # Errors
+    /// When there is no shared memory for it.
+    pub fn unbounded() -> Result<Self, Error> {
+        QueueOptions::new().create()
+    }
+
+    /// A queue that grows as [`unbounded`](Self::unbounded), up to `limit` messages; then [`put`](Self::put) waits.
+    ///
+    /// For limits that are rarely reached: it takes memory for what has been in it, not for what could be. Producers that
+    /// reach the limit at the same moment may exceed it by one message each.
+    ///
+    /// # Errors
+    /// When there is no shared memory for it, or `limit` is 0 or above 2^24.
+    pub fn growing(limit: usize) -> Result<Self, Error> {
+        QueueOptions::new().growing(limit).create()
+    }
+
+    pub(crate) fn raw(&self) -> &Raw {
+        &self.raw
+    }
+    pub(crate) fn fingerprint(&self) -> TypeFingerprint<T> {
+        self.fingerprint
+    }
+
+    pub(crate) fn create(size: Option<usize>, growing: bool, deliveries: u32) -> Result<Self, Error> {
+        let fingerprint = TypeFingerprint::<T>::new();
+        let type_of = (fingerprint.get(), std::any::type_name::<T>());
+        let raw = Raw::create(size, growing, deliveries, type_of)?;
+        Ok(Self { raw, fingerprint, messages: PhantomData })
     }
 
     /// The same queue; calls through this handle and its clones sleep at once instead of looking first.
     ///
     /// For programs with more busy processes than processors.
-    pub fn without_spinning(mut self) -> Self {
-        self.getting = Arc::new(Patience::none());
-        self.putting = Arc::new(Patience::none());
-        self
+    pub fn without_spinning(self) -> Self {
+        Self { raw: self.raw.without_spinning(), ..self }
     }
 
     /// Puts a message; waits while the queue is full.
@@ -163,46 +163,18 @@ impl<T: Message> Queue<T> {
         self.put_within(value, Wait::at_most(timeout))
     }
 
+    /// Puts a message; waits while the queue is full, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// [`PutError::Full`], and as [`put`](Self::put).
     #[inline]
-    fn put_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        let mut envelope = match pack_as(self.hold.arena(), self.fingerprint, value) {
-            Ok(envelope) => envelope,
-            Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
-        };
-        let mut closed = false;
-        let attempt = || {
-            Ok(match self.ring.put(&mut envelope)? {
-                Given::Done => true,
-                Given::Closed => {
-                    closed = true;
-                    true
-                }
-                Given::Full => false,
-            })
-        };
-        match self.within(wait, &self.putting, self.ring.not_full(), attempt) {
-            Ok(Ended::Attempted) if !closed => {
-                self.ring.not_empty().wake_one();
-                Ok(())
-            }
-            end => Err(self.not_put(envelope, end)),
-        }
+    pub fn put_deadline(&self, value: T, deadline: Instant) -> Result<(), PutError<T>> {
+        self.put_within(value, Wait::Until(deadline))
     }
 
-    /// The message returns to its sender.
-    #[cold]
-    fn not_put(&self, envelope: Envelope, end: Result<Ended, Error>) -> PutError<T> {
-        let Ok(value) = unpack_as(self.fingerprint, envelope) else {
-            let lost = mp_core::Error::Malformed("the value that was not put can't be decoded again".into());
-            let error = end.err().unwrap_or_else(|| lost.into());
-            return PutError::Failed { value: None, error };
-        };
-        match end {
-            Ok(Ended::Attempted) => PutError::Closed(value),
-            Ok(Ended::Waited) => PutError::Full(value),
-            Ok(Ended::Deserted(last, pid)) => PutError::Deserted { value, last, pid },
-            Err(error) => PutError::Failed { value: Some(value), error },
-        }
+    #[inline]
+    fn put_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
+        put_as(&self.raw, self.fingerprint, value, wait, || self.raw.deserted())
     }
 
     /// Takes the oldest message; waits while the queue is empty. `None` when it is closed and drained.
@@ -233,87 +205,19 @@ impl<T: Message> Queue<T> {
         self.get_within(Wait::at_most(timeout))
     }
 
+    /// Takes the oldest message; waits while the queue is empty, but not beyond `deadline`. `None` when it is closed and
+    /// drained.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`get`](Self::get).
     #[inline]
-    fn get_within(&self, wait: Wait) -> Result<Option<T>, GetError> {
-        let mut envelope = None;
-        let attempt = || {
-            Ok(match self.ring.get(&mut envelope)? {
-                Taken::Message | Taken::Closed => true,
-                Taken::Empty => false,
-            })
-        };
-        match self.within(wait, &self.getting, self.ring.not_empty(), attempt)? {
-            Ended::Attempted => {
-                let Some(envelope) = envelope else { return Ok(None) };
-                self.ring.not_full().wake_one();
-                Ok(Some(unpack_as(self.fingerprint, envelope)?))
-            }
-            Ended::Waited => Err(GetError::Empty),
-            Ended::Deserted(last, pid) => Err(GetError::Deserted { last, pid }),
-        }
+    pub fn get_deadline(&self, deadline: Instant) -> Result<Option<T>, GetError> {
+        self.get_within(Wait::Until(deadline))
     }
 
-    /// Attempts until it succeeds, or the wait ends: looking first, then asleep in slices. After each slice it looks for
-    /// dead members, and whether anybody is left.
     #[inline]
-    fn within(
-        &self,
-        wait: Wait,
-        patience: &Patience,
-        parking: Parking,
-        mut attempt: impl FnMut() -> Result<bool, Error>,
-    ) -> Result<Ended, Error> {
-        if attempt()? {
-            return Ok(Ended::Attempted);
-        }
-        let deadline = match wait {
-            Wait::Never => return Ok(Ended::Waited),
-            Wait::Until(t) => Some(t),
-            Wait::Forever => None,
-        };
-        self.wait(deadline, patience, parking, attempt)
-    }
-
-    fn wait(
-        &self,
-        deadline: Option<Instant>,
-        patience: &Patience,
-        parking: Parking,
-        mut attempt: impl FnMut() -> Result<bool, Error>,
-    ) -> Result<Ended, Error> {
-        let mut look = || match attempt() {
-            Ok(true) => Some(Ok(Ended::Attempted)),
-            Ok(false) => None,
-            Err(e) => Some(Err(e)),
-        };
-        loop {
-            if let Some(found) = patience.look(&mut look) {
-                return found;
-            }
-            if deadline.is_some_and(|d| Instant::now() >= d) {
-                return Ok(self.deserted().map_or(Ended::Waited, |(last, pid)| Ended::Deserted(last, pid)));
-            }
-            let announced = parking.announce();
-            if let Some(found) = look() {
-                return found;
-            }
-            let asleep = Instant::now();
-            if parking.sleep(announced, deadline) {
-                patience.slept(asleep.elapsed());
-            } else {
-                self.hold.arena().sweep_if_due()?;
-            }
-            if let Some((last, pid)) = self.deserted() {
-                // What they put before they died comes first.
-                return look().unwrap_or(Ok(Ended::Deserted(last, pid)));
-            }
-        }
-    }
-
-    /// Whether some process that had the queue is gone, and no other has it: who went last.
-    fn deserted(&self) -> Option<(Member, u32)> {
-        let last = self.ring.last_gone()?;
-        (self.hold.arena().other_holders(&self.hold) == 0).then_some(last)
+    pub(crate) fn get_within(&self, wait: Wait) -> Result<Option<T>, GetError> {
+        get_as(&self.raw, self.fingerprint, wait, || self.raw.deserted())
     }
 
     /// Closes the queue: what is in it can still be taken, then consumers get `None`; nothing more can be put. Whether it
@@ -321,20 +225,13 @@ impl<T: Message> Queue<T> {
     ///
     /// Exact also against producers that are just putting: a message is either refused or will be taken.
     pub fn close(&self) -> bool {
-        if self.hold.arena().me().is_err() {
-            return false;
-        }
-        let closed = self.ring.close();
-        self.ring.not_empty().wake_all();
-        self.ring.not_full().wake_all();
-        closed
+        self.raw.close()
     }
 
     /// How many messages are in it: a moment's picture.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
-        // In a forked copy there is no queue to look at.
-        if self.hold.arena().me().is_ok() { self.ring.len() } else { 0 }
+        self.raw.len()
     }
 
     /// Whether it is empty: a moment's picture.
@@ -349,9 +246,9 @@ impl<T: Message> Queue<T> {
         self.len() == self.capacity()
     }
 
-    /// How many messages fit.
+    /// How many messages fit; of a queue without a bound, how many the arena has room for.
     pub fn capacity(&self) -> usize {
-        self.ring.slots() as usize
+        self.raw.capacity()
     }
 
     /// Takes messages until the queue is closed and drained.
@@ -360,16 +257,77 @@ impl<T: Message> Queue<T> {
     }
 }
 
-/// How a wait ended.
-enum Ended {
-    Attempted,
-    Waited,
-    Deserted(Member, u32),
+/// Packs a value and puts it.
+#[inline]
+pub(crate) fn put_as<T: Message>(
+    raw: &Raw,
+    fingerprint: TypeFingerprint<T>,
+    value: T,
+    wait: Wait,
+    alone: impl Fn() -> Option<Alone>,
+) -> Result<(), PutError<T>> {
+    let mut envelope = match pack_as(raw.arena(), fingerprint, value) {
+        Ok(envelope) => envelope,
+        Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
+    };
+    match raw.put(&mut envelope, wait, alone) {
+        Ok(PutRaw::Done) => Ok(()),
+        end => Err(not_put(fingerprint, envelope, end)),
+    }
+}
+
+/// The message returns to its sender.
+#[cold]
+pub(crate) fn not_put<T: Message>(
+    fingerprint: TypeFingerprint<T>,
+    envelope: Envelope,
+    end: Result<PutRaw, Error>,
+) -> PutError<T> {
+    let Ok(value) = unpack_as(fingerprint, envelope) else {
+        let lost = mp_core::Error::Malformed("the value that was not put can't be decoded again".into());
+        let error = end.err().unwrap_or_else(|| lost.into());
+        return PutError::Failed { value: None, error };
+    };
+    match end {
+        Ok(PutRaw::Closed) => PutError::Closed(value),
+        Ok(PutRaw::Not(Ended::Alone(Alone::Deserted(last, pid)))) => PutError::Deserted { value, last, pid },
+        Ok(PutRaw::Not(Ended::Alone(Alone::Disconnected))) => PutError::Disconnected(value),
+        Ok(PutRaw::Done | PutRaw::Not(_)) => PutError::Full(value),
+        Err(error) => PutError::Failed { value: Some(value), error },
+    }
+}
+
+/// Takes a message and unpacks it.
+#[inline]
+pub(crate) fn get_as<T: Message>(
+    raw: &Raw,
+    fingerprint: TypeFingerprint<T>,
+    wait: Wait,
+    alone: impl Fn() -> Option<Alone>,
+) -> Result<Option<T>, GetError> {
+    let mut envelope = None;
+    match raw.get(&mut envelope, wait, alone)? {
+        Ended::Attempted => {
+            let Some(envelope) = envelope else { return Ok(None) };
+            Ok(Some(unpack_as(fingerprint, envelope)?))
+        }
+        end => Err(nothing(end)),
+    }
+}
+
+/// Why nothing was got.
+#[cold]
+pub(crate) fn nothing(end: Ended) -> GetError {
+    match end {
+        Ended::Alone(Alone::Deserted(last, pid)) => GetError::Deserted { last, pid },
+        Ended::Alone(Alone::Disconnected) => GetError::Disconnected,
+        Ended::Attempted | Ended::Waited => GetError::Empty,
+    }
 }
 
 impl<T: Message> Serialize for Queue<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        scope::outgoing("a Queue", |out| out.attach_object(&self.hold))
+        scope::outgoing("a Queue", |out| out.attach_object(self.raw.hold()))
             .map_err(S::Error::custom)?
             .serialize(s)
     }
@@ -379,16 +337,14 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let attachment = u32::deserialize(d)?;
         let hold = scope::incoming("a Queue", |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
-        hold.arena().set_ring_layer(&Rings).map_err(D::Error::custom)?;
-        let ring = RingMemory::open(hold.arena(), hold.block())
-            .ok_or_else(|| D::Error::custom("the attachment is no queue"))?;
+        let raw = Raw::open(hold).map_err(D::Error::custom)?;
         let (expected, name) = (TypeFingerprint::<T>::new(), std::any::type_name::<T>());
-        if ring.fingerprint() != expected.get() {
-            let found = ring.type_name();
+        if raw.memory().fingerprint() != expected.get() {
+            let found = raw.memory().type_name();
             return Err(D::Error::custom(format!(
                 "a queue of {found} arrived where one of {name} is expected"
             )));
         }
-        Ok(Self::from_parts(hold, ring))
+        Ok(Self { raw, fingerprint: expected, messages: PhantomData })
     }
 }

@@ -9,7 +9,8 @@ use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::sync::HeapMem;
 use mp_core::words::{BlockId, Holder, Member, Owner};
 use mp_queue::ring::{
-    Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Surroundings, Ticket,
+    Close, Extend, Get, Got, Link, Put, PutEnd, Reclaim, Return, ReturnsAt, RingAt, Settle, Settled, Slot,
+    SlotState, Surroundings, Ticket,
 };
 
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
@@ -24,7 +25,7 @@ fn member(i: u32) -> Member {
     Member::new(i, 1)
 }
 fn ring(slots: u32) -> RingAt {
-    RingAt { block: 0, slots, head: Word::at(0), tail: Word::at(8), first: Word::at(16) }
+    RingAt { block: 0, slots, before: 0, head: Word::at(0), tail: Word::at(8), first: Word::at(16) }
 }
 struct Around;
 impl Surroundings for Around {
@@ -33,6 +34,9 @@ impl Surroundings for Around {
     }
     fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
         Some(ring(1).slot(slot))
+    }
+    fn redelivers(&self, _: BlockId) -> bool {
+        false
     }
 }
 
@@ -59,7 +63,7 @@ fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutEnd {
 fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     loop {
         match run(Get::new(ring(slots), intent(me), OWNER, member(me)), m) {
-            Got::Envelope(e, owner) => {
+            Got::Envelope(e, owner, _) => {
                 assert_eq!(owner.holder, Holder::Member(member(me)));
                 let payload = m.load_relaxed(PAYLOAD.of(e));
                 assert_eq!(payload, u64::from(e) + 100, "torn, or not yet visible");
@@ -166,5 +170,52 @@ fn loom_settle_against_get() {
         let settled = run(steps, &*m);
         assert!(!matches!(settled, Settled::TakenOver(_)), "robbed a live consumer");
         assert_eq!(consumer.join().unwrap(), Some(100));
+    });
+}
+
+/// Two producers find the segment full and open the next one: both see it opened, and what was put stays to be taken.
+#[test]
+fn loom_extend() {
+    loom::model(|| {
+        let m = memory(1);
+        let link = Word::at(24);
+        assert!(matches!(put(&m, 1, 0, 0), PutEnd::Done(_)));
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let m = Arc::clone(&m);
+                thread::spawn(move || run(Extend::new(ring(1), link), &*m))
+            })
+            .collect();
+        for other in others {
+            assert_eq!(other.join().unwrap(), Link::Open);
+        }
+        assert_eq!(get(&m, 1, 2), Some(100));
+        assert_eq!(get(&m, 1, 2), None);
+    });
+}
+
+/// A message is given back while another consumer looks for such: it is found then, or the hint says that it is there.
+#[test]
+fn loom_return_and_reclaim() {
+    loom::model(|| {
+        let m = memory(1);
+        // Words 24 and 56 are nobody's here; meta words are where the payloads would be.
+        let at = ReturnsAt { returned: Word::at(24), undeliverable: Word::at(56), limit: 0 };
+        let count = Word::at(64);
+        m.store(count, 1);
+        let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
+        m.store(OWNER.of(0), leased.pack());
+        let giver = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || run(Return::new(at, OWNER.of(0), PAYLOAD.of(0), leased), &*m))
+        };
+        let reclaim = || {
+            let to = (Holder::Returned, Holder::Leased(member(1)));
+            run(Reclaim::new(at, 0, count, (OWNER, PLACE), to), &*m)
+        };
+        let first = reclaim();
+        assert_eq!(giver.join().unwrap(), Some(Holder::Returned));
+        let second = reclaim();
+        assert!(first.is_some() != second.is_some(), "found {first:?} and {second:?}");
     });
 }

@@ -41,5 +41,5 @@ pub use codec::MessagePack;
 pub use error::{Error, Result};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;
-pub use pack::{PackError, TypeFingerprint, pack, pack_as, pack_ref, unpack, unpack_as};
+pub use pack::{PackError, TypeFingerprint, pack, pack_as, pack_ref, unpack, unpack_as, unpack_with};
 pub use reduce::{Reduce, reduced};

@@ -158,9 +158,21 @@ pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
 /// As [`unpack`].
 #[inline]
 pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope) -> Result<T> {
-    let mut inc = take(&INCOMING);
     // The envelope is empty and free for the next message before any code of `T` runs.
-    envelope.open(&mut inc)?;
+    unpack_with(fingerprint, |inc| envelope.open(inc))
+}
+
+/// As [`unpack_as`], with `open` putting the message into an empty [`Incoming`].
+///
+/// # Errors
+/// As [`unpack`], and those of `open`.
+#[inline]
+pub fn unpack_with<T: Message>(
+    fingerprint: TypeFingerprint<T>,
+    open: impl FnOnce(&mut Incoming) -> mp_core::Result<()>,
+) -> Result<T> {
+    let mut inc = take(&INCOMING);
+    open(&mut inc)?;
     if inc.fingerprint() != fingerprint.get() {
         let found = format!("with fingerprint {:016x}", inc.fingerprint());
         return Err(Error::TypeMismatch { expected: type_name::<T>(), found });

@@ -1,3 +1,4 @@
-//! What the tests of this workspace share: the explorer of the exhaustive models.
+//! What the tests of this workspace share: the explorer of the exhaustive models, and the memory of a queue in them.
 
 pub mod explore;
+pub mod ring;

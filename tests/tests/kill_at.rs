@@ -388,3 +388,72 @@ fn a_producer_is_stopped_at_every_access() {
 fn a_consumer_is_stopped_at_every_access() {
     stop_at_every_access(consume, true);
 }
+
+/// Produces more than the first segment of a queue has room for.
+fn produce_growing(_: usize, (queue, at): (Queue<u64>, u64)) -> mp::Result<()> {
+    for number in 0..254 {
+        queue.put(number)?;
+    }
+    inject::arm(at, Signal::KILL.as_raw());
+    for number in 254..259 {
+        queue.put(number)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_producer_that_makes_a_queue_grow_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let queue = Queue::unbounded().unwrap();
+        let context = start_processes(produce_growing, (queue.clone(), at), Options::nprocs(1)).unwrap();
+        let killed = killed(&context);
+        // Wherever it died, the others go on.
+        (300..304).for_each(|number| queue.try_put(number).unwrap());
+        queue.close();
+        let got: Vec<u64> = queue.iter().map(Result::unwrap).collect();
+        let theirs = got.len() as u64 - 4;
+        assert!(got.iter().copied().eq((0..theirs).chain(300..304)), "killed at access {at}: {got:?}");
+        assert!(theirs >= 254 && (killed || theirs == 259));
+        killed
+    });
+}
+
+type Job = (u64, FrozenTensor<u64>, Vec<u8>);
+
+fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    for i in 0..MESSAGES {
+        let job = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+        assert_eq!(job.1.get(&[1])?, 77);
+        if i == 1 {
+            continue; // given back, and got again
+        }
+        // Noted before it is done: it may be delivered again after that, never the other way round.
+        v.got.store(job.0 as usize, 1);
+        job.done();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_consumer_with_acknowledgement_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        let queue = Queue::bounded(4).unwrap();
+        for number in 0..MESSAGES {
+            let bytes = vec![1; if number == 1 { 1000 } else { 10 }];
+            queue.put((number, v.all.clone(), bytes)).unwrap();
+        }
+        let context =
+            start_processes(consume_with_acknowledgement, (queue.clone(), v.clone()), Options::nprocs(1));
+        let killed = killed(&context.unwrap());
+        Arena::current().unwrap().sweep().unwrap();
+        queue.close();
+        let mut all: BTreeSet<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
+        while let Some(job) = queue.get_ack_timeout(DEADLINE).unwrap() {
+            all.insert(job.done().0);
+        }
+        assert!(all.into_iter().eq(0..MESSAGES), "lost, killed at access {at}");
+        killed
+    });
+}

@@ -259,7 +259,11 @@ fn a_process_is_killed_at_every_access_of_notifying() {
     for_every_access(|at| {
         let args: Shop = (Lock::new(0).unwrap(), Condition::new().unwrap(), at);
         let (theirs, told) = (args.0.clone(), args.1.clone());
-        let waiter = std::thread::spawn(move || told.wait(theirs.lock().unwrap()).map(drop));
+        let waiter = std::thread::spawn(move || {
+            let (_jobs, notified) = told.wait_timeout(theirs.lock().unwrap(), DEADLINE)?;
+            assert!(notified, "killed at access {at}");
+            Ok(())
+        });
         eventually("it waits", || args.1.waiting() == 1);
         let killed = killed(&start_processes(notify, args.clone(), Options::nprocs(1)).unwrap());
         // What was notified by the victim is awake, or wakes within a slice; else this one notifies.

@@ -63,6 +63,30 @@ fn its_memory_is_given_back_and_limited() {
 }
 
 #[test]
+fn a_queue_grows_in_it() {
+    let _alone = common::alone();
+    let arena = Arena::local().unwrap();
+    arena.empty_cache().unwrap();
+    let before = (in_use(), arena.memory_stats().reserved);
+    for _ in 0..2 {
+        let queue = Queue::unbounded().unwrap();
+        (0..10_000).for_each(|i| give(&queue, i));
+        (0..10_000).for_each(|i| assert_eq!(take(&queue), i));
+        give(&queue, 10_000);
+        let live = arena.memory_stats().classes.into_iter().filter(|c| c.live > 0);
+        let size = live.map(|c| c.size).max().unwrap();
+        drop(queue);
+        // The second one is made in memory that is not as new.
+        drop(Tensor::full(&[size as usize], 0xff_u8).unwrap());
+    }
+    arena.empty_cache().unwrap();
+    // Messages have grown for good.
+    let grown = 10_240 * 256;
+    assert_eq!(in_use(), before.0);
+    assert!((before.1..=before.1 + 2 * grown).contains(&arena.memory_stats().reserved));
+}
+
+#[test]
 fn no_process_can_be_started_on_it() {
     let _alone = common::alone();
     Arena::local().unwrap();

@@ -1,48 +1,13 @@
 //! The envelope ring, exhaustively: every interleaving of put, get, close and sweep, with kills and stops at every
 //! shared access, sweepers killed too. The steps are the ones that run in processes.
 
-use mp_core::mem::{Column, Mem, Steps, Word};
-use mp_core::words::{BlockId, Holder, Member, Owner};
-use mp_queue::ring::{
-    Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, SlotState, Surroundings, Ticket,
-};
+use mp_core::mem::{Mem, Steps};
+use mp_core::words::{Holder, Owner};
+use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot};
 use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
-
-const HEAD: Word = Word::at(0);
-const TAIL: Word = Word::at(8);
-const FIRST_SLOT: Word = Word::at(16);
-const MAX_CAP: u64 = 2;
-const INTENTS: Word = Word::at(16 + 8 * MAX_CAP);
-const MAX_ACTORS: u64 = 5;
-const OWNERS: Word = Word::at(INTENTS.offset() + 8 * MAX_ACTORS);
-const MAX_ENVELOPES: u64 = 4;
-const PLACES: Word = Word::at(OWNERS.offset() + 8 * MAX_ENVELOPES);
-const WORDS: usize = (PLACES.offset() / 8 + MAX_ENVELOPES) as usize;
-const OWNER: Column = Column { base: OWNERS, stride: 8 };
-const PLACE: Column = Column { base: PLACES, stride: 8 };
-
-fn intent(actor: usize) -> Word {
-    INTENTS.plus(actor as u64)
-}
-fn member(actor: usize) -> Member {
-    Member::new(actor as u32, 1)
-}
-fn actor_of(m: Member) -> usize {
-    m.slot() as usize
-}
-
-/// What a sweeper finds around it: the actors that are not known to be dead.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Around(Vec<Word>);
-
-impl Surroundings for Around {
-    fn intents(&self) -> Vec<Word> {
-        self.0.clone()
-    }
-    fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
-        Some(FIRST_SLOT.plus(u64::from(slot)))
-    }
-}
+use mp_tests::ring::{
+    Around, ENVELOPES, Left, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
+};
 
 type Sweep = Settle<Around>;
 
@@ -58,7 +23,7 @@ enum Doing {
     Close(Close),
     /// Sweeper: looks for what a dead member left.
     Look,
-    Settle(usize, Box<Sweep>),
+    Settle(Box<Sweep>),
     Own(u32, u64),
     Release(u32),
 }
@@ -89,22 +54,13 @@ fn gone(f: Fate) -> bool {
 
 impl Process {
     fn sweep(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
-        let dead = |a: usize| fates[a] == Fate::Killed;
-        // Looking costs no step here: in processes it is loops of loads, whose results can be stale either way.
-        if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
-            let others = (0..fates.len()).filter(|&a| !dead(a)).map(intent).collect();
-            let steps = Settle::new((intent(d), intent(me)), (OWNER, PLACE), Around(others), member(me));
-            return Some(Doing::Settle(d, Box::new(steps)));
-        }
-        for e in 0..MAX_ENVELOPES as u32 {
-            let owner = m.peek(OWNER.of(e));
-            if let Holder::Member(o) = Owner::unpack(owner).holder
-                && dead(actor_of(o))
-            {
-                return Some(Doing::Own(e, owner));
+        Some(match left(m, fates)? {
+            Left::Intent(dead) => {
+                let around = Around::new(fates, chain(self.ring.slots, 0), false);
+                Doing::Settle(Box::new(Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me))))
             }
-        }
-        None
+            Left::Envelope(e, owner) => Doing::Own(e, owner.pack()),
+        })
     }
 }
 
@@ -138,7 +94,7 @@ impl Actor for Process {
             }
             Doing::Get(get) => match get.step(m) {
                 None => return false,
-                Some(Got::Envelope(e, owner)) => {
+                Some(Got::Envelope(e, owner, _)) => {
                     assert_eq!(owner.holder, Holder::Member(member(me)));
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     assert!(ghost.committed.contains(&e), "envelope {e} from nowhere");
@@ -171,10 +127,11 @@ impl Actor for Process {
                 // A sweeper goes on as long as anybody else does.
                 None => return fates[..self.sweepers].iter().all(|&f| gone(f)),
             },
-            Doing::Settle(_, settle) => match settle.step(m) {
+            Doing::Settle(settle) => match settle.step(m) {
                 None => return false,
                 Some(Settled::Clear | Settled::Later) => Doing::Look,
                 Some(Settled::TakenOver(e)) => Doing::Release(e),
+                Some(Settled::Leased(..)) => unreachable!("nothing is leased here"),
             },
             Doing::Own(e, found) => {
                 let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
@@ -184,9 +141,7 @@ impl Actor for Process {
                 }
             }
             Doing::Release(e) => {
-                let owner = Owner::unpack(m.peek(OWNER.of(*e)));
-                assert_eq!(owner.holder, Holder::Member(member(me)));
-                m.store(OWNER.of(*e), owner.then(Holder::Free).pack());
+                free(m, *e, me);
                 Doing::Look
             }
         };
@@ -219,14 +174,8 @@ struct Setup {
 
 impl Setup {
     fn world(self) -> World<Process> {
-        let ring = RingAt { block: 0, slots: self.slots, head: HEAD, tail: TAIL, first: FIRST_SLOT };
-        let m = Memory::new(WORDS);
-        let first = Ticket { lap: 1, index: 0 }.pack();
-        m.poke(HEAD, first);
-        m.poke(TAIL, first);
-        for i in 0..self.slots {
-            m.poke(ring.slot(i), Slot { lap: 1, state: SlotState::Empty }.pack());
-        }
+        let chain = chain(self.slots, 0);
+        let (ring, m) = (chain.first, memory(&chain, 1));
         let n = self.producers + self.consumers + self.closers + self.sweepers;
         let actors = (0..n).map(|i| {
             let doing = if i < self.producers {
@@ -269,12 +218,12 @@ impl Setup {
             // A kill after the last sweeper looked is for its next round: only judge what it could see.
             let dead = |a: &usize| w.fates[*a] == Fate::Killed;
             let swept = (0..w.actors.len()).filter(dead).all(|a| w.memory.peek(intent(a)) == 0)
-                && (0..MAX_ENVELOPES as u32).all(|e| {
+                && (0..ENVELOPES).all(|e| {
                     let holder = Owner::unpack(w.memory.peek(OWNER.of(e))).holder;
                     !matches!(holder, Holder::Member(o) if dead(&actor_of(o)))
                 });
             if ended && swept && stops == 0 && w.count(sweepers.clone(), Fate::Ended) > 0 {
-                for e in 0..MAX_ENVELOPES as u32 {
+                for e in 0..ENVELOPES {
                     let holder = Owner::unpack(w.memory.peek(OWNER.of(e))).holder;
                     assert_eq!(holder, Holder::Free, "envelope {e} leaks");
                 }

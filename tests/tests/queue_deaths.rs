@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    DEADLINE, Outcome, alone, eventually, give, in_use, join, next, open_files, send, signal, take,
-    threads_are,
+    DEADLINE, Outcome, alone, eventually, give, in_use, interrupts, join, next, open_files, send, signal,
+    take, threads_are,
 };
 use mp::start_processes;
 use mp::{Arena, FrozenTensor, GetError, OnFailure, Options, ProcessContext, PutError, Queue, Tensor};
@@ -84,6 +84,56 @@ fn as_long_as_somebody_else_has_the_queue_the_wait_goes_on() {
     give(&held.go, ());
     assert!(matches!(held.queue.get_timeout(DEADLINE).unwrap_err(), GetError::Deserted { .. }));
     assert!(join(&held.context).is_err());
+}
+
+type Watched = (Queue<u32>, Queue<(usize, u32)>, Queue<String>);
+
+/// Rank 0 waits for a message, interrupted again and again; rank 1 holds the queue until it is killed.
+fn interrupted_or_killed(rank: usize, (queue, ready, verdict): Watched) -> Outcome {
+    send(&ready, (rank, std::process::id()))?;
+    if rank == 1 {
+        loop {
+            std::thread::park();
+        }
+    }
+    interrupts::allow();
+    let waiter = std::thread::spawn(move || format!("{:?}", queue.get_timeout(DEADLINE)));
+    eventually("it ends", || {
+        interrupts::send(&waiter);
+        waiter.is_finished()
+    });
+    send(&verdict, waiter.join().map_err(|_| "it panicked")?)
+}
+
+fn parent_of_both(_: usize, watched: Watched) -> Outcome {
+    let context = start_processes(interrupted_or_killed, watched, Options::nprocs(2))?;
+    join(&context).map_or(Ok(()), |()| Err("one was to be killed".into()))
+}
+
+#[test]
+fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
+    let _alone = alone();
+    let (queue, ready, verdict) =
+        (Queue::bounded(1).unwrap(), Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
+    let watched = (queue, ready.clone(), verdict.clone());
+    let context = start_processes(parent_of_both, watched, Options::nprocs(1)).unwrap();
+    let mut pids = [take(&ready), take(&ready)];
+    pids.sort_unstable();
+    // Its parent would sweep it, and so would who waits for the verdict: the waiter is to do it alone.
+    let parent = context.pids()[0];
+    signal(parent, Signal::STOP);
+    eventually("its parent is stopped", || threads_are(parent, 'T'));
+    let killed = pids[1].1;
+    signal(killed, Signal::KILL);
+    let mut said = None;
+    eventually("the waiter notices", || {
+        said = verdict.try_get().ok();
+        said.is_some()
+    });
+    signal(parent, Signal::CONT);
+    let said = said.flatten().unwrap();
+    assert!(said.contains("Deserted") && said.contains(&format!("pid: {killed}")), "{said}");
+    join(&context).unwrap();
 }
 
 fn square(_: usize, (jobs, results): (Queue<u64>, Queue<(u32, u64)>)) -> Outcome {

@@ -63,7 +63,7 @@ fn a_barrier_breaks_when_one_that_waits_or_is_enrolled_is_killed() {
             eventually("it waits", || barrier.n_waiting() == 1);
         }
         let copy = barrier.clone();
-        let waits = std::thread::spawn(move || copy.wait());
+        let waits = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
         eventually("this one waits", || barrier.n_waiting() == 1 + usize::from(!enrolled));
         signal(pid, Signal::KILL);
         let error = waits.join().unwrap().unwrap_err();
@@ -91,7 +91,7 @@ fn a_stopped_party_is_waited_for_until_the_time_is_over() {
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
     let copy = barrier.clone();
-    let waits = std::thread::spawn(move || copy.wait());
+    let waits = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
     eventually("it waits", || barrier.n_waiting() == 1);
     let error = barrier.wait_timeout(LONG).unwrap_err();
     assert!(
@@ -109,7 +109,7 @@ fn a_barrier_is_aborted_and_reset() {
     let barrier = Barrier::new(2).unwrap();
     let waits = |barrier: &Barrier| {
         let copy = barrier.clone();
-        let thread = std::thread::spawn(move || copy.wait());
+        let thread = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
         eventually("it waits", || barrier.n_waiting() == 1);
         thread
     };

@@ -212,7 +212,9 @@ fn waiting_at_a_condition_ends_in_time_and_with_the_lock() {
     assert_eq!(*condition.wait_for(guard, |n| *n == 1).unwrap(), 1);
     // One may wait, and a second one is told.
     let (theirs, told) = (lock.clone(), condition.clone());
-    let waiter = std::thread::spawn(move || condition.wait(theirs.lock()?).map(|n| *n));
+    let waiter = std::thread::spawn(move || {
+        condition.wait_timeout(theirs.lock()?, DEADLINE).map(|(n, notified)| if notified { *n } else { 0 })
+    });
     eventually("it waits", || told.waiting() == 1);
     let error = told.wait(lock.lock().unwrap()).unwrap_err();
     assert!(error.to_string().contains("1 in all"), "{error}");

@@ -1,12 +1,13 @@
 //! Shared values between real processes: locks whose holders are killed, stopped, or slow; arrays, atomics, lists. One test
 //! counts blocks, so they run one at a time.
-#![allow(unsafe_code)]
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Outcome, alone, eventually, failure, give, in_use, join, signal, take, threads_are};
+use common::{
+    DEADLINE, Outcome, alone, eventually, failure, give, in_use, interrupts, join, signal, take, threads_are,
+};
 use mp::bytemuck::{Pod, Zeroable};
 use mp::{
     Array, ListError, ListItem, LockError, Options, Queue, RawArray, RawValue, ShareableList, Tensor, Value,
@@ -133,16 +134,10 @@ fn a_thread_does_not_wait_for_itself() {
     value.lock().unwrap();
 }
 
-extern "C" fn nothing(_: libc::c_int) {}
-
 #[test]
 fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
-    use std::os::unix::thread::JoinHandleExt;
     let _alone = alone();
-    let mut action: libc::sigaction = no_action();
-    action.sa_sigaction = nothing as *const () as usize;
-    // SAFETY: the handler does nothing, and the action is otherwise empty: no SA_RESTART, so that sleeps end early.
-    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()) }, 0);
+    interrupts::allow();
     let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
     let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
@@ -155,18 +150,11 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
         if signals == 20 {
             signal(pid, Signal::KILL);
         }
-        // SAFETY: the thread has not been joined, so that its handle is one.
-        unsafe { libc::pthread_kill(waiter.as_pthread_t(), libc::SIGUSR2) };
+        interrupts::send(&waiter);
         waiter.is_finished()
     });
     assert!(matches!(waiter.join().unwrap(), Err(LockError::OwnerDied { .. })));
     failure(&context);
-}
-
-/// No flags, no mask, no handler.
-fn no_action() -> libc::sigaction {
-    // SAFETY: plain data, for which zeros are valid.
-    unsafe { std::mem::zeroed() }
 }
 
 fn waits(_: usize, (value, order): (Value<u64>, Queue<u64>)) -> Outcome {

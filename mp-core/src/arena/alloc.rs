@@ -35,7 +35,11 @@ impl Arena {
                     let Some(state) = run(Claim::new(self.block_at(block), me, slab), self.map()) else {
                         continue;
                     };
-                    let fresh = match self.commit_block(block, c) {
+                    let committed = match kind {
+                        Kind::Ring => self.commit_start(block, c).map(|()| true),
+                        _ => self.commit_block(block, c),
+                    };
+                    let fresh = match committed {
                         Ok(fresh) => fresh,
                         Err(e) => {
                             run(Unclaim::new(self.block_at(block), state), self.map());
@@ -232,6 +236,9 @@ impl Arena {
         self.free_seat_pages(block);
         // As long as it is claimed, it has a size.
         let bytes = self.data_of(block).1;
+        if state.kind == Kind::Ring {
+            self.shrink(block);
+        }
         run(Unclaim::new(at, state), self.map());
         self.hint_free(block);
         self.count_free(bytes);

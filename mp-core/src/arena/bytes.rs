@@ -29,6 +29,6 @@ pub(super) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
     let len = len.min((size as usize).saturating_sub(from));
     let first = hold.arena().map().bytes(at + from as u64, len as u64);
     // SAFETY: inside of the block (checked above), initialised by the kernel's zeros at least, and held as long as
-    // `hold` is borrowed. Spill blocks are written once, before they are sent, and have one holder at a time.
+    // `hold` is borrowed. These bytes of a spill block are written once, before it is sent.
     unsafe { std::slice::from_raw_parts(first.as_ptr(), len) }
 }

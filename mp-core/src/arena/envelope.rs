@@ -30,7 +30,7 @@ const WIRE_VERSION: u64 = 1;
 /// The most attachments a message may have.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
 
-/// The meta word: attachments 16 bits, "attachments are in the spill block" 1, wire version 8 (at 24), bytes 32.
+/// The meta word: attachments 16 bits, "attachments are in the spill block" 1, deliveries 7, wire version 8, bytes 32.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meta {
     pub(super) attachments: usize,
@@ -45,7 +45,7 @@ impl Meta {
             | WIRE_VERSION << 24
             | (self.bytes as u64) << 32
     }
-    fn unpack(w: u64) -> Result<Self> {
+    pub(super) fn unpack(w: u64) -> Result<Self> {
         let version = w >> 24 & 0xff;
         if version != WIRE_VERSION {
             return Err(Error::Version {
@@ -56,14 +56,35 @@ impl Meta {
         }
         Ok(Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize })
     }
+
+    /// Where the bytes are: in the envelope, behind its attachments, or in a spill block of so many bytes.
+    pub(super) fn parts(self, spill: Option<u64>) -> Result<Parts> {
+        let listed = 8 * self.attachments;
+        let inline = if self.spilled { 0 } else { listed };
+        let room = spill.unwrap_or(INLINE as u64);
+        let from = if spill.is_some() && !self.spilled { 0 } else { listed };
+        if self.spilled && spill.is_none()
+            || inline > INLINE
+            || self.bytes as u64 > room
+            || from as u64 > room - self.bytes as u64
+        {
+            return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
+        }
+        Ok(Parts { from })
+    }
+}
+
+/// Where the bytes of a message begin.
+pub(super) struct Parts {
+    pub(super) from: usize,
 }
 
 /// The bytes of a message that did not fit into its envelope.
 #[derive(Debug)]
 pub(crate) struct Spill {
-    hold: Hold,
-    from: usize,
-    len: usize,
+    pub(super) hold: Hold,
+    pub(super) from: usize,
+    pub(super) len: usize,
 }
 
 impl Spill {
@@ -139,20 +160,10 @@ impl Envelope {
         // Until everything that it lists is taken, the spill block stays the envelope's: if this process dies on
         // the way, the sweep finds the list.
         let spill = spill.filter(|a| arena.block_exists(a.block));
-        let inline_attachments = if meta.spilled { 0 } else { 8 * meta.attachments };
-        let (list, room) = match spill {
-            Some(attach) => arena.data_of(attach.block),
-            None => (0, INLINE as u64),
-        };
-        let head = if spill.is_some() && !meta.spilled { 0 } else { 8 * meta.attachments };
-        if meta.spilled && spill.is_none()
-            || inline_attachments > INLINE
-            || meta.bytes as u64 > room
-            || head as u64 > room - meta.bytes as u64
-        {
-            return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
-        }
-        let entries = if meta.spilled { Word::at(list) } else { arena.envelope_word(id, field::INLINE) };
+        let (list, room) = spill.map(|a| arena.data_of(a.block)).unzip();
+        let Parts { from } = meta.parts(room)?;
+        let list = list.filter(|_| meta.spilled).map(Word::at);
+        let entries = list.unwrap_or(arena.envelope_word(id, field::INLINE));
         for k in 0..meta.attachments {
             let attach = Attach::unpack(map.load_relaxed(entries.plus(k as u64)))
                 .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
@@ -166,12 +177,12 @@ impl Envelope {
             Some(attach) => {
                 let hold = arena.adopt(id, attach)?;
                 map.store(arena.envelope_word(id, field::SPILL), 0);
-                inc.spilled(Spill { hold, from: head, len: meta.bytes });
+                inc.spilled(Spill { hold, from, len: meta.bytes });
             }
             None => {
                 let buffer = inc.buffer();
                 buffer.resize(meta.bytes, 0);
-                let at = arena.envelope_word(id, field::INLINE).offset() + inline_attachments as u64;
+                let at = arena.envelope_word(id, field::INLINE).offset() + from as u64;
                 super::bytes::read_own(map, at, buffer);
             }
         }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
 use crate::message::Outgoing;
 use crate::steps::{Note, Take, Taken};
-use crate::words::{Access, Attach, EnvelopeId, Kind, Seat};
+use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat};
 
 /// Something to attach to a message. Only handles make one of themselves, so that what a receiver may do with
 /// a block follows from the type of the sender's handle.
@@ -125,11 +125,16 @@ impl Arena {
 
     /// Takes another seat for an envelope.
     pub(super) fn share_seat(&self, e: EnvelopeId, note: Note, hold: &Hold) -> Result<()> {
+        self.share_block_seat(e, note, hold.block())
+    }
+
+    /// As [`share_seat`](Self::share_seat), of a block that somebody holds until this returns.
+    pub(super) fn share_block_seat(&self, e: EnvelopeId, note: Note, block: BlockId) -> Result<()> {
         loop {
-            let take = Take::new(self.block_at(hold.block()), self.pages(), Seat::Envelope(e), note);
+            let take = Take::new(self.block_at(block), self.pages(), Seat::Envelope(e), note);
             match run(take, self.map()) {
                 Taken::Seat(_) => return Ok(()),
-                Taken::NoneFree => self.add_seat_page(hold.block())?,
+                Taken::NoneFree => self.add_seat_page(block)?,
             }
         }
     }

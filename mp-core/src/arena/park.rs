@@ -156,14 +156,20 @@ impl Parking {
     /// Wakes one sleeper, if there is any. To be called after the change was published by a read-modify-write.
     #[inline]
     pub fn wake_one(&self) {
+        self.wake_some(1);
+    }
+
+    /// Wakes up to `n` sleepers, if there are any, as [`wake_one`](Self::wake_one).
+    #[inline]
+    pub fn wake_some(&self, n: u32) {
         if let Some(counted) = run(Notify::new(self.word), self.arena.map()) {
-            self.wake(counted);
+            self.wake(counted, n);
         }
     }
 
     #[cold]
-    fn wake(&self, counted: u64) {
-        if futex::wake(self.futex(), 1) == 0
+    fn wake(&self, counted: u64, n: u32) {
+        if futex::wake(self.futex(), n) == 0
             && self.arena.map().cas(self.word, counted, counted & !ASLEEP).is_ok()
         {
             // Whoever fell asleep on the old value before it changed has to look again.

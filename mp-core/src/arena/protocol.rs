@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::layout::control;
-use super::{Arena, Envelope, Hold, Parking};
+use super::{Arena, Envelope, Hold, Leased, Parking};
 use crate::error::{Error, Result};
 use crate::lock::{RawGuard, RawLock};
 use crate::mem::{Mem, Word};
@@ -30,6 +30,10 @@ pub unsafe trait RingLayer: Send + Sync {
         others: &dyn Fn() -> Vec<Word>,
         taken: &mut dyn FnMut(EnvelopeId),
     ) -> bool;
+
+    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`; or makes sure that
+    /// its queue knows that it was returned.
+    fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner);
 
     /// Takes every envelope out of a ring that nobody holds any more, and drops it. May be begun by one process and ended
     /// by another.
@@ -93,6 +97,15 @@ impl Arena {
     pub unsafe fn envelope_from_raw(&self, id: EnvelopeId, owner: Owner) -> Envelope {
         debug_assert_eq!(owner.holder, Holder::Member(self.me().unwrap_or(Member::from_raw(0))));
         Envelope { arena: *self, id: id.min(self.layout().envelopes - 1), owner }
+    }
+
+    /// An envelope that this process has leased already.
+    ///
+    /// # Safety
+    /// `id` and `owner` come from a protocol that has just made this process its leaseholder; they are made into a
+    /// [`Leased`] once.
+    pub unsafe fn lease_from_raw(&self, id: EnvelopeId, owner: Owner) -> Leased {
+        Leased { arena: *self, id: id.min(self.layout().envelopes - 1), owner }
     }
 
     /// Takes over an envelope that another member handed to this one by its id and owner word, at most once.

@@ -73,9 +73,9 @@ pub struct MemoryStats {
     pub frees: u64,
     /// Allocations that got memory which had pages already.
     pub recycled: u64,
-    /// Envelopes on their way, in queues.
+    /// Envelopes on their way: in queues, or leased by a consumer that has not finished yet.
     pub queued: u64,
-    /// Blocks that messages in queues hold.
+    /// Blocks that these hold.
     pub queued_blocks: u64,
     /// Bytes of these blocks.
     pub queued_bytes: u64,
@@ -113,7 +113,9 @@ impl Tally {
     fn note(&mut self, holder: Holder, block: BlockId, size: u64) {
         let (last, held) = match holder {
             Holder::Free => return,
-            Holder::Queued => (&mut self.last_queued, &mut self.queued),
+            Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                (&mut self.last_queued, &mut self.queued)
+            }
             Holder::Member(m) => {
                 match (self.last.get_mut(m.slot() as usize), self.held.get_mut(m.slot() as usize)) {
                     (Some(last), Some(held)) => (last, held),
@@ -186,7 +188,9 @@ impl Arena {
             match self.envelope_holder(e) {
                 Holder::Free => {}
                 Holder::Member(_) => s.owned += 1,
-                Holder::Queued => s.queued += 1,
+                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                    s.queued += 1
+                }
             }
         }
         s.peak_allocated = self.peak(control::PEAK_ALLOCATED, s.allocated);

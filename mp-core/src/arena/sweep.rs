@@ -224,8 +224,18 @@ impl Arena {
                     }
                 }
                 Holder::Free => self.hint_envelope(e),
-                Holder::Member(_) | Holder::Queued => {}
+                Holder::Leased(m) if dead.iter().any(|d| d.member == m) => self.take_back(e, owner),
+                // Whoever returned it may have died before it said so.
+                Holder::Returned | Holder::Undeliverable => self.take_back(e, owner),
+                Holder::Member(_) | Holder::Queued | Holder::Leased(_) => {}
             }
+        }
+    }
+
+    /// Gives a message that a dead member had leased, or that is returned already, back to its queue.
+    fn take_back(&self, e: EnvelopeId, owner: Owner) {
+        if let Some(rings) = RINGS.get() {
+            rings.take_back(*self, e, owner);
         }
     }
 

@@ -9,8 +9,8 @@ use super::slot::{Lag, Slot, SlotState, Ticket};
 /// How a get ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Got {
-    /// The envelope is the caller's now, with this owner word.
-    Envelope(EnvelopeId, Owner),
+    /// The envelope is the caller's now, with this owner word; it was taken under this ticket.
+    Envelope(EnvelopeId, Owner, Ticket),
     /// Nothing is queued.
     Empty,
     /// Nothing is queued, and nothing will be.
@@ -36,10 +36,12 @@ pub struct Get {
     ring: RingAt,
     intent: Word,
     owners: Column,
-    me: Member,
+    to: Holder,
     ticket: Ticket,
     slot: Slot,
     owner: Owner,
+    /// One of a batch: it helps the head no further.
+    batched: bool,
     pc: Pc,
 }
 
@@ -50,11 +52,31 @@ impl Get {
             ring,
             intent,
             owners,
-            me,
+            to: Holder::Member(me),
             ticket: Ticket { lap: 0, index: 0 },
             slot: Slot { lap: 0, state: SlotState::Empty },
             owner: Owner { holder: Holder::Free, seq: 0 },
+            batched: false,
             pc: Pc::Head,
+        }
+    }
+
+    /// As a lease: if its holder dies, it is delivered again.
+    #[must_use]
+    pub fn leasing(self) -> Self {
+        match self.to {
+            Holder::Member(me) => Self { to: Holder::Leased(me), ..self },
+            _ => self,
+        }
+    }
+
+    /// As one of a batch: it begins to look after `last`, the ticket of the message before it, and leaves the head where
+    /// it is. The batch ends with [`Advance`](super::Advance).
+    #[must_use]
+    pub fn batched(self, last: Option<Ticket>) -> Self {
+        match last {
+            Some(last) => Self { ticket: last.next(self.ring.slots), batched: true, pc: Pc::Look, ..self },
+            None => Self { batched: true, ..self },
         }
     }
 
@@ -104,6 +126,7 @@ impl Steps for Get {
                 };
                 let after = Slot { lap: self.ticket.next_lap(), state };
                 self.pc = match m.cas(slot_at, self.slot.pack(), after.pack()) {
+                    Ok(()) if self.batched => Pc::Claim,
                     Ok(()) => Pc::Advance,
                     Err(_) => Pc::Lost,
                 };
@@ -119,15 +142,15 @@ impl Steps for Get {
             // One access that brings the envelope's line over for writing, instead of one for reading and one more. Nobody
             // else changes the word now: that we intend it keeps sweepers away.
             Pc::Claim => {
-                let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.me));
+                let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to));
                 let queued = Owner::unpack(queued);
                 debug_assert_eq!(queued.holder, Holder::Queued, "taken from a ring, yet not queued");
-                self.owner = queued.then(Holder::Member(self.me));
+                self.owner = queued.then(self.to);
                 self.pc = Pc::Clear;
             }
             Pc::Clear => {
                 m.store(self.intent, 0);
-                return Some(Got::Envelope(self.envelope(), self.owner));
+                return Some(Got::Envelope(self.envelope(), self.owner, self.ticket));
             }
         }
         None

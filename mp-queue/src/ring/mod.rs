@@ -28,19 +28,26 @@
 //! | get | slot `EMPTY`, owner still `QUEUED` | no slot holds it, nobody live intends it | takes it over, frees it: the one lost message |
 //! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
 //!
+//! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`].
+//!
 //! Laps have 38 bits and compare modulo 2^38. A process that slept through an exact multiple of 2^38 laps and
 //! then compares-and-swaps succeeds on a slot that is in precisely the state it believes in, which is correct.
 
+mod chain;
 mod close;
 mod get;
+mod lease;
 mod put;
 mod settle;
 mod slot;
 
+pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
 pub use get::{Get, Got};
-pub use put::{Put, PutEnd};
+pub use lease::{Reclaim, Return, ReturnsAt};
+pub use put::{Advance, Put, PutEnd};
 pub use settle::{Settle, Settled, Surroundings};
+pub(crate) use slot::Standing;
 pub use slot::{Slot, SlotState, Ticket};
 
 use mp_core::mem::Word;
@@ -53,6 +60,8 @@ pub struct RingAt {
     pub block: BlockId,
     /// How many slots; at most [`RingAt::MAX_SLOTS`].
     pub slots: u32,
+    /// How many slots the segments before it have; see [`ChainAt`].
+    pub before: u32,
     /// Hint: the next ticket to take.
     pub head: Word,
     /// Hint: the next ticket to give.

@@ -45,6 +45,10 @@ pub struct Put {
     owner: Owner,
     ticket: Ticket,
     end: Option<PutEnd>,
+    /// One of a batch: it helps the tail no further.
+    batched: bool,
+    /// Where to begin to look is known.
+    known: bool,
     pc: Pc,
 }
 
@@ -59,7 +63,16 @@ impl Put {
         owner: Owner,
     ) -> Self {
         let ticket = Ticket { lap: 0, index: 0 };
-        Self { ring, intent, owner_at, place_at, envelope, me, owner, ticket, end: None, pc: Pc::Intend }
+        let (end, batched, known, pc) = (None, false, false, Pc::Intend);
+        Self { ring, intent, owner_at, place_at, envelope, me, owner, ticket, end, batched, known, pc }
+    }
+
+    /// As one of a batch: it begins to look after `last`, the ticket of the message before it, and leaves the tail where
+    /// it is. The batch ends with [`Advance`].
+    #[must_use]
+    pub fn batched(self, last: Option<Ticket>) -> Self {
+        let ticket = last.map_or(self.ticket, |last| last.next(self.ring.slots));
+        Self { ticket, batched: true, known: last.is_some(), ..self }
     }
 
     fn end(&mut self, end: PutEnd) -> Option<PutEnd> {
@@ -78,7 +91,7 @@ impl Steps for Put {
         match self.pc {
             Pc::Intend => {
                 m.store(self.intent, self.envelope as u64 + 1);
-                self.pc = Pc::Tail;
+                self.pc = if self.known { Pc::Look } else { Pc::Tail };
             }
             Pc::Tail => {
                 self.ticket = Ticket::unpack(m.load(self.ring.tail));
@@ -100,7 +113,7 @@ impl Steps for Put {
                 self.pc = Pc::Tail;
             }
             Pc::Place => {
-                let place = Place { ring: self.ring.block, slot: self.ticket.index };
+                let place = Place { ring: self.ring.block, slot: self.ring.before + self.ticket.index };
                 m.store_relaxed(self.place_at, place.pack());
                 self.pc = Pc::Queue;
             }
@@ -113,6 +126,7 @@ impl Steps for Put {
                 let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty };
                 let full = Slot { lap: self.ticket.lap, state: SlotState::Full(self.envelope) };
                 self.pc = match m.cas(slot_at, empty.pack(), full.pack()) {
+                    Ok(()) if self.batched => return self.end(PutEnd::Done(self.ticket)),
                     Ok(()) => Pc::Advance,
                     Err(_) => Pc::Retreat,
                 };
@@ -132,5 +146,35 @@ impl Steps for Put {
             }
         }
         None
+    }
+}
+
+/// Helps a hint over a batch of messages: from the ticket of the first one to behind the last one. If somebody has
+/// helped it meanwhile, the others will help it on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Advance {
+    hint: Word,
+    from: Ticket,
+    to: Ticket,
+}
+
+impl Advance {
+    /// The tail of `ring`, over what was put.
+    pub fn tail(ring: RingAt, first: Ticket, last: Ticket) -> Self {
+        Self { hint: ring.tail, from: first, to: last.next(ring.slots) }
+    }
+
+    /// The head of `ring`, over what was taken.
+    pub fn head(ring: RingAt, first: Ticket, last: Ticket) -> Self {
+        Self { hint: ring.head, ..Self::tail(ring, first, last) }
+    }
+}
+
+impl Steps for Advance {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        _ = m.cas(self.hint, self.from.pack(), self.to.pack());
+        Some(())
     }
 }

@@ -12,6 +12,9 @@ pub enum Settled {
     Clear,
     /// The envelope belongs to the sweeper now, which must release it; the dead intent is cleared.
     TakenOver(EnvelopeId),
+    /// The sweeper has a lease of the envelope now, which must be returned ([`Return`](super::Return)): its queue delivers
+    /// again what a dead consumer had. The dead intent is cleared.
+    Leased(EnvelopeId, Owner),
     /// A live thread is in the middle of this envelope: come back later. The dead intent stays.
     Later,
 }
@@ -38,6 +41,9 @@ pub trait Surroundings {
 
     /// Where slot `slot` of the ring in `ring` is; `None` if there is no such ring.
     fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
+
+    /// Whether the queue in `ring` delivers again what a dead consumer had. Consumers say so before they first lease.
+    fn redelivers(&self, ring: BlockId) -> bool;
 }
 
 /// Settles the intent of one lane of a dead member. Any number of sweepers may do it at once, and die in it.
@@ -103,7 +109,7 @@ impl<S: Surroundings> Steps for Settle<S> {
                 self.owner = Owner::unpack(m.load(self.owners.of(self.envelope)));
                 self.pc = match self.owner.holder {
                     Holder::Queued => Pc::Place,
-                    Holder::Free | Holder::Member(_) => Pc::Forget,
+                    _ => Pc::Forget,
                 };
             }
             Pc::Place => {
@@ -136,9 +142,15 @@ impl<S: Surroundings> Steps for Settle<S> {
                 self.pc = Pc::Take;
             }
             Pc::Take => {
-                let taken = self.owner.then(Holder::Member(self.me));
+                let again = self.around.redelivers(self.place.ring);
+                let taken =
+                    self.owner.then(if again { Holder::Leased(self.me) } else { Holder::Member(self.me) });
                 if m.cas(self.owners.of(self.envelope), self.owner.pack(), taken.pack()).is_ok() {
-                    self.out = Settled::TakenOver(self.envelope);
+                    self.out = if again {
+                        Settled::Leased(self.envelope, taken)
+                    } else {
+                        Settled::TakenOver(self.envelope)
+                    };
                 }
                 self.pc = Pc::Forget;
             }

@@ -72,6 +72,16 @@ pub struct Ticket {
     pub index: u32,
 }
 
+/// What a consumer finds in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// A later lap: what was there was taken.
+    Taken,
+    Message,
+    Nothing,
+    Closed,
+}
+
 /// Whether a slot is behind, at or ahead of a ticket's lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lag {
@@ -119,6 +129,25 @@ impl Ticket {
             Lag::Ahead
         } else {
             Lag::Behind
+        }
+    }
+
+    /// What a consumer that has this ticket finds in the slot.
+    pub(crate) const fn stands(self, slot: Slot) -> Standing {
+        match (self.lag(slot), slot.state) {
+            (Lag::Ahead, _) => Standing::Taken,
+            (Lag::At, SlotState::Full(_) | SlotState::Last(_)) => Standing::Message,
+            (Lag::At, SlotState::Closed) => Standing::Closed,
+            (Lag::At, SlotState::Empty) | (Lag::Behind, _) => Standing::Nothing,
+        }
+    }
+
+    /// Whether a producer that has this ticket finds the end in the slot; `None`: the slot is used, look at the next.
+    pub(crate) const fn finds_end(self, slot: Slot) -> Option<bool> {
+        match (self.lag(slot), slot.state) {
+            (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => Some(true),
+            (Lag::At, SlotState::Empty) | (Lag::Behind, _) => Some(false),
+            (Lag::At | Lag::Ahead, _) => None,
         }
     }
 

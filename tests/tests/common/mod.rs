@@ -1,6 +1,7 @@
 //! What the tests with real processes share. Each wait here has a deadline, each worker ends by itself.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod interrupts;
 pub mod kill;
 pub mod python;
 pub mod scratch;

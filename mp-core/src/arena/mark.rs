@@ -1,0 +1,26 @@
+//! Marks: which block, in which of its lives, as one word. Whoever has a mark can ask whether the block still lives,
+//! without holding it.
+
+use super::{Arena, Hold};
+use crate::mem::Mem;
+use crate::words::{BlockId, BlockState, Life};
+
+impl Arena {
+    /// The mark of a held block, never 0: `block + 1` in 24 bits, generation in 40.
+    pub fn mark(&self, hold: &Hold) -> u64 {
+        self.generation(hold.block()) << 24 | (u64::from(hold.block()) + 1)
+    }
+
+    /// Whether a marked block is still held by anybody: a process, or a message on its way. Once it is not, it never is
+    /// again. A holder that was killed counts until it is swept.
+    pub fn lives(&self, mark: u64) -> bool {
+        let Some(block) = (mark & 0xff_ffff).checked_sub(1).map(|b| b as BlockId) else { return false };
+        if !self.block_exists(block) {
+            return false;
+        }
+        // The state between two looks at the generation: if the block was freed and claimed meanwhile, they differ.
+        let same = self.generation(block) == mark >> 24;
+        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
+        same && state.life == Life::Live && self.generation(block) == mark >> 24
+    }
+}

@@ -1,0 +1,252 @@
+//! Many messages at once: one hint moved and one sleeper's bell rung for all of them.
+
+use std::fmt;
+use std::time::Instant;
+
+use mp_core::{Envelope, Message};
+use mp_reduce::{Error, pack_as, unpack_as};
+
+use crate::error::{GetError, PutError};
+use crate::queue::{Queue, not_put};
+use crate::raw::{Raw, Wait};
+use crate::ring::Ticket;
+
+/// So many messages are put or taken before the others are told.
+const MOST: u32 = 64;
+
+/// Why not all values were put. Nothing is lost: what was not put is in here.
+#[non_exhaustive]
+pub struct PutManyError<T, I> {
+    /// How many were put before.
+    pub put: usize,
+    /// What happened to the next one, and that value.
+    pub error: PutError<T>,
+    /// The values after it.
+    pub rest: I,
+}
+
+impl<T, I> fmt::Debug for PutManyError<T, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("PutManyError");
+        f.field("put", &self.put).field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<T, I> fmt::Display for PutManyError<T, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "after {} values: {}", self.put, self.error)
+    }
+}
+
+impl<T, I> std::error::Error for PutManyError<T, I> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+/// What was put or taken in one segment since the others were last told.
+struct Run<'a> {
+    raw: &'a Raw,
+    segment: u32,
+    putting: bool,
+    tickets: Option<(Ticket, Ticket)>,
+    count: u32,
+}
+
+impl<'a> Run<'a> {
+    fn new(raw: &'a Raw, putting: bool) -> Self {
+        let segment = if putting { raw.tail_segment() } else { raw.head_segment() };
+        Self { raw, segment, putting, tickets: None, count: 0 }
+    }
+
+    fn last(&self) -> Option<Ticket> {
+        self.tickets.map(|(_, last)| last)
+    }
+
+    fn add(&mut self, ticket: Ticket) {
+        let first = self.tickets.map_or(ticket, |(first, _)| first);
+        self.tickets = Some((first, ticket));
+        self.count += 1;
+        if self.count == MOST {
+            self.tell();
+        }
+    }
+
+    /// Puts the next one; `false` where that needs more than this.
+    fn put(&mut self, envelope: &mut Envelope) -> Result<bool, Error> {
+        // In the last segment of a queue that grows, what is in earlier ones counts, too.
+        let segments = self.raw.memory().segments();
+        if segments > 1 && self.segment + 1 == segments {
+            return Ok(false);
+        }
+        let ticket = self.raw.memory().put_next(self.segment, envelope, self.last())?;
+        if let Some(ticket) = ticket {
+            self.add(ticket);
+        }
+        Ok(ticket.is_some())
+    }
+
+    /// Takes the next one, if it is here.
+    fn get(&mut self) -> Result<Option<Envelope>, Error> {
+        let Some((envelope, ticket)) = self.raw.memory().get_next(self.segment, self.last())? else {
+            return Ok(None);
+        };
+        self.add(ticket);
+        Ok(Some(envelope))
+    }
+
+    fn tell(&mut self) {
+        let Some((first, last)) = self.tickets.take() else { return };
+        let (memory, count) = (self.raw.memory(), std::mem::take(&mut self.count));
+        if self.putting {
+            memory.advance_tail(self.segment, first, last);
+            memory.not_empty().wake_some(count);
+        } else {
+            memory.advance_head(self.segment, first, last);
+            memory.not_full().wake_some(count);
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        // Also when a value's own code panics.
+        self.tell();
+    }
+}
+
+impl<T: Message> Queue<T> {
+    /// Puts all values, in their order; waits while the queue is full. How many they were.
+    ///
+    /// ```
+    /// use mp_queue::Queue;
+    ///
+    /// let queue = Queue::bounded(100)?;
+    /// assert_eq!(queue.put_many(0..50)?, 50);
+    /// let mut got = Vec::new();
+    /// assert_eq!(queue.get_many(&mut got, 20)?, 20);
+    /// assert!(got.into_iter().eq(0..20));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Others may put messages in between. Consumers that sleep are woken once for up to 64 messages, so this is for values
+    /// that are there already, or come quickly.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), at the first value that can't be put; it and all after it are given back.
+    pub fn put_many<I: IntoIterator<Item = T>>(
+        &self,
+        values: I,
+    ) -> Result<usize, PutManyError<T, I::IntoIter>> {
+        self.put_many_within(values.into_iter(), Wait::Forever)
+    }
+
+    /// Puts values as long as the queue is not full. How many they were, if it was all.
+    ///
+    /// # Errors
+    /// [`PutError::Full`] with the first value that there was no room for, and as [`put_many`](Self::put_many).
+    pub fn try_put_many<I: IntoIterator<Item = T>>(
+        &self,
+        values: I,
+    ) -> Result<usize, PutManyError<T, I::IntoIter>> {
+        self.put_many_within(values.into_iter(), Wait::Never)
+    }
+
+    /// Puts all values; waits while the queue is full, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// [`PutError::Full`] with the first value that there was no room for, and as [`put_many`](Self::put_many).
+    pub fn put_many_deadline<I: IntoIterator<Item = T>>(
+        &self,
+        values: I,
+        deadline: Instant,
+    ) -> Result<usize, PutManyError<T, I::IntoIter>> {
+        self.put_many_within(values.into_iter(), Wait::Until(deadline))
+    }
+
+    fn put_many_within<I: Iterator<Item = T>>(
+        &self,
+        mut values: I,
+        wait: Wait,
+    ) -> Result<usize, PutManyError<T, I>> {
+        let raw = self.raw();
+        let mut run = Run::new(raw, true);
+        let mut put = 0;
+        loop {
+            let Some(value) = values.next() else { return Ok(put) };
+            let mut envelope = match pack_as(raw.arena(), self.fingerprint(), value) {
+                Ok(envelope) => envelope,
+                Err(e) => {
+                    let error = PutError::Failed { value: e.value, error: e.error };
+                    return Err(PutManyError { put, error, rest: values });
+                }
+            };
+            match run.put(&mut envelope) {
+                Ok(true) => {}
+                Ok(false) => {
+                    // Whoever makes room has to know what is there.
+                    run.tell();
+                    match raw.put(&mut envelope, wait, || raw.deserted()) {
+                        Ok(crate::raw::PutRaw::Done) => run = Run::new(raw, true),
+                        end => {
+                            let error = not_put(self.fingerprint(), envelope, end);
+                            return Err(PutManyError { put, error, rest: values });
+                        }
+                    }
+                }
+                Err(error) => {
+                    let error = not_put(self.fingerprint(), envelope, Err(error));
+                    return Err(PutManyError { put, error, rest: values });
+                }
+            }
+            put += 1;
+        }
+    }
+
+    /// Takes up to `most` messages, the oldest ones, to the end of `into`: waits for the first, and takes what else is there
+    /// already. How many they were: 0 means that the queue is closed and drained.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get). What was taken before an error is in `into`. A consumer that dies in here takes those along
+    /// that it has, as with [`get`](Self::get).
+    pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, GetError> {
+        self.get_many_within(into, most, Wait::Forever)
+    }
+
+    /// Takes up to `most` messages that are there, as [`get_many`](Self::get_many).
+    ///
+    /// # Errors
+    /// [`GetError::Empty`] if there is none, and as [`get_many`](Self::get_many).
+    pub fn try_get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, GetError> {
+        self.get_many_within(into, most, Wait::Never)
+    }
+
+    /// As [`get_many`](Self::get_many); waits for the first one not beyond `deadline`.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`] if none came, and as [`get_many`](Self::get_many).
+    pub fn get_many_deadline(
+        &self,
+        into: &mut Vec<T>,
+        most: usize,
+        deadline: Instant,
+    ) -> Result<usize, GetError> {
+        self.get_many_within(into, most, Wait::Until(deadline))
+    }
+
+    fn get_many_within(&self, into: &mut Vec<T>, most: usize, wait: Wait) -> Result<usize, GetError> {
+        if most == 0 {
+            return Err(GetError::Empty);
+        }
+        let Some(first) = self.get_within(wait)? else { return Ok(0) };
+        into.push(first);
+        let mut got = 1;
+        let mut run = Run::new(self.raw(), false);
+        while got < most {
+            let Some(envelope) = run.get()? else { break };
+            into.push(unpack_as(self.fingerprint(), envelope).map_err(GetError::from)?);
+            got += 1;
+        }
+        Ok(got)
+    }
+}

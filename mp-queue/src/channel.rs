@@ -1,0 +1,352 @@
+//! Channels: queues whose two sides know of each other.
+//!
+//! Beside its queue a channel has two tokens, blocks of shared memory without contents: each sender holds the one, each
+//! receiver the other. Handles of one process, processes, and messages in which a handle travels, all hold blocks in the
+//! same way, and the dead are swept out of them. So the question whether there is any sender is the question whether the
+//! block still lives; once it doesn't, it never does again.
+//!
+//! | killed | left | the others |
+//! |---|---|---|
+//! | with a handle | a seat in the token | see the other side alive until the dead one is swept, within 100 ms or so |
+//! | after its token was freed, before the sleepers were woken | sleepers | look again within 100 ms |
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use mp_core::message::scope;
+use mp_core::{Envelope, Hold, Message};
+use mp_reduce::{Error, TypeFingerprint, unpack_as};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{GetError, PutError};
+use crate::queue::{nothing, put_as};
+use crate::raw::{Alone, Ended, Raw, Wait};
+
+/// One side of a channel: a handle to the queue, and one to the side's token.
+pub(crate) struct End {
+    raw: Raw,
+    token: Option<Hold>,
+    mine: u64,
+    theirs: u64,
+}
+
+impl Clone for End {
+    fn clone(&self) -> Self {
+        Self { raw: self.raw.clone(), token: self.token.clone(), ..*self }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.token = None;
+        if self.raw.arena().me().is_ok() && !self.raw.arena().lives(self.mine) {
+            self.raw.wake_everybody();
+        }
+    }
+}
+
+/// Both ends of a new channel: of the senders, of the receivers.
+pub(crate) fn ends(size: Option<usize>, growing: bool, type_of: (u64, &str)) -> Result<(End, End), Error> {
+    let raw = Raw::create(size, growing, 0, type_of)?;
+    let arena = raw.arena();
+    let tokens = [arena.alloc(1)?, arena.alloc(1)?];
+    let marks = [arena.mark(&tokens[0]), arena.mark(&tokens[1])];
+    raw.memory().set_token(false, marks[0]);
+    raw.memory().set_token(true, marks[1]);
+    let [sender, receiver] = tokens;
+    let sender = End { raw: raw.clone(), token: Some(sender), mine: marks[0], theirs: marks[1] };
+    let receiver = End { raw, token: Some(receiver), mine: marks[1], theirs: marks[0] };
+    Ok((sender, receiver))
+}
+
+impl End {
+    pub(crate) fn raw(&self) -> &Raw {
+        &self.raw
+    }
+
+    pub(crate) fn alone(&self) -> Option<Alone> {
+        // In a forked copy the attempt itself says what is wrong.
+        let arena = self.raw.arena();
+        (arena.me().is_ok() && !arena.lives(self.theirs)).then_some(Alone::Disconnected)
+    }
+
+    /// Attaches it to the message that is being written.
+    pub(crate) fn attach(&self, what: &'static str) -> mp_core::Result<(u32, u32)> {
+        scope::outgoing(what, |out| {
+            let token = self.token.as_ref().ok_or(mp_core::Error::OutsideMessage(what))?;
+            Ok((out.attach_object(self.raw.hold())?, out.attach_object(token)?))
+        })
+    }
+
+    /// Takes it out of the message that is being read.
+    pub(crate) fn take(
+        what: &'static str,
+        (queue, token): (u32, u32),
+        receivers: bool,
+        type_of: (u64, &str),
+    ) -> Result<Self, String> {
+        let (hold, token) =
+            scope::incoming(what, |inc| Ok((inc.take_object(queue)?, inc.take_object(token)?)))
+                .map_err(|e| e.to_string())?;
+        let raw = Raw::open(hold).map_err(|e| e.to_string())?;
+        if raw.memory().fingerprint() != type_of.0 {
+            let found = raw.memory().type_name();
+            return Err(format!("{what} of {found} arrived where one of {} is expected", type_of.1));
+        }
+        let mine = raw.memory().token(receivers);
+        if raw.arena().mark(&token) != mine {
+            return Err(format!("the attachments are no {what}"));
+        }
+        let theirs = raw.memory().token(!receivers);
+        Ok(Self { raw, token: Some(token), mine, theirs })
+    }
+
+    /// Takes a message; nothing is told before the queue is empty.
+    #[inline]
+    pub(crate) fn get(&self, into: &mut Option<Envelope>, wait: Wait) -> Result<Ended, Error> {
+        match self.raw.get(into, wait, || self.alone())? {
+            Ended::Waited => match self.alone() {
+                None => Ok(Ended::Waited),
+                // What they sent before they left.
+                Some(alone) => Ok(match self.raw.get(into, Wait::Never, || None)? {
+                    Ended::Attempted => Ended::Attempted,
+                    Ended::Waited | Ended::Alone(_) => Ended::Alone(alone),
+                }),
+            },
+            end => Ok(end),
+        }
+    }
+
+    /// Takes a message of a type, and unpacks it; the end is an error.
+    #[inline]
+    pub(crate) fn get_as<T: Message>(
+        &self,
+        fingerprint: TypeFingerprint<T>,
+        wait: Wait,
+    ) -> Result<T, GetError> {
+        let mut envelope = None;
+        match (self.get(&mut envelope, wait)?, envelope) {
+            (Ended::Attempted, Some(envelope)) => Ok(unpack_as(fingerprint, envelope)?),
+            (Ended::Attempted, None) => Err(GetError::Disconnected),
+            (end, _) => Err(nothing(end)),
+        }
+    }
+}
+
+impl fmt::Debug for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let other = if self.alone().is_some() { "disconnected" } else { "connected" };
+        write!(f, "({} messages, block {}, {other})", self.raw.len(), self.raw.hold().block())
+    }
+}
+
+/// Makes a channel without a bound.
+///
+/// ```
+/// let (sender, receiver) = mp_queue::channel::<String>()?;
+/// let another = sender.clone();
+/// sender.send("one".into())?;
+/// drop(sender);
+/// another.send("two".into())?;
+/// drop(another);
+/// // No sender is left, so this ends, after what was sent.
+/// assert_eq!(receiver.iter().collect::<Result<Vec<_>, _>>()?, ["one", "two"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Both handles can be cloned and sent to other processes. When the last [`Sender`] among all processes is dropped, or its
+/// process dies, receivers are told ([`GetError::Disconnected`]) after they have received what was sent; when the last
+/// [`Receiver`] is gone, senders get their values back ([`PutError::Disconnected`]). A handle in a message on its way
+/// counts. (A sender that is sent through its own channel, and never received, keeps the channel connected.)
+///
+/// A process that dies is noticed when it is swept: by its parent at once, by others that wait within some 100 ms.
+///
+/// # Errors
+/// When there is no shared memory for it.
+pub fn channel<T: Message>() -> Result<(Sender<T>, Receiver<T>), Error> {
+    make(None, true)
+}
+
+/// Makes a channel for up to `capacity` messages; see [`channel()`].
+///
+/// # Errors
+/// When there is no shared memory for it, or `capacity` is 0 or above 2^24.
+#[doc(alias = "sync_channel")]
+pub fn bounded_channel<T: Message>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), Error> {
+    make(Some(capacity), false)
+}
+
+fn make<T: Message>(size: Option<usize>, growing: bool) -> Result<(Sender<T>, Receiver<T>), Error> {
+    let fingerprint = TypeFingerprint::<T>::new();
+    let (sender, receiver) = ends(size, growing, (fingerprint.get(), std::any::type_name::<T>()))?;
+    Ok((Sender { end: sender, fingerprint }, Receiver { end: receiver, fingerprint }))
+}
+
+/// The sending side of a [`channel()`].
+pub struct Sender<T> {
+    end: End,
+    fingerprint: TypeFingerprint<T>,
+}
+
+/// The receiving side of a [`channel()`].
+pub struct Receiver<T> {
+    end: End,
+    fingerprint: TypeFingerprint<T>,
+}
+
+impl<T: Message> Sender<T> {
+    /// Sends a message; waits while the channel is full.
+    ///
+    /// # Errors
+    /// [`PutError::Disconnected`] when there is no receiver any more, [`PutError::Failed`] when it can't be encoded or there
+    /// is no memory. The value is given back.
+    pub fn send(&self, value: T) -> Result<(), PutError<T>> {
+        self.send_within(value, Wait::Forever)
+    }
+
+    /// Sends a message if the channel is not full.
+    ///
+    /// # Errors
+    /// [`PutError::Full`], and as [`send`](Self::send).
+    pub fn try_send(&self, value: T) -> Result<(), PutError<T>> {
+        self.send_within(value, Wait::Never)
+    }
+
+    /// Sends a message; waits while the channel is full, at most `timeout`.
+    ///
+    /// # Errors
+    /// [`PutError::Full`], and as [`send`](Self::send).
+    pub fn send_timeout(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
+        self.send_within(value, Wait::at_most(timeout))
+    }
+
+    /// Sends a message; waits while the channel is full, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// [`PutError::Full`], and as [`send`](Self::send).
+    pub fn send_deadline(&self, value: T, deadline: Instant) -> Result<(), PutError<T>> {
+        self.send_within(value, Wait::Until(deadline))
+    }
+
+    fn send_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
+        if self.end.alone().is_some() {
+            return Err(PutError::Disconnected(value));
+        }
+        put_as(self.end.raw(), self.fingerprint, value, wait, || self.end.alone())
+    }
+
+    /// Whether there is no receiver any more, in any process.
+    pub fn is_disconnected(&self) -> bool {
+        self.end.alone().is_some()
+    }
+
+    /// How many messages are in it: a moment's picture.
+    pub fn len(&self) -> usize {
+        self.end.raw().len()
+    }
+
+    /// Whether there is none: a moment's picture.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: Message> Receiver<T> {
+    /// Receives the oldest message; waits while there is none.
+    ///
+    /// # Errors
+    /// [`GetError::Disconnected`] when there is no message and no sender any more; [`GetError::Failed`] when the message
+    /// can't be decoded; it is lost then.
+    pub fn recv(&self) -> Result<T, GetError> {
+        self.recv_within(Wait::Forever)
+    }
+
+    /// Receives the oldest message, if there is one.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`recv`](Self::recv).
+    pub fn try_recv(&self) -> Result<T, GetError> {
+        self.recv_within(Wait::Never)
+    }
+
+    /// Receives the oldest message; waits while there is none, at most `timeout`.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`recv`](Self::recv).
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, GetError> {
+        self.recv_within(Wait::at_most(timeout))
+    }
+
+    /// Receives the oldest message; waits while there is none, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`recv`](Self::recv).
+    pub fn recv_deadline(&self, deadline: Instant) -> Result<T, GetError> {
+        self.recv_within(Wait::Until(deadline))
+    }
+
+    fn recv_within(&self, wait: Wait) -> Result<T, GetError> {
+        self.end.get_as(self.fingerprint, wait)
+    }
+
+    /// Receives until there is no message and no sender any more.
+    pub fn iter(&self) -> impl Iterator<Item = Result<T, GetError>> + '_ {
+        std::iter::from_fn(|| match self.recv() {
+            Err(GetError::Disconnected) => None,
+            got => Some(got),
+        })
+    }
+
+    /// Whether there is no sender any more, in any process; messages may still be there.
+    pub fn is_disconnected(&self) -> bool {
+        self.end.alone().is_some()
+    }
+
+    /// How many messages are in it: a moment's picture.
+    pub fn len(&self) -> usize {
+        self.end.raw().len()
+    }
+
+    /// Whether there is none: a moment's picture.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+macro_rules! side {
+    ($side:ident, $name:literal, $receivers:literal) => {
+        impl<T> Clone for $side<T> {
+            fn clone(&self) -> Self {
+                Self { end: self.end.clone(), fingerprint: self.fingerprint }
+            }
+        }
+
+        impl<T> fmt::Debug for $side<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($name, "<{}>{:?}"), std::any::type_name::<T>(), self.end)
+            }
+        }
+
+        impl<T: Message> Serialize for $side<T> {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                self.end.attach(concat!("a ", $name)).map_err(S::Error::custom)?.serialize(s)
+            }
+        }
+
+        impl<'de, T: Message> Deserialize<'de> for $side<T> {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                let attachments = <(u32, u32)>::deserialize(d)?;
+                let fingerprint = TypeFingerprint::<T>::new();
+                let type_of = (fingerprint.get(), std::any::type_name::<T>());
+                let end = End::take(concat!("a ", $name), attachments, $receivers, type_of)
+                    .map_err(D::Error::custom)?;
+                Ok(Self { end, fingerprint })
+            }
+        }
+    };
+}
+
+side!(Sender, "Sender", false);
+side!(Receiver, "Receiver", true);

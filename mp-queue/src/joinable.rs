@@ -1,0 +1,234 @@
+//! A queue that knows when all its tasks are done.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use mp_core::Patience;
+use mp_core::words::Holder;
+use mp_reduce::Error;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{GetError, PutError};
+use crate::lease::Lease;
+use crate::options::QueueOptions;
+use crate::queue::Queue;
+use crate::raw::{Ended, Wait};
+
+/// A queue of tasks, of which one can wait until all are done.
+///
+/// ```
+/// use mp_queue::JoinableQueue;
+///
+/// let tasks = JoinableQueue::unbounded()?;
+/// tasks.put(3)?;
+/// tasks.put(4)?;
+/// while let Ok(Some(task)) = tasks.try_get() {
+///     println!("{}", *task * *task);
+///     task.done();
+/// }
+/// tasks.join()?; // nothing is left
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A task is unfinished from [`put`](Self::put) until [`Lease::done`] (Python's `task_done`, which can't be forgotten or
+/// called once too often here). A task whose consumer dies, panics or drops it before that is not done again, and not
+/// waited for: [`join`](Self::join) reports it, and [`take_lost`](Self::take_lost) gives it back.
+///
+/// The queue can be cloned and sent to other processes. Tasks are serde types; what is in a task is kept until it is done.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "", transparent)]
+pub struct JoinableQueue<T: Serialize + DeserializeOwned + 'static> {
+    queue: Queue<T>,
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> Clone for JoinableQueue<T> {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone() }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Joinable{:?}", self.queue)
+    }
+}
+
+/// Why [`JoinableQueue::join`] ended otherwise than with everything done.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// Nothing is left to wait for, but so many tasks were not done: whoever had them died, panicked or dropped them.
+    Lost(usize),
+    /// So many tasks are unfinished still; the time is over.
+    Unfinished(usize),
+    /// This process can't see the queue: it was forked.
+    Failed(Error),
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Lost(n) => {
+                write!(f, "{n} tasks were not done: who had them died or gave up (take_lost has them)")
+            }
+            JoinError::Unfinished(n) => write!(f, "{n} tasks are not done yet"),
+            JoinError::Failed(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for JoinError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            JoinError::Failed(e) => std::error::Error::source(e),
+            _ => None,
+        }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
+    /// A queue for up to `capacity` tasks that nobody has begun.
+    ///
+    /// # Errors
+    /// As [`Queue::bounded`].
+    pub fn bounded(capacity: usize) -> Result<Self, Error> {
+        Self::made(QueueOptions::new().capacity(capacity))
+    }
+
+    /// A queue that grows, as [`Queue::unbounded`].
+    ///
+    /// # Errors
+    /// As [`Queue::unbounded`].
+    pub fn unbounded() -> Result<Self, Error> {
+        Self::made(QueueOptions::new())
+    }
+
+    fn made(options: QueueOptions) -> Result<Self, Error> {
+        let queue = options.deliveries(1).create()?;
+        // From the first task on, also if a consumer dies in its very first `get`.
+        queue.raw().memory().redeliver();
+        Ok(Self { queue })
+    }
+
+    /// Puts a task; waits while the queue is full.
+    ///
+    /// # Errors
+    /// As [`Queue::put`].
+    pub fn put(&self, task: T) -> Result<(), PutError<T>> {
+        self.queue.put(task)
+    }
+
+    /// Puts a task if the queue is not full.
+    ///
+    /// # Errors
+    /// As [`Queue::try_put`].
+    pub fn try_put(&self, task: T) -> Result<(), PutError<T>> {
+        self.queue.try_put(task)
+    }
+
+    /// Puts a task; waits while the queue is full, at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`Queue::put_timeout`].
+    pub fn put_timeout(&self, task: T, timeout: Duration) -> Result<(), PutError<T>> {
+        self.queue.put_timeout(task, timeout)
+    }
+
+    /// Takes the oldest task; waits while there is none. `None` when the queue is closed and no other process works on a
+    /// task any more.
+    ///
+    /// # Errors
+    /// As [`Queue::get_ack`].
+    pub fn get(&self) -> Result<Option<Lease<T>>, GetError> {
+        self.queue.get_ack()
+    }
+
+    /// Takes the oldest task, if there is one.
+    ///
+    /// # Errors
+    /// As [`Queue::try_get_ack`].
+    pub fn try_get(&self) -> Result<Option<Lease<T>>, GetError> {
+        self.queue.try_get_ack()
+    }
+
+    /// Takes the oldest task; waits while there is none, at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`Queue::get_ack_timeout`].
+    pub fn get_timeout(&self, timeout: Duration) -> Result<Option<Lease<T>>, GetError> {
+        self.queue.get_ack_timeout(timeout)
+    }
+
+    /// Waits until no task is unfinished.
+    ///
+    /// # Errors
+    /// [`JoinError::Lost`] when all others are done, but some never will be.
+    pub fn join(&self) -> Result<(), JoinError> {
+        self.join_within(Wait::Forever)
+    }
+
+    /// Waits until no task is unfinished, at most `timeout`.
+    ///
+    /// # Errors
+    /// [`JoinError::Unfinished`] when that takes longer, and as [`join`](Self::join).
+    pub fn join_timeout(&self, timeout: Duration) -> Result<(), JoinError> {
+        self.join_within(Wait::at_most(timeout))
+    }
+
+    /// Waits until no task is unfinished, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// [`JoinError::Unfinished`] when that takes longer, and as [`join`](Self::join).
+    pub fn join_deadline(&self, deadline: Instant) -> Result<(), JoinError> {
+        self.join_within(Wait::Until(deadline))
+    }
+
+    fn join_within(&self, wait: Wait) -> Result<(), JoinError> {
+        let raw = self.queue.raw();
+        raw.arena().me().map_err(|e| JoinError::Failed(e.into()))?;
+        let patience = Patience::none();
+        let done = || Ok(self.unfinished() == 0);
+        match raw.within(wait, &patience, raw.memory().finished(), done, || None) {
+            Ok(Ended::Attempted) => match raw.memory().count(|h| h == Holder::Undeliverable) {
+                0 => Ok(()),
+                lost => Err(JoinError::Lost(lost)),
+            },
+            Ok(_) => Err(JoinError::Unfinished(self.unfinished())),
+            Err(error) => Err(JoinError::Failed(error)),
+        }
+    }
+
+    /// How many tasks are unfinished: not begun, or in somebody's hands. A moment's picture.
+    pub fn unfinished(&self) -> usize {
+        let unfinished = |h| matches!(h, Holder::Queued | Holder::Leased(_) | Holder::Returned);
+        if self.queue.raw().arena().me().is_err() {
+            return 0;
+        }
+        self.queue.raw().memory().count(unfinished)
+    }
+
+    /// Takes a task that was lost by who had it; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Queue::dead_letter`].
+    pub fn take_lost(&self) -> Result<Option<T>, GetError> {
+        self.queue.dead_letter()
+    }
+
+    /// Closes the queue; see [`Queue::close`].
+    pub fn close(&self) -> bool {
+        self.queue.close()
+    }
+
+    /// How many tasks nobody has begun: a moment's picture.
+    #[doc(alias = "qsize")]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether there is none that nobody has begun: a moment's picture.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}

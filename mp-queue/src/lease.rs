@@ -1,0 +1,266 @@
+//! Messages with acknowledgement: whoever dies before it is done passes them on.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use mp_core::message::Incoming;
+use mp_core::{Leased, Message, Patience};
+use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::GetError;
+use crate::queue::{Queue, nothing};
+use crate::raw::{Alone, Ended, Raw, Wait};
+use crate::ring::Link;
+use crate::shared::Taken;
+
+/// A message that is being worked on. [`done`](Self::done) takes it out of the queue for good; if this is dropped
+/// without it, by a panic say, or if the process dies, the message goes to another consumer.
+pub struct Lease<T> {
+    value: T,
+    deliveries: u32,
+    of: LeaseOf,
+}
+
+/// The lease itself, returned unless it was finished.
+struct LeaseOf {
+    raw: Raw,
+    leased: Option<Leased>,
+}
+
+impl Drop for LeaseOf {
+    fn drop(&mut self) {
+        // A forked copy has no leases.
+        if let Some(leased) = self.leased.take()
+            && self.raw.arena().me().is_ok()
+        {
+            self.raw.memory().give_back(&leased);
+        }
+    }
+}
+
+impl LeaseOf {
+    fn finish(mut self) {
+        if let Some(leased) = self.leased.take()
+            && let Ok(envelope) = self.raw.memory().finish(&leased)
+        {
+            drop(envelope);
+            self.raw.memory().finished().wake_some(u32::MAX >> 1);
+        }
+    }
+}
+
+impl<T> Lease<T> {
+    /// The work is done: the message is taken out of the queue for good. Its value.
+    #[doc(alias("ack", "task_done"))]
+    pub fn done(self) -> T {
+        let Self { value, of, .. } = self;
+        of.finish();
+        value
+    }
+
+    /// How often the message was delivered, this time included: 1 if nobody had it before.
+    pub fn deliveries(&self) -> u32 {
+        self.deliveries
+    }
+
+    /// Gives the message to another consumer, or to this one again; as dropping it.
+    #[doc(alias("nack", "requeue"))]
+    pub fn give_back(self) {}
+}
+
+impl<T> Deref for Lease<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Lease<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("value", &self.value).field("deliveries", &self.deliveries).finish()
+    }
+}
+
+impl Raw {
+    /// Leases a message: one that came back, else the oldest one.
+    fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<Taken, Error> {
+        if self.memory().any_returned()
+            && let Some(leased) = self.memory().lease_returned()?
+        {
+            *into = Some(leased);
+            return Ok(Taken::Message);
+        }
+        let mut i = self.head_segment();
+        loop {
+            match self.memory().lease(i, into)? {
+                Taken::Closed => match self.memory().link(i) {
+                    Link::None => return Ok(Taken::Empty),
+                    Link::End => return Ok(Taken::Closed),
+                    Link::Open => i += 1,
+                },
+                end => {
+                    self.at_head(i);
+                    return Ok(end);
+                }
+            }
+        }
+    }
+
+    /// Whether another process still works on a message.
+    fn others_lease(&self) -> bool {
+        use mp_core::words::Holder;
+        let me = self.arena().me().ok();
+        self.memory().count(|h| matches!(h, Holder::Leased(m) if Some(m) != me) || h == Holder::Returned) > 0
+    }
+
+    /// Leases a message; `Ok(None)`: the queue is closed, and all that was in it is done.
+    pub(crate) fn lease(
+        &self,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Result<Leased, Option<Ended>>, Error> {
+        self.arena().me()?;
+        self.memory().redeliver();
+        let asleep = Patience::none();
+        let mut leased = None;
+        let mut closed = false;
+        loop {
+            let attempt = || {
+                closed = match self.attempt_lease(&mut leased)? {
+                    Taken::Message => return Ok(true),
+                    Taken::Empty => return Ok(false),
+                    // What others work on may come back.
+                    Taken::Closed => true,
+                };
+                Ok(true)
+            };
+            let end = self.within(wait, self.getting(), self.memory().not_empty(), attempt, &alone)?;
+            match (end, leased.take()) {
+                (Ended::Attempted, Some(leased)) => {
+                    self.memory().not_full().wake_one();
+                    return Ok(Ok(leased));
+                }
+                (Ended::Attempted, None) if closed => {
+                    let over = || Ok(!self.others_lease() || self.memory().any_returned());
+                    match self.within(wait, &asleep, self.memory().finished(), over, || None)? {
+                        Ended::Attempted if !self.others_lease() => return Ok(Err(None)),
+                        Ended::Attempted => {}
+                        end => return Ok(Err(Some(end))),
+                    }
+                }
+                (end, _) => return Ok(Err(Some(end))),
+            }
+        }
+    }
+}
+
+/// Reads a leased message.
+fn read<T: Message>(
+    raw: &Raw,
+    fingerprint: TypeFingerprint<T>,
+    leased: Leased,
+) -> Result<Lease<T>, GetError> {
+    let deliveries = leased.deliver();
+    // Whatever happens from here on: the message is returned unless it is done.
+    let of = LeaseOf { raw: raw.clone(), leased: Some(leased) };
+    let open = |inc: &mut Incoming| match &of.leased {
+        Some(leased) => leased.read(inc),
+        None => Ok(()),
+    };
+    let value = unpack_with(fingerprint, open)?;
+    Ok(Lease { value, deliveries, of })
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
+    /// Takes the oldest message, to say later that it is [done](Lease::done); waits while there is none. `None` when the
+    /// queue is closed and drained, and no other process works on a message of it any more.
+    ///
+    /// ```
+    /// use mp_queue::Queue;
+    ///
+    /// let queue = Queue::bounded(4)?;
+    /// queue.put("resize image 7".to_string())?;
+    ///
+    /// let job = queue.get_ack()?.expect("it is not closed");
+    /// drop(job); // as if this process had died, or panicked
+    /// let job = queue.get_ack()?.expect("it came back");
+    /// assert_eq!((job.as_str(), job.deliveries()), ("resize image 7", 2));
+    /// job.done();
+    /// assert!(queue.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A message that comes back is delivered before others, so a message may be delivered after a later one, and what it
+    /// did before its consumer died was done, too: **at least once**. (Plain [`get`](Self::get) is *at most once*: a
+    /// message that came back and is taken by it is lost if that consumer dies.) What has come back as often as the queue
+    /// allows ([`QueueOptions::deliveries`](crate::QueueOptions::deliveries), five times as a rule) is set aside, see
+    /// [`dead_letter`](Self::dead_letter).
+    ///
+    /// The queue keeps the message until it is done. Tensors in it are not copied: all who get it see the same memory, and
+    /// only types that can't hold memory exclusively (serde types) can be taken like this.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get). A message that can't be decoded comes back, and is set aside in the end.
+    pub fn get_ack(&self) -> Result<Option<Lease<T>>, GetError> {
+        self.lease_within(Wait::Forever)
+    }
+
+    /// As [`get_ack`](Self::get_ack), without waiting.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`get_ack`](Self::get_ack).
+    pub fn try_get_ack(&self) -> Result<Option<Lease<T>>, GetError> {
+        self.lease_within(Wait::Never)
+    }
+
+    /// As [`get_ack`](Self::get_ack); waits at most `timeout`.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`get_ack`](Self::get_ack).
+    pub fn get_ack_timeout(&self, timeout: Duration) -> Result<Option<Lease<T>>, GetError> {
+        self.lease_within(Wait::at_most(timeout))
+    }
+
+    /// As [`get_ack`](Self::get_ack); waits not beyond `deadline`.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`get_ack`](Self::get_ack).
+    pub fn get_ack_deadline(&self, deadline: Instant) -> Result<Option<Lease<T>>, GetError> {
+        self.lease_within(Wait::Until(deadline))
+    }
+
+    fn lease_within(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
+        match self.raw().lease(wait, || self.raw().deserted())? {
+            Ok(leased) => read(self.raw(), self.fingerprint(), leased).map(Some),
+            Err(None) => Ok(None),
+            Err(Some(end)) => Err(nothing(end)),
+        }
+    }
+
+    /// Takes a message that was delivered as often as the queue allows, and never done; `None` if there is none.
+    ///
+    /// ```
+    /// use mp_queue::QueueOptions;
+    ///
+    /// let queue = QueueOptions::new().deliveries(1).create::<String>()?;
+    /// queue.put("a job that kills".to_string())?;
+    /// drop(queue.get_ack()?);
+    /// assert!(queue.try_get_ack().is_err()); // it is not delivered again
+    /// assert_eq!(queue.dead_letter()?.as_deref(), Some("a job that kills"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GetError::Failed`] when it can't be decoded; it is gone then.
+    #[doc(alias = "dead letter queue")]
+    pub fn dead_letter(&self) -> Result<Option<T>, GetError> {
+        match self.raw().memory().take_returned(true).map_err(Error::from)? {
+            Some(envelope) => Ok(Some(unpack_as(self.fingerprint(), envelope)?)),
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! A queue of envelopes, whatever is in them: what all the queues that users see are made of. How one waits is here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::words::Member;
+use mp_core::{Arena, Envelope, Hold, Parking, Patience, SLICE};
+use mp_reduce::Error;
+
+use crate::header::{Made, Size};
+use crate::ring::{Link, RingAt};
+use crate::shared::{Given, RingMemory, Rings, Taken};
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU32;
+
+/// How long a call is willing to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    Never,
+    Until(Instant),
+    Forever,
+}
+
+impl Wait {
+    /// A time-out that is too long for the clock is none.
+    pub(crate) fn at_most(timeout: Duration) -> Self {
+        Instant::now().checked_add(timeout).map_or(Wait::Forever, Wait::Until)
+    }
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// There is nothing more to wait for.
+    Attempted,
+    /// The time is over.
+    Waited,
+    /// What is waited for will never come: nobody is left.
+    Alone(Alone),
+}
+
+/// Who is not there any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Alone {
+    /// No other process has the queue; the last that had it.
+    Deserted(Member, u32),
+    /// The other side of the channel has no handle any more.
+    Disconnected,
+}
+
+/// What a put ended with; unless it is done, the message is given back.
+#[derive(Debug)]
+pub(crate) enum PutRaw {
+    Done,
+    Closed,
+    Not(Ended),
+}
+
+/// What this process knows of a queue: hints, nothing that must be right.
+#[derive(Debug)]
+struct Local {
+    getting: Patience,
+    putting: Patience,
+    /// The segments that were last taken from, and put into.
+    head: AtomicU32,
+    tail: AtomicU32,
+}
+
+impl Local {
+    fn new(patience: impl Fn() -> Patience) -> Arc<Self> {
+        Arc::new(Self {
+            getting: patience(),
+            putting: patience(),
+            head: AtomicU32::new(0),
+            tail: AtomicU32::new(0),
+        })
+    }
+}
+
+/// A handle to a queue of envelopes.
+#[derive(Clone, Debug)]
+pub(crate) struct Raw {
+    hold: Hold,
+    memory: RingMemory,
+    local: Arc<Local>,
+}
+
+impl Raw {
+    /// Makes a queue in the current arena.
+    pub(crate) fn create(
+        size: Option<usize>,
+        growing: bool,
+        deliveries: u32,
+        type_of: (u64, &str),
+    ) -> Result<Self, Error> {
+        let wanted = size.unwrap_or(usize::MAX);
+        let slots = match u32::try_from(wanted) {
+            Ok(n) if n > 0 && n <= RingAt::MAX_SLOTS => Some(n),
+            _ if size.is_none() => Some(RingAt::MAX_SLOTS),
+            _ => None,
+        };
+        let Some(slots) = slots else {
+            let why = format!("a queue for {wanted} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
+            return Err(mp_core::Error::Shape(why).into());
+        };
+        let arena = Arena::current()?;
+        arena.set_ring_layer(&Rings)?;
+        // More messages than the arena has room for can't be in it.
+        let size = if growing { Size::Growing(slots.min(arena.most_messages())) } else { Size::Fixed(slots) };
+        let (fingerprint, type_name) = type_of;
+        let (hold, memory) = RingMemory::create(arena, Made { size, deliveries, fingerprint, type_name })?;
+        Ok(Self { hold, memory, local: Local::new(Patience::new) })
+    }
+
+    /// The queue in a block that arrived in a message.
+    pub(crate) fn open(hold: Hold) -> Result<Self, Error> {
+        hold.arena().set_ring_layer(&Rings)?;
+        let memory = RingMemory::open(hold.arena(), hold.block())
+            .ok_or_else(|| mp_core::Error::Malformed("the attachment is no queue".into()))?;
+        Ok(Self { hold, memory, local: Local::new(Patience::new) })
+    }
+
+    /// The same queue; this handle and its clones sleep at once instead of looking first.
+    pub(crate) fn without_spinning(self) -> Self {
+        Self { local: Local::new(Patience::none), ..self }
+    }
+
+    #[inline]
+    pub(crate) fn arena(&self) -> Arena {
+        self.hold.arena()
+    }
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+    pub(crate) fn memory(&self) -> &RingMemory {
+        &self.memory
+    }
+    pub(crate) fn capacity(&self) -> usize {
+        self.memory.capacity() as usize
+    }
+
+    /// The segment that was last put into.
+    pub(crate) fn tail_segment(&self) -> u32 {
+        self.local.tail.load(Ordering::Relaxed)
+    }
+    /// The segment that was last taken from.
+    pub(crate) fn head_segment(&self) -> u32 {
+        self.local.head.load(Ordering::Relaxed)
+    }
+
+    /// Notes which segment was taken from.
+    pub(crate) fn at_head(&self, segment: u32) {
+        if segment != 0 {
+            self.local.head.fetch_max(segment, Ordering::Relaxed);
+        }
+    }
+    pub(crate) fn getting(&self) -> &Patience {
+        &self.local.getting
+    }
+
+    /// How many messages are in it: a moment's picture.
+    pub(crate) fn len(&self) -> usize {
+        // In a forked copy there is no queue to look at.
+        if self.arena().me().is_ok() { self.memory.len() } else { 0 }
+    }
+
+    /// Closes it; whether it was open.
+    pub(crate) fn close(&self) -> bool {
+        if self.arena().me().is_err() {
+            return false;
+        }
+        let closed = self.memory.close();
+        self.wake_everybody();
+        closed
+    }
+
+    pub(crate) fn wake_everybody(&self) {
+        self.memory.not_empty().wake_all();
+        self.memory.not_full().wake_all();
+        self.memory.finished().wake_all();
+    }
+
+    /// Puts an envelope; it is emptied only if it is put. Wakes nobody.
+    #[inline]
+    pub(crate) fn attempt_put(&self, envelope: &mut Envelope) -> Result<Given, Error> {
+        if self.memory.segments() == 1 {
+            return Ok(self.memory.put(0, envelope)?);
+        }
+        self.put_in_chain(envelope)
+    }
+
+    fn put_in_chain(&self, envelope: &mut Envelope) -> Result<Given, Error> {
+        let mut i = self.local.tail.load(Ordering::Relaxed);
+        loop {
+            // What is still in earlier segments counts, too.
+            let last = i + 1 == self.memory.segments();
+            if last && self.memory.len() >= self.capacity() {
+                return Ok(if self.memory.is_closed(i) { Given::Closed } else { Given::Full });
+            }
+            match self.memory.put(i, envelope)? {
+                Given::Done => return Ok(Given::Done),
+                end if last => return Ok(end),
+                Given::Full | Given::Closed => match self.memory.extend(&self.hold, i)? {
+                    Link::Open => {
+                        i += 1;
+                        self.local.tail.fetch_max(i, Ordering::Relaxed);
+                    }
+                    Link::End => return Ok(Given::Closed),
+                    Link::None => {}
+                },
+            }
+        }
+    }
+
+    /// Takes an envelope, if there is one. Wakes nobody.
+    #[inline]
+    pub(crate) fn attempt_get(&self, into: &mut Option<Envelope>) -> Result<Taken, Error> {
+        // In a forked copy there are no words to look at.
+        self.arena().me()?;
+        if self.memory.any_returned()
+            && let Some(envelope) = self.memory.take_returned(false)?
+        {
+            *into = Some(envelope);
+            return Ok(Taken::Message);
+        }
+        if self.memory.segments() == 1 {
+            return Ok(self.memory.get(0, into)?);
+        }
+        self.get_from_chain(into)
+    }
+
+    fn get_from_chain(&self, into: &mut Option<Envelope>) -> Result<Taken, Error> {
+        let mut i = self.local.head.load(Ordering::Relaxed);
+        loop {
+            match self.memory.get(i, into)? {
+                Taken::Closed if i + 1 < self.memory.segments() => match self.memory.link(i) {
+                    Link::None => return Ok(Taken::Empty),
+                    Link::End => return Ok(Taken::Closed),
+                    Link::Open => {
+                        i += 1;
+                        self.local.head.fetch_max(i, Ordering::Relaxed);
+                    }
+                },
+                end => return Ok(end),
+            }
+        }
+    }
+
+    /// Puts an envelope, and wakes who waits for it.
+    #[inline]
+    pub(crate) fn put(
+        &self,
+        envelope: &mut Envelope,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<PutRaw, Error> {
+        let mut closed = false;
+        let attempt = || {
+            Ok(match self.attempt_put(envelope)? {
+                Given::Done => true,
+                Given::Closed => {
+                    closed = true;
+                    true
+                }
+                Given::Full => false,
+            })
+        };
+        Ok(match self.within(wait, &self.local.putting, self.memory.not_full(), attempt, alone)? {
+            Ended::Attempted if closed => PutRaw::Closed,
+            Ended::Attempted => {
+                self.memory.not_empty().wake_one();
+                PutRaw::Done
+            }
+            end => PutRaw::Not(end),
+        })
+    }
+
+    /// Takes an envelope into `into`, which is empty, and wakes who waits for room. If it stays empty after all, the queue
+    /// is closed and drained.
+    #[inline]
+    pub(crate) fn get(
+        &self,
+        into: &mut Option<Envelope>,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Ended, Error> {
+        let attempt = || {
+            Ok(match self.attempt_get(into)? {
+                Taken::Message | Taken::Closed => true,
+                Taken::Empty => false,
+            })
+        };
+        let end = self.within(wait, &self.local.getting, self.memory.not_empty(), attempt, alone)?;
+        if into.is_some() {
+            self.memory.not_full().wake_one();
+        }
+        Ok(end)
+    }
+
+    /// Attempts until it succeeds, or the wait ends: looking first, then asleep in slices. Once a slice it looks for dead
+    /// members, and after each sleep whether anybody is left.
+    #[inline]
+    pub(crate) fn within(
+        &self,
+        wait: Wait,
+        patience: &Patience,
+        parking: Parking,
+        mut attempt: impl FnMut() -> Result<bool, Error>,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Ended, Error> {
+        if attempt()? {
+            return Ok(Ended::Attempted);
+        }
+        let deadline = match wait {
+            Wait::Never => return Ok(Ended::Waited),
+            Wait::Until(t) => Some(t),
+            Wait::Forever => None,
+        };
+        self.wait(deadline, patience, parking, attempt, alone)
+    }
+
+    fn wait(
+        &self,
+        deadline: Option<Instant>,
+        patience: &Patience,
+        parking: Parking,
+        mut attempt: impl FnMut() -> Result<bool, Error>,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Ended, Error> {
+        let mut look = || match attempt() {
+            Ok(true) => Some(Ok(Ended::Attempted)),
+            Ok(false) => None,
+            Err(e) => Some(Err(e)),
+        };
+        let mut swept = None;
+        loop {
+            if let Some(found) = patience.look(&mut look) {
+                return found;
+            }
+            if deadline.is_some_and(|d| Instant::now() >= d) {
+                return Ok(alone().map_or(Ended::Waited, Ended::Alone));
+            }
+            let announced = parking.announce();
+            if let Some(found) = look() {
+                return found;
+            }
+            // After it was announced: who leaves last wakes the sleepers.
+            if let Some(alone) = alone() {
+                // What they put before they left comes first.
+                return look().unwrap_or(Ok(Ended::Alone(alone)));
+            }
+            let asleep = Instant::now();
+            let swept_at = *swept.get_or_insert(asleep);
+            if parking.sleep(announced, deadline) {
+                patience.slept(asleep.elapsed());
+            }
+            // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
+            if swept_at.elapsed() >= SLICE {
+                self.arena().sweep_if_due()?;
+                swept = None;
+            }
+        }
+    }
+
+    /// Whether some process that had the queue is gone, and no other has it: who went last.
+    pub(crate) fn deserted(&self) -> Option<Alone> {
+        let (last, pid) = self.memory.last_gone()?;
+        (self.arena().other_holders(&self.hold) == 0).then_some(Alone::Deserted(last, pid))
+    }
+}

@@ -1,0 +1,253 @@
+//! Rings one after the other: a queue that grows.
+//!
+//! The segments of a chain are rings in one block, each four times as large as the one before it. All have their
+//! addresses from the start, and get their pages when they are opened. A segment stays what it is as long as the queue
+//! lives; there is nothing that a process that slept could mistake for something else. Once closed, a segment is never
+//! opened again, and once there is one as large as the queue ever gets, it is used for ever as a ring is: no more is
+//! opened.
+//!
+//! A producer that finds the last open segment full closes it ([`Close`]: what is in it stays to be taken) and opens the
+//! next one: it writes the *link*. A consumer that finds a segment closed and drained follows the link. Since no message
+//! enters a closed segment, and no segment is opened before the one before it was closed, messages are taken in the
+//! order of segment, lap and slot.
+//!
+//! | link word of a segment | meaning | changed by |
+//! |---|---|---|
+//! | `NONE` | nothing follows yet | a producer that found the segment full, or closed → `OPEN`; a closer of the queue → `END` |
+//! | `OPEN` | the next segment is in use; this one is closed | nobody |
+//! | `END` | the queue is closed; so is this segment | nobody |
+//!
+//! The last segment has no link: when it is closed, so is the queue.
+//!
+//! | killed | left | the others |
+//! |---|---|---|
+//! | after pages were reserved for the next segment | pages that nobody uses yet | reserve them again, which changes nothing |
+//! | after the segment was closed, before the link | a closed segment, `NONE` | producers open the next one; consumers find it empty |
+//! | after the link | `OPEN`, or `END` | go on |
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::BlockId;
+
+use super::{Close, RingAt};
+
+/// What follows a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Link {
+    /// Nothing yet.
+    None,
+    /// The next segment.
+    Open,
+    /// Nothing, for ever.
+    End,
+}
+
+impl Link {
+    /// As a word.
+    pub const fn pack(self) -> u64 {
+        match self {
+            Link::None => 0,
+            Link::Open => 1,
+            Link::End => 2,
+        }
+    }
+
+    /// From a word.
+    pub const fn unpack(w: u64) -> Self {
+        match w {
+            0 => Link::None,
+            1 => Link::Open,
+            _ => Link::End,
+        }
+    }
+}
+
+/// Where the segments of a chain are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ChainAt {
+    /// The first segment.
+    pub first: RingAt,
+    /// The link of the first segment; those of the others follow.
+    pub links: Word,
+    /// How many segments there can be; 1 is a ring.
+    pub segments: u32,
+    /// Slots of the last segment, if there are several.
+    pub most: u32,
+    /// Where the second segment is: its head, 128 bytes on its tail, 128 bytes on its slots. Each begins on a page.
+    pub second: Word,
+}
+
+/// How much larger a segment is than the one before it.
+const GROWTH: u64 = 4;
+const PAGE: u64 = 4096;
+/// Bytes of a segment before its slots.
+const HEAD: u64 = 256;
+
+impl ChainAt {
+    /// How many segments it takes so that the last one has `most` slots, after a first one of `first`.
+    pub fn segments_for(first: u32, most: u32) -> u32 {
+        let mut n = 1;
+        let mut slots = u64::from(first);
+        while slots < u64::from(most) {
+            slots *= GROWTH;
+            n += 1;
+        }
+        n
+    }
+
+    fn slots(&self, i: u32) -> u32 {
+        match i {
+            0 => self.first.slots,
+            i if i + 1 == self.segments => self.most,
+            i => self.first.slots * (GROWTH as u32).pow(i),
+        }
+    }
+
+    /// The bytes of segment `i` (not the first), from the second on: offset and length.
+    pub fn bytes(&self, i: u32) -> (u64, u64) {
+        let len = |j| (HEAD + 8 * u64::from(self.slots(j))).next_multiple_of(PAGE);
+        ((1..i).map(len).sum(), len(i))
+    }
+
+    /// Segment `i`.
+    pub fn segment(&self, i: u32) -> RingAt {
+        if i == 0 {
+            return self.first;
+        }
+        let at = |n| Word::at(self.second.offset() + self.bytes(i).0 + n);
+        RingAt {
+            block: self.first.block,
+            slots: self.slots(i),
+            before: (0..i).map(|j| self.slots(j)).sum(),
+            head: at(0),
+            tail: at(HEAD / 2),
+            first: at(HEAD),
+        }
+    }
+
+    /// The link of segment `i`; `None` for the last one.
+    pub fn link(&self, i: u32) -> Option<Word> {
+        (i + 1 < self.segments).then(|| self.links.plus(u64::from(i)))
+    }
+
+    /// Slot `slot` of all segments together.
+    pub fn slot(&self, slot: u32) -> Option<Word> {
+        let segment =
+            (0..self.segments).map(|i| self.segment(i)).find(|s| slot.wrapping_sub(s.before) < s.slots)?;
+        Some(segment.slot(slot - segment.before))
+    }
+
+    /// The block that contains it.
+    pub fn block(&self) -> BlockId {
+        self.first.block
+    }
+}
+
+/// Closes a segment, and opens the one after it, whose memory must be ready. Ends with what follows the segment: another
+/// producer may have been faster, or somebody may have closed the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Extend {
+    close: Close,
+    link: Word,
+    closed: bool,
+}
+
+impl Extend {
+    /// To go on after `segment`, whose link is at `link`.
+    pub fn new(segment: RingAt, link: Word) -> Self {
+        Self { close: Close::new(segment), link, closed: false }
+    }
+}
+
+impl Steps for Extend {
+    type Out = Link;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Link> {
+        if !self.closed {
+            self.closed = self.close.step(m).is_some();
+            return None;
+        }
+        match m.cas(self.link, Link::None.pack(), Link::Open.pack()) {
+            Ok(()) => Some(Link::Open),
+            Err(found) => Some(Link::unpack(found)),
+        }
+    }
+}
+
+/// Closes a chain: the last open segment, and then its link. Ends with whether this call closed it.
+///
+/// If a producer opens the next segment in between, it goes on there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CloseChain {
+    chain: ChainAt,
+    segment: u32,
+    close: Option<Close>,
+}
+
+impl CloseChain {
+    /// To close `chain`.
+    pub fn new(chain: ChainAt) -> Self {
+        Self { chain, segment: 0, close: Some(Close::new(chain.first)) }
+    }
+}
+
+impl Steps for CloseChain {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        if let Some(close) = &mut self.close {
+            let open = close.step(m)?;
+            if self.chain.link(self.segment).is_none() {
+                return Some(open);
+            }
+            self.close = None;
+            return None;
+        }
+        let Some(link) = self.chain.link(self.segment) else { return Some(false) };
+        match m.cas(link, Link::None.pack(), Link::End.pack()) {
+            Ok(()) => Some(true),
+            Err(found) if Link::unpack(found) == Link::End => Some(false),
+            Err(_) => {
+                self.segment += 1;
+                self.close = Some(Close::new(self.chain.segment(self.segment)));
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_lie_behind_each_other() {
+        let first = RingAt {
+            block: 7,
+            slots: 256,
+            before: 0,
+            head: Word::at(256),
+            tail: Word::at(384),
+            first: Word::at(1024),
+        };
+        let segments = ChainAt::segments_for(256, 100_000);
+        let chain = ChainAt { first, links: Word::at(896), segments, most: 100_000, second: Word::at(4096) };
+        assert_eq!(segments, 6);
+        let (mut end, mut before) = (4096, 256);
+        for i in 1..segments {
+            let s = chain.segment(i);
+            assert_eq!(s.head.offset(), end);
+            assert!(s.first.offset() >= s.tail.offset() + 128);
+            assert_eq!((s.before, s.block), (before, 7));
+            assert_eq!(chain.slot(before), Some(s.first));
+            let (from, len) = chain.bytes(i);
+            assert_eq!(4096 + from, end);
+            end += len;
+            before += s.slots;
+            assert!(s.slot(s.slots).offset() <= end && end.is_multiple_of(4096));
+        }
+        assert_eq!(chain.segment(5).slots, 100_000);
+        assert_eq!(chain.slot(before), None);
+        assert_eq!(chain.link(4), Some(Word::at(896 + 32)));
+        assert_eq!(chain.link(5), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! # Safety
+//! What the arena's sweep needs of rings. Unsafe, because the sweep believes what it is told; sound, because an envelope is
+//! reported as taken over only when [`Settle`] has just made this process its owner.
+#![allow(unsafe_code)]
+
+use mp_core::mem::{Mem, Word, run};
+use mp_core::words::{BlockId, EnvelopeId, Member, Owner, Place};
+use mp_core::{Arena, RingLayer};
+
+use super::{RingMemory, Taken};
+use crate::ring::{Link, Settle, Settled, Surroundings};
+
+/// The arena around an intent.
+struct Around<'a> {
+    arena: Arena,
+    others: &'a dyn Fn() -> Vec<Word>,
+}
+
+impl Surroundings for Around<'_> {
+    fn intents(&self) -> Vec<Word> {
+        (self.others)()
+    }
+
+    fn slot(&self, ring: BlockId, slot: u32) -> Option<Word> {
+        RingMemory::open(self.arena, ring)?.chain.slot(slot)
+    }
+
+    fn redelivers(&self, ring: BlockId) -> bool {
+        let memory = RingMemory::open(self.arena, ring);
+        memory.is_some_and(|r| RingMemory::words(self.arena).load(r.header.redelivers()) != 0)
+    }
+}
+
+/// Settles the intents of a dead member, see [`Settle`]; `false`: come back later.
+fn settle(
+    arena: Arena,
+    dead: &[Word],
+    others: &dyn Fn() -> Vec<Word>,
+    taken: &mut dyn FnMut(EnvelopeId),
+) -> mp_core::Result<bool> {
+    let columns = (arena.owner_words(), arena.place_words());
+    let mut done = true;
+    for &intent in dead {
+        let settled = arena.with_intent(|me, mine| {
+            let steps = Settle::new((intent, mine), columns, Around { arena, others }, me);
+            run(steps, RingMemory::words(arena))
+        })?;
+        match settled {
+            Settled::Clear => {}
+            Settled::TakenOver(e) => taken(e),
+            Settled::Leased(e, owner) => take_back(arena, e, owner),
+            Settled::Later => done = false,
+        }
+    }
+    Ok(done)
+}
+
+/// Returns a lease of a dead member to its queue.
+fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
+    let m = RingMemory::words(arena);
+    // Of another owner meanwhile: then it is not returned.
+    let place = Place::unpack(m.load(arena.place_words().of(e)));
+    if let Some(ring) = RingMemory::open(arena, place.ring) {
+        ring.return_envelope(e, owner);
+    }
+}
+
+/// This crate, to the arena.
+#[derive(Debug)]
+pub(crate) struct Rings;
+
+// SAFETY: what it reports as taken over are envelopes that `Settle` has just made this process the owner of; draining
+// and noting a death change only the words of the ring that they are told of.
+unsafe impl RingLayer for Rings {
+    fn settle(
+        &self,
+        arena: Arena,
+        dead: &[Word],
+        others: &dyn Fn() -> Vec<Word>,
+        taken: &mut dyn FnMut(EnvelopeId),
+    ) -> bool {
+        settle(arena, dead, others, taken).unwrap_or(false)
+    }
+
+    fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner) {
+        take_back(arena, envelope, owner);
+    }
+
+    fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
+        let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
+        for undeliverable in [false, true] {
+            while let Ok(Some(_)) = ring.take_returned(undeliverable) {}
+        }
+        for i in 0..ring.segments() {
+            let mut envelope = None;
+            while let Ok(Taken::Message) = ring.get(i, &mut envelope) {
+                // Dropping an envelope releases what is attached to it.
+                envelope = None;
+            }
+            if ring.link(i) != Link::Open {
+                return;
+            }
+        }
+    }
+
+    fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
+        let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
+        ring.note_gone(dead, pid);
+        ring.not_empty().wake_all();
+        ring.not_full().wake_all();
+        ring.finished().wake_all();
+    }
+}

@@ -1,0 +1,302 @@
+//! # Safety
+//! Where this crate touches the words of the arena. Unsafe, because the words could be anybody's; sound, because a
+//! [`RingMemory`] is made only of a block that is held (or being swept) and has a ring's header, the steps of
+//! [`ring`](crate::ring) change nothing but that ring's words and the envelopes that they own, and envelopes
+//! are made once of each successful get.
+#![allow(unsafe_code)]
+
+use mp_core::mem::{Mem, Word, run};
+use mp_core::words::{BlockId, Holder, Member};
+use mp_core::{Arena, Envelope, Hold, Parking};
+
+use crate::header::{Header, Made};
+use crate::ring::{
+    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, RingAt, Slot, Standing, Ticket,
+};
+
+mod layer;
+mod leases;
+
+pub(crate) use layer::Rings;
+
+/// A queue's words, and the arena they are in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingMemory {
+    arena: Arena,
+    header: Header,
+    chain: ChainAt,
+}
+
+/// What a get found.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Message,
+    Empty,
+    Closed,
+}
+
+/// What became of a put.
+#[derive(Debug)]
+pub(crate) enum Given {
+    Done,
+    Full,
+    Closed,
+}
+
+impl RingMemory {
+    pub(crate) fn words(arena: Arena) -> &'static impl Mem {
+        // SAFETY: used for the words of rings and of envelopes by the steps of `ring`, and for ring headers, see above.
+        unsafe { arena.words() }
+    }
+
+    /// Makes a queue in shared memory.
+    pub(crate) fn create(arena: Arena, made: Made<'_>) -> mp_core::Result<(Hold, Self)> {
+        let plan = Header::at(Word::at(0)).chain(0, made.size);
+        let bytes = Header::bytes(&plan);
+        let hold = if plan.segments > 1 { arena.alloc_growing(bytes)? } else { arena.alloc(bytes)? };
+        let header = Header::at(arena.block_words(&hold).0);
+        let chain = header.chain(hold.block(), made.size);
+        header.write(Self::words(arena), &chain, made);
+        // SAFETY: the block was just allocated, nobody else has it, and the header is written.
+        unsafe { arena.become_ring(&hold) };
+        Ok((hold, Self { arena, header, chain }))
+    }
+
+    /// The queue in a block that is held, or swept, by the caller; `None` if there is none in it.
+    pub(crate) fn open(arena: Arena, block: BlockId) -> Option<Self> {
+        let (base, len) = arena.ring_memory(block)?;
+        Self::at(arena, block, base, len)
+    }
+
+    /// The queue at `base`.
+    pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
+        let header = Header::at(base);
+        let chain = header.read(Self::words(arena), block, len)?;
+        Some(Self { arena, header, chain })
+    }
+
+    /// How many messages fit.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.chain.most
+    }
+    /// How many segments there can be.
+    pub(crate) fn segments(&self) -> u32 {
+        self.chain.segments
+    }
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.header.fingerprint(Self::words(self.arena))
+    }
+    pub(crate) fn type_name(&self) -> String {
+        self.header.type_name(Self::words(self.arena))
+    }
+    pub(crate) fn note_gone(&self, dead: Member, pid: u32) {
+        self.header.note_gone(Self::words(self.arena), dead, pid);
+    }
+    pub(crate) fn last_gone(&self) -> Option<(Member, u32)> {
+        self.header.last_gone(Self::words(self.arena))
+    }
+
+    /// How many messages are in it; a moment's picture.
+    pub(crate) fn len(&self) -> usize {
+        let mut all = 0;
+        for i in 0..self.chain.segments {
+            all += self.len_of(self.chain.segment(i));
+            if self.link(i) != Link::Open {
+                break;
+            }
+        }
+        all
+    }
+
+    fn len_of(&self, ring: RingAt) -> usize {
+        let m = Self::words(self.arena);
+        let head = Ticket::unpack(m.load(ring.head));
+        let tail = Ticket::unpack(m.load(ring.tail));
+        let ahead = tail.since(head, ring.slots);
+        // Either hint may lag a little.
+        if ahead <= 2 * u64::from(ring.slots) { ahead.min(u64::from(ring.slots)) as usize } else { 0 }
+    }
+
+    /// What follows segment `i`.
+    pub(crate) fn link(&self, i: u32) -> Link {
+        match self.chain.link(i) {
+            Some(link) => Link::unpack(Self::words(self.arena).load(link)),
+            None => Link::End,
+        }
+    }
+
+    /// Closes segment `i`, which is full or closed, and opens the next one; what follows it now.
+    pub(crate) fn extend(&self, hold: &Hold, i: u32) -> mp_core::Result<Link> {
+        let Some(link) = self.chain.link(i) else { return Ok(Link::End) };
+        match self.link(i) {
+            Link::None => {
+                let (from, len) = Header::segment_bytes(&self.chain, i + 1);
+                self.arena.grow(hold, from, len)?;
+                Ok(run(Extend::new(self.chain.segment(i), link), Self::words(self.arena)))
+            }
+            found => Ok(found),
+        }
+    }
+
+    pub(crate) fn not_empty(&self) -> Parking {
+        // SAFETY: a parking word of this ring's header, used for nothing else; the ring is held.
+        unsafe { Parking::new(self.arena, self.header.not_empty()) }
+    }
+    pub(crate) fn not_full(&self) -> Parking {
+        // SAFETY: as for `not_empty`.
+        unsafe { Parking::new(self.arena, self.header.not_full()) }
+    }
+
+    /// Where one waits for something to be finished.
+    pub(crate) fn finished(&self) -> Parking {
+        // SAFETY: as for `not_empty`.
+        unsafe { Parking::new(self.arena, self.header.finished()) }
+    }
+
+    /// Puts an envelope into segment `i`, once. It stays the caller's unless it is done.
+    #[inline]
+    pub(crate) fn put(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<Given> {
+        let arena = self.arena;
+        let (id, owner) = (envelope.id(), envelope.owner());
+        let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
+        let end = arena.with_intent(|me, intent| {
+            run(Put::new(self.chain.segment(i), intent, words, me, owner), Self::words(arena))
+        })?;
+        let (given, owner) = match end {
+            PutEnd::Done(_) => (Given::Done, owner.then(Holder::Queued)),
+            PutEnd::Full(owner) => (Given::Full, owner),
+            PutEnd::Closed(owner) => (Given::Closed, owner),
+        };
+        // SAFETY: published, it is the ring's; neither published nor freed, it is still this process's, with the owner
+        // word given back.
+        unsafe { envelope.set_owner(owner) };
+        Ok(given)
+    }
+
+    /// Takes an envelope out of segment `i`, once; into `into`, if there is one.
+    #[inline]
+    pub(crate) fn get(&self, i: u32, into: &mut Option<Envelope>) -> mp_core::Result<Taken> {
+        let arena = self.arena;
+        let got = arena.with_intent(|me, intent| {
+            run(Get::new(self.chain.segment(i), intent, arena.owner_words(), me), Self::words(arena))
+        })?;
+        Ok(match got {
+            Got::Envelope(id, owner, _) => {
+                // SAFETY: `Get` has just made this process its owner, and ends once.
+                *into = Some(unsafe { arena.envelope_from_raw(id, owner) });
+                Taken::Message
+            }
+            Got::Empty => Taken::Empty,
+            Got::Closed => Taken::Closed,
+        })
+    }
+
+    /// As [`put`](Self::put), after the ticket of the last message of a batch; its own if it is done.
+    pub(crate) fn put_next(
+        &self,
+        i: u32,
+        envelope: &mut Envelope,
+        last: Option<Ticket>,
+    ) -> mp_core::Result<Option<Ticket>> {
+        let arena = self.arena;
+        let (id, owner) = (envelope.id(), envelope.owner());
+        let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
+        let end = arena.with_intent(|me, intent| {
+            let put = Put::new(self.chain.segment(i), intent, words, me, owner).batched(last);
+            run(put, Self::words(arena))
+        })?;
+        let (done, owner) = match end {
+            PutEnd::Done(ticket) => (Some(ticket), owner.then(Holder::Queued)),
+            PutEnd::Full(owner) | PutEnd::Closed(owner) => (None, owner),
+        };
+        // SAFETY: as in `put`.
+        unsafe { envelope.set_owner(owner) };
+        Ok(done)
+    }
+
+    /// As [`get`](Self::get), after the ticket of the last message of a batch.
+    pub(crate) fn get_next(
+        &self,
+        i: u32,
+        last: Option<Ticket>,
+    ) -> mp_core::Result<Option<(Envelope, Ticket)>> {
+        let arena = self.arena;
+        let got = arena.with_intent(|me, intent| {
+            let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).batched(last);
+            run(get, Self::words(arena))
+        })?;
+        Ok(match got {
+            Got::Envelope(id, owner, ticket) => {
+                // SAFETY: as in `get`.
+                Some((unsafe { arena.envelope_from_raw(id, owner) }, ticket))
+            }
+            Got::Empty | Got::Closed => None,
+        })
+    }
+
+    /// The mark of the token of one side of a channel; 0 if it is none.
+    pub(crate) fn token(&self, receivers: bool) -> u64 {
+        Self::words(self.arena).load(self.header.token(receivers))
+    }
+
+    /// Makes it a channel; before anybody else has it.
+    pub(crate) fn set_token(&self, receivers: bool, mark: u64) {
+        Self::words(self.arena).store(self.header.token(receivers), mark);
+    }
+
+    /// Whether a get would not wait: there is a message, or the end.
+    pub(crate) fn is_ready(&self) -> bool {
+        let m = Self::words(self.arena);
+        if self.any_returned() {
+            return true;
+        }
+        for i in 0..self.chain.segments {
+            let ring = self.chain.segment(i);
+            let mut ticket = Ticket::unpack(m.load(ring.head));
+            // The head is a hint that may lag.
+            for _ in 0..=ring.slots {
+                match ticket.stands(Slot::unpack(m.load(ring.slot(ticket.index)))) {
+                    Standing::Taken => ticket = ticket.next(ring.slots),
+                    Standing::Message => return true,
+                    Standing::Nothing => return false,
+                    Standing::Closed => break,
+                }
+            }
+            match self.link(i) {
+                Link::Open => {}
+                Link::None => return false,
+                Link::End => return true,
+            }
+        }
+        false
+    }
+
+    /// Whether segment `i` is closed.
+    pub(crate) fn is_closed(&self, i: u32) -> bool {
+        let (m, ring) = (Self::words(self.arena), self.chain.segment(i));
+        let mut ticket = Ticket::unpack(m.load(ring.tail));
+        // The tail is a hint that may lag.
+        for _ in 0..=ring.slots {
+            match ticket.finds_end(Slot::unpack(m.load(ring.slot(ticket.index)))) {
+                Some(end) => return end,
+                None => ticket = ticket.next(ring.slots),
+            }
+        }
+        false
+    }
+
+    /// Helps the tail over a batch that was put.
+    pub(crate) fn advance_tail(&self, i: u32, first: Ticket, last: Ticket) {
+        run(Advance::tail(self.chain.segment(i), first, last), Self::words(self.arena));
+    }
+
+    /// Helps the head over a batch that was taken.
+    pub(crate) fn advance_head(&self, i: u32, first: Ticket, last: Ticket) {
+        run(Advance::head(self.chain.segment(i), first, last), Self::words(self.arena));
+    }
+
+    /// Closes the queue; whether it was open.
+    pub(crate) fn close(&self) -> bool {
+        run(CloseChain::new(self.chain), Self::words(self.arena))
+    }
+}

@@ -1,0 +1,149 @@
+//! The memory of one queue in a model: its segments, the intents of a few actors, a few envelopes.
+
+use mp_core::mem::{Column, Mem, Word};
+use mp_core::words::{BlockId, Holder, Member, Owner};
+use mp_queue::ring::{ChainAt, ReturnsAt, RingAt, Slot, SlotState, Surroundings, Ticket};
+
+use crate::explore::{Fate, Memory};
+
+/// The most slots of the first segment.
+pub const MAX_SLOTS: u32 = 4;
+/// The most actors.
+pub const MAX_ACTORS: usize = 5;
+/// The most envelopes.
+pub const ENVELOPES: u32 = 6;
+
+const HEAD: Word = Word::at(0);
+const TAIL: Word = HEAD.plus(1);
+const FIRST_SLOT: Word = HEAD.plus(2);
+const INTENTS: Word = FIRST_SLOT.plus(MAX_SLOTS as u64);
+const OWNERS: Word = INTENTS.plus(MAX_ACTORS as u64);
+const PLACES: Word = OWNERS.plus(ENVELOPES as u64);
+const METAS: Word = PLACES.plus(ENVELOPES as u64);
+const RETURNED: Word = METAS.plus(ENVELOPES as u64);
+const LINKS: Word = RETURNED.plus(3);
+/// Where it says how many envelopes there are.
+pub const COUNT: Word = RETURNED.plus(2);
+const SECOND: Word = LINKS.plus(2);
+/// Words without a second segment.
+const WORDS: u64 = SECOND.offset() / 8;
+/// Words of a second segment of up to two slots.
+const SECOND_WORDS: u64 = 32 + 2;
+
+/// The owner words.
+pub const OWNER: Column = Column { base: OWNERS, stride: 8 };
+/// The place words.
+pub const PLACE: Column = Column { base: PLACES, stride: 8 };
+/// The meta words.
+pub const META: Column = Column { base: METAS, stride: 8 };
+
+/// The intent word of an actor.
+pub fn intent(actor: usize) -> Word {
+    INTENTS.plus(actor as u64)
+}
+
+/// An actor as a member.
+pub fn member(actor: usize) -> Member {
+    Member::new(actor as u32, 1)
+}
+
+/// Which actor a member is.
+pub fn actor_of(m: Member) -> usize {
+    m.slot() as usize
+}
+
+/// The owner of an envelope; no access.
+pub fn owner(m: &Memory, e: u32) -> Owner {
+    Owner::unpack(m.peek(OWNER.of(e)))
+}
+
+/// One segment of so many slots.
+pub fn ring(slots: u32) -> RingAt {
+    RingAt { block: 0, slots, before: 0, head: HEAD, tail: TAIL, first: FIRST_SLOT }
+}
+
+/// One segment of `slots`, and if that is more, a second one of `most`.
+pub fn chain(slots: u32, most: u32) -> ChainAt {
+    let segments = if most > slots { 2 } else { 1 };
+    ChainAt { first: ring(slots), links: LINKS, segments, most, second: SECOND }
+}
+
+/// Where what came back is counted; delivered at most `limit` times.
+pub fn returns(limit: u32) -> ReturnsAt {
+    ReturnsAt { returned: RETURNED, undeliverable: RETURNED.plus(1), limit }
+}
+
+/// The memory of an empty queue whose first segment begins in `lap`.
+pub fn memory(chain: &ChainAt, lap: u64) -> Memory {
+    let more = if chain.segments > 1 { SECOND_WORDS } else { 0 };
+    let m = Memory::new((WORDS + more) as usize);
+    let ring = chain.first;
+    let first = Ticket { lap, index: 0 }.pack();
+    m.poke(ring.head, first);
+    m.poke(ring.tail, first);
+    (0..ring.slots).for_each(|i| m.poke(ring.slot(i), Slot { lap, state: SlotState::Empty }.pack()));
+    m.poke(COUNT, u64::from(ENVELOPES));
+    m
+}
+
+/// All slots; no access.
+pub fn slots(m: &Memory, chain: &ChainAt) -> Vec<Slot> {
+    let segments = (0..chain.segments).map(|i| chain.segment(i));
+    segments.flat_map(|ring| (0..ring.slots).map(move |i| Slot::unpack(m.peek(ring.slot(i))))).collect()
+}
+
+/// What a sweeper finds around it: the intents of actors that are not known to be dead.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Around {
+    intents: Vec<Word>,
+    chain: ChainAt,
+    redelivers: bool,
+}
+
+impl Around {
+    /// As of now.
+    pub fn new(fates: &[Fate], chain: ChainAt, redelivers: bool) -> Self {
+        let alive = (0..fates.len()).filter(|&a| fates[a] != Fate::Killed);
+        Self { intents: alive.map(intent).collect(), chain, redelivers }
+    }
+}
+
+impl Surroundings for Around {
+    fn intents(&self) -> Vec<Word> {
+        self.intents.clone()
+    }
+    fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
+        self.chain.slot(slot)
+    }
+    fn redelivers(&self, _: BlockId) -> bool {
+        self.redelivers
+    }
+}
+
+/// What a dead actor left to do for sweepers, if anything; no access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// An intent.
+    Intent(Word),
+    /// An envelope that it owned or leased, with its owner word.
+    Envelope(u32, Owner),
+}
+
+/// Looks for what the dead left. In processes that is loops of loads, whose results can be stale either way.
+pub fn left(m: &Memory, fates: &[Fate]) -> Option<Left> {
+    let dead = |a: usize| fates.get(a) == Some(&Fate::Killed);
+    if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
+        return Some(Left::Intent(intent(d)));
+    }
+    (0..ENVELOPES).find_map(|e| match owner(m, e).holder {
+        Holder::Member(o) | Holder::Leased(o) if dead(actor_of(o)) => Some(Left::Envelope(e, owner(m, e))),
+        _ => None,
+    })
+}
+
+/// Frees an envelope that `me` owns: one access.
+pub fn free(m: &Memory, e: u32, me: usize) {
+    let found = owner(m, e);
+    assert_eq!(found.holder, Holder::Member(member(me)), "envelope {e}");
+    m.store(OWNER.of(e), found.then(Holder::Free).pack());
+}

@@ -1,0 +1,22 @@
+//! Signals that do nothing but end system calls early (EINTR).
+#![allow(unsafe_code)]
+
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::JoinHandle;
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+/// Prepares this process for interrupts.
+pub fn allow() {
+    // SAFETY: plain data, for which zeros are valid: no flags, no mask, no handler.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as *const () as usize;
+    // SAFETY: the handler does nothing, and the action is otherwise empty: no SA_RESTART, so that sleeps end early.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()) }, 0);
+}
+
+/// Interrupts what a thread of this process is waiting for.
+pub fn send<T>(thread: &JoinHandle<T>) {
+    // SAFETY: the thread has not been joined, so that its handle is one.
+    unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR2) };
+}

@@ -1,0 +1,289 @@
+//! A queue that grows, exhaustively: one slot, then a segment of two. Every interleaving of put, open the next segment,
+//! get, close and sweep, with kills and stops at every shared access. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps};
+use mp_core::words::{Holder, Owner};
+use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle, Settled};
+use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_tests::ring::{
+    Around, ENVELOPES, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
+};
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Claim,
+    Put(u32, Put),
+    Extend(u32, Owner, Extend),
+    Get(u32, Get),
+    /// Looks what follows a closed segment.
+    Follow(u32),
+    Free(u32),
+    Close(CloseChain),
+    Look,
+    Settle(Box<Settle<Around>>),
+    Own(u32, u64),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    chain: ChainAt,
+    /// Envelopes that a producer still has to put.
+    items: std::ops::Range<u32>,
+    /// Whether all that could still put were gone before the present look began.
+    last: bool,
+    producers: usize,
+    sweepers: usize,
+    doing: Doing,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    /// In the order in which they became visible.
+    committed: Vec<u32>,
+    consumed: Vec<u32>,
+    closed: bool,
+}
+
+fn gone(f: Fate) -> bool {
+    f != Fate::Running
+}
+
+impl Process {
+    fn put(&self, me: usize, segment: u32, owner: Owner) -> Doing {
+        let e = self.items.start - 1;
+        let at = (e, OWNER.of(e), PLACE.of(e));
+        Doing::Put(segment, Put::new(self.chain.segment(segment), intent(me), at, member(me), owner))
+    }
+
+    fn get(&self, me: usize, segment: u32) -> Doing {
+        Doing::Get(segment, Get::new(self.chain.segment(segment), intent(me), OWNER, member(me)))
+    }
+
+    fn again(&mut self, me: usize, fates: &[Fate]) -> Option<Doing> {
+        if self.last {
+            return None;
+        }
+        self.last = fates[..self.producers].iter().all(|&f| gone(f));
+        Some(self.get(me, 0))
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let mut doing = self.doing.clone();
+        let next = match &mut doing {
+            Doing::Claim => match self.items.next() {
+                None => None,
+                Some(e) => {
+                    let mine = owner(m, e).then(Holder::Member(member(me)));
+                    m.store(OWNER.of(e), mine.pack());
+                    Some(self.put(me, 0, mine))
+                }
+            },
+            Doing::Put(i, put) => {
+                let end = put.step(m);
+                for slot in slots(m, &self.chain) {
+                    if let Some(e) = slot.envelope()
+                        && !ghost.committed.contains(&e)
+                    {
+                        assert!(!ghost.closed, "published after the end");
+                        ghost.committed.push(e);
+                    }
+                }
+                let i = *i;
+                match end {
+                    None => Some(doing),
+                    Some(PutEnd::Done(_)) => Some(Doing::Claim),
+                    Some(PutEnd::Full(owner)) if i == 1 => Some(self.put(me, 1, owner)),
+                    Some(PutEnd::Closed(_)) if i == 1 => {
+                        assert!(ghost.closed, "refused as closed, which it was not");
+                        Some(Doing::Free(self.items.start - 1))
+                    }
+                    Some(PutEnd::Full(owner) | PutEnd::Closed(owner)) => {
+                        let link = self.chain.link(0).expect("there are two");
+                        Some(Doing::Extend(i, owner, Extend::new(self.chain.first, link)))
+                    }
+                }
+            }
+            Doing::Extend(i, owner, extend) => match extend.step(m) {
+                None => Some(doing),
+                Some(Link::Open) => Some(self.put(me, *i + 1, *owner)),
+                Some(Link::End) => {
+                    assert!(ghost.closed);
+                    Some(Doing::Free(self.items.start - 1))
+                }
+                Some(Link::None) => panic!("it must be one of the others"),
+            },
+            Doing::Get(i, get) => match get.step(m) {
+                None => Some(doing),
+                Some(Got::Envelope(e, _, _)) => {
+                    let next = ghost.committed.iter().find(|e| !ghost.consumed.contains(e));
+                    // With one consumer at a time that is killed by nobody, the order is exact.
+                    assert!(self.sweepers - self.producers > 1 || next == Some(&e), "another order");
+                    assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
+                    ghost.consumed.push(e);
+                    Some(Doing::Free(e))
+                }
+                Some(Got::Empty) => self.again(me, fates),
+                Some(Got::Closed) if *i == 1 => None,
+                Some(Got::Closed) => Some(Doing::Follow(*i)),
+            },
+            Doing::Follow(i) => match Link::unpack(m.load(self.chain.link(*i).expect("not the last"))) {
+                Link::None => self.again(me, fates),
+                Link::Open => Some(self.get(me, *i + 1)),
+                Link::End => None,
+            },
+            Doing::Free(e) => {
+                free(m, *e, me);
+                match me {
+                    me if me < self.producers => Some(Doing::Claim),
+                    me if me < self.sweepers => Some(self.get(me, 0)),
+                    _ => Some(Doing::Look),
+                }
+            }
+            Doing::Close(close) => match close.step(m) {
+                None => Some(doing),
+                Some(_) => None,
+            },
+            Doing::Look => match left(m, fates) {
+                Some(Left::Intent(dead)) => {
+                    let around = Around::new(fates, self.chain, false);
+                    let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                    Some(Doing::Settle(Box::new(settle)))
+                }
+                Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
+                None => (!fates[..self.sweepers].iter().all(|&f| gone(f))).then_some(Doing::Look),
+            },
+            Doing::Settle(settle) => match settle.step(m) {
+                None => Some(doing),
+                Some(Settled::TakenOver(e)) => Some(Doing::Free(e)),
+                Some(_) => Some(Doing::Look),
+            },
+            Doing::Own(e, found) => {
+                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
+                let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
+                Some(if won { Doing::Free(*e) } else { Doing::Look })
+            }
+        };
+        // The queue is closed at one instant: when the last open segment's mark, or its link, is written.
+        let end = |i: u32| match self.chain.link(i) {
+            Some(link) => Link::unpack(m.peek(link)) == Link::End,
+            None => slots(m, &self.chain)[self.chain.segment(i).before as usize..].iter().any(|s| {
+                use mp_queue::ring::SlotState::{Closed, Last};
+                matches!(s.state, Closed | Last(_))
+            }),
+        };
+        ghost.closed |= (0..self.chain.segments).any(end);
+        match next {
+            Some(doing) => self.doing = doing,
+            None => return true,
+        }
+        false
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Setup {
+    producers: usize,
+    items: u32,
+    consumers: usize,
+    closers: usize,
+    sweepers: usize,
+}
+
+impl Setup {
+    fn first_sweeper(&self) -> usize {
+        self.producers + self.consumers + self.closers
+    }
+
+    fn explore(self, kills: u32, stops: u32) {
+        self.check(self.world(), kills, stops);
+    }
+
+    fn world(self) -> World<Process> {
+        let chain = chain(1, 2);
+        let first_sweeper = self.first_sweeper();
+        let n = first_sweeper + self.sweepers;
+        let actors = (0..n).map(|i| {
+            let mut p = Process {
+                chain,
+                items: i as u32 * self.items..(i as u32 + 1) * self.items,
+                last: false,
+                producers: self.producers,
+                sweepers: first_sweeper,
+                doing: Doing::Claim,
+            };
+            if i >= first_sweeper {
+                p.doing = Doing::Look;
+            } else if i >= self.producers + self.consumers {
+                p.doing = Doing::Close(CloseChain::new(chain));
+            } else if i >= self.producers {
+                p.doing = p.get(i, 0);
+            }
+            p
+        });
+        World::new(memory(&chain, 1), actors.collect(), Ghost::default())
+    }
+
+    fn check(self, world: World<Process>, kills: u32, stops: u32) {
+        let consumers = self.producers..self.producers + self.consumers;
+        let sweepers = self.first_sweeper()..world.actors.len();
+        let end = |w: &World<Process>| {
+            let of = |fate| w.count(consumers.clone(), fate);
+            if of(Fate::Ended) > 0 {
+                let lost = w.ghost.committed.len() - w.ghost.consumed.len();
+                let taken_along = of(Fate::Killed) + of(Fate::Stopped);
+                assert!(lost <= taken_along, "{lost} messages lost, {taken_along} consumers");
+            }
+            let unswept = left(&w.memory, &w.fates).is_some();
+            if of(Fate::Ended) > 0 && stops == 0 && !unswept && w.count(sweepers.clone(), Fate::Ended) > 0 {
+                (0..ENVELOPES).for_each(|e| {
+                    assert_eq!(owner(&w.memory, e).holder, Holder::Free, "envelope {e} leaks");
+                });
+            }
+        };
+        // A producer alone may find the queue full for ever; while a consumer runs, nobody does.
+        let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
+        let explored = world.explore(kills, stops, end, wedged);
+        println!("{} states, {} ends", explored.states, explored.ends);
+        assert!(explored.ends > 0);
+    }
+}
+
+const BASE: Setup = Setup { producers: 1, items: 3, consumers: 1, closers: 0, sweepers: 0 };
+
+#[test]
+fn a_growing_queue_loses_nothing_when_its_producer_is_killed() {
+    BASE.explore(1, 0);
+    Setup { items: 2, sweepers: 1, ..BASE }.explore(1, 0);
+}
+
+#[test]
+fn two_producers_open_the_next_segment() {
+    Setup { producers: 2, items: 2, ..BASE }.explore(0, 0);
+    Setup { producers: 2, items: 1, ..BASE }.explore(1, 1);
+}
+
+#[test]
+fn two_consumers_follow_the_link() {
+    Setup { items: 2, consumers: 2, ..BASE }.explore(1, 0);
+    Setup { items: 2, consumers: 2, ..BASE }.explore(0, 1);
+}
+
+#[test]
+fn closing_a_growing_queue_strands_nothing() {
+    Setup { items: 2, closers: 1, ..BASE }.explore(1, 1);
+    Setup { items: 1, producers: 2, closers: 1, ..BASE }.explore(1, 0);
+    Setup { items: 1, closers: 2, ..BASE }.explore(0, 0);
+}
+
+/// Without the links, what is in the next segment is not found.
+#[test]
+#[should_panic(expected = "lost")]
+fn without_links_messages_are_lost() {
+    let mut world = BASE.world();
+    world.memory.lose([chain(1, 2).link(0).expect("there are two")]);
+    BASE.check(world, 0, 0);
+}

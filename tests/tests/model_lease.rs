@@ -1,0 +1,305 @@
+//! Messages with acknowledgement, exhaustively: every interleaving of put, lease, finish, give back and sweep, with kills
+//! at every shared access, sweepers killed too. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps};
+use mp_core::words::{Holder, Owner, delivered, deliveries};
+use mp_queue::ring::{ChainAt, Get, Got, Put, PutEnd, Reclaim, Return, Settle, Settled};
+use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
+use mp_tests::ring::{
+    Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
+    owner, returns, slots,
+};
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Claim,
+    Put(Put),
+    /// Consumer: looks for what came back, then for the next message.
+    Reclaim(Reclaim),
+    Get(Get),
+    /// Counts the delivery: reads, then writes.
+    Deliver(u32, Option<u64>),
+    Done(u32),
+    Free(u32),
+    /// Sweeper, and consumers that give back.
+    Return(u32, Return),
+    Look,
+    Settle(Box<Settle<Around>>),
+    Own(u32, u64),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    chain: ChainAt,
+    items: std::ops::Range<u32>,
+    last: bool,
+    producers: usize,
+    sweepers: usize,
+    /// How often a message is delivered; 0 is for ever.
+    limit: u32,
+    /// How many messages a consumer still gives back.
+    gives_back: u32,
+    doing: Doing,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    committed: Vec<u32>,
+    done: Vec<u32>,
+}
+
+fn gone(f: Fate) -> bool {
+    f != Fate::Running
+}
+
+impl Process {
+    fn look_again(&self, me: usize) -> Doing {
+        let wanted = (Holder::Returned, Holder::Leased(member(me)));
+        Doing::Reclaim(Reclaim::new(returns(self.limit), 0, COUNT, (OWNER, PLACE), wanted))
+    }
+
+    fn give_back(&self, e: u32, owner: Owner) -> Doing {
+        Doing::Return(e, Return::new(returns(self.limit), OWNER.of(e), META.of(e), owner))
+    }
+
+    /// Nobody is left who could put, and nothing that is on its way or could come back.
+    fn over(&self, m: &Memory, fates: &[Fate]) -> bool {
+        use Holder::{Leased, Queued, Returned};
+        let coming = |e| matches!(owner(m, e).holder, Queued | Leased(_) | Returned);
+        fates[..self.producers].iter().all(|&f| gone(f))
+            && left(m, fates).is_none()
+            && !(0..ENVELOPES).any(coming)
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let consumer = me >= self.producers && me < self.sweepers;
+        let mut doing = self.doing.clone();
+        let next = match &mut doing {
+            Doing::Claim => match self.items.next() {
+                None => None,
+                Some(e) => {
+                    let mine = owner(m, e).then(Holder::Member(member(me)));
+                    m.store(OWNER.of(e), mine.pack());
+                    let at = (e, OWNER.of(e), PLACE.of(e));
+                    Some(Doing::Put(Put::new(self.chain.first, intent(me), at, member(me), mine)))
+                }
+            },
+            Doing::Put(put) => {
+                let end = put.step(m);
+                for slot in slots(m, &self.chain) {
+                    if let Some(e) = slot.envelope()
+                        && !ghost.committed.contains(&e)
+                    {
+                        ghost.committed.push(e);
+                    }
+                }
+                match end {
+                    None => Some(doing),
+                    Some(PutEnd::Done(_)) => Some(Doing::Claim),
+                    Some(PutEnd::Full(owner)) => {
+                        let e = self.items.start - 1;
+                        let at = (e, OWNER.of(e), PLACE.of(e));
+                        Some(Doing::Put(Put::new(self.chain.first, intent(me), at, member(me), owner)))
+                    }
+                    Some(PutEnd::Closed(_)) => unreachable!("nobody closes"),
+                }
+            }
+            Doing::Reclaim(reclaim) => match reclaim.step(m) {
+                None => Some(doing),
+                Some(Some((e, _))) => Some(Doing::Deliver(e, None)),
+                Some(None) => {
+                    let get = Get::new(self.chain.first, intent(me), OWNER, member(me)).leasing();
+                    Some(Doing::Get(get))
+                }
+            },
+            Doing::Get(get) => match get.step(m) {
+                None => Some(doing),
+                Some(Got::Envelope(e, owner, _)) => {
+                    assert_eq!(owner.holder, Holder::Leased(member(me)));
+                    Some(Doing::Deliver(e, None))
+                }
+                Some(Got::Empty) if self.last => None,
+                Some(Got::Empty) => {
+                    self.last = self.over(m, fates);
+                    Some(self.look_again(me))
+                }
+                Some(Got::Closed) => unreachable!("nobody closes"),
+            },
+            Doing::Deliver(e, None) => {
+                assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "somebody else has it, too");
+                assert!(!ghost.done.contains(e), "envelope {e} again, though it was done");
+                Some(Doing::Deliver(*e, Some(m.load(META.of(*e)))))
+            }
+            Doing::Deliver(e, Some(meta)) => {
+                m.store(META.of(*e), delivered(*meta));
+                if self.gives_back > 0 {
+                    self.gives_back -= 1;
+                    Some(self.give_back(*e, owner(m, *e)))
+                } else {
+                    Some(Doing::Done(*e))
+                }
+            }
+            Doing::Done(e) => {
+                let mine = owner(m, *e);
+                assert_eq!(mine.holder, Holder::Leased(member(me)), "taken away from its holder");
+                m.store(OWNER.of(*e), mine.then(Holder::Member(member(me))).pack());
+                assert!(!ghost.done.contains(e), "done twice");
+                ghost.done.push(*e);
+                ghost.done.sort_unstable();
+                Some(Doing::Free(*e))
+            }
+            Doing::Free(e) => {
+                free(m, *e, me);
+                Some(if consumer { self.look_again(me) } else { Doing::Look })
+            }
+            Doing::Return(_, back) => match back.step(m) {
+                None => Some(doing),
+                Some(_) if consumer => Some(self.look_again(me)),
+                Some(_) => Some(Doing::Look),
+            },
+            Doing::Look => match left(m, fates) {
+                Some(Left::Intent(dead)) => {
+                    let around = Around::new(fates, self.chain, true);
+                    let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                    Some(Doing::Settle(Box::new(settle)))
+                }
+                Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
+                    Some(self.give_back(e, owner))
+                }
+                Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
+                None => {
+                    // Whoever returned one may have died before he said so.
+                    let silent = (0..ENVELOPES).find(|&e| owner(m, e).holder == Holder::Returned);
+                    match silent.filter(|_| m.peek(returns(0).returned) == 0) {
+                        Some(e) => Some(self.give_back(e, owner(m, e))),
+                        None => (!fates[..self.sweepers].iter().all(|&f| gone(f))).then_some(Doing::Look),
+                    }
+                }
+            },
+            Doing::Settle(settle) => match settle.step(m) {
+                None => Some(doing),
+                Some(Settled::Leased(e, owner)) => Some(self.give_back(e, owner)),
+                Some(Settled::TakenOver(_)) => unreachable!("everything is delivered again here"),
+                Some(_) => Some(Doing::Look),
+            },
+            Doing::Own(e, found) => {
+                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
+                let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
+                Some(if won { Doing::Free(*e) } else { Doing::Look })
+            }
+        };
+        match next {
+            Some(doing) => self.doing = doing,
+            None => return true,
+        }
+        false
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Setup {
+    producers: usize,
+    items: u32,
+    consumers: usize,
+    sweepers: usize,
+    slots: u32,
+    limit: u32,
+    gives_back: u32,
+}
+
+impl Setup {
+    fn world(self) -> World<Process> {
+        let chain = chain(self.slots, 0);
+        let first_sweeper = self.producers + self.consumers;
+        let actors = (0..first_sweeper + self.sweepers).map(|i| {
+            let mut p = Process {
+                chain,
+                items: i as u32 * self.items..(i as u32 + 1) * self.items,
+                last: false,
+                producers: self.producers,
+                sweepers: first_sweeper,
+                limit: self.limit,
+                gives_back: self.gives_back,
+                doing: Doing::Claim,
+            };
+            if i >= first_sweeper {
+                p.doing = Doing::Look;
+            } else if i >= self.producers {
+                p.doing = p.look_again(i);
+            }
+            p
+        });
+        World::new(memory(&chain, 1), actors.collect(), Ghost::default())
+    }
+
+    fn explore(self, kills: u32) -> Explored {
+        self.check(self.world(), kills)
+    }
+
+    fn check(self, world: World<Process>, kills: u32) -> Explored {
+        let consumers = self.producers..self.producers + self.consumers;
+        let end = |w: &World<Process>| {
+            let swept = left(&w.memory, &w.fates).is_none();
+            if w.count(consumers.clone(), Fate::Ended) == 0 || !swept {
+                return;
+            }
+            for e in &w.ghost.committed {
+                let dead_letter = owner(&w.memory, *e).holder == Holder::Undeliverable;
+                assert!(w.ghost.done.contains(e) || dead_letter, "message {e} is lost");
+                if dead_letter {
+                    assert!(self.limit > 0 && deliveries(w.memory.peek(META.of(*e))) >= self.limit);
+                }
+            }
+            for e in (0..ENVELOPES).filter(|e| w.ghost.done.contains(e)) {
+                let holder = owner(&w.memory, e).holder;
+                let by_dead = matches!(holder, Holder::Member(o) if w.fates[actor_of(o)] == Fate::Killed);
+                assert!(holder == Holder::Free || by_dead, "envelope {e} leaks: {holder:?}");
+            }
+        };
+        // Where a sweeper goes on, or none is needed, so do the consumers.
+        let sweepers = self.producers + self.consumers..world.actors.len();
+        let wedged = |w: &World<Process>| {
+            let swept = w.count(sweepers.clone(), Fate::Running) > 0 || kills == 0;
+            w.count(consumers.clone(), Fate::Running) > 0 && swept
+        };
+        let explored = world.explore(kills, 0, end, wedged);
+        println!("{} states, {} ends", explored.states, explored.ends);
+        assert!(explored.ends > 0);
+        explored
+    }
+}
+
+const BASE: Setup =
+    Setup { producers: 1, items: 1, consumers: 2, sweepers: 1, slots: 1, limit: 0, gives_back: 0 };
+
+#[test]
+fn a_message_with_acknowledgement_survives_its_consumer() {
+    BASE.explore(1);
+    Setup { items: 2, consumers: 1, ..BASE }.explore(1);
+}
+
+#[test]
+fn it_survives_the_sweeper_too() {
+    Setup { consumers: 1, sweepers: 2, ..BASE }.explore(2);
+}
+
+#[test]
+fn what_is_given_back_comes_again_until_the_limit() {
+    Setup { consumers: 1, gives_back: 1, items: 2, ..BASE }.explore(1);
+    Setup { gives_back: 2, limit: 2, ..BASE }.explore(0);
+    Setup { consumers: 1, gives_back: 2, limit: 2, ..BASE }.explore(1);
+}
+
+/// Without counting up the hint, nobody looks for what came back, and it is waited for in vain.
+#[test]
+#[should_panic(expected = "wedged")]
+fn without_the_hint_a_message_is_never_found() {
+    let setup = Setup { consumers: 1, gives_back: 1, sweepers: 0, ..BASE };
+    let mut world = setup.world();
+    world.memory.lose([returns(0).returned]);
+    setup.check(world, 0);
+}

@@ -1,0 +1,206 @@
+//! One process of the schedules, and the plain queue that it is compared with.
+
+use std::collections::VecDeque;
+
+use mp_core::mem::{Mem, Steps};
+use mp_core::words::{Holder, Owner};
+use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot};
+use mp_tests::explore::{Actor, Fate, Memory};
+use mp_tests::ring::{
+    Around, ENVELOPES, Left, MAX_ACTORS, OWNER, PLACE, chain, free, intent, left, member, owner, slots,
+};
+
+use crate::schedule::LAST_SWEEPER;
+
+type Sweep = Settle<Around>;
+
+/// Who made it, and its number among that producer's messages.
+pub type Message = (usize, u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Role {
+    Producer { messages: u32 },
+    Consumer,
+    Closer,
+    Sweeper,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Doing {
+    /// What the role does first.
+    Start,
+    Put(u32, Put),
+    Get(Get),
+    Close(Close),
+    Settle(Box<Sweep>),
+    /// Takes over an envelope of a dead member.
+    Own(u32, u64),
+    /// Gives up an envelope of one's own.
+    Free(u32),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Process {
+    pub role: Role,
+    pub ring: RingAt,
+    /// Messages made so far.
+    pub made: u32,
+    pub doing: Doing,
+}
+
+/// The plain queue, and who has seen what.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Ghost {
+    pub content: Vec<Option<Message>>,
+    pub queue: VecDeque<Message>,
+    pub taken: Vec<Message>,
+    pub received: Vec<Message>,
+    pub closed: bool,
+    pub refused: u32,
+    /// For each actor, whether the queue was empty, or full, at some time since its present call began.
+    pub was_empty: [bool; MAX_ACTORS],
+    pub was_full: [bool; MAX_ACTORS],
+}
+
+impl Ghost {
+    /// Follows the change that a step made to the slots.
+    fn follow(&mut self, before: &[Slot], after: &[Slot]) {
+        for (&before, &after) in before.iter().zip(after) {
+            let (left, came) = (before.envelope(), after.envelope());
+            if left == came {
+                continue;
+            }
+            if let Some(e) = left {
+                let message = self.content[e as usize].expect("an envelope with a message in it");
+                assert_eq!(self.queue.pop_front(), Some(message), "taken in another order");
+                self.taken.push(message);
+            }
+            if let Some(e) = came {
+                assert!(!self.closed, "published after the end");
+                self.queue.push_back(self.content[e as usize].expect("an envelope with a message in it"));
+            }
+        }
+        assert!(self.queue.len() <= before.len(), "more messages than slots");
+        let (empty, full) = (self.queue.is_empty(), self.queue.len() == before.len());
+        self.was_empty.iter_mut().for_each(|was| *was |= empty);
+        self.was_full.iter_mut().for_each(|was| *was |= full);
+    }
+
+    fn begin(&mut self, me: usize, slots: u32) {
+        self.was_empty[me] = self.queue.is_empty();
+        self.was_full[me] = self.queue.len() == slots as usize;
+    }
+}
+
+impl Process {
+    fn start(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> Option<Doing> {
+        match self.role {
+            Role::Producer { messages } if self.made == messages => None,
+            Role::Producer { .. } => {
+                let free = (0..ENVELOPES).find(|&e| owner(m, e).holder == Holder::Free);
+                let Some(e) = free else { return Some(Doing::Start) };
+                let mine = owner(m, e).then(Holder::Member(member(me)));
+                m.cas(OWNER.of(e), owner(m, e).pack(), mine.pack()).expect("one step at a time");
+                ghost.content[e as usize] = Some((me, self.made));
+                self.made += 1;
+                Some(self.put(me, e, mine, ghost))
+            }
+            Role::Consumer => {
+                ghost.begin(me, self.ring.slots);
+                Some(Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me))))
+            }
+            Role::Closer => Some(Doing::Close(Close::new(self.ring))),
+            Role::Sweeper => Some(self.look(me, m, fates).unwrap_or(Doing::Start)),
+        }
+    }
+
+    fn put(&self, me: usize, e: u32, owner: Owner, ghost: &mut Ghost) -> Doing {
+        ghost.begin(me, self.ring.slots);
+        let at = (e, OWNER.of(e), PLACE.of(e));
+        Doing::Put(e, Put::new(self.ring, intent(me), at, member(me), owner))
+    }
+
+    /// What a dead member left, if anything.
+    pub fn look(&self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        Some(match left(m, fates)? {
+            Left::Intent(dead) => {
+                let around = Around::new(fates, chain(self.ring.slots, 0), false);
+                let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                Doing::Settle(Box::new(settle))
+            }
+            Left::Envelope(e, owner) => Doing::Own(e, owner.pack()),
+        })
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let before = slots(m, &chain(self.ring.slots, 0));
+        let mut doing = std::mem::replace(&mut self.doing, Doing::Start);
+        let next = match &mut doing {
+            Doing::Start => self.start(me, m, fates, ghost),
+            Doing::Put(e, put) => match put.step(m) {
+                None => Some(doing),
+                Some(PutEnd::Done(_)) => Some(Doing::Start),
+                Some(PutEnd::Full(owner)) => {
+                    assert!(ghost.was_full[me], "refused as full, which it never was");
+                    Some(self.put(me, *e, owner, ghost))
+                }
+                Some(PutEnd::Closed(_)) => {
+                    assert!(ghost.closed, "refused as closed, which it was not");
+                    ghost.refused += 1;
+                    Some(Doing::Free(*e))
+                }
+            },
+            Doing::Get(get) => match get.step(m) {
+                None => Some(doing),
+                Some(Got::Envelope(e, owner, _)) => {
+                    assert_eq!(owner.holder, Holder::Member(member(me)));
+                    ghost.received.push(ghost.content[e as usize].expect("a message"));
+                    Some(Doing::Free(e))
+                }
+                Some(Got::Empty) => {
+                    assert!(ghost.was_empty[me], "found empty, which it never was");
+                    let more = fates.contains(&Fate::Running) && me != LAST_SWEEPER;
+                    more.then_some(Doing::Start)
+                }
+                Some(Got::Closed) => {
+                    assert!(ghost.closed && ghost.queue.is_empty(), "an end before the end");
+                    None
+                }
+            },
+            Doing::Close(close) => match close.step(m) {
+                None => Some(doing),
+                Some(was_open) => {
+                    assert_eq!(was_open, !ghost.closed);
+                    ghost.closed = true;
+                    None
+                }
+            },
+            Doing::Settle(settle) => match settle.step(m) {
+                None => Some(doing),
+                Some(Settled::Clear | Settled::Later) => Some(Doing::Start),
+                Some(Settled::TakenOver(e)) => Some(Doing::Free(e)),
+                Some(Settled::Leased(..)) => unreachable!("nothing is leased here"),
+            },
+            Doing::Own(e, found) => {
+                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
+                let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
+                Some(if won { Doing::Free(*e) } else { Doing::Start })
+            }
+            Doing::Free(e) => {
+                ghost.content[*e as usize] = None;
+                free(m, *e, me);
+                Some(Doing::Start)
+            }
+        };
+        ghost.follow(&before, &slots(m, &chain(self.ring.slots, 0)));
+        match next {
+            Some(doing) => self.doing = doing,
+            None => return true,
+        }
+        false
+    }
+}

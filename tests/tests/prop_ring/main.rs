@@ -1,0 +1,60 @@
+//! The envelope ring under long random schedules: rings of up to four slots, up to thirty messages, envelopes that
+//! are used again and again, processes that are killed, stopped and resumed, against a plain queue.
+//!
+//! The exhaustive models go through every schedule of a few messages; this goes far where they can't. The steps are
+//! the ones that run in processes.
+
+#![allow(unreachable_pub, missing_docs, missing_debug_implementations)]
+
+mod actor;
+mod schedule;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mp_core::mem::Word;
+use mp_tests::ring::{ENVELOPES, MAX_ACTORS, PLACE, intent};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::schedule::{case, play, world};
+
+fn runner() -> TestRunner {
+    let config = Config { cases: 500, failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
+}
+
+#[test]
+fn random_schedules_behave_like_a_plain_queue() {
+    let (received, lost) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let run = runner().run(&case(), |case| {
+        let ghost = play(&case, world(&case));
+        received.set(received.get() + ghost.received.len());
+        lost.set(lost.get() + ghost.taken.len() - ghost.received.len());
+        Ok(())
+    });
+    run.unwrap();
+    println!("{} messages received, {} lost with their consumers", received.get(), lost.get());
+    // The schedules reach what they are for.
+    assert!(received.get() > 2000 && lost.get() > 10);
+}
+
+/// Whether some schedule finds a bug that is planted by losing all writes to these words.
+fn finds(words: impl Fn() -> Vec<Word>) -> bool {
+    std::panic::set_hook(Box::new(|_| {}));
+    let run = runner().run(&case(), |case| {
+        let mut world = world(&case);
+        world.memory.lose(words());
+        let played = catch_unwind(AssertUnwindSafe(|| play(&case, world)));
+        played.map(drop).map_err(|_| TestCaseError::fail("found"))
+    });
+    let _ = std::panic::take_hook();
+    run.is_err()
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    // Without intents, an envelope whose taker was killed is nobody's.
+    assert!(finds(|| (0..MAX_ACTORS).map(intent).collect()));
+    // Without places, a sweep looks in the wrong slot.
+    assert!(finds(|| (0..ENVELOPES).map(|e| PLACE.of(e)).collect()));
+}
