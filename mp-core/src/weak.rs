@@ -9,6 +9,8 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::arena::Arena;
 use crate::storage::Storage;
 use crate::words::BlockId;
@@ -27,9 +29,9 @@ use crate::words::BlockId;
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Generations are counted modulo 2^40.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[doc(alias = "_cdata")]
+/// Generations are counted modulo 2^40. It may be sent and stored: by itself it gives access to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[doc(alias("_cdata", "fd_id"))]
 pub struct StorageId {
     arena: u64,
     block: BlockId,

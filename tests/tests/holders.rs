@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Outcome, alone, eventually, give, in_use, join, next, send, take};
 use mp::{
-    Arena, FrozenTensor, Options, Queue, SharedCache, Tensor, WeakStorage, start_processes,
+    Arena, FrozenTensor, Options, Queue, SharedCache, StorageId, Tensor, WeakStorage, start_processes,
     storage_from_cache,
 };
 use mp_core::inject;
@@ -172,6 +172,28 @@ fn a_storage_received_twice_is_found_in_the_cache() {
     let second = take(&queue);
     assert!(first.storage() == second.storage() && found == *first.storage());
     assert_eq!(found.hold().count(), 3);
+}
+
+#[test]
+fn an_id_is_the_same_in_each_process() {
+    let _alone = alone();
+    type Named = (StorageId, FrozenTensor<u64>);
+    fn worker(_: usize, (there, back): (Queue<Named>, Queue<Vec<StorageId>>)) -> Outcome {
+        let all: Vec<Named> = there.iter().collect::<Result<_, _>>()?;
+        let found = all.iter().map(|(id, _)| storage_from_cache(*id).ok_or("it is here"));
+        let found = found.collect::<Result<Vec<_>, _>>()?;
+        assert!(found.iter().zip(&all).all(|(found, (_, tensor))| found == tensor.storage()));
+        send(&back, found.iter().map(|s| s.id()).collect())
+    }
+    let (there, back) = (Queue::bounded(3).unwrap(), Queue::bounded(1).unwrap());
+    let tensors = [counted(3), counted(3)];
+    let ids: Vec<_> = [0, 1, 0].map(|i: usize| tensors[i].storage().id()).to_vec();
+    [0, 1, 0].iter().zip(&ids).for_each(|(&i, &id)| give(&there, (id, tensors[i].clone())));
+    there.close();
+    let context = start_processes(worker, (there, back.clone()), Options::nprocs(1)).unwrap();
+    assert_eq!(take(&back), ids);
+    assert!(ids[0] == ids[2] && ids[0] != ids[1]);
+    join(&context).unwrap();
 }
 
 #[test]

@@ -8,14 +8,13 @@
 //! No wake-up is relied upon: a process can be killed between its work and the call, and a sleeper that was woken
 //! can be killed before it does anything. So nobody sleeps longer than a slice ([`SLICE`]) without looking again.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use super::Arena;
 use crate::mem::{Mem, Steps, Word, run};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
-use crate::sys::futex;
+use crate::sys::{futex, processors};
 
 /// The longest that a sleeper sleeps before it looks again, and looks for dead members.
 pub const SLICE: Duration = Duration::from_millis(100);
@@ -240,10 +239,7 @@ impl Default for Patience {
 impl Patience {
     /// Adaptive, beginning with the most; none if there is only one processor.
     pub fn new() -> Self {
-        // Asked once: it reads files.
-        static ONE: OnceLock<bool> = OnceLock::new();
-        let one = *ONE.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() == 1));
-        Self { nanos: AtomicU32::new(if one { 0 } else { MOST }) }
+        Self { nanos: AtomicU32::new(if processors::only_one() { 0 } else { MOST }) }
     }
 
     /// Sleeps at once, always.

@@ -20,6 +20,10 @@
 //! | between joining, splitting, giving a class | retired slabs | used by the next one |
 //! | before the hints of the new class | free blocks without hints | sets the hints |
 //!
+//! **Each address below the frontier is one slab's**, retired or in use: what is left out before an aligned slab becomes a
+//! retired one with it. Slabs are looked at one after the other while others change them, so one may be missed. Therefore
+//! only those are joined of which the second begins where the first one ends, both as they were seen.
+//!
 //! **Stale hints are harmless.** Who takes a hint has read the slab's word before, claims the block, and then reads the word
 //! again ([`Claim`]): if it is another, the block is given back. As long as it is claimed, the word stays, because
 //! retiring needs all blocks. The exhaustive model `model_reuse` has a claimer that loses this race, and shows that without

@@ -14,6 +14,7 @@ pub(crate) mod locks;
 mod mapping;
 pub(crate) mod memory;
 pub(crate) mod private;
+pub(crate) mod processors;
 #[cfg(feature = "inject")]
 mod raise;
 pub(crate) mod region;

@@ -1,0 +1,37 @@
+//! Whether others can run while this process does.
+
+use std::sync::OnceLock;
+
+/// Whether there is one processor only for this process and all whom it may wait for.
+///
+/// A process that is pinned to one processor waits for others on other ones; a machine with one, or a quota of one, is
+/// all there is.
+pub(crate) fn only_one() -> bool {
+    // Asked once: it reads files.
+    static ONE: OnceLock<bool> = OnceLock::new();
+    *ONE.get_or_init(|| {
+        let usable = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let pinned = rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1);
+        usable == 1 && !(pinned && online().is_some_and(|list| is_several(&list)))
+    })
+}
+
+fn online() -> Option<String> {
+    std::fs::read_to_string("/sys/devices/system/cpu/online").ok()
+}
+
+/// Of a list such as `0-3,5`.
+fn is_several(list: &str) -> bool {
+    list.trim().contains([',', '-'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors() {
+        assert!(["0-1\n", "0,2", "0-3,5-7\n"].into_iter().all(is_several));
+        assert!(!["0\n", "12", ""].into_iter().any(is_several));
+    }
+}
