@@ -52,12 +52,14 @@
 //! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`Options`], [`SpawnError`] |
 //! | functions that travel | [`closure!`], [`Closure`], [`start_closure`] |
 //! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
+//! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`] |
+//! | waiting for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
 //! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
 //! | other programs | [`SharedMemory`] (by name), [`Foreign`], [`Tensor::from_fd`], [`Tensor::to_memfd`] |
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
 //! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
 //!
-//! Each row is a crate of its own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-reduce`) for those who want only that.
+//! Each row is a crate of its own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-reduce`) for those who want only that.
 //!
 //! # For those who know torch.multiprocessing
 //! | torch | mp |
@@ -79,6 +81,7 @@
 //! | `requires_grad`, `detach()` | [`Tensor::set_requires_grad`], [`Tensor::detach`]: metadata that travels |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
 //! | `mp.Value`, `mp.Array` | [`Value`], [`Array`]; a lock whose dead holder is reported |
+//! | `mp.Lock`, `RLock`, `Semaphore`, `Event`, `Condition`, `Barrier` | the same names: [`Lock`], [`RLock`], … |
 //! | `shared_memory.SharedMemory`, `ShareableList` | [`SharedMemory`], [`ShareableList`]: same names, same bytes |
 //! | "the producer must stay alive" | it need not: memory lives as long as anybody holds it |
 //! | `set_sharing_strategy` | [`set_sharing_strategy`] |
@@ -90,8 +93,8 @@
 //! messages, its place in the arena. A process that is *stopped* delays only itself.
 //!
 //! # Features
-//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`
-//! (default): the crates of that name. `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as
+//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`,
+//! `sync` (default): the crates of that name. `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as
 //! `bytes::Bytes`, without copying. `cuda`: reserved; it adds nothing usable yet.
 //!
 //! # Limits
@@ -127,6 +130,13 @@ pub use mp_spawn::{
     closure, current_process, get_all_start_methods, get_context, get_start_method, init, is_child, name,
     parent_pid, parent_process, rank, set_executable, set_forkserver_preload, set_start_method,
     set_thread_name, spawn, start_closure, start_processes, thread_name,
+};
+#[cfg(feature = "sync")]
+pub use mp_sync as sync;
+#[cfg(feature = "sync")]
+pub use mp_sync::{
+    AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, Event, Holder, Lock, Once, OnceState,
+    Party, Permit, RLock, RLockGuard, ReadGuard, RwLock, Semaphore, Waitable, WriteGuard,
 };
 
 /// `Result` with any error, as functions that run in workers return it.

@@ -59,7 +59,7 @@ pub use arena::*;
 pub use bytemuck;
 pub use error::{Error, Result};
 pub use foreign::Foreign;
-pub use lock::{LockError, LockWait, RawGuard, RawLock};
+pub use lock::{Asking, LockError, LockWait, RawGuard, RawLock};
 pub use message::Message;
 pub use shareable_list::{ListError, ListItem, ShareableList};
 pub use shared_memory::SharedMemory;
@@ -69,7 +69,7 @@ pub use strategy::{
     set_sharing_directory, set_sharing_strategy,
 };
 pub use tensor::*;
-pub use value::{Array, LockGuard, RawArray, RawValue, Value};
+pub use value::{Array, LockGuard, RawArray, RawValue, Structure, Value};
 pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.

@@ -1,8 +1,8 @@
 //! Waiting for a lock between processes: the [steps](crate::steps::lock) driven on an arena.
 //!
 //! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a slice
-//! ([`SLICE`]) at a time. Before the first sleep and after each slice it asks whether the holder is dead. No wake-up is
-//! relied upon.
+//! ([`SLICE`]) at a time. After a millisecond, after each slice and before it gives up it asks whether the holder is dead:
+//! not before, since most waits are shorter than it takes to ask. No wake-up is relied upon.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -104,11 +104,69 @@ impl LockWait {
         Instant::now().checked_add(timeout).map_or(Self::Forever, Self::Until)
     }
 
-    fn deadline(self) -> Option<Instant> {
+    fn is_over_at(self, now: Instant) -> bool {
         match self {
-            Self::Until(t) => Some(t),
-            Self::Never | Self::Forever => None,
+            Self::Never => true,
+            Self::Until(t) => now >= t,
+            Self::Forever => false,
         }
+    }
+
+    /// Whether the time is over.
+    pub fn is_over(self) -> bool {
+        self.is_over_at(Instant::now())
+    }
+}
+
+/// The first time that somebody who waits asks for the dead.
+const FIRST: Duration = Duration::from_millis(1);
+
+/// When somebody who waits asks for the dead: by the clock, not by how a sleep ended, since signals may end each of them
+/// early.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    next: Instant,
+    asked: bool,
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        Self { next: Instant::now() + FIRST, asked: false }
+    }
+}
+
+impl Asking {
+    /// Whether to ask now: after a millisecond, then after each slice, and when the time is over. When it is not the first
+    /// time, the arena is swept as well, if that is due.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn is_due(&mut self, arena: Arena, wait: LockWait) -> Result<bool, Error> {
+        let now = Instant::now();
+        if now < self.next && !wait.is_over_at(now) {
+            return Ok(false);
+        }
+        if self.asked && now >= self.next {
+            arena.sweep_if_due()?;
+        }
+        *self = Self { next: now + SLICE, asked: true };
+        Ok(true)
+    }
+
+    /// Until when to sleep, at most.
+    pub fn until(&self, wait: LockWait) -> Instant {
+        match wait {
+            LockWait::Until(t) => t.min(self.next),
+            LockWait::Never | LockWait::Forever => self.next,
+        }
+    }
+}
+
+impl Who {
+    /// The calling thread.
+    #[inline]
+    pub fn here() -> Self {
+        Self { pid: identity::process(), tid: identity::thread() }
     }
 }
 
@@ -145,11 +203,22 @@ impl RawLock {
     #[inline(always)]
     pub fn acquire(&self, wait: LockWait, patience: &Patience) -> Result<RawGuard<'_>, LockError> {
         let me = self.arena.me()?;
-        let who = Who { pid: identity::process(), tid: identity::thread() };
+        let who = Who::here();
         match run(Acquire::new(self.at, me, who, false, None), self.arena.map()) {
             Acquired::Mine(word) => Ok(self.guard(me, word)),
             Acquired::Held(word) => self.wait(me, who, word, wait, patience),
         }
+    }
+
+    /// The lock word, as it is now.
+    #[inline]
+    pub fn look(&self) -> LockWord {
+        LockWord(self.arena.map().load(self.at.word()))
+    }
+
+    /// The guard of a lock that the calling process holds.
+    pub(crate) fn held(&self, me: Member) -> RawGuard<'_> {
+        self.guard(me, self.look())
     }
 
     #[inline(always)]
@@ -184,9 +253,8 @@ impl RawLock {
         if seen.holder() == Some(me) && Who::of(map.load(self.at.by()), seen) == Some(who) {
             return Err(LockError::WouldDeadlock);
         }
-        let deadline = wait.deadline();
-        let (mut slept, mut ask) = (false, true);
-        let mut asked = Instant::now();
+        let mut slept = false;
+        let mut asking = Asking::default();
         loop {
             let attempt =
                 |dead, seen: &mut LockWord| match run(Acquire::new(self.at, me, who, slept, dead), map) {
@@ -198,30 +266,23 @@ impl RawLock {
                 };
             let mut found = None;
             if wait != LockWait::Never {
-                found = patience.look(|| attempt(None, &mut seen));
+                found = patience.look_rarely(|| attempt(None, &mut seen));
             }
-            if found.is_none() && ask {
+            if found.is_none() && asking.is_due(self.arena, wait)? {
                 found = self.dead_holder(seen).and_then(|dead| attempt(Some(dead), &mut seen));
-                ask = false;
-                asked = Instant::now();
             }
             if let Some(word) = found {
                 return Ok(self.guard(me, word));
             }
-            if wait == LockWait::Never || deadline.is_some_and(|d| Instant::now() >= d) {
+            if wait.is_over() {
                 return Err(self.held_by(seen));
             }
             let Some(parked) = run(Park::new(self.at, seen), map) else { continue };
             let asleep = Instant::now();
-            let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(asleep));
             slept = true;
-            if futex::wait(self.futex(), parked.0 as u32, left.min(SLICE)) {
+            let left = asking.until(wait).saturating_duration_since(asleep);
+            if futex::wait(self.futex(), parked.0 as u32, left) {
                 patience.slept(asleep.elapsed());
-            }
-            // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
-            if asked.elapsed() >= SLICE {
-                ask = true;
-                self.arena.sweep_if_due()?;
             }
         }
     }

@@ -37,6 +37,7 @@ fn refused_by_the_compiler() {
         "kept_after_freezing",
         "kept_after_sending",
         "kept_after_unlocking",
+        "lock_guards_in_another_thread",
         "message_and_serde",
         "message_of_a_union",
         "message_with_a_foreign_field",

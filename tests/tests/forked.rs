@@ -8,7 +8,8 @@ use std::cell::Cell;
 
 use common::{Outcome, alone, in_use, join, next, send, take};
 use mp::{
-    Arena, Array, Error, FrozenTensor, GetError, ListError, LockError, Options, PutError, Queue, RawArray,
+    AcquireError, Arena, Array, Barrier, BarrierError, Condition, Error, Event, FrozenTensor, GetError,
+    ListError, Lock, LockError, Once, Options, PutError, Queue, RLock, RawArray, RwLock, Semaphore,
     ShareableList, Tensor, Value, start_processes,
 };
 
@@ -184,6 +185,70 @@ fn locks_are_refused_in_the_copy_and_stay_held() {
         assert!(matches!(value.try_lock(), Err(LockError::WouldDeadlock)), "still held");
         assert_eq!(held.take().map(|guard| *guard), Some(5));
         value.try_lock()?;
+        Ok(())
+    }
+    join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn the_copy_can_use_no_lock_and_releases_none() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        let (lock, rlock, rwlock) = (Lock::new(1_u8)?, RLock::new(1_u8)?, RwLock::new(1_u8)?);
+        let (semaphore, event, condition) = (Semaphore::new(2)?, Event::new()?, Condition::new()?);
+        let (barrier, once, writes) = (Barrier::new(1)?, Once::new()?, RwLock::new(1_u8)?);
+        // The copy takes its own copy of the cell, and drops what is in it.
+        let held = Cell::new(Some((
+            (lock.lock()?, rlock.lock()?, rwlock.read()?, writes.write()?),
+            (semaphore.acquire()?, barrier.enroll()?),
+        )));
+        let other = Lock::new(2_u8)?;
+        let waits = Cell::new(Some(other.lock()?));
+        let code = in_a_fork(|| {
+            let failed = |e: Option<LockError>| matches!(e, Some(LockError::Failed(Error::Forked)));
+            let waited = waits.take().map(|guard| condition.wait(guard).map(drop));
+            let checks = [
+                ("lock", failed(other.lock().err())),
+                ("try_lock of a lock that is held", failed(lock.try_lock().err())),
+                ("recover", failed(lock.recover().err())),
+                ("lock of an RLock", failed(rlock.lock().err())),
+                ("read", failed(rwlock.read().err())),
+                ("write", failed(rwlock.write().err())),
+                ("call_once", failed(once.call_once(|_| ()).err())),
+                ("acquire", matches!(semaphore.try_acquire(), Err(AcquireError::Failed(Error::Forked)))),
+                ("release", matches!(semaphore.release(), Err(AcquireError::Failed(Error::Forked)))),
+                ("add_permits", matches!(semaphore.add_permits(1), Err(AcquireError::Failed(Error::Forked)))),
+                ("set", forked(&event.set())),
+                ("clear", forked(&event.clear())),
+                ("wait for an event", forked(&event.wait())),
+                ("wait at a condition", failed(waited.and_then(Result::err))),
+                ("notify", forked(&condition.notify_all())),
+                ("wait at a barrier", matches!(barrier.wait(), Err(BarrierError::Failed(Error::Forked)))),
+                ("enroll", matches!(barrier.enroll(), Err(BarrierError::Failed(Error::Forked)))),
+                ("abort", forked(&barrier.abort())),
+                ("reset", forked(&barrier.reset())),
+                ("the rest", !event.is_set() && semaphore.available() == 0 && !once.is_completed()),
+                (
+                    "debug output",
+                    !format!("{lock:?} {rlock:?} {rwlock:?} {barrier:?} {condition:?}").is_empty(),
+                ),
+            ];
+            drop(held.take());
+            first_failure(&checks)
+        });
+        assert_eq!(code, 0, "of the checks in the copy");
+        // All is held as before, by this process.
+        let elsewhere = |f: &(dyn Fn() -> bool + Sync)| std::thread::scope(|s| s.spawn(f).join().unwrap());
+        assert!(elsewhere(&|| matches!(lock.try_lock(), Err(LockError::Held { .. }))));
+        assert!(elsewhere(&|| matches!(rlock.try_lock(), Err(LockError::Held { .. }))));
+        assert!(elsewhere(&|| matches!(rwlock.try_write(), Err(LockError::Held { .. }))));
+        assert!(elsewhere(&|| matches!(writes.try_read(), Err(LockError::Held { .. }))));
+        assert_eq!(semaphore.available(), 1);
+        assert!(matches!(barrier.enroll(), Err(BarrierError::TooMany { .. })));
+        drop((held.take(), waits.take()));
+        drop((lock.try_lock()?, rlock.try_lock()?, rwlock.try_write()?, writes.try_read()?));
+        assert_eq!(semaphore.available(), 2);
+        drop(barrier.enroll()?);
         Ok(())
     }
     join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();

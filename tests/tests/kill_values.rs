@@ -8,18 +8,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{DEADLINE, Outcome, alone, eventually, in_use, signal, threads_are};
+use common::kill::{MOST, for_every_access, killed};
+use common::{DEADLINE, Outcome, alone, eventually, signal, threads_are};
 use mp::bytemuck::{Pod, Zeroable};
-use mp::{
-    Arena, Array, ListError, ListItem, LockError, Options, ProcessContext, RawValue, ShareableList, Signal,
-    SpawnError, Value, start_processes,
-};
+use mp::{Array, ListError, ListItem, LockError, Options, RawValue, ShareableList, Value, start_processes};
 use mp_core::inject;
 
 const KILL: i32 = 9;
 const STOP: i32 = 19;
-/// No script has more accesses than this; if one has, the test says so.
-const MOST: u64 = 3000;
 
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
 #[bytemuck(crate = "mp::bytemuck")]
@@ -27,39 +23,6 @@ const MOST: u64 = 3000;
 struct Pair {
     a: u64,
     b: u64,
-}
-
-/// Waits for the end of the process; whether it was killed.
-fn killed(context: &ProcessContext) -> bool {
-    match context.join_timeout(DEADLINE) {
-        Ok(true) => false,
-        Err(SpawnError::ProcessExited(e)) => {
-            let ours = matches!(e.exit, mp::Exit::Signal { signal, .. } if signal == Signal::KILL);
-            assert!(ours, "{e}");
-            true
-        }
-        other => panic!("{other:?} of {context:?}"),
-    }
-}
-
-/// Runs `round` for every access of a script, until the script ends without reaching the access.
-fn for_every_access(mut round: impl FnMut(u64) -> bool) {
-    let _alone = alone();
-    Arena::current().unwrap();
-    let before = in_use();
-    for at in 1..MOST {
-        let reached = round(at);
-        eventually("nothing is left of it", || {
-            Arena::current().unwrap().sweep().unwrap();
-            in_use() == before
-        });
-        if !reached {
-            assert!(at > 20, "the script ended after {at} accesses");
-            println!("{at} accesses");
-            return;
-        }
-    }
-    panic!("a script with more than {MOST} accesses");
 }
 
 type Locked = (Value<Pair>, ShareableList, RawValue<u64>, u64);
@@ -129,7 +92,7 @@ fn a_process_is_killed_at_every_access_while_another_wants_the_lock() {
                 _ => Some(()),
             };
         }
-        let killed = self::killed(&context);
+        let killed = common::kill::killed(&context);
         check_pair(&pair, done.get(), at);
         killed
     });

@@ -36,12 +36,31 @@ fn serialising_outside_of_a_message_is_an_error_that_says_so() {
     refused("a FrozenTensor", &Saved { epoch: 3, of: vec![Some(tensor().freeze())] });
 }
 
-/// A tensor's handle as it is in a message: attachment, element type, whether it requires gradients; offset, shape, and
-/// strides if they are not the usual ones.
-type Handle = (u32, u8, bool, (u64, Vec<u64>, Vec<i64>));
+/// A tensor's handle as it is in a message.
+struct Handle(Vec<u8>);
 
+impl Serialize for Handle {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Handle {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        unreachable!("it is only sent")
+    }
+}
+
+/// Rank and flags (32: numbers of 8 bytes instead of 4; 64: strides follow), element type, attachment, offset, shape, and
+/// strides if they are not the usual ones.
 fn handle(dtype: DType, offset: u64, shape: &[u64], strides: &[i64]) -> Handle {
-    (0, dtype as u8, false, (offset, shape.to_vec(), strides.to_vec()))
+    let numbers: Vec<u64> =
+        [&[offset], shape, &strides.iter().map(|s| *s as u64).collect::<Vec<_>>()].concat();
+    let wide = numbers.iter().any(|n| *n > u64::from(u32::MAX));
+    let flags = shape.len() as u8 | u8::from(wide) << 5 | u8::from(!strides.is_empty()) << 6;
+    let mut bytes = vec![flags, dtype as u8, 0, 0, 0, 0];
+    numbers.iter().for_each(|n| bytes.extend(&n.to_le_bytes()[..if wide { 8 } else { 4 }]));
+    Handle(bytes)
 }
 
 /// The bytes of handles as they are in a message with one attachment.
@@ -190,7 +209,8 @@ fn another_element_type_is_an_error_that_names_both() {
     let behind = reread::<FrozenTensor<f32>>(frozen, f32s()).unwrap().storage().len() as u64 / 8;
     assert!(reread::<FrozenTensor<f64>>(frozen, handle(DType::F64, behind, &[1], &[])).is_err());
     for unknown in [0, 21, 255] {
-        let bytes = (0_u32, unknown, false, (0_u64, vec![1_u64], Vec::<i64>::new()));
+        let mut bytes = f32s();
+        bytes.0[1] = unknown;
         let error = text(reread::<AnyTensor<Frozen>>(frozen, bytes).map(drop).unwrap_err());
         assert!(error.contains("unknown element type"), "{error}");
     }

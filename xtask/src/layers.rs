@@ -15,6 +15,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-reduce", &["mp-core", "mp-macros"]),
     ("mp-spawn", &["mp-core", "mp-reduce"]),
     ("mp-queue", &["mp-core", "mp-reduce"]),
+    ("mp-sync", &["mp-core"]),
     ("mp-cuda", &["mp-core", "mp-reduce"]),
     (FACADE, &["*"]),
 ];

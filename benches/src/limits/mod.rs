@@ -4,16 +4,18 @@ pub(crate) mod exec;
 mod futex;
 mod line;
 mod memory;
+mod mutex;
 mod ring;
 
 use crate::process::{self, Child};
 use crate::shm::Region;
 use crate::work::tensor::{self, Amount};
-use crate::work::{Link, Outcome, Plan, small};
+use crate::work::{Link, Outcome, Plan, lock, small};
 use crate::{Failure, Result};
 use futex::Futex;
 use line::Line;
 use memory::Buffer;
+use mutex::Mutex;
 use ring::Ring;
 
 /// How the roles of these children begin.
@@ -23,6 +25,7 @@ pub(crate) const PREFIX: &str = "limit-";
 const LINE: &str = "limit-line";
 const FUTEX: &str = "limit-futex";
 const RING: &str = "limit-ring";
+const MUTEX: &str = "limit-mutex";
 const FRESH: &str = "limit-fresh";
 const AGAIN: &str = "limit-again";
 
@@ -57,6 +60,23 @@ pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
 /// A ring with one producer and one consumer: fast, but a process stopped or killed inside it isn't noticed.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     round(RING, ring::LEN, &[], plan, Ring::parent, |link| small::consume(link, plan, 10_000_000))
+}
+
+/// A robust mutex of the C library that nobody else wants.
+pub(crate) fn lock_uncontended(plan: &Plan) -> Outcome {
+    lock::uncontended(&mut Mutex::parent(Region::create(mutex::LEN)?)?, plan, 5_000_000).map(Some)
+}
+
+/// A robust mutex of the C library that two processes want all the time.
+pub(crate) fn lock_contended(plan: &Plan) -> Outcome {
+    let region = Region::create(mutex::LEN)?;
+    let words = [region.token()];
+    let mut mutex = Mutex::parent(region)?;
+    let child = Child::start(MUTEX, &words, plan)?;
+    let figure = lock::contended(&mut mutex, plan, 2_000_000)?;
+    mutex.stop();
+    child.finish()?;
+    Ok(Some(figure))
 }
 
 /// A copy into warm shared memory and a read of all of it.
@@ -108,6 +128,11 @@ pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
         LINE => small::answer_round_trips(&mut Line::child(region))?,
         FUTEX => small::answer_sleepy_round_trips(&mut Futex::child(region))?,
         RING => small::produce(&mut Ring::child(region))?,
+        MUTEX => {
+            let mut mutex = Mutex::child(region);
+            let over = Mutex::child(Region::open(&words[0])?);
+            lock::contend(&mut mutex, || over.is_over())?;
+        }
         FRESH => tensor::answer_fresh(&mut Buffer::child(region, number(2)?), number(1)? as u64)?,
         AGAIN => tensor::answer_again(&mut Buffer::child(region, number(2)?), number(1)? as u64)?,
         _ => return Err(Failure::from(format!("no child is called {role:?}"))),

@@ -2,6 +2,7 @@
 //! the same.
 
 pub(crate) mod alloc;
+pub(crate) mod lock;
 pub(crate) mod small;
 pub(crate) mod tensor;
 

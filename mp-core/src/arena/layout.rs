@@ -44,7 +44,7 @@ const LANE_STRIDE: u64 = 64;
 
 /// Control words, as byte offsets.
 pub(crate) mod control {
-    /// The redo lock and its record, 80 bytes.
+    /// The redo lock and its record, 112 bytes.
     pub(crate) const REDO: u64 = 4096;
     /// Where the next slab's memory starts.
     pub(crate) const FRONTIER: u64 = 4096 + 256;

@@ -42,9 +42,9 @@ impl Steps for Announce {
     type Out = u64;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<u64> {
-        let seen = match self.seen {
-            None => m.load(self.word),
-            Some(v) => v,
+        let Some(seen) = self.seen else {
+            self.seen = Some(m.load(self.word));
+            return None;
         };
         // Also when the bit is set already: the barrier needs a read-modify-write before it.
         match m.cas(self.word, seen, seen | ASLEEP) {
@@ -101,6 +101,45 @@ impl Steps for Notify {
     }
 }
 
+/// As [`Notify`], for all sleepers: none is announced any more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NotifyAll {
+    word: Word,
+    seen: Option<u64>,
+}
+
+impl NotifyAll {
+    /// At this parking word.
+    pub fn new(word: Word) -> Self {
+        Self { word, seen: None }
+    }
+}
+
+impl Steps for NotifyAll {
+    type Out = bool;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let Some(seen) = self.seen else {
+            m.fence_after_rmw();
+            let seen = m.load_relaxed(self.word);
+            if seen & ASLEEP == 0 {
+                return Some(false);
+            }
+            self.seen = Some(seen);
+            return None;
+        };
+        match m.cas(self.word, seen, seen.wrapping_add(COUNT) & LOW & !ASLEEP) {
+            Ok(()) => Some(true),
+            Err(now) if now & ASLEEP == 0 => Some(false),
+            Err(now) => {
+                self.seen = Some(now);
+                None
+            }
+        }
+    }
+}
+
 /// A place in the arena where processes sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
@@ -138,6 +177,15 @@ impl Parking {
         }
     }
 
+    /// Wakes all sleepers, if there are any: no system call otherwise. To be called after the change was published by a
+    /// read-modify-write.
+    #[inline]
+    pub fn notify_all(&self) {
+        if run(NotifyAll::new(self.word), self.arena.map()) {
+            futex::wake(self.futex(), i32::MAX as u32);
+        }
+    }
+
     /// Wakes all sleepers.
     pub fn wake_all(&self) {
         self.arena.map().add(self.word, COUNT);
@@ -156,6 +204,18 @@ impl Parking {
     }
 }
 
+/// Something that becomes ready, and that one may wait for beside other things.
+///
+/// Whoever waits announces itself at the [`parking`](Self::parking) word, looks again, and sleeps until that word changes,
+/// a slice at most: what makes it ready may have been done by a process that was killed before it woke anybody.
+pub trait Waitable {
+    /// The one word that changes when it may have become ready, if somebody is announced there.
+    fn parking(&self) -> Parking;
+
+    /// Whether it is ready, as of now. Never in a forked copy.
+    fn is_ready(&self) -> bool;
+}
+
 /// How long to look before sleeping: longer where looking has paid, not at all where it can't.
 ///
 /// One for each thing that is waited for, in each process.
@@ -168,6 +228,8 @@ pub struct Patience {
 const MOST: u32 = 50_000;
 /// Looking costs no more than this where it never pays.
 const LEAST: u32 = 500;
+/// The most pauses between two rare looks: some 3 µs where a pause takes longest.
+const PAUSES: u32 = 64;
 
 impl Default for Patience {
     fn default() -> Self {
@@ -201,18 +263,49 @@ impl Patience {
         loop {
             for _ in 0..32 {
                 if let Some(found) = look() {
-                    if nanos < MOST {
-                        self.nanos.store((nanos * 2).min(MOST), Ordering::Relaxed);
-                    }
+                    self.has_paid(nanos);
                     return Some(found);
                 }
                 std::hint::spin_loop();
             }
             if start.get_or_insert_with(Instant::now).elapsed() >= limit {
-                self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
+                self.has_not_paid(nanos);
                 return None;
             }
         }
+    }
+
+    /// As [`look`](Self::look), with pauses that grow: for a word that its owner changes again and again. Each look takes the
+    /// word's cache line away from it.
+    pub fn look_rarely<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos == 0 {
+            return look();
+        }
+        let limit = Duration::from_nanos(u64::from(nanos));
+        let (start, mut pauses) = (Instant::now(), 1);
+        loop {
+            if let Some(found) = look() {
+                self.has_paid(nanos);
+                return Some(found);
+            }
+            if start.elapsed() >= limit {
+                self.has_not_paid(nanos);
+                return None;
+            }
+            (0..pauses).for_each(|_| std::hint::spin_loop());
+            pauses = (pauses * 2).min(PAUSES);
+        }
+    }
+
+    fn has_paid(&self, nanos: u32) {
+        if nanos < MOST {
+            self.nanos.store((nanos * 2).min(MOST), Ordering::Relaxed);
+        }
+    }
+
+    fn has_not_paid(&self, nanos: u32) {
+        self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
     }
 
     /// A sleep was short: a little more patience would have saved it.

@@ -4,12 +4,14 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 
 use super::layout::control;
 use super::{Arena, Envelope, Hold, Leased, Parking};
 use crate::error::{Error, Result};
-use crate::lock::RawLock;
+use crate::lock::{RawGuard, RawLock};
 use crate::mem::{Mem, Word};
+use crate::value::Structure;
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
 
 /// What this layer needs from the one that knows rings.
@@ -167,5 +169,31 @@ impl RawLock {
     /// The words are used for nothing else, and live as long as this is used.
     pub unsafe fn at(arena: Arena, word: Word) -> Self {
         Self::new(arena, word)
+    }
+
+    /// The guard of a lock whose guard was forgotten.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    ///
+    /// # Safety
+    /// The calling thread took the lock, has not released it since, and has no other guard of it.
+    pub unsafe fn resume(&self, arena: Arena) -> Result<RawGuard<'_>> {
+        Ok(self.held(arena.me()?))
+    }
+}
+
+impl Structure {
+    /// The address of `len` bytes from word `i` on. The first word is at a multiple of 64.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    ///
+    /// # Safety
+    /// The bytes are used for nothing else, by those who hold what protects them.
+    pub unsafe fn bytes(&self, i: u64, len: usize) -> NonNull<u8> {
+        let room = self.len().saturating_sub(i) * 8;
+        assert!(len as u64 <= room, "{len} bytes at word {i} of {}", self.len());
+        self.arena().map().bytes(self.first().plus(i).offset(), len as u64)
     }
 }

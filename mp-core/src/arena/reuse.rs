@@ -32,7 +32,7 @@ use std::time::Instant;
 use super::Arena;
 use super::class::{SEAT_PAGES, alignment_of, blocks_of, is_in_files, span_of};
 use super::layout::{SLAB_BLOCKS, control};
-use super::slab::{REDO_PATIENCE, describe, described};
+use super::slab::{REDO_PATIENCE, describe, described, retired};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Plan, RedoEnd, SlabSeen, Unclaim};
@@ -83,15 +83,13 @@ impl Range {
     }
 }
 
-/// The word of a retired slab.
-const fn retired(base: u64) -> u64 {
-    describe(0, base) & !1
-}
-
 /// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`. The first,
 /// not the smallest: so what is left over lies next to what is looked at next, and is not lost.
+///
+/// Where one does not begin at the other's end, a slab between them was missed: it was split off while they were looked at.
 fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
-    extents.split(|e| !e.idle).find_map(|idle| {
+    let neighbours = extents.chunk_by(|a, b| a.idle && b.idle && a.end() == b.base);
+    neighbours.filter(|all| all.iter().all(|e| e.idle)).find_map(|idle| {
         let mut last = 0;
         (0..idle.len()).find_map(|i| {
             let end = idle[i].base.next_multiple_of(align) + need;
@@ -163,7 +161,7 @@ impl Arena {
             if !self.join_extents(first, span, e, me)? {
                 return Ok(false);
             }
-            span = e.end() - first.base;
+            span += e.span;
         }
         let (mut slab, mut base) = (first.slab, first.base);
         let gap = base.next_multiple_of(alignment_of(class)) - base;
@@ -211,7 +209,7 @@ impl Arena {
         done
     }
 
-    /// Two retired neighbours → one; what lies between them belongs to it.
+    /// Two retired neighbours → one.
     fn join_extents(&self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
         let (word, span_word) = (self.slab_word(first.slab, 0), self.slab_word(first.slab, 3));
         let (next_word, next_span) = (self.slab_word(next.slab, 0), self.slab_word(next.slab, 3));
@@ -222,8 +220,12 @@ impl Arena {
                 (next_word, retired(next.base)),
                 (next_span, next.span),
             ],
-            [(span_word, next.end() - first.base), (next_word, 0), (next_span, 0)],
+            [(span_word, span + next.span), (next_word, 0), (next_span, 0)],
         );
+        // What lies between two that are no neighbours is another's.
+        if first.base + span != next.base {
+            return Ok(false);
+        }
         self.change(change, me)
     }
 
@@ -312,5 +314,44 @@ mod tests {
         assert_eq!(slabs(&spans, 10, 1), None);
         assert_eq!(slabs(&[(8, false)], 1, 1), None);
         assert_eq!(slabs(&[], 1, 1), None);
+        // One between them was missed.
+        let mut apart = extents(&[(4, true), (4, true), (4, true)]);
+        apart.remove(1);
+        assert!(room(&apart, 5, 1).is_none() && room(&apart, 4, 1).is_some());
+    }
+
+    /// All addresses up to the end of the last range are in one range.
+    fn assert_whole(ranges: &[Range]) {
+        for pair in ranges.windows(2) {
+            assert_eq!(pair[0].end(), pair[1].base, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_slab_that_was_missed_is_not_covered() {
+        let arena = Arena::current().unwrap();
+        let me = arena.me().unwrap();
+        // Of sizes that nothing else here has; the second one needs a gap before it.
+        let [class, page, other] =
+            [14 << 20, 5 << 10, 37 << 20].map(|len| super::super::class::class_of(len).unwrap());
+        for class in [class, page, class, class, class] {
+            arena.carve(class, me).unwrap();
+        }
+        let ranges = arena.ranges();
+        assert_whole(&ranges);
+        let of_class: Vec<_> =
+            ranges.iter().filter(|e| described(e.word).is_some_and(|(c, _)| c == class)).copied().collect();
+        let three = of_class.windows(3).find(|w| w[0].end() == w[1].base && w[1].end() == w[2].base);
+        let &[first, missed, last] = three.unwrap() else { unreachable!() };
+        // As if `missed` had been split off after its row was looked at.
+        assert!(!arena.reuse_room(&[first, last], other, me).unwrap());
+        let ranges = arena.ranges();
+        assert_whole(&ranges);
+        assert!(ranges.iter().any(|e| e.slab == missed.slab && e.word == missed.word));
+        // Neighbours become one slab.
+        let neighbours: Vec<_> =
+            ranges.into_iter().filter(|e| e.base >= first.base && e.base <= last.base).collect();
+        assert!(arena.reuse_room(&neighbours, other, me).unwrap());
+        assert_whole(&arena.ranges());
     }
 }

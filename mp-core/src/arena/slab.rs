@@ -25,13 +25,25 @@ pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
 /// How long to wait for another process that holds the redo lock (a few dozen instructions) and does not go on.
 pub(super) const REDO_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Adds a slab of a class at the end of all slabs.
+/// The word of a retired slab: it has addresses, and no class.
+pub(super) const fn retired(base: u64) -> u64 {
+    describe(0, base) & !1
+}
+
+/// Adds a slab of a class at the end of all slabs. Addresses that are left out before it, so that it is aligned, become a
+/// retired slab: each address below the frontier is some slab's, and neighbours can be joined without looking at others.
 struct NewSlab {
     class: u32,
     slab: u32,
-    slab_word: Word,
+    /// The first two words of two rows: of the new slab, or of the gap and the new slab.
+    rows: [(Word, Word); 2],
     limit: u64,
     reads: [Word; 3],
+}
+
+/// How many addresses before a slab of the class are left out. In files with names none are used again.
+fn gap(class: u32, frontier: u64) -> u64 {
+    if is_in_files(class) { 0 } else { base(class, frontier) - frontier }
 }
 
 /// Where a slab of the class begins, beyond the frontier.
@@ -53,13 +65,19 @@ impl Plan for NewSlab {
         if slabs != u64::from(self.slab) || !fits(self.class, frontier, self.limit) {
             return Vec::new();
         }
-        let base = base(self.class, frontier);
-        vec![
-            (self.slab_word, describe(self.class, base)),
+        let (base, gap) = (base(self.class, frontier), gap(self.class, frontier));
+        let [first, second] = self.rows;
+        let (row, slabs) = if gap == 0 { (first, slabs + 1) } else { (second, slabs + 2) };
+        let mut writes = vec![
+            (row.0, describe(self.class, base)),
             (self.reads[0], base + span_of(self.class)),
-            (self.reads[1], slabs + 1),
-            (self.reads[2], class_end.max(slabs + 1)),
-        ]
+            (self.reads[1], slabs),
+            (self.reads[2], class_end.max(slabs)),
+        ];
+        if gap != 0 {
+            writes.extend([(first.0, retired(frontier)), (first.1, gap)]);
+        }
+        writes
     }
 }
 
@@ -135,13 +153,15 @@ impl Arena {
         let start = Instant::now();
         loop {
             let slab = self.slab_count();
+            // Two rows may be needed.
             let limit = u64::from(self.layout().slabs) - 1;
-            if u64::from(slab) >= limit {
+            if u64::from(slab) + 1 >= limit {
                 return Err(Error::ArenaFull { what: "slabs", asked: 1, limit });
             }
             // The pages of its metadata first: the lock is no place to find that memory has run out.
             self.commit_slab_row(slab)?;
-            self.commit_class_map(class, slab)?;
+            self.commit_slab_row(slab + 1)?;
+            self.commit_class_map(class, slab + 1)?;
             let (frontier, limit) = if is_in_files(class) {
                 self.frontier_in_files(class, me)?
             } else {
@@ -150,7 +170,7 @@ impl Arena {
             let plan = NewSlab {
                 class,
                 slab,
-                slab_word: self.slab_word(slab, 0),
+                rows: [slab, slab + 1].map(|row| (self.slab_word(row, 0), self.slab_word(row, 3))),
                 limit,
                 reads: [
                     frontier,
@@ -166,9 +186,10 @@ impl Arena {
             }
             // If we die before its hints are set, the sweep sets them.
             self.touch(me, slab);
+            self.touch(me, slab + 1);
             match self.redo(me, plan) {
                 RedoEnd::Done(read) if read[1] == u64::from(slab) => {
-                    self.hint_new_slab(slab, class);
+                    self.hint_new_slab(slab + u32::from(gap(class, read[0]) != 0), class);
                     return Ok(());
                 }
                 // Others were faster; or we completed what a dead process had begun, and its hints are still missing.

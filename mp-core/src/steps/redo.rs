@@ -14,7 +14,7 @@ use crate::mem::{Mem, Steps, Word};
 use crate::words::{Member, Seat};
 
 /// Most words that one update reads or writes.
-pub(crate) const MAX_WORDS: usize = 4;
+pub(crate) const MAX_WORDS: usize = 6;
 
 /// Where the lock and its record are: lock, flag, then pairs of position and value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -35,6 +35,8 @@ pub(crate) enum Form {
     RawArray = 4,
     /// A list of slots.
     List = 5,
+    /// Words of a layer above.
+    Structure = 6,
 }
 
 /// What a header says, and whether that fits what is expected.
@@ -68,6 +70,12 @@ impl Header {
     fn words(&self) -> [u64; 4] {
         let shape = u64::from(self.size) | u64::from(self.align) << 32;
         [self.form as u64, self.fingerprint, self.len, shape]
+    }
+
+    /// For `words` words of the structure that a layer above calls `name`.
+    pub(crate) fn structure(name: &str, words: u64) -> Self {
+        let fingerprint = crate::fnv1a(name.as_bytes());
+        Self { form: Form::Structure, fingerprint, len: words, size: 8, align: 8 }
     }
 
     fn base(hold: &Hold) -> Word {
@@ -107,16 +115,21 @@ impl Header {
 
     /// Checks that a received block is what is expected; how many elements it has. `len`: exactly so many.
     pub(crate) fn check<T>(hold: &Hold, form: Form, len: Option<usize>) -> Result<usize> {
+        Self::of::<T>(form, 0).matches(hold, len, std::any::type_name::<T>())
+    }
+
+    /// Checks that a block has this header but for the number of elements, which is returned. `name` is for the error.
+    pub(crate) fn matches(self, hold: &Hold, len: Option<usize>, name: &str) -> Result<usize> {
         let arena = hold.arena();
+        let form = self.form;
         let wrong = |why: &str| Error::Malformed(format!("the attachment is no {form:?}: {why}"));
         if arena.kind_of(hold.block()) != Kind::Object {
             return Err(wrong("it is no object at all"));
         }
         let base = Self::base(hold);
         let found = [0, 1, 2, 3].map(|i| arena.map().load(base.plus(i)));
-        let expected = Self { len: found[2], ..Self::of::<T>(form, 0) };
+        let expected = Self { len: found[2], ..self };
         if found != expected.words() {
-            let name = std::any::type_name::<T>();
             let size = found[3] as u32;
             return Err(wrong(&format!(
                 "it has form {} and elements of {size} bytes of another type than {name}",

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -237,6 +237,22 @@ macro_rules! locking {
             /// As [`try_lock`](Self::try_lock).
             pub fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard<'_, $guard>, LockError> {
                 self.guard(LockWait::at_most(timeout), false)
+            }
+
+            /// Locks it; waits until `deadline` at most.
+            ///
+            /// # Errors
+            /// As [`try_lock`](Self::try_lock).
+            pub fn lock_deadline(&self, deadline: Instant) -> Result<LockGuard<'_, $guard>, LockError> {
+                self.guard(LockWait::Until(deadline), false)
+            }
+
+            /// As [`recover`](Self::recover); waits at most `timeout`.
+            ///
+            /// # Errors
+            /// As [`try_lock`](Self::try_lock), without `OwnerDied`.
+            pub fn recover_timeout(&self, timeout: Duration) -> Result<LockGuard<'_, $guard>, LockError> {
+                self.guard(LockWait::at_most(timeout), true)
             }
 
             /// Locks it also when a process died while it held the lock; waits as long as it takes.

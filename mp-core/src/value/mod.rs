@@ -12,8 +12,10 @@ mod guard;
 mod header;
 mod locked;
 mod raw;
+mod structure;
 
 pub use guard::LockGuard;
 pub(crate) use header::{Form, Header};
 pub use locked::{Array, Value};
 pub use raw::{RawArray, RawValue};
+pub use structure::Structure;

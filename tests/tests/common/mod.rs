@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod interrupts;
+pub mod kill;
 pub mod python;
 pub mod scratch;
 

@@ -1,0 +1,52 @@
+//! A worker is killed while it holds a lock; the next one is told, mends what it left, and goes on.
+//!
+//! `cargo run --release --example lock_poisoning`
+
+use mp::{Lock, LockError, Options, start_processes};
+
+/// Two accounts, whose sum never changes.
+type Accounts = [i64; 2];
+
+/// Moves money from the first account to the second. The worker of rank 0 is killed in the middle.
+fn worker(rank: usize, accounts: Lock<Accounts>) -> mp::Result<()> {
+    let mut accounts = match accounts.lock() {
+        Ok(guard) => guard,
+        Err(LockError::OwnerDied { member, pid }) => {
+            println!("worker {rank}: {member} (pid {pid}) died with the lock");
+            let mut guard = accounts.recover()?;
+            println!("worker {rank}: it left {:?}, whose sum is {}", *guard, guard.iter().sum::<i64>());
+            guard[1] = 100 - guard[0];
+            println!("worker {rank}: mended to {:?}", *guard);
+            guard // dropping it says that the data is sound
+        }
+        Err(other) => return Err(other.into()),
+    };
+    accounts[0] -= 10;
+    if rank == 0 {
+        std::process::abort(); // as good as SIGKILL: nothing is cleaned up
+    }
+    accounts[1] += 10;
+    println!("worker {rank}: {:?}", *accounts);
+    Ok(())
+}
+
+/// Another rank than 0.
+fn heir(rank: usize, accounts: Lock<Accounts>) -> mp::Result<()> {
+    worker(rank + 1, accounts)
+}
+
+fn main() -> mp::Result<()> {
+    let accounts = Lock::new([100, 0])?;
+    if let Err(error) = start_processes(worker, accounts.clone(), Options::nprocs(1))?.join() {
+        println!("parent: {error}");
+    }
+    assert!(
+        matches!(accounts.lock(), Err(LockError::OwnerDied { .. })),
+        "everybody is told, until it is mended"
+    );
+    start_processes(heir, accounts.clone(), Options::nprocs(2))?.join()?;
+    let after = *accounts.lock()?;
+    println!("parent: {after:?}");
+    assert_eq!(after, [70, 30]);
+    Ok(())
+}

@@ -1,0 +1,354 @@
+//! Waiting, with a lock released meanwhile, until somebody says that something has changed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytemuck::Pod;
+use mp_core::words::Member;
+use mp_core::{Asking, Error, LockError, LockWait, Patience, Result};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::lock::LockGuard;
+use crate::shared::Shared;
+use crate::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
+use crate::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
+
+const NAME: &str = "mp_sync::Condition";
+const USED: u64 = 0;
+const TURN: u64 = 1;
+const SLOTS: u64 = 16;
+/// Threads that wait at once, unless said otherwise.
+const WAITERS: u32 = 1024;
+
+/// A place to wait, between processes, until what a [`Lock`](crate::Lock) protects has changed.
+///
+/// ```
+/// use mp_sync::{Condition, Lock};
+///
+/// let (jobs, changed) = (Lock::new(0_u32)?, Condition::new()?);
+/// let (theirs, told) = (jobs.clone(), changed.clone()); // or sent to another process
+/// let worker = std::thread::spawn(move || -> Result<u32, mp_sync::LockError> {
+///     let mut jobs = told.wait_for(theirs.lock()?, |jobs| *jobs > 0)?; // unlocked while it waits
+///     *jobs -= 1;
+///     Ok(*jobs)
+/// });
+/// *jobs.lock()? += 3;
+/// changed.notify_one()?;
+/// assert_eq!(worker.join().expect("it does not panic")?, 2);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// [`notify`](Self::notify) gives so many tokens to threads that wait, one each, in turn; who waits returns when it has one,
+/// and not before. So there are no wake-ups without a reason, but what a thread waited for may be gone again when it has
+/// the lock: [`wait_for`](Self::wait_for) looks, and waits again. To notify one need not hold the lock. Use one condition
+/// with one lock only: nothing else is unsafe, but no notification would mean anything.
+///
+/// # When a process dies
+/// One that waits, or was notified and has not noticed: its notification goes to another one that waits, within 100 ms (also
+/// to one that has begun to wait since). One that holds the lock: those that were notified get [`LockError::OwnerDied`] when they take the lock again.
+#[derive(Clone)]
+#[doc(alias = "multiprocessing.Condition")]
+pub struct Condition {
+    shared: Shared,
+    patience: Arc<Patience>,
+}
+
+impl Condition {
+    /// A condition for up to 1024 threads that wait at once.
+    ///
+    /// # Errors
+    /// As [`with_waiters`](Self::with_waiters).
+    pub fn new() -> Result<Self> {
+        Self::with_waiters(WAITERS)
+    }
+
+    /// A condition for up to `waiters` threads that wait at once.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for none and for more than 2^20.
+    pub fn with_waiters(waiters: u32) -> Result<Self> {
+        if !(1..=1 << 20).contains(&waiters) {
+            let why = format!("a condition for {waiters} that wait: 1 to {} are possible", 1 << 20);
+            return Err(Error::Shape(why));
+        }
+        Ok(Self::of(Shared::new(NAME, SLOTS + u64::from(waiters))?))
+    }
+
+    fn of(shared: Shared) -> Self {
+        Self { shared, patience: Arc::default() }
+    }
+
+    fn slots(&self) -> Slots {
+        self.shared.slots(USED, SLOTS, u32::MAX)
+    }
+
+    /// Unlocks, waits for a notification, and locks again.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](crate::Lock::lock), when it is locked again; it is not locked then.
+    /// [`LockError::Failed`] with [`Error::ArenaFull`] when more threads wait than it was made for.
+    pub fn wait<'a, T: Pod + Send>(&self, guard: LockGuard<'a, T>) -> Result<LockGuard<'a, T>, LockError> {
+        self.within(guard, LockWait::Forever).map(|(guard, _)| guard)
+    }
+
+    /// As [`wait`](Self::wait), at most `timeout`; also whether it was notified.
+    ///
+    /// The lock is waited for as long again, at most.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait), and [`LockError::Held`] when somebody, who is named, holds the lock for so long.
+    pub fn wait_timeout<'a, T: Pod + Send>(
+        &self,
+        guard: LockGuard<'a, T>,
+        timeout: Duration,
+    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+        self.within(guard, LockWait::at_most(timeout))
+    }
+
+    /// As [`wait_timeout`](Self::wait_timeout), until `deadline`.
+    ///
+    /// # Errors
+    /// As [`wait_timeout`](Self::wait_timeout).
+    pub fn wait_deadline<'a, T: Pod + Send>(
+        &self,
+        guard: LockGuard<'a, T>,
+        deadline: Instant,
+    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+        self.within(guard, LockWait::Until(deadline))
+    }
+
+    /// Waits until what the lock protects is as wanted: looks, and after each notification again.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_for<'a, T: Pod + Send>(
+        &self,
+        guard: LockGuard<'a, T>,
+        is_so: impl FnMut(&mut T) -> bool,
+    ) -> Result<LockGuard<'a, T>, LockError> {
+        self.until(guard, LockWait::Forever, is_so).map(|(guard, _)| guard)
+    }
+
+    /// As [`wait_for`](Self::wait_for), at most `timeout`; also whether it is as wanted.
+    ///
+    /// # Errors
+    /// As [`wait_timeout`](Self::wait_timeout).
+    pub fn wait_for_timeout<'a, T: Pod + Send>(
+        &self,
+        guard: LockGuard<'a, T>,
+        timeout: Duration,
+        is_so: impl FnMut(&mut T) -> bool,
+    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+        self.until(guard, LockWait::at_most(timeout), is_so)
+    }
+
+    /// As [`wait_for_timeout`](Self::wait_for_timeout), until `deadline`.
+    ///
+    /// # Errors
+    /// As [`wait_timeout`](Self::wait_timeout).
+    pub fn wait_for_deadline<'a, T: Pod + Send>(
+        &self,
+        guard: LockGuard<'a, T>,
+        deadline: Instant,
+        is_so: impl FnMut(&mut T) -> bool,
+    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+        self.until(guard, LockWait::Until(deadline), is_so)
+    }
+
+    fn until<'a, T: Pod + Send>(
+        &self,
+        mut guard: LockGuard<'a, T>,
+        wait: LockWait,
+        mut is_so: impl FnMut(&mut T) -> bool,
+    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+        while !is_so(&mut guard) {
+            if wait.is_over() {
+                return Ok((guard, false));
+            }
+            guard = self.within(guard, wait)?.0;
+        }
+        Ok((guard, true))
+    }
+
+    /// Notifies one thread that waits, if there is one; whether there was.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    #[doc(alias = "notify")]
+    pub fn notify_one(&self) -> Result<bool> {
+        self.notify(1).map(|n| n > 0)
+    }
+
+    /// Notifies up to `n` of the threads that wait; how many.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn notify(&self, n: usize) -> Result<usize> {
+        self.shared.me()?;
+        let mut notify = Notify::new(self.slots(), self.shared.at(TURN));
+        let mut given = 0;
+        while given < n {
+            let Notified::Given { seen, asleep, left } = self.shared.run(notify) else { break };
+            if asleep {
+                self.shared.structure().wake(SLOTS + u64::from(seen.index));
+            }
+            given += 1;
+            if left == 0 {
+                break;
+            }
+            notify = Notify::new(self.slots(), self.shared.at(TURN)).more(left);
+        }
+        Ok(given)
+    }
+
+    /// Notifies all threads that wait; how many.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn notify_all(&self) -> Result<usize> {
+        self.notify(usize::MAX)
+    }
+
+    fn within<'a, T: Pod + Send>(
+        &self,
+        guard: LockGuard<'a, T>,
+        wait: LockWait,
+    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+        let me = self.shared.me()?;
+        let enlist = || self.shared.run(Claim::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_new());
+        let mut place = enlist();
+        if place.is_none() {
+            self.tend(me, None);
+            place = enlist();
+        }
+        let Some(mine) = place else {
+            let limit = u64::from(self.slots().limit);
+            let full = Error::ArenaFull { what: "threads that wait at a condition", asked: limit + 1, limit };
+            return Err(full.into());
+        };
+        let begun = Instant::now();
+        let lock = guard.owner();
+        drop(guard);
+        let notified = self.sleep(me, mine, wait)?;
+        let again = match wait {
+            LockWait::Until(deadline) => LockWait::at_most(deadline.saturating_duration_since(begun)),
+            LockWait::Never | LockWait::Forever => LockWait::Forever,
+        };
+        Ok((lock.within(again)?, notified))
+    }
+
+    fn change(&self, seen: Seen, to: Slot) -> bool {
+        self.shared.run(Change::new(self.slots().at(seen.index), seen.slot, to))
+    }
+
+    /// Gives one's place up; `false` if it has another word by now.
+    fn leave(&self, seen: Seen) -> bool {
+        self.change(seen, seen.slot.given_back(EMPTY))
+    }
+
+    /// What this process's own place says now.
+    fn look(&self, mine: Seen) -> Seen {
+        Seen { slot: Slot::unpack(self.shared.load(SLOTS + u64::from(mine.index))), ..mine }
+    }
+
+    /// Waits for a token; whether one came.
+    fn sleep(&self, me: Member, mut mine: Seen, wait: LockWait) -> Result<bool> {
+        let mut asking = Asking::default();
+        loop {
+            let look = || Some(self.look(mine)).filter(|now| now.slot.state == NOTIFIED);
+            if let Some(now) = self.patience.look(look) {
+                self.leave(now);
+                return Ok(true);
+            }
+            // An error of the sweep is for another time: the place must not stay behind.
+            if asking.is_due(self.shared.arena(), wait).unwrap_or(false) && self.tend(me, Some(mine)) {
+                return Ok(true);
+            }
+            if wait.is_over() {
+                if self.leave(mine) {
+                    return Ok(false);
+                }
+                continue;
+            }
+            if mine.slot.state == WAITING {
+                let asleep = mine.slot.into_state(ASLEEP);
+                if !self.change(mine, asleep) {
+                    continue;
+                }
+                mine.slot = asleep;
+            }
+            let begun = Instant::now();
+            let (low, until) = (mine.slot.pack() as u32, asking.until(wait));
+            if self.shared.structure().sleep(SLOTS + u64::from(mine.index), low, Some(until)) {
+                self.patience.slept(begun.elapsed());
+            }
+        }
+    }
+
+    /// Looks after the places of the dead. Whoever has a place, `mine`, takes over a token that a dead one had not taken;
+    /// `true`: it has one now, and no place any more.
+    fn tend(&self, me: Member, mine: Option<Seen>) -> bool {
+        let mut next = 0;
+        while let Some(seen) =
+            self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED]), next))
+        {
+            next = seen.index + 1;
+            if seen.slot.member == me || !self.shared.arena().is_dead(seen.slot.member) {
+                continue;
+            }
+            match mine {
+                _ if seen.slot.state != NOTIFIED => _ = self.leave(seen),
+                None => {}
+                Some(mine) => {
+                    let taken = seen.slot.then(NOTIFIED, me, 0);
+                    if self.change(seen, taken) {
+                        self.keep_one(mine, Seen { slot: taken, ..seen });
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Has taken over a token: gives its own place up. If there is a token in it by now, one of both goes on.
+    fn keep_one(&self, mine: Seen, taken: Seen) {
+        if !self.leave(mine) {
+            let own = self.look(mine);
+            _ = self.notify(1);
+            self.leave(own);
+        }
+        self.leave(taken);
+    }
+
+    /// How many threads wait: a moment's picture. None in a forked copy.
+    pub fn waiting(&self) -> usize {
+        if self.shared.me().is_err() {
+            return 0;
+        }
+        let (mut n, mut next) = (0, 0);
+        while let Some(seen) = self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP]), next)) {
+            (n, next) = (n + 1, seen.index + 1);
+        }
+        n
+    }
+}
+
+impl fmt::Debug for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Condition({} waiting, {:?})", self.waiting(), self.shared.structure().hold())
+    }
+}
+
+impl Serialize for Condition {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.shared.send("a Condition", s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Condition {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Shared::receive("a Condition", NAME, SLOTS + 1, d).map(Self::of)
+    }
+}

@@ -1,0 +1,113 @@
+//! # Safety
+//! Access to what the locks of this crate protect. Unsafe, because it makes `&T` and `&mut T` of shared memory; sound,
+//! because
+//! - a [`Guarded`] is made with a key, which exists only while its owner may do what the key's trait says; which keys there
+//!   are, and why they keep that promise, is said here, once for each;
+//! - the memory lies in a structure of this crate, at words that are used for nothing else, large enough and aligned
+//!   (`Place::of` checks it), and the key borrows the handle that holds it;
+//! - elements are `Pod`: whatever a dead holder left is a value.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use bytemuck::Pod;
+use mp_core::{Error, Result};
+
+use crate::rlock::Level;
+use crate::rwlock::{Reading, Writing};
+use crate::shared::Shared;
+
+/// The most that data may be aligned to: what structures are.
+const ALIGN: usize = 64;
+
+/// How many words a `T` takes, in whole lines of 64 bytes.
+pub(crate) const fn words_of<T>() -> u64 {
+    size_of::<T>().div_ceil(64) as u64 * 8
+}
+
+/// Checks that a `T` can be in a structure.
+pub(crate) fn check<T>() -> Result<()> {
+    if align_of::<T>() > ALIGN {
+        let why = format!("data aligned to {} bytes; at most {ALIGN} are possible", align_of::<T>());
+        return Err(Error::Shape(why));
+    }
+    Ok(())
+}
+
+/// While it lives, nobody writes the data.
+///
+/// # Safety
+/// As it says, as seen from all threads of all processes.
+pub(crate) unsafe trait MayRead {}
+
+/// While it lives, nobody else has access to the data.
+///
+/// # Safety
+/// As it says.
+pub(crate) unsafe trait MayWrite: MayRead {}
+
+/// While it lives, no other thread has access to the data, and it stays in its thread.
+///
+/// # Safety
+/// As it says.
+pub(crate) unsafe trait OneThread {}
+
+// SAFETY: it is a reader's slot, which a writer waits for before it becomes `Writing`.
+unsafe impl<T: Pod + Send + Sync> MayRead for Reading<'_, T> {}
+// SAFETY: its owner holds the writers' lock, and has seen the slots of all readers empty since.
+unsafe impl<T: Pod + Send + Sync> MayRead for Writing<'_, T> {}
+// SAFETY: as above: neither another writer nor a reader is in, nor comes in.
+unsafe impl<T: Pod + Send + Sync> MayWrite for Writing<'_, T> {}
+// SAFETY: its thread holds the lock; it is not `Send`, and it gives no references.
+unsafe impl<T: Pod + Send> OneThread for Level<'_, T> {}
+
+/// Data in a structure, and the key to it.
+pub(crate) struct Guarded<T, K> {
+    at: NonNull<T>,
+    pub(crate) key: K,
+    data: PhantomData<T>,
+}
+
+// SAFETY: `&Guarded` gives `&T`, or what the key allows any thread to do.
+unsafe impl<T: Sync, K: Sync> Sync for Guarded<T, K> {}
+
+impl<T: Pod, K> Guarded<T, K> {
+    /// The `T` at word `i` of a structure, one whose words from there on are its, as [`check`] and [`words_of`] said.
+    pub(crate) fn new(shared: &Shared, i: u64, key: K) -> Self {
+        // SAFETY: these words are used for nothing else, and only by those who have a key.
+        let at = unsafe { shared.structure().bytes(i, size_of::<T>()) }.cast::<T>();
+        assert!(at.is_aligned(), "a structure begins at a multiple of {ALIGN}");
+        Self { at, key, data: PhantomData }
+    }
+}
+
+impl<T: Pod, K: MayRead> Guarded<T, K> {
+    #[inline]
+    pub(crate) fn get_ref(&self) -> &T {
+        // SAFETY: in bounds, aligned, initialised, and nobody writes it while the key lives.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl<T: Pod, K: MayWrite> Guarded<T, K> {
+    #[inline]
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        // SAFETY: as for `get_ref`; nobody else has access while the key lives, and it is borrowed mutably.
+        unsafe { self.at.as_mut() }
+    }
+}
+
+impl<T: Pod, K: OneThread> Guarded<T, K> {
+    #[inline]
+    pub(crate) fn get(&self) -> T {
+        // SAFETY: in bounds, aligned, initialised; no other thread has access, and nobody has a reference to it.
+        unsafe { self.at.read() }
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, value: T) {
+        // SAFETY: as for `get`.
+        unsafe { self.at.write(value) }
+    }
+}

@@ -1,0 +1,175 @@
+//! How waiting fails.
+
+use std::fmt;
+
+use mp_core::Error;
+use mp_core::words::Member;
+
+use crate::steps::barrier::How;
+
+/// A process that has what another one waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Its tag.
+    pub member: Member,
+    /// Its process id; 0 if nobody knows it any more.
+    pub pid: u32,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            0 => write!(f, "{} (pid not known)", self.member),
+            pid => write!(f, "{} (pid {pid})", self.member),
+        }
+    }
+}
+
+/// Why a permit was not had, or not given back.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// All permits are taken, and stayed so as long as this call was willing to wait.
+    Busy {
+        /// Who has them: each process once. One that is stopped keeps its permits.
+        holders: Vec<Holder>,
+    },
+    /// The semaphore has as many permits as it can have.
+    TooMany {
+        /// How many.
+        limit: u32,
+    },
+    /// This process keeps no permit that it could release.
+    NotKept,
+    /// Shared memory can't be used.
+    Failed(Error),
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy { holders } if holders.is_empty() => {
+                f.write_str("the semaphore has no permit to give")
+            }
+            Self::Busy { holders } => {
+                f.write_str("all permits are taken, by ")?;
+                for (i, holder) in holders.iter().enumerate() {
+                    write!(f, "{}{holder}", if i == 0 { "" } else { ", " })?;
+                }
+                f.write_str("; are they stopped, or slow?")
+            }
+            Self::TooMany { limit } => write!(
+                f,
+                "the semaphore has {limit} permits already, which is its limit; make it with a higher one (with_limit)"
+            ),
+            Self::NotKept => f.write_str(
+                "this process keeps no permit of the semaphore: it was released more often than acquired",
+            ),
+            Self::Failed(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AcquireError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(e) => std::error::Error::source(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for AcquireError {
+    fn from(e: Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
+/// Why a barrier was not passed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BarrierError {
+    /// The caller's time was over; the barrier is broken now, for all.
+    TimedOut {
+        /// How many had arrived, the caller included.
+        arrived: u32,
+        /// How many there have to be.
+        parties: u32,
+    },
+    /// A party died: that so many arrive is not to be expected. The barrier is broken until somebody resets it.
+    PartyDied {
+        /// Who died, if it is still known.
+        who: Option<Holder>,
+    },
+    /// The barrier was broken by somebody else, whose time was over.
+    Broken,
+    /// Somebody called [`abort`](crate::Barrier::abort).
+    Aborted,
+    /// Somebody called [`reset`](crate::Barrier::reset) while this one waited.
+    Reset,
+    /// As many processes are enrolled as there are parties.
+    TooMany {
+        /// How many.
+        parties: u32,
+    },
+    /// Shared memory can't be used.
+    Failed(Error),
+}
+
+impl BarrierError {
+    /// Whether the barrier stays broken until somebody [resets](crate::Barrier::reset) it.
+    #[doc(alias = "BrokenBarrierError")]
+    pub fn is_broken(&self) -> bool {
+        matches!(self, Self::TimedOut { .. } | Self::PartyDied { .. } | Self::Broken | Self::Aborted)
+    }
+
+    pub(crate) fn broken(how: Option<How>, who: impl FnOnce() -> Option<Holder>) -> Self {
+        match how {
+            None => Self::Reset,
+            Some(How::Aborted) => Self::Aborted,
+            Some(How::TimedOut) => Self::Broken,
+            Some(How::Died) => Self::PartyDied { who: who() },
+        }
+    }
+}
+
+impl fmt::Display for BarrierError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut { arrived, parties } => write!(
+                f,
+                "only {arrived} of {parties} arrived at the barrier in time; it is broken until reset() is called"
+            ),
+            Self::PartyDied { who: Some(who) } => {
+                write!(f, "{who} died, which the barrier waited for; it is broken until reset() is called")
+            }
+            Self::PartyDied { who: None } => f.write_str(
+                "a process died that the barrier waited for; it is broken until reset() is called",
+            ),
+            Self::Broken => f.write_str(
+                "the barrier is broken: somebody waited for too long; call reset() when all know of it",
+            ),
+            Self::Aborted => f.write_str("the barrier was aborted; call reset() to use it again"),
+            Self::Reset => f.write_str("the barrier was reset while this process waited at it"),
+            Self::TooMany { parties } => {
+                write!(f, "as many processes are enrolled as the barrier has parties: {parties}")
+            }
+            Self::Failed(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BarrierError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(e) => std::error::Error::source(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for BarrierError {
+    fn from(e: Error) -> Self {
+        Self::Failed(e)
+    }
+}

@@ -1,0 +1,171 @@
+//! A flag that many processes may wait for.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::{Error, LockWait, Parking, Patience, Result, Waitable};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::shared::Shared;
+use crate::steps::event::{Clear, EventWord, Set};
+use crate::wait;
+
+const NAME: &str = "mp_sync::Event";
+const WORD: u64 = 0;
+/// Apart from the flag: who only looks at the flag is not disturbed by those that fall asleep.
+const PARKING: u64 = 16;
+const WORDS: u64 = 17;
+
+/// A flag between processes: set or not, and to be waited for.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_sync::Event;
+///
+/// let ready = Event::new()?;
+/// assert!(!ready.wait_timeout(Duration::from_millis(1))?);
+/// ready.set()?;
+/// ready.wait()?; // at once, in whatever process
+/// ready.clear()?;
+/// assert!(!ready.is_set());
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// # Blocking
+/// [`wait`](Self::wait) returns when the event is set, or was set since it began to wait: it does not miss one that was
+/// cleared again at once.
+///
+/// # When a process dies
+/// An event belongs to nobody: it stays as it is. A process that is killed in `set` has set it or not; if it has, those who
+/// wait notice within 100 ms, also if it could not wake them any more.
+///
+/// # Errors
+/// Its functions fail in a forked copy only, with [`Error::Forked`].
+#[derive(Clone)]
+#[doc(alias = "multiprocessing.Event")]
+pub struct Event {
+    shared: Shared,
+    patience: Arc<Patience>,
+}
+
+impl Event {
+    /// An event that is not set.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] or [`Error::ArenaFull`].
+    pub fn new() -> Result<Self> {
+        Ok(Self::of(Shared::new(NAME, WORDS)?))
+    }
+
+    fn of(shared: Shared) -> Self {
+        Self { shared, patience: Arc::default() }
+    }
+
+    fn word(&self) -> EventWord {
+        EventWord(self.shared.load(WORD))
+    }
+
+    /// Whether it is set: a moment's picture. Never in a forked copy.
+    pub fn is_set(&self) -> bool {
+        self.shared.me().is_ok() && self.word().is_set()
+    }
+
+    /// Sets it, and wakes all who wait; whether it was not set before.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn set(&self) -> Result<bool> {
+        self.shared.me()?;
+        let changed = self.shared.run(Set::new(self.shared.at(WORD)));
+        self.shared.parking(PARKING).notify_all();
+        Ok(changed)
+    }
+
+    /// Clears it; whether it was set.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn clear(&self) -> Result<bool> {
+        self.shared.me()?;
+        Ok(self.shared.run(Clear(self.shared.at(WORD))))
+    }
+
+    /// Waits until it is set.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn wait(&self) -> Result<()> {
+        self.wait_within(LockWait::Forever).map(drop)
+    }
+
+    /// Waits until it is set, at most `timeout`; whether it was.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.wait_within(LockWait::at_most(timeout))
+    }
+
+    /// Waits until it is set, or until `deadline`; whether it was set.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn wait_deadline(&self, deadline: Instant) -> Result<bool> {
+        self.wait_within(LockWait::Until(deadline))
+    }
+
+    fn wait_within(&self, wait: LockWait) -> Result<bool, Error> {
+        self.shared.me()?;
+        let before = self.word();
+        let look = || self.word().was_set_since(before).then_some(());
+        let place = (self.shared.arena(), self.parking());
+        wait::until(place, &self.patience, wait, look, || None).map(|found| found.is_some())
+    }
+}
+
+/// To be waited for beside other things.
+///
+/// ```
+/// use mp_sync::{Event, Waitable};
+///
+/// let event = Event::new()?;
+/// let announced = event.parking().announce();
+/// assert!(!event.is_ready()); // look again, then sleep:
+/// event.set()?;
+/// assert!(event.parking().sleep(announced, None), "the word is another one: it does not sleep");
+/// assert!(event.is_ready());
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+impl Waitable for Event {
+    fn parking(&self) -> Parking {
+        self.shared.parking(PARKING)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_set()
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Event({}, {:?})",
+            if self.is_set() { "set" } else { "not set" },
+            self.shared.structure().hold()
+        )
+    }
+}
+
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.shared.send("an Event", s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Shared::receive("an Event", NAME, WORDS, d).map(Self::of)
+    }
+}

@@ -1,0 +1,142 @@
+//! Something that is done once, by one of many processes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::steps::lock::Died;
+use mp_core::{LockError, LockWait, Patience, Result};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::shared::Shared;
+
+const NAME: &str = "mp_sync::Once";
+const LOCK: u64 = 0;
+const DONE: u64 = 3;
+const WORDS: u64 = 4;
+
+/// Something that is done once, by whichever process comes first; the others wait until it is done.
+///
+/// ```
+/// use mp_sync::Once;
+///
+/// let warm_up = Once::new()?;
+/// let mut times = 0;
+/// for _ in 0..3 {
+///     warm_up.call_once(|_| times += 1)?;
+/// }
+/// assert_eq!(times, 1);
+/// assert!(warm_up.is_completed());
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// Words: a lock ([`mp_core::steps::lock`]) that is held while it is done, and one that says that it was, written by who
+/// holds the lock.
+///
+/// # When a process dies
+/// If it dies while it is doing it, or panics, the next one does it again; [`OnceState::died`] says so, since the first one
+/// may have done half of it. Once it is done, it is done.
+#[derive(Clone)]
+pub struct Once {
+    shared: Shared,
+    patience: Arc<Patience>,
+}
+
+/// What who does it is told.
+#[derive(Clone, Copy, Debug)]
+pub struct OnceState {
+    died: Option<Died>,
+}
+
+impl OnceState {
+    /// Who died while doing it before, if somebody did.
+    pub fn died(&self) -> Option<Died> {
+        self.died
+    }
+}
+
+impl Once {
+    /// Nothing was done yet.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory) or [`Error::ArenaFull`](mp_core::Error::ArenaFull).
+    pub fn new() -> Result<Self> {
+        Ok(Self::of(Shared::new(NAME, WORDS)?))
+    }
+
+    fn of(shared: Shared) -> Self {
+        Self { shared, patience: Arc::default() }
+    }
+
+    /// Whether it is done. Never in a forked copy.
+    pub fn is_completed(&self) -> bool {
+        self.shared.me().is_ok() && self.shared.load(DONE) != 0
+    }
+
+    /// Calls `f`, unless it was done already; waits while another one is doing it. What `f` wrote to shared memory, each
+    /// one sees that returns from here.
+    ///
+    /// # Errors
+    /// [`LockError::WouldDeadlock`] inside of `f`, [`LockError::Failed`] in a forked copy.
+    pub fn call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
+        self.within(LockWait::Forever, f)
+    }
+
+    /// As [`call_once`](Self::call_once), unless another one is doing it.
+    ///
+    /// # Errors
+    /// [`LockError::Held`], which names who is doing it, and as [`call_once`](Self::call_once).
+    pub fn try_call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
+        self.within(LockWait::Never, f)
+    }
+
+    /// As [`call_once`](Self::call_once); waits for another one at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`try_call_once`](Self::try_call_once).
+    pub fn call_once_timeout(&self, timeout: Duration, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
+        self.within(LockWait::at_most(timeout), f)
+    }
+
+    /// As [`call_once`](Self::call_once); waits for another one until `deadline`.
+    ///
+    /// # Errors
+    /// As [`try_call_once`](Self::try_call_once).
+    pub fn call_once_deadline(&self, deadline: Instant, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
+        self.within(LockWait::Until(deadline), f)
+    }
+
+    fn within(&self, wait: LockWait, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
+        self.shared.me()?;
+        if self.shared.load(DONE) != 0 {
+            return Ok(());
+        }
+        let lock = self.shared.lock(LOCK);
+        let mut guard = lock.acquire(wait, &self.patience)?;
+        guard.mend();
+        if self.shared.load(DONE) == 0 {
+            f(&OnceState { died: guard.died() });
+            self.shared.store(DONE, 1);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Once {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = if self.is_completed() { "done" } else { "not done" };
+        write!(f, "Once({done}, {:?})", self.shared.structure().hold())
+    }
+}
+
+impl Serialize for Once {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.shared.send("a Once", s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Once {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Shared::receive("a Once", NAME, WORDS, d).map(Self::of)
+    }
+}

@@ -1,0 +1,238 @@
+//! A lock that its holder may take again.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytemuck::Pod;
+use mp_core::steps::lock::Died;
+use mp_core::words::Member;
+use mp_core::{Error, LockError, LockWait, Patience, RawGuard, Result};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::data::{self, Guarded};
+use crate::shared::{Kept, Shared};
+
+const LOCK: u64 = 0;
+/// How often its holder has it, and whether it mends the data: `depth 32, mending 1`.
+const DEPTH: u64 = 3;
+const DATA: u64 = 8;
+const MENDING: u64 = 1 << 32;
+const DEEPEST: u64 = u32::MAX as u64;
+
+/// A lock between processes that the thread which holds it may lock again, and the plain data that it protects.
+///
+/// ```
+/// use mp_sync::RLock;
+///
+/// let account = RLock::new(100_i64)?;
+/// fn deposit(account: &RLock<i64>, amount: i64) -> Result<(), mp_sync::LockError> {
+///     let account = account.lock()?; // also if the caller holds it
+///     account.set(account.get() + amount);
+///     Ok(())
+/// }
+/// let held = account.lock()?;
+/// deposit(&account, 5)?;
+/// deposit(&account, -30)?;
+/// assert_eq!(held.get(), 75);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// Several guards of one thread may exist at once, so that they give no references: [`get`](RLockGuard::get) and
+/// [`set`](RLockGuard::set) copy. It is unlocked when the last of them is dropped, in whatever order.
+///
+/// Words: a lock ([`mp_core::steps::lock`]), whose holder is a thread of a member, and how often that thread has it,
+/// written by the holder only and set to one by whoever takes the lock anew.
+///
+/// # When a process dies
+/// As for [`Lock`](crate::Lock): `OwnerDied` for everybody until somebody [`recover`](Self::recover)s.
+#[doc(alias = "multiprocessing.RLock")]
+pub struct RLock<T: Pod + Send> {
+    shared: Shared,
+    patience: Arc<Patience>,
+    data: PhantomData<fn(T) -> T>,
+}
+
+/// One level of an [`RLock`] that this thread holds. Dropping the last one unlocks.
+pub struct RLockGuard<'a, T: Pod + Send>(Guarded<T, Level<'a, T>>);
+
+/// That the thread holds the lock, once more.
+pub(crate) struct Level<'a, T: Pod + Send> {
+    lock: &'a RLock<T>,
+    me: Member,
+    died: Option<Died>,
+    thread: PhantomData<*const ()>,
+}
+
+impl<T: Pod + Send> RLock<T> {
+    fn name() -> String {
+        format!("mp_sync::RLock<{}>", std::any::type_name::<T>())
+    }
+
+    const WORDS: u64 = DATA + data::words_of::<T>();
+
+    /// A lock around `value`, in shared memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
+    pub fn new(value: T) -> Result<Self> {
+        data::check::<T>()?;
+        let made = Self::of(Shared::new(&Self::name(), Self::WORDS)?);
+        match made.lock() {
+            Ok(guard) => guard.set(value),
+            Err(LockError::Failed(e)) => return Err(e),
+            Err(other) => return Err(Error::Malformed(other.to_string())),
+        }
+        Ok(made)
+    }
+
+    fn of(shared: Shared) -> Self {
+        Self { shared, patience: Arc::default(), data: PhantomData }
+    }
+
+    /// Locks it, also if this thread has it already; waits as long as it takes.
+    ///
+    /// # Errors
+    /// [`LockError::OwnerDied`] when a process died while it held the lock and nobody has recovered since,
+    /// [`LockError::Failed`] in a forked copy.
+    #[doc(alias = "acquire")]
+    pub fn lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
+        self.within(LockWait::Forever, false)
+    }
+
+    /// Locks it if no other thread holds it.
+    ///
+    /// # Errors
+    /// [`LockError::Held`], which names the holder, and as [`lock`](Self::lock).
+    pub fn try_lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
+        self.within(LockWait::Never, false)
+    }
+
+    /// Locks it; waits at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`try_lock`](Self::try_lock).
+    pub fn lock_timeout(&self, timeout: Duration) -> Result<RLockGuard<'_, T>, LockError> {
+        self.within(LockWait::at_most(timeout), false)
+    }
+
+    /// Locks it; waits until `deadline` at most.
+    ///
+    /// # Errors
+    /// As [`try_lock`](Self::try_lock).
+    pub fn lock_deadline(&self, deadline: Instant) -> Result<RLockGuard<'_, T>, LockError> {
+        self.within(LockWait::Until(deadline), false)
+    }
+
+    /// Locks it also when a process died while it held the lock; waits as long as it takes. When the last guard of this
+    /// thread is dropped, the data counts as mended.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), without `OwnerDied`.
+    pub fn recover(&self) -> Result<RLockGuard<'_, T>, LockError> {
+        self.within(LockWait::Forever, true)
+    }
+
+    /// As [`recover`](Self::recover); waits at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`try_lock`](Self::try_lock), without `OwnerDied`.
+    pub fn recover_timeout(&self, timeout: Duration) -> Result<RLockGuard<'_, T>, LockError> {
+        self.within(LockWait::at_most(timeout), true)
+    }
+
+    fn within(&self, wait: LockWait, recovering: bool) -> Result<RLockGuard<'_, T>, LockError> {
+        let me = self.shared.me()?;
+        let lock = self.shared.lock(LOCK);
+        let mut died = None;
+        match lock.acquire(wait, &self.patience) {
+            Ok(guard) if guard.is_marked() && !recovering => return Err(owner_died(&guard)),
+            Ok(guard) => {
+                died = guard.died();
+                self.shared.store(DEPTH, if recovering { 1 | MENDING } else { 1 });
+                _ = Kept::of(lock, guard);
+            }
+            Err(LockError::WouldDeadlock) => {
+                let depth = self.shared.load(DEPTH);
+                if depth & DEEPEST == DEEPEST {
+                    return Err(Error::Malformed("this thread has the lock too often".into()).into());
+                }
+                self.shared.store(DEPTH, depth + 1);
+            }
+            Err(other) => return Err(other),
+        }
+        let level = Level { lock: self, me, died, thread: PhantomData };
+        Ok(RLockGuard(Guarded::new(&self.shared, DATA, level)))
+    }
+}
+
+/// The error of a lock whose holder died.
+#[cold]
+pub(crate) fn owner_died(guard: &RawGuard<'_>) -> LockError {
+    let Died { member, pid } = guard.died().unwrap_or(Died { member: Member::from_raw(0), pid: 0 });
+    LockError::OwnerDied { member, pid }
+}
+
+impl<T: Pod + Send> Drop for Level<'_, T> {
+    fn drop(&mut self) {
+        let shared = &self.lock.shared;
+        // In a forked copy it is not ours.
+        if shared.me().ok() != Some(self.me) {
+            return;
+        }
+        let depth = shared.load(DEPTH);
+        if depth & DEEPEST > 1 {
+            shared.store(DEPTH, depth - 1);
+        } else {
+            Kept::again(shared.lock(LOCK)).release(shared.arena(), depth & MENDING != 0);
+        }
+    }
+}
+
+impl<T: Pod + Send> RLockGuard<'_, T> {
+    /// A copy of the data.
+    pub fn get(&self) -> T {
+        self.0.get()
+    }
+
+    /// Replaces the data.
+    pub fn set(&self, value: T) {
+        self.0.set(value);
+    }
+
+    /// Who died while holding the lock, if that is why the data has to be looked at.
+    pub fn died(&self) -> Option<Died> {
+        self.0.key.died
+    }
+}
+
+impl<T: Pod + Send + fmt::Debug> fmt::Debug for RLockGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.get(), f)
+    }
+}
+
+impl<T: Pod + Send> Clone for RLock<T> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), patience: Arc::clone(&self.patience), data: PhantomData }
+    }
+}
+
+impl<T: Pod + Send> fmt::Debug for RLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RLock<{}>({:?})", std::any::type_name::<T>(), self.shared.structure().hold())
+    }
+}
+
+impl<T: Pod + Send> Serialize for RLock<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.shared.send("an RLock", s)
+    }
+}
+
+impl<'de, T: Pod + Send> Deserialize<'de> for RLock<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Shared::receive("an RLock", &Self::name(), Self::WORDS, d).map(Self::of)
+    }
+}

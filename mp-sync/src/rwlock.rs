@@ -1,0 +1,324 @@
+//! A lock for many readers or one writer.
+
+mod guard;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytemuck::Pod;
+use mp_core::steps::lock::Who;
+use mp_core::words::Member;
+use mp_core::{Error, LockError, LockWait, Parking, Patience, RawGuard, RawLock, Result};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use self::guard::{ReadGuard, WriteGuard};
+pub(crate) use self::guard::{Reading, Writing};
+use crate::data::{self, Guarded};
+use crate::rlock::owner_died;
+use crate::shared::Shared;
+use crate::steps::rwlock::{Enter, Entered};
+use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
+use crate::wait;
+
+const LOCK: u64 = 0;
+const WRITING: u64 = 3;
+const USED: u64 = 4;
+const PARKING: u64 = 16;
+const DATA: u64 = 32;
+/// Readers at once, unless said otherwise.
+const READERS: u32 = 128;
+
+/// A lock between processes for many readers or one writer, and the plain data that it protects.
+///
+/// ```
+/// use mp_sync::RwLock;
+///
+/// let settings = RwLock::new([0.1_f32, 0.9])?;
+/// {
+///     let (a, b) = (settings.read()?, settings.read()?); // any number at once, in any processes
+///     assert_eq!(a[0] + b[1], 1.0);
+/// }
+/// settings.write()?[0] = 0.2; // alone
+/// assert_eq!(settings.read()?[0], 0.2);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// A writer that waits goes before readers that come after it. A thread that reads already may read again, also then. It
+/// can't become a writer: that is [`LockError::WouldDeadlock`], as is writing or reading while it writes.
+///
+/// # When a process dies
+/// While it reads: its place is given back, and nothing else happens. While it writes: the next one that reads or writes
+/// gets [`LockError::OwnerDied`], and so does everybody until somebody [`recover`](Self::recover)s. A process that is
+/// stopped keeps what it has; who waits for it gives up with [`LockError::Held`], which names it.
+pub struct RwLock<T: Pod + Send + Sync> {
+    shared: Shared,
+    raw: RawLock,
+    patience: Arc<Patience>,
+    data: PhantomData<fn(T) -> T>,
+}
+
+impl<T: Pod + Send + Sync> RwLock<T> {
+    fn name() -> String {
+        format!("mp_sync::RwLock<{}>", std::any::type_name::<T>())
+    }
+
+    const SLOTS: u64 = DATA + data::words_of::<T>();
+
+    /// A lock around `value`, for up to 128 readers at once.
+    ///
+    /// # Errors
+    /// As [`with_readers`](Self::with_readers).
+    pub fn new(value: T) -> Result<Self> {
+        Self::with_readers(value, READERS)
+    }
+
+    /// A lock around `value`, for up to `readers` readers at once; more than those wait.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for no readers, for more than 2^20, and for a type
+    /// that is aligned to more than 64 bytes.
+    pub fn with_readers(value: T, readers: u32) -> Result<Self> {
+        data::check::<T>()?;
+        if !(1..=1 << 20).contains(&readers) {
+            return Err(Error::Shape(format!("a lock for {readers} readers: 1 to {} are possible", 1 << 20)));
+        }
+        let made = Self::of(Shared::new(&Self::name(), Self::SLOTS + u64::from(readers))?);
+        match made.write() {
+            Ok(mut guard) => *guard = value,
+            Err(LockError::Failed(e)) => return Err(e),
+            Err(other) => return Err(Error::Malformed(other.to_string())),
+        }
+        Ok(made)
+    }
+
+    fn of(shared: Shared) -> Self {
+        let raw = shared.lock(LOCK);
+        Self { shared, raw, patience: Arc::default(), data: PhantomData }
+    }
+
+    fn slots(&self) -> Slots {
+        self.shared.slots(USED, Self::SLOTS, u32::MAX)
+    }
+
+    fn parking(&self) -> Parking {
+        self.shared.parking(PARKING)
+    }
+
+    /// Locks it for reading; waits as long as it takes.
+    ///
+    /// # Errors
+    /// [`LockError::OwnerDied`] when a process died while it wrote and nobody has recovered since,
+    /// [`LockError::WouldDeadlock`] when this thread writes, [`LockError::Failed`] in a forked copy.
+    pub fn read(&self) -> Result<ReadGuard<'_, T>, LockError> {
+        self.read_within(LockWait::Forever)
+    }
+
+    /// Locks it for reading, if nobody writes, or waits to write.
+    ///
+    /// # Errors
+    /// [`LockError::Held`], which names who does, and as [`read`](Self::read).
+    pub fn try_read(&self) -> Result<ReadGuard<'_, T>, LockError> {
+        self.read_within(LockWait::Never)
+    }
+
+    /// Locks it for reading; waits at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`try_read`](Self::try_read).
+    pub fn read_timeout(&self, timeout: Duration) -> Result<ReadGuard<'_, T>, LockError> {
+        self.read_within(LockWait::at_most(timeout))
+    }
+
+    /// Locks it for reading; waits until `deadline` at most.
+    ///
+    /// # Errors
+    /// As [`try_read`](Self::try_read).
+    pub fn read_deadline(&self, deadline: Instant) -> Result<ReadGuard<'_, T>, LockError> {
+        self.read_within(LockWait::Until(deadline))
+    }
+
+    /// Locks it for writing; waits as long as it takes.
+    ///
+    /// # Errors
+    /// [`LockError::OwnerDied`] when a process died while it wrote and nobody has recovered since,
+    /// [`LockError::WouldDeadlock`] when this thread reads or writes already, [`LockError::Failed`] in a forked copy.
+    pub fn write(&self) -> Result<WriteGuard<'_, T>, LockError> {
+        self.write_within(LockWait::Forever, false)
+    }
+
+    /// Locks it for writing, if nobody reads or writes.
+    ///
+    /// # Errors
+    /// [`LockError::Held`], which names one who does, and as [`write`](Self::write).
+    pub fn try_write(&self) -> Result<WriteGuard<'_, T>, LockError> {
+        self.write_within(LockWait::Never, false)
+    }
+
+    /// Locks it for writing; waits at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`try_write`](Self::try_write).
+    pub fn write_timeout(&self, timeout: Duration) -> Result<WriteGuard<'_, T>, LockError> {
+        self.write_within(LockWait::at_most(timeout), false)
+    }
+
+    /// Locks it for writing; waits until `deadline` at most.
+    ///
+    /// # Errors
+    /// As [`try_write`](Self::try_write).
+    pub fn write_deadline(&self, deadline: Instant) -> Result<WriteGuard<'_, T>, LockError> {
+        self.write_within(LockWait::Until(deadline), false)
+    }
+
+    /// Locks it for writing also when a process died while it wrote. Dropping the guard says that the data is as it should
+    /// be; a panic meanwhile leaves the mark for the next one.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write), without `OwnerDied`.
+    pub fn recover(&self) -> Result<WriteGuard<'_, T>, LockError> {
+        self.write_within(LockWait::Forever, true)
+    }
+
+    /// As [`recover`](Self::recover); waits at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`try_write`](Self::try_write), without `OwnerDied`.
+    pub fn recover_timeout(&self, timeout: Duration) -> Result<WriteGuard<'_, T>, LockError> {
+        self.write_within(LockWait::at_most(timeout), true)
+    }
+
+    fn reading(&self, me: Member, seen: Seen) -> ReadGuard<'_, T> {
+        ReadGuard(Guarded::new(&self.shared, DATA, Reading::new(self, me, seen)))
+    }
+
+    fn read_within(&self, wait: LockWait) -> Result<ReadGuard<'_, T>, LockError> {
+        let (me, thread, slots) = (self.shared.me()?, Who::here().tid, self.slots());
+        match self.shared.run(Enter::new(self.shared.at(LOCK), slots, me, thread)) {
+            Entered::Reading(seen) => return Ok(self.reading(me, seen)),
+            Entered::Blocked { stepped_back: true, .. } => self.parking().notify_all(),
+            Entered::Blocked { .. } | Entered::Full => {}
+        }
+        let inside = || self.shared.run(Enter::inside(slots, me, thread));
+        // A thread that reads keeps writers out already, and would wait for one that waits for it.
+        if self.reads(me, thread)
+            && let Some(seen) = inside()
+        {
+            return Ok(self.reading(me, seen));
+        }
+        let mut guard = self.raw.acquire(wait, &self.patience)?;
+        self.is_whole(&mut guard)?;
+        let free = || {
+            self.give_back_dead();
+            inside()
+        };
+        let place = (self.shared.arena(), self.parking());
+        match wait::until(place, &self.patience, wait, inside, free)? {
+            Some(seen) => Ok(self.reading(me, seen)),
+            None => Err(self.held_by_readers()),
+        }
+    }
+
+    /// Gives a reader's place back.
+    fn leave(&self, seen: Seen) {
+        let back = Change::new(self.slots().at(seen.index), seen.slot, seen.slot.given_back(EMPTY));
+        self.shared.run(back);
+        self.parking().notify_all();
+    }
+
+    /// Whether this thread has a place among the readers.
+    fn reads(&self, me: Member, thread: u32) -> bool {
+        self.readers().any(|seen| seen.slot.member == me && seen.slot.thread == thread)
+    }
+
+    fn readers(&self) -> impl Iterator<Item = Seen> + '_ {
+        let (slots, mut next) = (self.slots(), 0);
+        std::iter::from_fn(move || {
+            let seen = self.shared.run(Find::new(slots, set(&[HELD]), next))?;
+            next = seen.index + 1;
+            Some(seen)
+        })
+    }
+
+    /// Gives the places of dead readers back.
+    fn give_back_dead(&self) {
+        for seen in self.readers() {
+            if self.shared.arena().is_dead(seen.slot.member) {
+                let back = seen.slot.given_back(EMPTY);
+                self.shared.run(Change::new(self.slots().at(seen.index), seen.slot, back));
+            }
+        }
+    }
+
+    /// Whether a mark means anything: a holder that died before it began to write, or as a reader, left nothing torn. Then
+    /// it is taken away.
+    fn is_whole(&self, guard: &mut RawGuard<'_>) -> Result<(), LockError> {
+        if !guard.is_marked() {
+            return Ok(());
+        }
+        if self.shared.load(WRITING) != 0 {
+            return Err(owner_died(guard));
+        }
+        guard.mend();
+        Ok(())
+    }
+
+    #[cold]
+    fn held_by_readers(&self) -> LockError {
+        let holder = self.readers().next().map_or(Member::from_raw(0), |seen| seen.slot.member);
+        LockError::Held { holder, pid: self.shared.arena().pid_of(holder) }
+    }
+
+    fn write_within(&self, wait: LockWait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
+        let (me, thread) = (self.shared.me()?, Who::here().tid);
+        let mut guard = self.raw.acquire(wait, &self.patience)?;
+        let torn = self.is_whole(&mut guard);
+        let died = guard.died().filter(|_| torn.is_err());
+        if !recovering {
+            torn?;
+        }
+        if self.reads(me, thread) {
+            return Err(LockError::WouldDeadlock);
+        }
+        let alone = || self.readers().next().is_none().then_some(());
+        let ask = || {
+            self.give_back_dead();
+            alone()
+        };
+        let place = (self.shared.arena(), self.parking());
+        if wait::until(place, &self.patience, wait, alone, ask)?.is_none() {
+            return Err(self.held_by_readers());
+        }
+        if recovering {
+            guard.mend();
+        }
+        self.shared.store(WRITING, 1);
+        Ok(WriteGuard(Guarded::new(&self.shared, DATA, Writing::new(self, me, died, guard))))
+    }
+}
+
+impl<T: Pod + Send + Sync> Clone for RwLock<T> {
+    fn clone(&self) -> Self {
+        let patience = Arc::clone(&self.patience);
+        Self { shared: self.shared.clone(), raw: self.raw, patience, data: PhantomData }
+    }
+}
+
+impl<T: Pod + Send + Sync> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RwLock<{}>({:?})", std::any::type_name::<T>(), self.shared.structure().hold())
+    }
+}
+
+impl<T: Pod + Send + Sync> Serialize for RwLock<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.shared.send("an RwLock", s)
+    }
+}
+
+impl<'de, T: Pod + Send + Sync> Deserialize<'de> for RwLock<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Shared::receive("an RwLock", &Self::name(), Self::SLOTS + 1, d).map(Self::of)
+    }
+}

@@ -1,0 +1,117 @@
+//! What readers and writers have, as long as they have it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use bytemuck::Pod;
+use mp_core::RawGuard;
+use mp_core::steps::lock::Died;
+use mp_core::words::Member;
+
+use super::{RwLock, WRITING};
+use crate::data::Guarded;
+use crate::steps::slot::Seen;
+
+/// What an [`RwLock`] protects, to read. Dropping it gives the place back.
+pub struct ReadGuard<'a, T: Pod + Send + Sync>(pub(super) Guarded<T, Reading<'a, T>>);
+
+/// What an [`RwLock`] protects, to write. Dropping it unlocks.
+pub struct WriteGuard<'a, T: Pod + Send + Sync>(pub(super) Guarded<T, Writing<'a, T>>);
+
+/// A reader's place.
+pub(crate) struct Reading<'a, T: Pod + Send + Sync> {
+    lock: &'a RwLock<T>,
+    me: Member,
+    seen: Seen,
+    thread: PhantomData<*const ()>,
+}
+
+/// The writers' lock, after the last reader has gone.
+pub(crate) struct Writing<'a, T: Pod + Send + Sync> {
+    lock: &'a RwLock<T>,
+    me: Member,
+    died: Option<Died>,
+    /// Released after `WRITING` is taken back.
+    _raw: RawGuard<'a>,
+}
+
+impl<'a, T: Pod + Send + Sync> Reading<'a, T> {
+    pub(super) fn new(lock: &'a RwLock<T>, me: Member, seen: Seen) -> Self {
+        Self { lock, me, seen, thread: PhantomData }
+    }
+}
+
+impl<'a, T: Pod + Send + Sync> Writing<'a, T> {
+    pub(super) fn new(lock: &'a RwLock<T>, me: Member, died: Option<Died>, raw: RawGuard<'a>) -> Self {
+        Self { lock, me, died, _raw: raw }
+    }
+}
+
+impl<T: Pod + Send + Sync> Drop for Reading<'_, T> {
+    fn drop(&mut self) {
+        let shared = &self.lock.shared;
+        // In a forked copy it is not ours.
+        if shared.me().ok() != Some(self.me) {
+            return;
+        }
+        self.lock.leave(self.seen);
+    }
+}
+
+impl<T: Pod + Send + Sync> Drop for Writing<'_, T> {
+    fn drop(&mut self) {
+        let shared = &self.lock.shared;
+        if shared.me().ok() != Some(self.me) {
+            return;
+        }
+        // Who panics while mending leaves it to the next one: the mark stays, and so does what it means.
+        if self.died.is_none() || !std::thread::panicking() {
+            shared.store(WRITING, 0);
+        }
+    }
+}
+
+impl<T: Pod + Send + Sync> WriteGuard<'_, T> {
+    /// Who died while writing, if that is why the data has to be looked at.
+    pub fn died(&self) -> Option<Died> {
+        self.0.key.died
+    }
+}
+
+impl<T: Pod + Send + Sync> Deref for ReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.get_ref()
+    }
+}
+
+impl<T: Pod + Send + Sync> Deref for WriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.get_ref()
+    }
+}
+
+impl<T: Pod + Send + Sync> DerefMut for WriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+impl<T: Pod + Send + Sync + fmt::Debug> fmt::Debug for ReadGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl<T: Pod + Send + Sync + fmt::Debug> fmt::Debug for WriteGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}

@@ -1,0 +1,371 @@
+//! Permits that return when their holder dies.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::sync::shared::{AtomicU32, Ordering};
+use mp_core::words::Member;
+use mp_core::{Error, LockWait, Parking, Patience, Waitable};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{AcquireError, Holder};
+use crate::shared::Shared;
+use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, KEPT, OPEN, Seen, Slot, Slots, set};
+use crate::wait;
+
+const USED: u64 = 0;
+const PARKING: u64 = 16;
+const SLOTS: u64 = 32;
+/// The most permits that a semaphore can have.
+const MOST: u32 = 1 << 20;
+/// The limit of a semaphore that was made without one, unless it begins with more.
+const LIMIT: u32 = 1024;
+
+/// What both kinds have: a slot for each permit, which names its holder (see [`crate::steps::slot`]).
+#[derive(Clone)]
+struct Permits {
+    shared: Shared,
+    patience: Arc<Patience>,
+    /// Where this process begins to look: where it found or left a permit.
+    hint: Arc<AtomicU32>,
+}
+
+/// A permit of a [`Semaphore`] or a [`BoundedSemaphore`]. Dropping it gives it back.
+///
+/// It may go to another thread of the process. When the process dies, it returns to the semaphore.
+#[must_use = "dropping it gives it back"]
+pub struct Permit {
+    permits: Permits,
+    me: Member,
+    seen: Seen,
+    /// The state of its slot when this is dropped.
+    to: u8,
+}
+
+impl Permits {
+    fn new(name: &str, permits: u32, limit: u32) -> Result<Self, Error> {
+        if permits > limit || limit > MOST {
+            let why = format!("a semaphore of {permits} permits, at most {limit}: up to {MOST} are possible");
+            return Err(Error::Shape(why));
+        }
+        let made = Self::of(Shared::new(name, SLOTS + u64::from(limit))?);
+        let open = Slot::unpack(0).given_back(OPEN).pack();
+        (0..permits.into()).for_each(|i| made.shared.store(SLOTS + i, open));
+        made.shared.store(USED, permits.into());
+        Ok(made)
+    }
+
+    fn of(shared: Shared) -> Self {
+        Self { shared, patience: Arc::default(), hint: Arc::default() }
+    }
+
+    fn slots(&self) -> Slots {
+        self.shared.slots(USED, SLOTS, u32::MAX)
+    }
+
+    fn parking(&self) -> Parking {
+        self.shared.parking(PARKING)
+    }
+
+    /// Looks for a permit, once.
+    fn claim(&self, me: Member) -> Option<Seen> {
+        let from = self.hint.load(Ordering::Relaxed);
+        let seen = self.shared.run(Claim::new(self.slots(), OPEN, (HELD, me, 0), from))?;
+        self.hint.store(seen.index, Ordering::Relaxed);
+        Some(seen)
+    }
+
+    fn acquire(&self, wait: LockWait) -> Result<Permit, AcquireError> {
+        let me = self.shared.me()?;
+        let place = (self.shared.arena(), self.parking());
+        let ask = || {
+            if self.give_back_dead() > 1 {
+                self.parking().notify_all();
+            }
+            self.claim(me)
+        };
+        match wait::until(place, &self.patience, wait, || self.claim(me), ask)? {
+            Some(seen) => Ok(Permit { permits: self.clone(), me, seen, to: OPEN }),
+            None => Err(AcquireError::Busy { holders: self.holders() }),
+        }
+    }
+
+    fn find(&self, states: u8) -> impl Iterator<Item = Seen> + '_ {
+        let (slots, mut next) = (self.slots(), 0);
+        std::iter::from_fn(move || {
+            let seen = self.shared.run(Find::new(slots, states, next))?;
+            next = seen.index + 1;
+            Some(seen)
+        })
+    }
+
+    fn change(&self, seen: Seen, to: Slot) -> bool {
+        self.shared.run(Change::new(self.slots().at(seen.index), seen.slot, to))
+    }
+
+    /// Gives the permits of dead processes back; how many.
+    fn give_back_dead(&self) -> usize {
+        let mut asked: Vec<(Member, bool)> = Vec::new();
+        let mut dead = |m: Member| match asked.iter().find(|(asked, _)| *asked == m) {
+            Some(&(_, dead)) => dead,
+            None => {
+                asked.push((m, self.shared.arena().is_dead(m)));
+                asked.last().is_some_and(|&(_, dead)| dead)
+            }
+        };
+        let theirs = self.find(set(&[HELD, KEPT])).filter(|seen| dead(seen.slot.member));
+        theirs.filter(|&seen| self.change(seen, seen.slot.given_back(OPEN))).count()
+    }
+
+    #[cold]
+    fn holders(&self) -> Vec<Holder> {
+        let mut holders: Vec<Holder> = Vec::new();
+        for Seen { slot: Slot { member, .. }, .. } in self.find(set(&[HELD, KEPT])) {
+            if !holders.iter().any(|h| h.member == member) {
+                holders.push(Holder { member, pid: self.shared.arena().pid_of(member) });
+            }
+        }
+        holders
+    }
+
+    /// Releases a permit that this process keeps; whether there was one.
+    fn release_kept(&self) -> Result<bool, AcquireError> {
+        let me = self.shared.me()?;
+        let mut kept = self.find(set(&[KEPT])).filter(|seen| seen.slot.member == me);
+        // Another thread may release it first.
+        let released = kept.any(|seen| self.change(seen, seen.slot.given_back(OPEN)));
+        if released {
+            self.parking().wake_one();
+        }
+        Ok(released)
+    }
+
+    fn add(&self) -> Result<(), AcquireError> {
+        self.shared.me()?;
+        let slots = self.slots();
+        let nobody = Member::from_raw(0);
+        if self.shared.run(Claim::new(slots, EMPTY, (OPEN, nobody, 0), 0).or_new()).is_none() {
+            return Err(AcquireError::TooMany { limit: slots.limit });
+        }
+        self.parking().wake_one();
+        Ok(())
+    }
+
+    fn available(&self) -> usize {
+        if self.shared.me().is_ok() { self.find(set(&[OPEN])).count() } else { 0 }
+    }
+}
+
+impl Permit {
+    /// Keeps it without a handle: `release` of the semaphore gives it back, in whatever thread of this process, or the death
+    /// of the process does. For those who acquire in one place and release in another.
+    pub fn keep(mut self) {
+        self.to = KEPT;
+    }
+
+    /// Takes it away: the semaphore has one permit less.
+    pub fn forget(mut self) {
+        self.to = EMPTY;
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let Self { permits, me, seen, to } = self;
+        // In a forked copy it is not ours.
+        if permits.shared.me().ok() != Some(*me) {
+            return;
+        }
+        let then = if *to == KEPT { seen.slot.into_state(KEPT) } else { seen.slot.given_back(*to) };
+        permits.change(*seen, then);
+        if *to == OPEN {
+            permits.hint.store(seen.index, Ordering::Relaxed);
+            permits.parking().wake_one();
+        }
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Permit({} of {:?})", self.seen.index, self.permits.shared.structure().hold())
+    }
+}
+
+/// A semaphore between processes: so many permits, to which more can be added.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_sync::{AcquireError, Semaphore};
+///
+/// let gpus = Semaphore::new(2)?;
+/// let (one, two) = (gpus.acquire()?, gpus.acquire()?);
+/// match gpus.acquire_timeout(Duration::from_millis(1)) {
+///     Err(AcquireError::Busy { holders }) => assert_eq!(holders[0].pid, std::process::id()),
+///     other => panic!("{other:?}"),
+/// }
+/// drop(one); // gives it back
+/// gpus.try_acquire()?;
+/// # drop(two);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// # Blocking
+/// [`acquire`](Self::acquire) waits as long as it takes, the `_timeout` and `_deadline` forms give up and say who has the
+/// permits, [`try_acquire`](Self::try_acquire) never waits. (While another process is just giving one back, it may
+/// overlook it.) To look for a permit costs a look at each that is taken: semaphores are for up to some thousand.
+///
+/// # When a process dies
+/// Its permits return: the next one that waits finds them, at once or within 100 ms. So a permit is something that one has,
+/// not a message: a consumer that takes a permit as a signal that there is work says so by [`Permit::forget`].
+#[derive(Clone)]
+#[doc(alias = "multiprocessing.Semaphore")]
+pub struct Semaphore(Permits);
+
+/// A semaphore between processes whose permits never become more than it had at first.
+///
+/// ```
+/// use mp_sync::{AcquireError, BoundedSemaphore};
+///
+/// let slots = BoundedSemaphore::new(1)?;
+/// slots.acquire()?.keep(); // without a guard: released by name
+/// slots.release()?;
+/// assert!(matches!(slots.release(), Err(AcquireError::NotKept)));
+/// assert_eq!(slots.available(), 1);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// Otherwise as [`Semaphore`].
+#[derive(Clone)]
+#[doc(alias = "multiprocessing.BoundedSemaphore")]
+pub struct BoundedSemaphore(Permits);
+
+/// What both kinds can do.
+macro_rules! semaphore {
+    ($name:ident, $what:literal, $full:literal) => {
+        impl $name {
+            /// Takes a permit; waits as long as it takes.
+            ///
+            /// # Errors
+            /// [`AcquireError::Failed`] in a forked copy.
+            pub fn acquire(&self) -> Result<Permit, AcquireError> {
+                self.0.acquire(LockWait::Forever)
+            }
+
+            /// Takes a permit if there is one.
+            ///
+            /// # Errors
+            /// [`AcquireError::Busy`], which names the holders, and as [`acquire`](Self::acquire).
+            pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
+                self.0.acquire(LockWait::Never)
+            }
+
+            /// Takes a permit; waits at most `timeout`.
+            ///
+            /// # Errors
+            /// As [`try_acquire`](Self::try_acquire).
+            pub fn acquire_timeout(&self, timeout: Duration) -> Result<Permit, AcquireError> {
+                self.0.acquire(LockWait::at_most(timeout))
+            }
+
+            /// Takes a permit; waits until `deadline` at most.
+            ///
+            /// # Errors
+            /// As [`try_acquire`](Self::try_acquire).
+            pub fn acquire_deadline(&self, deadline: Instant) -> Result<Permit, AcquireError> {
+                self.0.acquire(LockWait::Until(deadline))
+            }
+
+            /// How many permits there are to take: a moment's picture. None in a forked copy.
+            #[doc(alias = "get_value")]
+            pub fn available(&self) -> usize {
+                self.0.available()
+            }
+        }
+
+        impl Waitable for $name {
+            fn parking(&self) -> Parking {
+                self.0.parking()
+            }
+
+            fn is_ready(&self) -> bool {
+                self.available() > 0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let hold = self.0.shared.structure().hold();
+                write!(f, "{}({} available, {hold:?})", stringify!($name), self.available())
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                self.0.shared.send($what, s)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                Shared::receive($what, $full, SLOTS, d).map(|shared| Self(Permits::of(shared)))
+            }
+        }
+    };
+}
+
+semaphore!(Semaphore, "a Semaphore", "mp_sync::Semaphore");
+semaphore!(BoundedSemaphore, "a BoundedSemaphore", "mp_sync::BoundedSemaphore");
+
+impl Semaphore {
+    /// A semaphore with so many permits, and room for 1024 in all (or for as many as it begins with, if that is more).
+    ///
+    /// # Errors
+    /// As [`with_limit`](Self::with_limit).
+    pub fn new(permits: u32) -> Result<Self, Error> {
+        Self::with_limit(permits, permits.max(LIMIT))
+    }
+
+    /// A semaphore with so many permits, and room for `limit` in all.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for more permits than the limit, and for a limit
+    /// above 2^20.
+    pub fn with_limit(permits: u32, limit: u32) -> Result<Self, Error> {
+        Permits::new("mp_sync::Semaphore", permits, limit).map(Self)
+    }
+
+    /// Adds so many permits.
+    ///
+    /// # Errors
+    /// [`AcquireError::TooMany`] at the limit: then fewer were added, or none. [`AcquireError::Failed`] in a forked copy.
+    pub fn add_permits(&self, permits: u32) -> Result<(), AcquireError> {
+        (0..permits).try_for_each(|_| self.0.add())
+    }
+
+    /// Gives back a permit that this process [keeps](Permit::keep); if it keeps none, adds one.
+    ///
+    /// # Errors
+    /// As [`add_permits`](Self::add_permits).
+    pub fn release(&self) -> Result<(), AcquireError> {
+        if self.0.release_kept()? { Ok(()) } else { self.0.add() }
+    }
+}
+
+impl BoundedSemaphore {
+    /// A semaphore with so many permits.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for more than 2^20.
+    pub fn new(permits: u32) -> Result<Self, Error> {
+        Permits::new("mp_sync::BoundedSemaphore", permits, permits).map(Self)
+    }
+
+    /// Gives back a permit that this process [keeps](Permit::keep).
+    ///
+    /// # Errors
+    /// [`AcquireError::NotKept`] when it keeps none, [`AcquireError::Failed`] in a forked copy.
+    pub fn release(&self) -> Result<(), AcquireError> {
+        if self.0.release_kept()? { Ok(()) } else { Err(AcquireError::NotKept) }
+    }
+}

@@ -1,0 +1,349 @@
+//! Arrivals at a barrier, and the phase that ends with the last of them.
+//!
+//! # Words, and who may change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | phase: `broken 2, era 14, trips 24, base 24` | open | whoever sees all slots arrived in this phase → open, trips + 1 |
+//! |  |  | who gives up, aborts, or finds a party dead → broken |
+//! |  | open or broken | who resets it → open, era + 1, base = trips |
+//! | arrival: `arrived 1, era 14, trips 24, member 24` | of an earlier phase: free | who arrives → arrived in this phase |
+//! |  | of this phase | nobody, until the phase is over |
+//! | who: `member 24, pid 22` | | who arrived there, afterwards: counts only if it names the same member |
+//! | party: a slot, see [`slot`](super::slot) | | who says that it is a party; a reset clears those of the dead |
+//!
+//! **One swap of the phase decides** how it ends: as passed, or as broken. Whoever arrives has been counted if its swap
+//! succeeded: a phase that is over had changed that word. Arrivals are taken in order, so that who takes the last one has
+//! seen all the others, and ends the phase.
+//!
+//! Who waits compares the phase in which it arrived with that of now: as many resets, another number of trips: passed.
+//! One reset more: passed if the trips at that reset (base) are others. More resets than one: broken, to be safe.
+//! (Trips compare modulo 2^24, eras modulo 2^14: a process that slept through an exact multiple sees its own phase again.)
+//!
+//! # What a death leaves
+//! | killed | left | then |
+//! |---|---|---|
+//! | before it arrived | nothing; if it was known as a party, a slot that names it | who waits breaks the barrier, in the latter case |
+//! | arrived | an arrival of the dead | who waits breaks the barrier, unless everybody has arrived |
+//! | as the last to arrive, before it ended the phase | all arrived, phase open | who waits, or comes next, ends it |
+//! | having ended or broken it, before it woke the others | they look within a slice | |
+//! | resetting | reset, or not; slots of dead parties | a party that finds them breaks it again, and it is reset again |
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::Member;
+
+/// How a phase was broken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum How {
+    /// Somebody called `abort`.
+    Aborted = 1,
+    /// Somebody's time was over.
+    TimedOut = 2,
+    /// A party died.
+    Died = 3,
+}
+
+const ERA_BITS: u32 = 14;
+const TRIPS_BITS: u32 = 24;
+const ERA: u64 = (1 << ERA_BITS) - 1;
+const TRIPS: u64 = (1 << TRIPS_BITS) - 1;
+
+/// What the phase word says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Phase {
+    /// How it was broken, if it was.
+    pub broken: Option<How>,
+    /// How often it was reset, modulo 2^14.
+    pub era: u16,
+    /// How often it was passed, modulo 2^24.
+    pub trips: u32,
+    /// How often it had been passed at the last reset.
+    pub base: u32,
+}
+
+/// What a phase became for somebody who arrived in it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// It is open still.
+    Open,
+    /// Everybody arrived.
+    Passed,
+    /// It was broken like this; by a reset if `None`.
+    Broken(Option<How>),
+}
+
+impl Phase {
+    /// As a word.
+    pub const fn pack(self) -> u64 {
+        let broken = match self.broken {
+            None => 0,
+            Some(how) => how as u64,
+        };
+        broken
+            | (self.era as u64 & ERA) << 2
+            | (self.trips as u64 & TRIPS) << (2 + ERA_BITS)
+            | (self.base as u64 & TRIPS) << (2 + ERA_BITS + TRIPS_BITS)
+    }
+
+    /// From a word.
+    pub const fn unpack(w: u64) -> Self {
+        let broken = match w & 3 {
+            0 => None,
+            1 => Some(How::Aborted),
+            2 => Some(How::TimedOut),
+            _ => Some(How::Died),
+        };
+        Self {
+            broken,
+            era: (w >> 2 & ERA) as u16,
+            trips: (w >> (2 + ERA_BITS) & TRIPS) as u32,
+            base: (w >> (2 + ERA_BITS + TRIPS_BITS)) as u32,
+        }
+    }
+
+    const fn passed(self) -> Self {
+        Self { trips: (self.trips + 1) & TRIPS as u32, ..self }
+    }
+
+    const fn reset(self) -> Self {
+        Self { broken: None, era: (self.era + 1) & ERA as u16, base: self.trips, ..self }
+    }
+
+    /// The word of an arrival of `m` in this phase.
+    pub const fn arrival(self, m: Member) -> u64 {
+        1 | (self.era as u64) << 1
+            | (self.trips as u64) << (1 + ERA_BITS)
+            | m.raw() << (1 + ERA_BITS + TRIPS_BITS)
+    }
+
+    /// Who arrived, if that word is of an arrival in this phase.
+    pub const fn arrived(self, word: u64) -> Option<Member> {
+        let m = Member::from_raw(word >> (1 + ERA_BITS + TRIPS_BITS));
+        if self.arrival(m) == word { Some(m) } else { None }
+    }
+
+    /// What this phase has become, if the word says `now`.
+    pub fn verdict(self, now: Self) -> Verdict {
+        if now.era == self.era {
+            return match now.broken {
+                _ if now.trips != self.trips => Verdict::Passed,
+                None => Verdict::Open,
+                how => Verdict::Broken(how),
+            };
+        }
+        let next = now.era == self.reset().era;
+        if next && now.base != self.trips { Verdict::Passed } else { Verdict::Broken(None) }
+    }
+}
+
+/// Where the words of a barrier are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BarrierAt {
+    /// The phase.
+    pub phase: Word,
+    /// The first arrival; the others follow.
+    pub arrivals: Word,
+    /// How many parties, at least 1.
+    pub parties: u32,
+}
+
+impl BarrierAt {
+    /// Where arrival `i` is.
+    pub const fn arrival(&self, i: u32) -> Word {
+        self.arrivals.plus(i as u64)
+    }
+}
+
+/// How an arrival ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Arrived {
+    /// The caller is the one with this number, in this phase.
+    Here {
+        /// From 0 to one less than the parties.
+        index: u32,
+        /// The phase.
+        phase: Phase,
+        /// Whether it ended an earlier phase for somebody who is to be woken.
+        helped: bool,
+    },
+    /// The barrier is broken.
+    Broken(Phase),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Phase,
+    Look(u32),
+    Swap(u32, u64),
+    End,
+}
+
+/// Arrives. It never waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Arrive {
+    at: BarrierAt,
+    me: Member,
+    phase: Phase,
+    helped: bool,
+    pc: Pc,
+}
+
+impl Arrive {
+    /// Of a thread of `me`.
+    pub fn new(at: BarrierAt, me: Member) -> Self {
+        Self { at, me, phase: Phase::unpack(0), helped: false, pc: Pc::Phase }
+    }
+}
+
+impl Steps for Arrive {
+    type Out = Arrived;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Arrived> {
+        match self.pc {
+            Pc::Phase => {
+                self.phase = Phase::unpack(m.load(self.at.phase));
+                if self.phase.broken.is_some() {
+                    return Some(Arrived::Broken(self.phase));
+                }
+                self.pc = Pc::Look(0);
+            }
+            // All have arrived, and nobody has said so.
+            Pc::Look(i) if i == self.at.parties => self.pc = Pc::End,
+            Pc::Look(i) => {
+                let word = m.load(self.at.arrival(i));
+                self.pc =
+                    if self.phase.arrived(word).is_some() { Pc::Look(i + 1) } else { Pc::Swap(i, word) };
+            }
+            Pc::Swap(i, word) => {
+                if m.cas(self.at.arrival(i), word, self.phase.arrival(self.me)).is_ok() {
+                    let (phase, helped) = (self.phase, self.helped);
+                    return Some(Arrived::Here { index: i, phase, helped });
+                }
+                // Somebody else arrived there, or the phase is over, or it is our own that is.
+                self.pc = Pc::Phase;
+            }
+            Pc::End => {
+                self.helped |= m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok();
+                self.pc = Pc::Phase;
+            }
+        }
+        None
+    }
+}
+
+/// Ends a phase if everybody has arrived; ends with whether this did it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Complete {
+    at: BarrierAt,
+    phase: Phase,
+    i: u32,
+}
+
+impl Complete {
+    /// Of this phase. For the one that arrived last, and for those that ask whether it died before it said so.
+    pub fn new(at: BarrierAt, phase: Phase) -> Self {
+        Self { at, phase, i: 0 }
+    }
+}
+
+impl Steps for Complete {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        if self.i == self.at.parties {
+            return Some(m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok());
+        }
+        let word = m.load(self.at.arrival(self.i));
+        self.i += 1;
+        if self.phase.arrived(word).is_none() { Some(false) } else { None }
+    }
+}
+
+/// Breaks a phase; ends with whether it did: not if it is over, or broken already.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Break {
+    at: BarrierAt,
+    phase: Phase,
+    how: How,
+}
+
+impl Break {
+    /// This phase, which the caller has seen open.
+    pub fn new(at: BarrierAt, phase: Phase, how: How) -> Self {
+        Self { at, phase, how }
+    }
+}
+
+impl Steps for Break {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let broken = Phase { broken: Some(self.how), ..self.phase };
+        Some(m.cas(self.at.phase, self.phase.pack(), broken.pack()).is_ok())
+    }
+}
+
+/// Makes a barrier whole again; who waits at it finds it broken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Reset {
+    at: BarrierAt,
+    seen: Option<Phase>,
+}
+
+impl Reset {
+    /// Of this barrier.
+    pub fn new(at: BarrierAt) -> Self {
+        Self { at, seen: None }
+    }
+}
+
+impl Steps for Reset {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        let Some(seen) = self.seen else {
+            self.seen = Some(Phase::unpack(m.load(self.at.phase)));
+            return None;
+        };
+        match m.cas(self.at.phase, seen.pack(), seen.reset().pack()) {
+            Ok(()) => Some(()),
+            Err(now) => {
+                self.seen = Some(Phase::unpack(now));
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_fields() {
+        for broken in [None, Some(How::Aborted), Some(How::TimedOut), Some(How::Died)] {
+            let phase = Phase { broken, era: (1 << 14) - 1, trips: (1 << 24) - 1, base: 7 };
+            assert_eq!(Phase::unpack(phase.pack()), phase);
+            assert_eq!((phase.passed().trips, phase.reset().era), (0, 0));
+        }
+        let (m, phase) = (Member::new(4095, 4095), Phase { broken: None, era: 3, trips: 5, base: 1 });
+        assert_eq!(phase.arrived(phase.arrival(m)), Some(m));
+        assert_eq!(phase.passed().arrived(phase.arrival(m)), None);
+        assert_eq!(Phase::unpack(0).arrived(0), None);
+    }
+
+    #[test]
+    fn a_phase_is_judged_by_what_followed() {
+        let mine = Phase::unpack(0);
+        let broken = Phase { broken: Some(How::Died), ..mine };
+        assert_eq!(mine.verdict(mine), Verdict::Open);
+        assert_eq!(mine.verdict(broken), Verdict::Broken(Some(How::Died)));
+        assert_eq!(mine.verdict(mine.passed()), Verdict::Passed);
+        let passed_then_broken = Phase { broken: Some(How::Aborted), ..mine.passed() };
+        assert_eq!(mine.verdict(passed_then_broken), Verdict::Passed);
+        assert_eq!(mine.verdict(passed_then_broken.reset().passed()), Verdict::Passed);
+        assert_eq!(mine.verdict(broken.reset()), Verdict::Broken(None));
+        assert_eq!(mine.verdict(broken.reset().passed()), Verdict::Broken(None));
+        assert_eq!(mine.verdict(mine.passed().reset().reset()), Verdict::Broken(None));
+    }
+}

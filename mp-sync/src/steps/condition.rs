@@ -1,0 +1,133 @@
+//! Notifications, as tokens in the slots of those who wait.
+//!
+//! # Words, and who may change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | slot, see [`slot`](super::slot) | [`EMPTY`](super::slot::EMPTY) | who is about to wait → `WAITING`, before it releases the lock |
+//! |  | [`WAITING`] | it → [`ASLEEP`], or `EMPTY` when its time is over; a notifier → [`NOTIFIED`] |
+//! |  | [`ASLEEP`] | a notifier → `NOTIFIED`, and wakes it; it → `EMPTY` when its time is over |
+//! |  | [`NOTIFIED`] | it → `EMPTY`: it has its notification; if it is dead, another one that waits → `NOTIFIED`, of its own |
+//! | turn: where the last notification went | a hint | notifiers |
+//!
+//! # What a death leaves
+//! | killed | left | then |
+//! |---|---|---|
+//! | waiting | `WAITING` or `ASLEEP` of the dead | one that waits clears it; a notification may come first, see below |
+//! | notified, before it took its token | `NOTIFIED` of the dead | one that waits takes the token over by one swap, and has it |
+//! | having taken a token over, its own place not yet given up | two slots of the dead | the token goes on as above, the other is cleared |
+//! | notifying, before it woke the sleeper | `NOTIFIED` | the sleeper looks within a slice |
+//!
+//! So a notification reaches somebody who lives, and exactly one, with one exception: who took over a dead waiter's token
+//! and finds that it has one of its own by now gives it to another one that waits; if it is killed between that and
+//! giving it up, two have it. Nobody waits for a notification that was given to a dead process, longer than a slice.
+
+use mp_core::mem::{Mem, Steps, Word};
+
+use super::slot::{HELD, KEPT, OPEN, Seen, Slot, Slots};
+
+/// Waits, awake.
+pub const WAITING: u8 = OPEN;
+/// Waits, and has to be woken.
+pub const ASLEEP: u8 = HELD;
+/// Has been notified.
+pub const NOTIFIED: u8 = KEPT;
+
+/// What a notifier has done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Notified {
+    /// It gave the token to this one, which sleeps if `asleep`.
+    Given {
+        /// The slot, as it is now.
+        seen: Seen,
+        /// Whether it has to be woken.
+        asleep: bool,
+        /// How many more there are to look at.
+        left: u32,
+    },
+    /// Nobody waits.
+    Nobody,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Used,
+    Turn,
+    Look,
+    Give(Slot),
+    Note(Slot),
+}
+
+/// Gives one token to one that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Notify {
+    slots: Slots,
+    turn: Word,
+    used: u32,
+    at: u32,
+    left: u32,
+    more: Option<u32>,
+    pc: Pc,
+}
+
+impl Notify {
+    /// The first one of a row: it looks at every slot once, in a circle that begins after the one that was notified last.
+    pub fn new(slots: Slots, turn: Word) -> Self {
+        Self { slots, turn, used: 0, at: 0, left: 0, more: None, pc: Pc::Used }
+    }
+
+    /// The next one of a row: `left` is what the last one gave.
+    #[must_use]
+    pub fn more(self, left: u32) -> Self {
+        Self { more: Some(left), ..self }
+    }
+
+    fn next(&mut self) -> Option<Notified> {
+        self.left -= 1;
+        self.at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
+        self.pc = Pc::Look;
+        (self.left == 0).then_some(Notified::Nobody)
+    }
+}
+
+impl Steps for Notify {
+    type Out = Notified;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Notified> {
+        match self.pc {
+            Pc::Used => {
+                m.fence_after_rmw();
+                self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
+                self.left = self.more.unwrap_or(self.used).min(self.used);
+                self.pc = Pc::Turn;
+                return (self.left == 0).then_some(Notified::Nobody);
+            }
+            Pc::Turn => {
+                let turn = m.load_relaxed(self.turn) as u32;
+                self.at = if turn < self.used { turn } else { 0 };
+                self.pc = Pc::Look;
+            }
+            Pc::Look => {
+                let slot = Slot::unpack(m.load(self.slots.at(self.at)));
+                match slot.state {
+                    WAITING | ASLEEP => self.pc = Pc::Give(slot),
+                    _ => return self.next(),
+                }
+            }
+            Pc::Give(slot) => {
+                let given = slot.into_state(NOTIFIED);
+                if m.cas(self.slots.at(self.at), slot.pack(), given.pack()).is_ok() {
+                    self.pc = Pc::Note(slot);
+                } else {
+                    // It falls asleep, or is gone: it is looked at again.
+                    self.pc = Pc::Look;
+                }
+            }
+            Pc::Note(slot) => {
+                m.store_relaxed(self.turn, u64::from(self.at) + 1);
+                let seen = Seen { index: self.at, slot: slot.into_state(NOTIFIED) };
+                return Some(Notified::Given { seen, asleep: slot.state == ASLEEP, left: self.left - 1 });
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,17 @@
+//! The algorithms on shared words, as steps of one shared access each.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`slot`] | a word that names who holds one thing, and what makes, changes and finds such words |
+//! | [`condition`] | notifications as tokens in the slots of those who wait |
+//! | [`rwlock`] | a reader's way in beside a writer's lock |
+//! | [`barrier`] | arrivals, and the phase that ends with the last of them |
+//! | [`event`] | a flag, and how often it was set |
+//!
+//! `Lock`, `RLock` and `Once` are made of [`mp_core::steps::lock`].
+
+pub mod barrier;
+pub mod condition;
+pub mod event;
+pub mod rwlock;
+pub mod slot;

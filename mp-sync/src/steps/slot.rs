@@ -1,0 +1,316 @@
+//! Slots: words that each name who holds one thing, be it a permit, a place among the readers, or a place in the line
+//! of those who wait.
+//!
+//! A count can't be mended after a death: "one more" and "who did that" are two steps. A slot is changed by one
+//! compare-and-swap that does both.
+//!
+//! # Words, and who may change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | slot: `state 2, member 24, sequence 16, thread 22` | [`EMPTY`] or [`OPEN`]: nobody's | who wants it → held by it, sequence + 1 |
+//! |  | held by `m` | `m` → nobody's, or another state of its own; if `m` is dead, whoever saw exactly this word → nobody's |
+//! | used: how many slots were ever in use | only grows | who finds no slot, **before** it takes a new one |
+//!
+//! # What a death leaves
+//! | killed | left | the next one that looks |
+//! |---|---|---|
+//! | before the swap | nothing; perhaps `used` is one too high | looks at one slot more |
+//! | holding | a slot that names the dead | gives it back, by a swap of exactly the word that it saw |
+//! | given back, before it woke anybody | a slot that is free | sleepers look again within a slice |
+//! | giving back a dead member's slot | as it was, or given back | the same |
+//!
+//! A process that decides to give back a dead member's slot, is stopped, and goes on a week later finds another sequence,
+//! and its swap fails.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::Member;
+
+/// Nothing is there. What fresh memory holds.
+pub const EMPTY: u8 = 0;
+/// Something is there, and nobody has it.
+pub const OPEN: u8 = 1;
+/// A member has it.
+pub const HELD: u8 = 2;
+/// A member has it, in another way than [`HELD`]; each structure says in which.
+pub const KEPT: u8 = 3;
+
+/// What a slot says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Slot {
+    /// [`EMPTY`], [`OPEN`], [`HELD`] or [`KEPT`].
+    pub state: u8,
+    /// Who has it, if somebody does.
+    pub member: Member,
+    /// Which thread of it, where that matters; at most 22 bits.
+    pub thread: u32,
+    /// How often it changed, modulo 2^16. Compared for equality only.
+    pub sequence: u16,
+}
+
+const SEQUENCE_AT: u32 = 2 + Member::BITS;
+const THREAD_AT: u32 = SEQUENCE_AT + 16;
+
+impl Slot {
+    /// As a word. Its low half, on which one may sleep, has the state, the member and some of the sequence.
+    pub const fn pack(self) -> u64 {
+        self.state as u64 & 3
+            | self.member.raw() << 2
+            | (self.sequence as u64) << SEQUENCE_AT
+            | (self.thread as u64) << THREAD_AT
+    }
+
+    /// From a word.
+    pub const fn unpack(w: u64) -> Self {
+        Self {
+            state: (w & 3) as u8,
+            member: Member::from_raw(w >> 2),
+            thread: (w >> THREAD_AT) as u32,
+            sequence: (w >> SEQUENCE_AT) as u16,
+        }
+    }
+
+    /// The same slot after a change: in `state`, of `member` and its `thread`.
+    #[must_use]
+    pub const fn then(self, state: u8, member: Member, thread: u32) -> Self {
+        Self { state, member, thread, sequence: self.sequence.wrapping_add(1) }
+    }
+
+    /// The same slot after a change of its state alone.
+    #[must_use]
+    pub const fn into_state(self, state: u8) -> Self {
+        self.then(state, self.member, self.thread)
+    }
+
+    /// The same slot after it was given back.
+    #[must_use]
+    pub const fn given_back(self, state: u8) -> Self {
+        self.then(state, Member::from_raw(0), 0)
+    }
+
+    /// Whether the state is in the set of [`set`].
+    pub const fn is_in(self, states: u8) -> bool {
+        states >> self.state & 1 == 1
+    }
+}
+
+/// A set of states.
+pub const fn set(states: &[u8]) -> u8 {
+    let (mut bits, mut i) = (0, 0);
+    while i < states.len() {
+        bits |= 1 << states[i];
+        i += 1;
+    }
+    bits
+}
+
+/// Where the slots of a structure are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Slots {
+    /// How many were ever in use.
+    pub used: Word,
+    /// The first one; the others follow.
+    pub first: Word,
+    /// How many there can be.
+    pub limit: u32,
+}
+
+impl Slots {
+    /// Where slot `i` is.
+    pub const fn at(&self, i: u32) -> Word {
+        self.first.plus(i as u64)
+    }
+}
+
+/// A slot, and what it said.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Seen {
+    /// Which one.
+    pub index: u32,
+    /// What it said, or was changed to.
+    pub slot: Slot,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Used,
+    Look,
+    Swap(Slot),
+    Grow,
+}
+
+/// Takes a slot; ends with it, or with nothing if there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Claim {
+    slots: Slots,
+    from: u8,
+    to: (u8, Member, u32),
+    grows: bool,
+    used: u32,
+    at: u32,
+    looked: u32,
+    pc: Pc,
+}
+
+impl Claim {
+    /// To bring one from the state `from` to `to`: state, member, thread. It begins to look at slot `start`.
+    pub fn new(slots: Slots, from: u8, to: (u8, Member, u32), start: u32) -> Self {
+        Self { slots, from, to, grows: false, used: 0, at: start, looked: 0, pc: Pc::Used }
+    }
+
+    /// Also slots that were never in use.
+    #[must_use]
+    pub fn or_new(self) -> Self {
+        Self { grows: true, ..self }
+    }
+}
+
+impl Steps for Claim {
+    type Out = Option<Seen>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
+        match self.pc {
+            Pc::Used => {
+                self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
+                self.looked = 0;
+                self.at = if self.at < self.used { self.at } else { 0 };
+                self.pc = if self.used == 0 { Pc::Grow } else { Pc::Look };
+            }
+            Pc::Look => {
+                let slot = Slot::unpack(m.load(self.slots.at(self.at)));
+                if slot.state == self.from {
+                    self.pc = Pc::Swap(slot);
+                } else {
+                    return self.next();
+                }
+            }
+            Pc::Swap(slot) => {
+                let (state, member, thread) = self.to;
+                let mine = slot.then(state, member, thread);
+                if m.cas(self.slots.at(self.at), slot.pack(), mine.pack()).is_ok() {
+                    return Some(Some(Seen { index: self.at, slot: mine }));
+                }
+                return self.next();
+            }
+            Pc::Grow => {
+                if !self.grows || self.used >= self.slots.limit {
+                    return Some(None);
+                }
+                // Whoever is faster has made room for both to look at.
+                if m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok() {
+                    (self.at, self.looked, self.used) = (self.used, 0, self.used + 1);
+                    self.pc = Pc::Look;
+                } else {
+                    self.pc = Pc::Used;
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Claim {
+    fn next(&mut self) -> Option<Option<Seen>> {
+        self.looked += 1;
+        self.at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
+        self.pc = if self.looked < self.used { Pc::Look } else { Pc::Grow };
+        None
+    }
+}
+
+/// Changes a word from exactly one value to another; ends with whether it did.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Change {
+    at: Word,
+    from: u64,
+    to: u64,
+}
+
+impl Change {
+    /// Of the slot at `at`.
+    pub fn new(at: Word, from: Slot, to: Slot) -> Self {
+        Self { at, from: from.pack(), to: to.pack() }
+    }
+}
+
+impl Steps for Change {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        Some(m.cas(self.at, self.from, self.to).is_ok())
+    }
+}
+
+/// Finds the next slot in one of some states; ends with it, or with nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Find {
+    slots: Slots,
+    states: u8,
+    at: u32,
+    used: Option<u32>,
+}
+
+impl Find {
+    /// Slots in `states` (a [`set`]), from slot `start` on. A full barrier is made first: what the caller has just written
+    /// by a read-modify-write is seen by those whom this does not see.
+    pub fn new(slots: Slots, states: u8, start: u32) -> Self {
+        Self { slots, states, at: start, used: None }
+    }
+}
+
+impl Steps for Find {
+    type Out = Option<Seen>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
+        let Some(used) = self.used else {
+            m.fence_after_rmw();
+            self.used = Some((m.load(self.slots.used) as u32).min(self.slots.limit));
+            return None;
+        };
+        if self.at >= used {
+            return Some(None);
+        }
+        let (index, slot) = (self.at, Slot::unpack(m.load(self.slots.at(self.at))));
+        self.at += 1;
+        slot.is_in(self.states).then_some(Some(Seen { index, slot }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_fields() {
+        let slot =
+            Slot { state: KEPT, member: Member::new(4095, 4094), thread: (1 << 22) - 1, sequence: u16::MAX };
+        assert_eq!(Slot::unpack(slot.pack()), slot);
+        assert_eq!(slot.into_state(HELD).sequence, 0);
+        assert_eq!(slot.given_back(EMPTY).member, Member::from_raw(0));
+        assert!(slot.is_in(set(&[HELD, KEPT])) && !slot.is_in(set(&[EMPTY, OPEN, HELD])));
+        assert_eq!(Slot::unpack(0).state, EMPTY);
+        // Waking is seen on the low half: the state and the sequence are in it.
+        assert_ne!(slot.pack() as u32, slot.into_state(HELD).pack() as u32);
+    }
+
+    #[test]
+    fn slots_are_claimed_once_each_and_grow_to_the_limit() {
+        let m = mp_core::sync::HeapMem::new(8);
+        let slots = Slots { used: Word::at(0), first: Word::at(8), limit: 3 };
+        let me = Member::new(1, 1);
+        let claim = |grows: bool| {
+            let steps = Claim::new(slots, EMPTY, (HELD, me, 7), 5);
+            mp_core::mem::run(if grows { steps.or_new() } else { steps }, &m)
+        };
+        assert_eq!(claim(false), None);
+        let got: Vec<u32> = (0..3).map(|_| claim(true).unwrap().index).collect();
+        assert_eq!(got, [0, 1, 2]);
+        assert_eq!(claim(true), None);
+        let find = |from| mp_core::mem::run(Find::new(slots, set(&[HELD]), from), &m);
+        let second = find(1).unwrap();
+        assert_eq!((second.index, second.slot.member, second.slot.thread), (1, me, 7));
+        let back = Change::new(slots.at(1), second.slot, second.slot.given_back(EMPTY));
+        assert!(mp_core::mem::run(back, &m) && !mp_core::mem::run(back, &m));
+        assert_eq!(find(1).unwrap().index, 2);
+        assert_eq!(claim(false).unwrap().index, 1);
+    }
+}

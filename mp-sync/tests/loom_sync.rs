@@ -1,0 +1,199 @@
+//! What the memory model allows: two or three threads that use the same words.
+//!
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-sync --test loom_sync`
+#![cfg(mp_loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use mp_core::mem::{Mem, Word, run};
+use mp_core::steps::lock::{Acquire, Acquired, LockAt, Unlock, Who};
+use mp_core::sync::HeapMem;
+use mp_core::words::Member;
+use mp_core::{Announce, Notify, NotifyAll};
+use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Complete, Phase, Verdict};
+use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, WAITING};
+use mp_sync::steps::event::{EventWord, Set};
+use mp_sync::steps::rwlock::{Enter, Entered};
+use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, HELD, OPEN, Seen, Slot, Slots, set};
+
+const DATA: Word = Word::at(0);
+const PARKING: Word = Word::at(8);
+const SLOTS: Slots = Slots { used: Word::at(16), first: Word::at(24), limit: 2 };
+
+fn member(i: u32) -> Member {
+    Member::new(i, 1)
+}
+
+fn memory() -> Arc<HeapMem> {
+    Arc::new(HeapMem::new(12))
+}
+
+fn claim(m: &HeapMem, me: u32) -> Option<Seen> {
+    run(Claim::new(SLOTS, OPEN, (HELD, member(me), 0), 0), m)
+}
+
+fn give_back(m: &HeapMem, seen: Seen) {
+    assert!(run(Change::new(SLOTS.at(seen.index), seen.slot, seen.slot.given_back(OPEN)), m));
+}
+
+/// Semaphores of one permit.
+fn one_permit() -> Arc<HeapMem> {
+    let m = memory();
+    m.store(SLOTS.first, Slot::unpack(0).given_back(OPEN).pack());
+    m.store(SLOTS.used, 1);
+    m
+}
+
+/// What one wrote while it had the permit, the next one sees.
+#[test]
+fn loom_permit_orders() {
+    loom::model(|| {
+        let m = one_permit();
+        let add = |m: &HeapMem, me: u32| {
+            let Some(seen) = claim(m, me) else { return 0 };
+            m.store_relaxed(DATA, m.load_relaxed(DATA) + 1);
+            give_back(m, seen);
+            1
+        };
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || add(&m, 1))
+        };
+        let done = add(&m, 0) + other.join().unwrap();
+        assert!(done >= 1);
+        assert_eq!(m.load(DATA), done);
+    });
+}
+
+/// Who falls asleep is woken by the permit that it did not see.
+#[test]
+fn loom_permit_sleep_and_wake() {
+    loom::model(|| {
+        let m = one_permit();
+        let seen = claim(&m, 0).expect("it is there");
+        let holder = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                give_back(&m, seen);
+                run(Notify::new(PARKING), &*m).is_some()
+            })
+        };
+        let announced = run(Announce::new(PARKING), &*m);
+        let sleeps = claim(&m, 1).is_none() && m.load(PARKING) as u32 == announced as u32;
+        let woken = holder.join().unwrap();
+        assert!(!sleeps || woken, "a lost wake-up");
+    });
+}
+
+/// Two sleepers: both are woken by the event, or see it; and what was written before it.
+#[test]
+fn loom_event_wakes_all() {
+    loom::model(|| {
+        let (m, event) = (memory(), SLOTS.first);
+        let wait = move |m: &HeapMem| {
+            let before = EventWord(m.load(event));
+            let announced = run(Announce::new(PARKING), m);
+            let seen = EventWord(m.load(event)).was_set_since(before);
+            if seen || before.is_set() {
+                assert_eq!(m.load_relaxed(DATA), 5);
+                return false;
+            }
+            m.load(PARKING) as u32 == announced as u32
+        };
+        let setter = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                m.store_relaxed(DATA, 5);
+                run(Set::new(event), &*m);
+                run(NotifyAll::new(PARKING), &*m)
+            })
+        };
+        let sleeps = wait(&m);
+        let woken = setter.join().unwrap();
+        assert!(!sleeps || woken, "a lost wake-up");
+    });
+}
+
+/// A reader and a writer each write one word and look at the other's: one of them steps back.
+#[test]
+fn loom_reader_or_writer() {
+    loom::model(|| {
+        let m = memory();
+        let lock = LockAt(Word::at(40));
+        let reader = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || match run(Enter::new(lock.word(), SLOTS, member(0), 1), &*m) {
+                Entered::Reading(seen) => {
+                    let (a, b) = (m.load_relaxed(DATA), m.load_relaxed(PARKING));
+                    assert_eq!(a, b, "torn");
+                    let back = seen.slot.given_back(EMPTY);
+                    assert!(run(Change::new(SLOTS.at(seen.index), seen.slot, back), &*m));
+                    true
+                }
+                Entered::Blocked { .. } => false,
+                Entered::Full => unreachable!(),
+            })
+        };
+        let who = Who { pid: 2, tid: 2 };
+        assert!(matches!(run(Acquire::new(lock, member(1), who, false, None), &*m), Acquired::Mine(_)));
+        let wrote = run(Find::new(SLOTS, set(&[HELD]), 0), &*m).is_none();
+        if wrote {
+            m.store_relaxed(DATA, 1);
+            m.store_relaxed(PARKING, 1);
+        }
+        run(Unlock::new(lock, false), &*m);
+        reader.join().unwrap();
+    });
+}
+
+/// Two arrive at once: at least one of them sees that both have, and each sees what the other wrote before.
+#[test]
+fn loom_last_arrival_ends_the_phase() {
+    loom::model(|| {
+        let m = memory();
+        let at = BarrierAt { phase: Word::at(24), arrivals: Word::at(32), parties: 2 };
+        let arrive = move |m: &HeapMem, me: u32, mine: Word, theirs: Word| {
+            m.store_relaxed(mine, 7);
+            let Arrived::Here { phase, .. } = run(Arrive::new(at, member(me)), m) else {
+                panic!("nobody breaks it")
+            };
+            run(Complete::new(at, phase), m);
+            if phase.verdict(Phase::unpack(m.load(at.phase))) == Verdict::Passed {
+                assert_eq!(m.load_relaxed(theirs), 7);
+            }
+        };
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || arrive(&m, 1, PARKING, DATA))
+        };
+        arrive(&m, 0, DATA, PARKING);
+        other.join().unwrap();
+        assert_eq!(Phase::unpack(m.load(at.phase)).trips, 1, "both have come, and nobody has said so");
+    });
+}
+
+/// A notifier meets one that is falling asleep: the token arrives, and the sleeper is woken or does not sleep.
+#[test]
+fn loom_notify_and_fall_asleep() {
+    loom::model(|| {
+        let m = memory();
+        let seen = run(Claim::new(SLOTS, EMPTY, (WAITING, member(0), 0), 0).or_new(), &*m).expect("room");
+        let notifier = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                m.store_relaxed(PARKING, 5);
+                match run(mp_sync::steps::condition::Notify::new(SLOTS, DATA), &*m) {
+                    Notified::Given { asleep, .. } => asleep,
+                    Notified::Nobody => panic!("one waits"),
+                }
+            })
+        };
+        let asleep = seen.slot.into_state(ASLEEP);
+        let sleeps = run(Change::new(SLOTS.at(0), seen.slot, asleep), &*m)
+            && m.load(SLOTS.at(0)) as u32 == asleep.pack() as u32;
+        let woken = notifier.join().unwrap();
+        assert!(!sleeps || woken, "a lost wake-up");
+        assert_eq!(Slot::unpack(m.load(SLOTS.at(0))).state, NOTIFIED);
+        assert_eq!(m.load_relaxed(PARKING), 5);
+    });
+}

@@ -1,0 +1,42 @@
+//! Processes that are killed at their n-th access to shared memory, for every n of a script.
+
+use mp::{Arena, Exit, ProcessContext, Signal, SpawnError};
+
+use super::{DEADLINE, alone, eventually, in_use};
+
+/// No script has more accesses than this; if one has, the test says so.
+pub const MOST: u64 = 3000;
+
+/// Waits for the end of the process; whether it was killed.
+pub fn killed(context: &ProcessContext) -> bool {
+    match context.join_timeout(DEADLINE) {
+        Ok(true) => false,
+        Err(SpawnError::ProcessExited(e)) => {
+            let ours = matches!(e.exit, Exit::Signal { signal, .. } if signal == Signal::KILL);
+            assert!(ours, "{e}");
+            true
+        }
+        other => panic!("{other:?} of {context:?}"),
+    }
+}
+
+/// Runs `round` for every access of a script, until the script ends without reaching the access. Each time, nothing of
+/// the process is left in shared memory.
+pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
+    let _alone = alone();
+    Arena::current().unwrap();
+    let before = in_use();
+    for at in 1..MOST {
+        let reached = round(at);
+        eventually("nothing is left of it", || {
+            Arena::current().unwrap().sweep().unwrap();
+            in_use() == before
+        });
+        if !reached {
+            assert!(at > 20, "the script ended after {at} accesses");
+            println!("{at} accesses");
+            return;
+        }
+    }
+    panic!("a script with more than {MOST} accesses");
+}

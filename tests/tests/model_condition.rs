@@ -1,0 +1,309 @@
+//! Notifications, exhaustively: no token is lost with a dead one that waited, and none is taken twice. The steps are the
+//! ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::Member;
+use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
+use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
+use mp_tests::explore::{Actor, Fate, Memory, World};
+
+const TURN: Word = Word::at(8);
+const SLOTS: Slots = Slots { used: Word::at(0), first: Word::at(16), limit: 4 };
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// A dead one's token stays where it is.
+    NoTakeOver,
+    /// Who takes a token over forgets the one that it had got itself.
+    KeepsBoth,
+    /// Who falls asleep says so without looking whether it was notified.
+    SleepsAnyway,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Begin,
+    Enlist(Claim),
+    Look,
+    Find(Find),
+    Clear(Change),
+    TakeOver(Change, Seen),
+    GiveUpOwn(Change, Seen),
+    LookAtOwn(Seen),
+    PassOn(Notify, Seen, Seen),
+    LeaveOwn(Change, Seen),
+    /// The last access: it has its token.
+    Leave(Change),
+    FallAsleep(Change),
+    Sleep,
+    /// The notifier.
+    Notify(Notify),
+}
+
+/// One that waits for one token, or the one that notifies.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    doing: Doing,
+    mine: Seen,
+    tokens: u32,
+    bug: Bug,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    given: u32,
+    taken: u32,
+    /// Woken by the one that notified it.
+    woken: Vec<u32>,
+    slices: bool,
+    /// Nobody sleeps, and all wait already: fewer states.
+    polls: bool,
+    /// Two may have one token after so many deaths.
+    spare: u32,
+}
+
+fn member(i: usize) -> Member {
+    Member::new(i as u32, 1)
+}
+
+fn change(seen: Seen, to: Slot) -> Change {
+    Change::new(SLOTS.at(seen.index), seen.slot, to)
+}
+
+fn leave(seen: Seen) -> Change {
+    change(seen, seen.slot.given_back(EMPTY))
+}
+
+fn find(from: u32) -> Find {
+    Find::new(SLOTS, set(&[WAITING, ASLEEP, NOTIFIED]), from)
+}
+
+/// How many slots have a token.
+fn tokens(m: &Memory) -> u32 {
+    (0..SLOTS.limit).filter(|&i| Slot::unpack(m.peek(SLOTS.at(i))).state == NOTIFIED).count() as u32
+}
+
+impl Process {
+    fn new(tokens: u32, bug: Bug) -> Self {
+        let mine = Seen { index: 0, slot: Slot::unpack(0) };
+        let doing = if tokens > 0 { Doing::Notify(Notify::new(SLOTS, TURN)) } else { Doing::Begin };
+        Self { doing, mine, tokens, bug }
+    }
+
+    fn got_it(ghost: &mut Ghost) -> bool {
+        ghost.taken += 1;
+        assert!(ghost.taken <= ghost.given + ghost.spare, "{} given, {} taken", ghost.given, ghost.taken);
+        true
+    }
+
+    fn fall_asleep(&self, ghost: &Ghost) -> Doing {
+        if ghost.polls {
+            return Doing::Look;
+        }
+        if self.mine.slot.state == ASLEEP {
+            return Doing::Sleep;
+        }
+        Doing::FallAsleep(change(self.mine, self.mine.slot.into_state(ASLEEP)))
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        match &mut self.doing {
+            Doing::Begin => {
+                let claim = Claim::new(SLOTS, EMPTY, (WAITING, member(me), 0), 0).or_new();
+                self.doing = Doing::Enlist(claim);
+            }
+            Doing::Enlist(steps) => {
+                if let Some(seen) = steps.step(m) {
+                    self.mine = seen.expect("there are slots for all");
+                    self.doing = Doing::Look;
+                }
+            }
+            Doing::Look => {
+                let now = Slot::unpack(m.load(SLOTS.at(self.mine.index)));
+                self.doing = match now.state {
+                    NOTIFIED => Doing::Leave(leave(Seen { slot: now, ..self.mine })),
+                    _ if self.bug == Bug::NoTakeOver || !ghost.slices => self.fall_asleep(ghost),
+                    _ => Doing::Find(find(0)),
+                };
+            }
+            Doing::Find(steps) => match steps.step(m) {
+                None => {}
+                Some(None) => self.doing = self.fall_asleep(ghost),
+                Some(Some(seen)) if fates[seen.slot.member.slot() as usize] != Fate::Killed => {
+                    self.doing = Doing::Find(find(seen.index + 1));
+                }
+                Some(Some(seen)) if seen.slot.state == NOTIFIED => {
+                    let taken = seen.slot.then(NOTIFIED, member(me), 0);
+                    self.doing = Doing::TakeOver(change(seen, taken), Seen { slot: taken, ..seen });
+                }
+                Some(Some(seen)) => self.doing = Doing::Clear(leave(seen)),
+            },
+            Doing::Clear(steps) => {
+                steps.step(m);
+                self.doing = Doing::Look;
+            }
+            Doing::TakeOver(steps, taken) => {
+                let taken = *taken;
+                self.doing = match steps.step(m).expect("one step") {
+                    true => Doing::GiveUpOwn(leave(self.mine), taken),
+                    false => Doing::Look,
+                };
+            }
+            Doing::GiveUpOwn(steps, taken) => {
+                let taken = *taken;
+                self.doing = match steps.step(m).expect("one step") {
+                    true => Doing::Leave(leave(taken)),
+                    false => Doing::LookAtOwn(taken),
+                };
+            }
+            Doing::LookAtOwn(taken) => {
+                let own = Seen { slot: Slot::unpack(m.load(SLOTS.at(self.mine.index))), ..self.mine };
+                assert_eq!(own.slot.state, NOTIFIED);
+                self.doing = match self.bug {
+                    Bug::KeepsBoth => Doing::LeaveOwn(leave(own), *taken),
+                    _ => Doing::PassOn(Notify::new(SLOTS, TURN), own, *taken),
+                };
+            }
+            Doing::PassOn(steps, own, taken) => match steps.step(m) {
+                None => {}
+                Some(notified) => {
+                    if let Notified::Given { seen, .. } = notified {
+                        ghost.woken.push(seen.index);
+                    }
+                    self.doing = Doing::LeaveOwn(leave(*own), *taken);
+                }
+            },
+            Doing::LeaveOwn(steps, taken) => {
+                let taken = *taken;
+                assert!(steps.step(m).expect("one step"));
+                self.doing = Doing::Leave(leave(taken));
+            }
+            Doing::Leave(steps) => {
+                assert!(steps.step(m).expect("one step"), "somebody took it away");
+                return Self::got_it(ghost);
+            }
+            Doing::FallAsleep(steps) => {
+                if steps.step(m).expect("one step") || self.bug == Bug::SleepsAnyway {
+                    self.mine.slot = self.mine.slot.into_state(ASLEEP);
+                    self.doing = Doing::Sleep;
+                } else {
+                    self.doing = Doing::Look;
+                }
+            }
+            Doing::Sleep => {
+                // FUTEX_WAIT compares and falls asleep in one; then only a wake-up, or the end of a slice, ends it.
+                let woken = ghost.woken.contains(&self.mine.index);
+                let same = self.bug == Bug::SleepsAnyway
+                    || m.load(SLOTS.at(self.mine.index)) as u32 == self.mine.slot.pack() as u32;
+                if woken || ghost.slices || !same {
+                    ghost.woken.retain(|&i| i != self.mine.index);
+                    self.doing = Doing::Look;
+                }
+            }
+            Doing::Notify(steps) => {
+                let before = tokens(m);
+                let notified = steps.step(m);
+                // It is given with the swap, not when the notifier knows.
+                ghost.given += tokens(m) - before;
+                match notified {
+                    None => {}
+                    Some(Notified::Nobody) => {
+                        // Nobody may come any more.
+                        let waits = (0..fates.len()).any(|i| i != me && fates[i] == Fate::Running);
+                        self.doing = Doing::Notify(Notify::new(SLOTS, TURN));
+                        return !waits;
+                    }
+                    Some(Notified::Given { seen, asleep, .. }) => {
+                        if asleep {
+                            ghost.woken.push(seen.index);
+                        }
+                        self.tokens -= 1;
+                        self.doing = Doing::Notify(Notify::new(SLOTS, TURN));
+                        return self.tokens == 0;
+                    }
+                }
+            }
+        }
+        false
+    }
+}
+
+/// As many wait as there are tokens, and as many more as are killed.
+fn explore(tokens: u32, kills: u32, stops: u32, slices: bool, bug: Bug) {
+    explore_in(tokens, kills, stops, Ghost { slices, ..Ghost::default() }, bug);
+}
+
+fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
+    let waiters = (tokens + kills) as usize;
+    let mut actors = vec![Process::new(0, bug); waiters];
+    actors.push(Process::new(tokens, bug));
+    let memory = Memory::new(6);
+    if ghost.polls {
+        memory.poke(SLOTS.used, waiters as u64);
+        for (i, actor) in actors.iter_mut().enumerate().take(waiters) {
+            let mine = Seen { index: i as u32, slot: Slot::unpack(0).then(WAITING, member(i), 0) };
+            memory.poke(SLOTS.at(mine.index), mine.slot.pack());
+            *actor = Process { doing: Doing::Look, mine, ..Process::new(0, bug) };
+        }
+    }
+    // Who dies between passing a token on and giving it up leaves it to be taken once more.
+    let spare = kills.saturating_sub(1);
+    let world = World::new(memory, actors, Ghost { spare, ..ghost });
+    let wedged = |w: &World<Process>| {
+        let died = w.count(0..waiters, Fate::Killed) as u32 == kills;
+        let notifies = matches!(w.fates[waiters], Fate::Running | Fate::Ended);
+        w.count(0..waiters, Fate::Running) > 0 && w.count(0..waiters, Fate::Stopped) == 0 && died && notifies
+    };
+    let explored = world.explore(kills, stops, |_| {}, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+#[test]
+fn each_token_wakes_one_even_without_slices() {
+    explore(1, 0, 0, false, Bug::None);
+    explore(2, 0, 0, false, Bug::None);
+}
+
+#[test]
+fn the_token_of_a_dead_one_goes_on() {
+    explore(1, 1, 0, true, Bug::None);
+}
+
+#[test]
+fn the_tokens_of_two_dead_ones_go_on() {
+    explore_in(1, 2, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::None);
+}
+
+#[test]
+fn who_takes_a_token_over_may_get_its_own() {
+    explore_in(2, 1, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::None);
+}
+
+#[test]
+fn a_stopped_one_keeps_its_token() {
+    explore(1, 1, 1, true, Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_token_that_is_left_with_the_dead_is_found_out() {
+    explore(1, 1, 0, true, Bug::NoTakeOver);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_token_that_is_kept_beside_another_is_found_out() {
+    explore_in(2, 1, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::KeepsBoth);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn who_sleeps_anyway_is_found_out() {
+    explore(1, 0, 0, false, Bug::SleepsAnyway);
+}

@@ -1,0 +1,283 @@
+//! Readers and writers, exhaustively: no reader sees what a writer is changing, a dead writer is reported, and a dead reader
+//! keeps nobody waiting. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
+use mp_core::words::Member;
+use mp_sync::steps::rwlock::{Enter, Entered};
+use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, HELD, Seen, Slots, set};
+use mp_tests::explore::{Actor, Fate, Memory, World};
+
+const LOCK: LockAt = LockAt(Word::at(0));
+const WRITING: Word = Word::at(24);
+const A: Word = Word::at(32);
+const B: Word = Word::at(40);
+const SLOTS: Slots = Slots { used: Word::at(48), first: Word::at(56), limit: 3 };
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// A reader does not look at the lock again.
+    NoSecondLook,
+    /// A writer does not wait for readers.
+    IgnoresReaders,
+    /// Nobody gives a dead reader's place back.
+    NoSweep,
+    /// Who adopts the lock takes every mark away.
+    IgnoresWriting,
+    /// Any mark counts, whether its holder wrote or not.
+    TakesMarksSeriously,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Begin,
+    Enter(Enter),
+    /// Into a place without a look at the lock afterwards.
+    Slip(Claim),
+    Acquire(Acquire),
+    Refused(LockWord),
+    LookWriting,
+    Inside(Claim),
+    LetOthersIn(Unlock, Seen),
+    ReadA(Seen),
+    ReadB(Seen),
+    Leave(Change),
+    Readers(Find),
+    GiveBack(Change),
+    StoreWriting,
+    LoadA,
+    StoreA,
+    StoreB,
+    ClearWriting,
+    Unlock(Unlock),
+}
+
+/// Reads once or writes once; who meets a torn state mends it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    writes: bool,
+    doing: Doing,
+    marked: bool,
+    a: u64,
+    bug: Bug,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    reading: Vec<usize>,
+    writing: Option<usize>,
+}
+
+fn member(i: usize) -> Member {
+    Member::new(i as u32, 1)
+}
+
+fn acquire(me: usize, dead: Option<DeadHolder>) -> Doing {
+    let who = Who { pid: me as u32 + 1, tid: me as u32 + 1 };
+    Doing::Acquire(Acquire::new(LOCK, member(me), who, false, dead))
+}
+
+fn inside(me: usize) -> Claim {
+    Enter::inside(SLOTS, member(me), me as u32)
+}
+
+fn readers() -> Doing {
+    Doing::Readers(Find::new(SLOTS, set(&[HELD]), 0))
+}
+
+impl Process {
+    fn has_lock(&self, me: usize) -> Doing {
+        match self.writes {
+            true if self.bug == Bug::IgnoresReaders => Doing::StoreWriting,
+            true => readers(),
+            false => Doing::Inside(inside(me)),
+        }
+    }
+
+    fn unlock(&self) -> Unlock {
+        Unlock::new(LOCK, self.marked)
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let killed = |i: usize| fates[i] == Fate::Killed;
+        match &mut self.doing {
+            Doing::Begin if self.writes => self.doing = acquire(me, None),
+            Doing::Begin if self.bug == Bug::NoSecondLook => {
+                let held = LockWord(m.load(LOCK.word())).holder().is_some();
+                self.doing = if held { Doing::Begin } else { Doing::Slip(inside(me)) };
+            }
+            Doing::Begin => self.doing = Doing::Enter(Enter::new(LOCK.word(), SLOTS, member(me), me as u32)),
+            Doing::Enter(steps) => match steps.step(m) {
+                None => {}
+                Some(Entered::Reading(seen)) => self.doing = Doing::ReadA(seen),
+                Some(Entered::Blocked { .. }) => self.doing = acquire(me, None),
+                Some(Entered::Full) => unreachable!("there are slots for all"),
+            },
+            Doing::Slip(steps) => {
+                if let Some(seen) = steps.step(m) {
+                    self.doing = Doing::ReadA(seen.expect("there are slots for all"));
+                }
+            }
+            Doing::Acquire(steps) => match steps.step(m) {
+                None => {}
+                Some(Acquired::Held(word)) => self.doing = Doing::Refused(word),
+                Some(Acquired::Mine(word)) => {
+                    self.marked = word.is_marked();
+                    self.doing = if self.marked { Doing::LookWriting } else { self.has_lock(me) };
+                }
+            },
+            Doing::Refused(word) => {
+                let word = *word;
+                let holder = word.holder().expect("it was held").slot() as usize;
+                self.doing = acquire(me, killed(holder).then_some(DeadHolder { word, pid: 0 }));
+            }
+            Doing::LookWriting => {
+                let wrote = m.load(WRITING) != 0 || self.bug == Bug::TakesMarksSeriously;
+                if wrote && self.bug != Bug::IgnoresWriting {
+                    assert!(ghost.writing.is_some_and(killed), "a mark without a reason");
+                    // It recovers, whatever it wanted.
+                    self.writes = true;
+                }
+                self.doing = self.has_lock(me);
+            }
+            Doing::Inside(steps) => {
+                if let Some(seen) = steps.step(m) {
+                    let unlock = self.unlock();
+                    self.doing = Doing::LetOthersIn(unlock, seen.expect("there are slots for all"));
+                }
+            }
+            Doing::LetOthersIn(steps, seen) => {
+                let seen = *seen;
+                steps.step(m);
+                self.doing = Doing::ReadA(seen);
+            }
+            Doing::ReadA(seen) => {
+                self.a = m.load(A);
+                ghost.reading.push(me);
+                self.doing = Doing::ReadB(*seen);
+            }
+            Doing::ReadB(seen) => {
+                assert_eq!(m.load(B), self.a, "torn, and not reported");
+                ghost.reading.retain(|&i| i != me);
+                self.doing =
+                    Doing::Leave(Change::new(SLOTS.at(seen.index), seen.slot, seen.slot.given_back(EMPTY)));
+            }
+            Doing::Leave(steps) => {
+                assert!(steps.step(m).expect("one step"), "somebody else gave it back");
+                return true;
+            }
+            Doing::Readers(steps) => match steps.step(m) {
+                None => {}
+                Some(None) => self.doing = Doing::StoreWriting,
+                Some(Some(seen)) if killed(seen.slot.thread as usize) && self.bug != Bug::NoSweep => {
+                    let back = seen.slot.given_back(EMPTY);
+                    self.doing = Doing::GiveBack(Change::new(SLOTS.at(seen.index), seen.slot, back));
+                }
+                Some(Some(_)) => self.doing = readers(),
+            },
+            Doing::GiveBack(steps) => {
+                steps.step(m);
+                self.doing = readers();
+            }
+            Doing::StoreWriting => {
+                m.store(WRITING, 1);
+                assert!(ghost.reading.iter().all(|&i| killed(i)), "a writer beside a reader");
+                assert!(ghost.writing.is_none_or(killed), "two writers");
+                ghost.writing = Some(me);
+                self.doing = Doing::LoadA;
+            }
+            Doing::LoadA => {
+                self.a = m.load(A) + 1;
+                self.doing = Doing::StoreA;
+            }
+            Doing::StoreA => {
+                m.store(A, self.a);
+                self.doing = Doing::StoreB;
+            }
+            Doing::StoreB => {
+                m.store(B, self.a);
+                self.doing = Doing::ClearWriting;
+            }
+            Doing::ClearWriting => {
+                m.store(WRITING, 0);
+                ghost.writing = None;
+                self.doing = Doing::Unlock(self.unlock());
+            }
+            Doing::Unlock(steps) => {
+                steps.step(m);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn explore(readers: usize, writers: usize, (kills, stops): (u32, u32), bug: Bug) {
+    let process = Process { writes: false, doing: Doing::Begin, marked: false, a: 0, bug };
+    let mut actors = vec![process.clone(); readers];
+    actors.extend(vec![Process { writes: true, ..process }; writers]);
+    let world = World::new(Memory::new(10), actors, Ghost::default());
+    let wedged = |w: &World<Process>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
+    let explored = world.explore(kills, stops, |_| {}, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+#[test]
+fn readers_and_writers_exclude_each_other() {
+    explore(2, 1, (0, 0), Bug::None);
+    explore(1, 2, (0, 0), Bug::None);
+}
+
+#[test]
+fn one_is_killed() {
+    explore(2, 1, (1, 0), Bug::None);
+    explore(1, 2, (1, 0), Bug::None);
+}
+
+#[test]
+fn who_mends_is_killed_too() {
+    explore(1, 2, (2, 0), Bug::None);
+    explore(2, 1, (2, 0), Bug::None);
+}
+
+#[test]
+fn one_is_stopped() {
+    explore(2, 1, (0, 1), Bug::None);
+    explore(1, 1, (1, 1), Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "a writer beside a reader")]
+fn a_reader_that_does_not_look_again_is_found_out() {
+    explore(1, 1, (0, 0), Bug::NoSecondLook);
+}
+
+#[test]
+#[should_panic(expected = "a writer beside a reader")]
+fn a_writer_that_ignores_readers_is_found_out() {
+    explore(1, 1, (0, 0), Bug::IgnoresReaders);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_skipped_sweep_is_found_out() {
+    explore(1, 1, (1, 0), Bug::NoSweep);
+}
+
+#[test]
+#[should_panic(expected = "torn, and not reported")]
+fn a_mark_that_is_taken_away_is_found_out() {
+    explore(1, 1, (1, 0), Bug::IgnoresWriting);
+}
+
+#[test]
+#[should_panic(expected = "a mark without a reason")]
+fn a_mark_without_a_reason_is_found_out() {
+    explore(2, 1, (1, 0), Bug::TakesMarksSeriously);
+}

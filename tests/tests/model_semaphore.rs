@@ -1,0 +1,244 @@
+//! Permits, exhaustively: any kill at any access, also of who gives a dead one's permit back, stops, sleepers that no slice
+//! wakes. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::Member;
+use mp_core::{Announce, Notify};
+use mp_sync::steps::slot::{Change, Claim, Find, HELD, OPEN, Seen, Slot, Slots, set};
+use mp_tests::explore::{Actor, Fate, Memory, World};
+
+const PARKING: Word = Word::at(8);
+
+fn slots(permits: u32) -> Slots {
+    Slots { used: Word::at(0), first: Word::at(16), limit: permits }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Begin,
+    Claim(Claim),
+    Find(Find),
+    GiveBack(Change),
+    Announce(Announce),
+    ClaimAgain(Claim, u64),
+    Sleep(u64),
+    Inside(Seen),
+    Release(Change),
+    Notify(Notify),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// Who does not go on is taken for dead.
+    TimeIsDeath,
+    /// Nobody looks for the dead.
+    NoSweep,
+    /// Who gives a permit back wakes nobody.
+    NoWake,
+    /// Who has announced that it sleeps does not look again.
+    NoSecondLook,
+}
+
+/// Takes a permit and gives it back, some times.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    left: u32,
+    permits: u32,
+    doing: Doing,
+    next: u32,
+    bug: Bug,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    inside: Vec<usize>,
+    asleep: Vec<usize>,
+    woken: Vec<usize>,
+    slices: bool,
+}
+
+impl Process {
+    fn claim(&self, me: usize) -> Claim {
+        Claim::new(slots(self.permits), OPEN, (HELD, Member::new(me as u32, 1), 0), 0)
+    }
+
+    fn inside(&mut self, me: usize, seen: Seen, fates: &[Fate], ghost: &mut Ghost) {
+        ghost.inside.retain(|&i| fates[i] != Fate::Killed);
+        ghost.inside.push(me);
+        assert!(ghost.inside.len() <= self.permits as usize, "more inside than permits: {:?}", ghost.inside);
+        self.doing = Doing::Inside(seen);
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let slots = slots(self.permits);
+        match &mut self.doing {
+            Doing::Begin => self.doing = Doing::Claim(self.claim(me)),
+            Doing::Claim(steps) => match steps.step(m) {
+                None => {}
+                Some(Some(seen)) => self.inside(me, seen, fates, ghost),
+                Some(None) if self.bug == Bug::NoSweep => {
+                    self.doing = Doing::Announce(Announce::new(PARKING))
+                }
+                Some(None) => self.doing = Doing::Find(Find::new(slots, set(&[HELD]), 0)),
+            },
+            Doing::Find(steps) => match steps.step(m) {
+                None => {}
+                Some(None) => self.doing = Doing::Announce(Announce::new(PARKING)),
+                Some(Some(seen)) => {
+                    let dead = match self.bug {
+                        Bug::TimeIsDeath => fates[seen.slot.member.slot() as usize] != Fate::Running,
+                        _ => fates[seen.slot.member.slot() as usize] == Fate::Killed,
+                    };
+                    self.next = seen.index + 1;
+                    self.doing = if dead {
+                        let back = seen.slot.given_back(OPEN);
+                        Doing::GiveBack(Change::new(slots.at(seen.index), seen.slot, back))
+                    } else {
+                        Doing::Find(Find::new(slots, set(&[HELD]), self.next))
+                    };
+                }
+            },
+            Doing::GiveBack(steps) => {
+                steps.step(m);
+                self.doing = Doing::Claim(self.claim(me));
+            }
+            Doing::Announce(steps) => {
+                if let Some(word) = steps.step(m) {
+                    self.doing = match self.bug {
+                        Bug::NoSecondLook => Doing::Sleep(word),
+                        _ => Doing::ClaimAgain(self.claim(me), word),
+                    };
+                }
+            }
+            Doing::ClaimAgain(steps, word) => match steps.step(m) {
+                None => {}
+                Some(Some(seen)) => self.inside(me, seen, fates, ghost),
+                Some(None) => self.doing = Doing::Sleep(*word),
+            },
+            Doing::Sleep(word) => {
+                // FUTEX_WAIT compares and falls asleep in one.
+                if let Some(i) = ghost.woken.iter().position(|&w| w == me) {
+                    ghost.woken.remove(i);
+                } else if ghost.asleep.contains(&me) {
+                    if !ghost.slices {
+                        return false;
+                    }
+                } else if m.load(PARKING) as u32 == *word as u32 {
+                    ghost.asleep.push(me);
+                    return false;
+                }
+                ghost.asleep.retain(|&i| i != me);
+                self.doing = Doing::Claim(self.claim(me));
+            }
+            Doing::Inside(seen) => {
+                let seen = *seen;
+                self.doing =
+                    Doing::Release(Change::new(slots.at(seen.index), seen.slot, seen.slot.given_back(OPEN)));
+                ghost.inside.retain(|&i| i != me);
+            }
+            Doing::Release(steps) => {
+                assert!(steps.step(m).expect("one step"), "somebody else gave it back");
+                self.doing = Doing::Notify(Notify::new(PARKING));
+                if self.bug == Bug::NoWake {
+                    return self.again();
+                }
+            }
+            Doing::Notify(steps) => match steps.step(m) {
+                None => {}
+                Some(counted) => {
+                    let asleep = ghost.asleep.iter().find(|i| !ghost.woken.contains(i));
+                    if let (Some(_), Some(&first)) = (counted, asleep) {
+                        ghost.woken.push(first);
+                    }
+                    return self.again();
+                }
+            },
+        }
+        false
+    }
+}
+
+impl Process {
+    fn again(&mut self) -> bool {
+        self.left -= 1;
+        self.doing = Doing::Begin;
+        self.left == 0
+    }
+}
+
+fn explore(processes: usize, permits: u32, times: u32, (kills, stops): (u32, u32), slices: bool, bug: Bug) {
+    let memory = Memory::new(2 + permits as usize);
+    memory.poke(Word::at(0), permits.into());
+    let open = Slot::unpack(0).given_back(OPEN);
+    (0..permits).for_each(|i| memory.poke(slots(permits).at(i), open.pack()));
+    let process = Process { left: times, permits, doing: Doing::Begin, next: 0, bug };
+    let world = World::new(memory, vec![process; processes], Ghost { slices, ..Ghost::default() });
+    let end = |w: &World<Process>| {
+        for i in 0..permits {
+            let slot = Slot::unpack(w.memory.peek(slots(permits).at(i)));
+            let holder = slot.member.slot() as usize;
+            assert!(slot.state == OPEN || w.fates[holder] != Fate::Ended, "a permit of {holder} is lost");
+        }
+    };
+    // Those that are stopped may keep all permits; nothing else is a reason to wait.
+    let wedged = |w: &World<Process>| {
+        let stopped = (w.count(0..processes, Fate::Stopped) as u32) < permits;
+        w.fates.contains(&Fate::Running) && stopped
+    };
+    let explored = world.explore(kills, stops, end, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+#[test]
+fn nobody_oversleeps_even_without_slices() {
+    explore(3, 1, 1, (0, 0), false, Bug::None);
+    explore(2, 1, 2, (0, 0), false, Bug::None);
+    explore(3, 2, 1, (0, 0), false, Bug::None);
+}
+
+#[test]
+fn permits_of_the_dead_return() {
+    explore(2, 1, 2, (1, 0), true, Bug::None);
+    explore(3, 2, 1, (1, 0), true, Bug::None);
+}
+
+#[test]
+fn who_gives_them_back_is_killed_too() {
+    explore(3, 1, 1, (2, 0), true, Bug::None);
+}
+
+#[test]
+fn a_stopped_process_keeps_its_permit_and_nothing_else() {
+    explore(3, 2, 1, (0, 1), true, Bug::None);
+    explore(2, 1, 1, (1, 1), true, Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "more inside than permits")]
+fn a_stopped_holder_taken_for_dead_is_found_out() {
+    explore(3, 1, 1, (0, 1), true, Bug::TimeIsDeath);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_skipped_sweep_is_found_out() {
+    explore(2, 1, 1, (1, 0), true, Bug::NoSweep);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_lost_wake_up_is_found_out() {
+    explore(2, 1, 1, (0, 0), false, Bug::NoWake);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn who_does_not_look_again_oversleeps() {
+    explore(2, 1, 1, (0, 0), false, Bug::NoSecondLook);
+}

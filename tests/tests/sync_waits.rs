@@ -1,0 +1,299 @@
+//! Semaphores, events and conditions between real processes that are killed, stopped or slow.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Outcome, alone, eventually, failure, give, in_use, join, signal, take, threads_are};
+use mp::{
+    AcquireError, Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, Options, Queue, RLock,
+    RwLock, Semaphore, Waitable, start_processes,
+};
+use rustix::process::Signal;
+
+const SHORT: Duration = Duration::from_millis(20);
+/// Longer than a slice, after which waiting processes ask for the dead.
+const LONG: Duration = Duration::from_millis(250);
+
+fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)) -> Outcome {
+    for _ in 0..300 {
+        let permit = semaphore.acquire_timeout(DEADLINE)?;
+        {
+            let mut inside = inside.lock()?;
+            *inside += 1;
+            assert!(*inside <= most, "{inside:?} with permits for {most}");
+        }
+        *inside.lock()? -= 1;
+        drop(permit);
+    }
+    Ok(())
+}
+
+#[test]
+fn no_more_are_inside_than_there_are_permits() {
+    let _alone = alone();
+    let args = (Semaphore::new(2).unwrap(), Lock::new(0).unwrap(), 2);
+    let context = start_processes(take_permits, args.clone(), Options::nprocs(3)).unwrap();
+    take_permits(0, args.clone()).unwrap();
+    join(&context).unwrap();
+    assert_eq!((args.0.available(), *args.1.lock().unwrap()), (2, 0));
+}
+
+fn keep_permits(_: usize, (semaphore, ready): (Semaphore, Queue<u32>)) -> Outcome {
+    let guard = semaphore.acquire()?;
+    semaphore.acquire()?.keep();
+    semaphore.acquire()?.forget();
+    give(&ready, std::process::id());
+    std::thread::sleep(DEADLINE); // sleep: the test stops and kills this process while it has permits
+    drop(guard);
+    Ok(())
+}
+
+#[test]
+fn permits_of_a_killed_process_return_and_those_of_a_stopped_one_do_not() {
+    let _alone = alone();
+    let (semaphore, ready) = (Semaphore::new(3).unwrap(), Queue::bounded(1).unwrap());
+    let context =
+        start_processes(keep_permits, (semaphore.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let pid = take(&ready);
+    signal(pid, Signal::STOP);
+    eventually("it is stopped", || threads_are(pid, 'T'));
+    match semaphore.acquire_timeout(LONG) {
+        Err(AcquireError::Busy { holders }) => assert!(holders.len() == 1 && holders[0].pid == pid),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(semaphore.acquire_deadline(Instant::now() + SHORT), Err(AcquireError::Busy { .. })));
+    let copy = semaphore.clone();
+    let waiter = std::thread::spawn(move || copy.acquire_timeout(DEADLINE));
+    signal(pid, Signal::KILL);
+    let one = waiter.join().unwrap().expect("one returns");
+    let two = semaphore.acquire_timeout(DEADLINE).expect("the other returns");
+    match semaphore.try_acquire() {
+        Err(AcquireError::Busy { holders }) => {
+            assert_eq!(holders[0].pid, std::process::id(), "one was forgotten")
+        }
+        other => panic!("{other:?}"),
+    }
+    drop((one, two));
+    assert_eq!(semaphore.available(), 2);
+    failure(&context);
+}
+
+#[test]
+fn permits_are_added_up_to_the_limit_and_bounded_ones_are_not() {
+    let _alone = alone();
+    let semaphore = Semaphore::with_limit(0, 2).unwrap();
+    assert!(matches!(semaphore.try_acquire(), Err(AcquireError::Busy { holders }) if holders.is_empty()));
+    assert!(!semaphore.is_ready());
+    semaphore.release().unwrap();
+    semaphore.add_permits(1).unwrap();
+    assert!(matches!(semaphore.add_permits(1), Err(AcquireError::TooMany { limit: 2 })));
+    assert!(semaphore.is_ready() && semaphore.available() == 2);
+    let bounded = BoundedSemaphore::new(1).unwrap();
+    let error = bounded.release().unwrap_err();
+    assert!(matches!(error, AcquireError::NotKept) && error.to_string().contains("more often than acquired"));
+    bounded.acquire().unwrap().keep();
+    bounded.try_acquire().unwrap_err();
+    bounded.release().unwrap();
+    drop(bounded.try_acquire().unwrap());
+    assert!(Semaphore::with_limit(2, 1).is_err() && BoundedSemaphore::new(u32::MAX).is_err());
+}
+
+fn wait_for_event(_: usize, (event, ready): (Event, Queue<u32>)) -> Outcome {
+    give(&ready, std::process::id());
+    assert!(event.wait_timeout(DEADLINE)?);
+    Ok(())
+}
+
+#[test]
+fn an_event_wakes_all_who_wait_also_when_it_is_cleared_at_once() {
+    let _alone = alone();
+    let (event, ready) = (Event::new().unwrap(), Queue::bounded(4).unwrap());
+    let args = (event.clone(), ready.clone());
+    let context = start_processes(wait_for_event, args, Options::nprocs(4)).unwrap();
+    (0..4).for_each(|_| {
+        let pid = take(&ready);
+        eventually("it waits", || threads_are(pid, 'S'));
+    });
+    assert!(event.set().unwrap() && !event.set().unwrap());
+    assert!(event.clear().unwrap() && !event.clear().unwrap());
+    join(&context).unwrap();
+    assert!(!event.wait_timeout(SHORT).unwrap() && !event.wait_deadline(Instant::now()).unwrap());
+    event.set().unwrap();
+    event.wait().unwrap();
+    assert!(event.is_set() && event.is_ready());
+}
+
+type Shop = (Lock<u64>, Condition, Queue<u32>);
+
+fn shop() -> Shop {
+    (Lock::new(0).unwrap(), Condition::new().unwrap(), Queue::bounded(8).unwrap())
+}
+
+fn consume(_: usize, ((jobs, changed, ready), times): (Shop, u64)) -> Outcome {
+    give(&ready, std::process::id());
+    for _ in 0..times {
+        let (mut jobs, any) = changed.wait_for_timeout(jobs.lock()?, DEADLINE, |jobs| *jobs > 0)?;
+        assert!(any, "nothing came");
+        *jobs -= 1;
+    }
+    Ok(())
+}
+
+#[test]
+fn each_notification_wakes_one() {
+    let _alone = alone();
+    let shop = shop();
+    let context = start_processes(consume, (shop.clone(), 200), Options::nprocs(3)).unwrap();
+    for _ in 0..600 {
+        *shop.0.lock().unwrap() += 1;
+        shop.1.notify_one().unwrap();
+    }
+    join(&context).unwrap();
+    assert_eq!((*shop.0.lock().unwrap(), shop.1.waiting()), (0, 0));
+    assert!(!shop.1.notify_one().unwrap(), "nobody waits");
+}
+
+fn wait_once(_: usize, ((jobs, changed, ready), told): (Shop, Queue<u32>)) -> Outcome {
+    let jobs = jobs.lock()?;
+    give(&ready, std::process::id());
+    let (_jobs, notified) = changed.wait_timeout(jobs, DEADLINE)?;
+    assert!(notified);
+    give(&told, std::process::id());
+    Ok(())
+}
+
+#[test]
+fn the_notification_of_a_killed_process_goes_to_another() {
+    let _alone = alone();
+    let (shop, told) = (shop(), Queue::bounded(4).unwrap());
+    let start = || start_processes(wait_once, (shop.clone(), told.clone()), Options::nprocs(1)).unwrap();
+    let first = start();
+    let pid = take(&shop.2);
+    eventually("it waits", || shop.1.waiting() == 1);
+    signal(pid, Signal::STOP);
+    eventually("it is stopped", || threads_are(pid, 'T'));
+    // It gets the notification, and is killed before it can look.
+    assert!(shop.1.notify_one().unwrap());
+    let second = start();
+    let other = take(&shop.2);
+    eventually("the other one waits", || shop.1.waiting() == 1);
+    signal(pid, Signal::KILL);
+    assert_eq!(take(&told), other);
+    join(&second).unwrap();
+    failure(&first);
+    assert_eq!(shop.1.waiting(), 0);
+}
+
+#[test]
+fn notifications_are_counted_and_go_round() {
+    let _alone = alone();
+    let (shop, told) = (shop(), Queue::bounded(4).unwrap());
+    let context = start_processes(wait_once, (shop.clone(), told.clone()), Options::nprocs(4)).unwrap();
+    eventually("all wait", || shop.1.waiting() == 4);
+    assert_eq!(shop.1.notify(2).unwrap(), 2);
+    let first = [take(&told), take(&told)];
+    assert_eq!(shop.1.waiting(), 2, "these wait still");
+    assert_eq!(shop.1.notify_all().unwrap(), 2);
+    let second = [take(&told), take(&told)];
+    assert!(first.iter().all(|pid| !second.contains(pid)));
+    join(&context).unwrap();
+}
+
+#[test]
+fn waiting_at_a_condition_ends_in_time_and_with_the_lock() {
+    let _alone = alone();
+    let (lock, condition) = (Lock::new(1_u64).unwrap(), Condition::with_waiters(1).unwrap());
+    let (guard, notified) = condition.wait_timeout(lock.lock().unwrap(), SHORT).unwrap();
+    assert!(!notified && matches!(lock.try_lock(), Err(LockError::WouldDeadlock)));
+    let (guard, so) = condition.wait_for_deadline(guard, Instant::now() + SHORT, |n| *n > 1).unwrap();
+    assert!(!so);
+    let (guard, _) = condition.wait_deadline(guard, Instant::now()).unwrap();
+    assert_eq!(*condition.wait_for(guard, |n| *n == 1).unwrap(), 1);
+    // One may wait, and a second one is told.
+    let (theirs, told) = (lock.clone(), condition.clone());
+    let waiter = std::thread::spawn(move || {
+        condition.wait_timeout(theirs.lock()?, DEADLINE).map(|(n, notified)| if notified { *n } else { 0 })
+    });
+    eventually("it waits", || told.waiting() == 1);
+    let error = told.wait(lock.lock().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("1 in all"), "{error}");
+    *lock.lock().unwrap() = 5;
+    assert!(told.notify_one().unwrap());
+    assert_eq!(waiter.join().unwrap().unwrap(), 5);
+}
+
+type Everything = (
+    (Lock<()>, RLock<u64>, RwLock<[f32; 3]>, Once),
+    (Semaphore, BoundedSemaphore, Event, Condition, Barrier),
+);
+
+fn everything() -> Everything {
+    (
+        (
+            Lock::new(()).unwrap(),
+            RLock::new(1).unwrap(),
+            RwLock::new([1.0; 3]).unwrap(),
+            Once::new().unwrap(),
+        ),
+        (
+            Semaphore::new(1).unwrap(),
+            BoundedSemaphore::new(1).unwrap(),
+            Event::new().unwrap(),
+            Condition::new().unwrap(),
+            Barrier::new(1).unwrap(),
+        ),
+    )
+}
+
+fn use_all(_: usize, queue: Queue<Everything>) -> Outcome {
+    let ((lock, rlock, rwlock, once), (semaphore, bounded, event, condition, barrier)) = take(&queue);
+    drop(lock.lock()?);
+    rlock.lock()?.set(2);
+    rwlock.write()?[2] = 2.0;
+    once.call_once(|_| ())?;
+    semaphore.acquire()?.forget();
+    bounded.acquire()?.keep();
+    event.set()?;
+    condition.notify_all()?;
+    assert_eq!(barrier.wait()?, 0);
+    Ok(())
+}
+
+#[test]
+fn all_of_them_travel_inside_messages() {
+    let _alone = alone();
+    let before = in_use().0;
+    let (queue, all) = (Queue::bounded(1).unwrap(), everything());
+    let context = start_processes(use_all, queue.clone(), Options::nprocs(1)).unwrap();
+    give(&queue, all.clone());
+    join(&context).unwrap();
+    let ((lock, rlock, rwlock, once), (semaphore, bounded, event, condition, barrier)) = &all;
+    assert!(!format!("{all:?}").is_empty());
+    drop(lock.try_lock().unwrap());
+    assert_eq!((rlock.lock().unwrap().get(), rwlock.read().unwrap()[2]), (2, 2.0));
+    assert!(once.is_completed() && event.is_set() && condition.waiting() == 0 && !barrier.is_broken());
+    semaphore.try_acquire().unwrap_err();
+    drop(bounded.acquire_timeout(DEADLINE).expect("the process that kept it has ended"));
+    drop((queue, all, context));
+    eventually("all is freed", || in_use().0 == before);
+}
+
+#[test]
+fn handles_of_another_kind_are_refused() {
+    let _alone = alone();
+    fn confuse<A: mp::Message, B: mp::Message>(a: A, what: &str) {
+        let mut out = mp::message::Outgoing::default();
+        a.encode::<mp_reduce::MessagePack>(&mut out).unwrap();
+        let Err(error) = B::decode::<mp_reduce::MessagePack>(&mut out.into_incoming()) else {
+            panic!("{what} was taken")
+        };
+        assert!(error.to_string().contains("attachment"), "{what}: {error}");
+    }
+    confuse::<Lock<u64>, Lock<i64>>(Lock::new(1).unwrap(), "a lock of another type");
+    confuse::<RwLock<u64>, RwLock<u32>>(RwLock::new(1).unwrap(), "a RwLock of another type");
+    confuse::<RwLock<u64>, RLock<u64>>(RwLock::new(1).unwrap(), "a RwLock as an RLock");
+    confuse::<Semaphore, BoundedSemaphore>(Semaphore::new(1).unwrap(), "a semaphore as a bounded one");
+    confuse::<Event, Condition>(Event::new().unwrap(), "an event as a condition");
+    confuse::<Queue<u8>, Barrier>(Queue::bounded(1).unwrap(), "a queue as a barrier");
+}
