@@ -71,7 +71,6 @@ pub struct MemberInfo {
 
 const STATE: u64 = 0;
 const PID: u64 = 1;
-const START: u64 = 2;
 const LANES_USED: u64 = 4;
 const USES: u64 = 5;
 const LANES_EVER: u64 = 6;
@@ -107,12 +106,7 @@ impl Arena {
                 continue;
             }
             let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
-            for (word, v) in [
-                (PID, u64::from(std::process::id())),
-                (START, memory::start_time()),
-                (LANES_USED, 0),
-                (USES, 0),
-            ] {
+            for (word, v) in [(PID, u64::from(std::process::id())), (LANES_USED, 0), (USES, 0)] {
                 self.map().store(self.layout().member(slot, word), v);
             }
             self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
@@ -173,11 +167,16 @@ impl Arena {
             .collect()
     }
 
-    /// Process ids and start times of the members that are alive.
+    /// Process ids and start times of the members that are alive. The times are looked up here, not by each member when it
+    /// joins: few programs need them, and reading `/proc` is a fifth of joining.
     pub(super) fn live_processes(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
-        let word = |slot, word| self.map().load(self.layout().member(slot, word));
-        live.map(move |(slot, _)| (word(slot, PID) as u32, word(slot, START)))
+        live.filter_map(move |(slot, t)| {
+            let pid = self.map().load(self.layout().member(slot, PID)) as u32;
+            let start = memory::start_time_of(pid)?;
+            // If the member lives now, it lived when its number was looked up.
+            (!self.is_dead(Member::new(slot, t.epoch))).then_some((pid, start))
+        })
     }
 
     /// Process id of a member; 0 if it is gone.

@@ -103,12 +103,7 @@ pub(crate) fn boot_id() -> u64 {
     crate::fnv1a(text.trim().as_bytes())
 }
 
-/// Start time of the calling process in clock ticks since boot; 0 if unknown.
-pub(crate) fn start_time() -> u64 {
-    start_time_of(std::process::id()).unwrap_or(0)
-}
-
-/// Start time of a process (field 22 of `/proc/<pid>/stat`); `None` if it is gone, or only waits to be reaped.
+/// Start time of a process in clock ticks since boot (field 22 of `/proc/<pid>/stat`); `None` if it is gone, or only waits to be reaped.
 pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     let stat = read_small(&format!("/proc/{pid}/stat"))?;
     // The command name may contain spaces and parentheses: count from the last one.
