@@ -236,21 +236,6 @@ impl<T: Message> Sender<T> {
         }
         put_as(self.end.raw(), self.fingerprint, value, wait, || self.end.alone())
     }
-
-    /// Whether there is no receiver any more, in any process.
-    pub fn is_disconnected(&self) -> bool {
-        self.end.alone().is_some()
-    }
-
-    /// How many messages are in it: a moment's picture.
-    pub fn len(&self) -> usize {
-        self.end.raw().len()
-    }
-
-    /// Whether there is none: a moment's picture.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 impl<T: Message> Receiver<T> {
@@ -298,25 +283,28 @@ impl<T: Message> Receiver<T> {
             got => Some(got),
         })
     }
-
-    /// Whether there is no sender any more, in any process; messages may still be there.
-    pub fn is_disconnected(&self) -> bool {
-        self.end.alone().is_some()
-    }
-
-    /// How many messages are in it: a moment's picture.
-    pub fn len(&self) -> usize {
-        self.end.raw().len()
-    }
-
-    /// Whether there is none: a moment's picture.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 macro_rules! side {
     ($side:ident, $name:literal, $receivers:literal) => {
+        /// What both sides see of it.
+        impl<T: Message> $side<T> {
+            /// Whether the other side is gone, in all processes; messages may still be there.
+            pub fn is_disconnected(&self) -> bool {
+                self.end.alone().is_some()
+            }
+
+            /// How many messages are in it: a moment's picture.
+            pub fn len(&self) -> usize {
+                self.end.raw().len()
+            }
+
+            /// Whether there is none: a moment's picture.
+            pub fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+        }
+
         impl<T> Clone for $side<T> {
             fn clone(&self) -> Self {
                 Self { end: self.end.clone(), fingerprint: self.fingerprint }

@@ -127,6 +127,13 @@ pub enum Fate {
     Stopped,
 }
 
+impl Fate {
+    /// Whether it never goes on.
+    pub fn gone(self) -> bool {
+        self != Self::Running
+    }
+}
+
 /// One process of a world.
 pub trait Actor: Clone + Eq + Hash + std::fmt::Debug {
     /// What checks need to remember that no process does.

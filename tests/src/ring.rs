@@ -37,6 +37,17 @@ pub const PLACE: Column = Column { base: PLACES, stride: 8 };
 /// The meta words.
 pub const META: Column = Column { base: METAS, stride: 8 };
 
+/// What happened, as nobody in the model can see it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Ghost {
+    /// Envelopes, in the order in which they became visible.
+    pub committed: Vec<u32>,
+    /// In the order in which they were got.
+    pub consumed: Vec<u32>,
+    /// Whether the queue was closed.
+    pub closed: bool,
+}
+
 /// The intent word of an actor.
 pub fn intent(actor: usize) -> Word {
     INTENTS.plus(actor as u64)

@@ -6,7 +6,7 @@ use mp_core::words::{Holder, Owner};
 use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle, Settled};
 use mp_tests::explore::{Actor, Fate, Memory, World};
 use mp_tests::ring::{
-    Around, ENVELOPES, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
+    Around, ENVELOPES, Ghost, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -36,18 +36,6 @@ struct Process {
     doing: Doing,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Ghost {
-    /// In the order in which they became visible.
-    committed: Vec<u32>,
-    consumed: Vec<u32>,
-    closed: bool,
-}
-
-fn gone(f: Fate) -> bool {
-    f != Fate::Running
-}
-
 impl Process {
     fn put(&self, me: usize, segment: u32, owner: Owner) -> Doing {
         let e = self.items.start - 1;
@@ -63,7 +51,7 @@ impl Process {
         if self.last {
             return None;
         }
-        self.last = fates[..self.producers].iter().all(|&f| gone(f));
+        self.last = fates[..self.producers].iter().all(|f| f.gone());
         Some(self.get(me, 0))
     }
 }
@@ -154,7 +142,7 @@ impl Actor for Process {
                     Some(Doing::Settle(Box::new(settle)))
                 }
                 Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
-                None => (!fates[..self.sweepers].iter().all(|&f| gone(f))).then_some(Doing::Look),
+                None => (!fates[..self.sweepers].iter().all(|f| f.gone())).then_some(Doing::Look),
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => Some(doing),

@@ -48,10 +48,6 @@ struct Ghost {
     done: Vec<u32>,
 }
 
-fn gone(f: Fate) -> bool {
-    f != Fate::Running
-}
-
 impl Process {
     fn look_again(&self, me: usize) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(me)));
@@ -66,7 +62,7 @@ impl Process {
     fn over(&self, m: &Memory, fates: &[Fate]) -> bool {
         use Holder::{Leased, Queued, Returned};
         let coming = |e| matches!(owner(m, e).holder, Queued | Leased(_) | Returned);
-        fates[..self.producers].iter().all(|&f| gone(f))
+        fates[..self.producers].iter().all(|f| f.gone())
             && left(m, fates).is_none()
             && !(0..ENVELOPES).any(coming)
     }
@@ -176,7 +172,7 @@ impl Actor for Process {
                     let silent = (0..ENVELOPES).find(|&e| owner(m, e).holder == Holder::Returned);
                     match silent.filter(|_| m.peek(returns(0).returned) == 0) {
                         Some(e) => Some(self.give_back(e, owner(m, e))),
-                        None => (!fates[..self.sweepers].iter().all(|&f| gone(f))).then_some(Doing::Look),
+                        None => (!fates[..self.sweepers].iter().all(|f| f.gone())).then_some(Doing::Look),
                     }
                 }
             },

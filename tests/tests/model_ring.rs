@@ -6,7 +6,7 @@ use mp_core::words::{Holder, Owner};
 use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot};
 use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
 use mp_tests::ring::{
-    Around, ENVELOPES, Left, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
+    Around, ENVELOPES, Ghost, Left, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
 };
 
 type Sweep = Settle<Around>;
@@ -39,17 +39,6 @@ struct Process {
     /// The actors from this one on are sweepers.
     sweepers: usize,
     doing: Doing,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Ghost {
-    committed: Vec<u32>,
-    consumed: Vec<u32>,
-    closed: bool,
-}
-
-fn gone(f: Fate) -> bool {
-    f != Fate::Running
 }
 
 impl Process {
@@ -105,7 +94,7 @@ impl Actor for Process {
                 Some(Got::Empty) if self.last => return true,
                 Some(Got::Closed) => return true,
                 Some(Got::Empty) => {
-                    self.last = fates[..self.producers].iter().all(|&f| gone(f));
+                    self.last = fates[..self.producers].iter().all(|f| f.gone());
                     Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
                 }
             },
@@ -125,7 +114,7 @@ impl Actor for Process {
             Doing::Look => match self.sweep(me, m, fates) {
                 Some(doing) => doing,
                 // A sweeper goes on as long as anybody else does.
-                None => return fates[..self.sweepers].iter().all(|&f| gone(f)),
+                None => return fates[..self.sweepers].iter().all(|f| f.gone()),
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => return false,

@@ -108,7 +108,6 @@ impl<M: Mode> AnyTensor<M> {
     ///
     /// # Errors
     /// The tensor, when its elements have another type.
-    #[allow(clippy::result_large_err, reason = "what comes back is as large as what was asked for")]
     pub fn downcast<T: Element>(self) -> std::result::Result<Tensor<T, M>, DowncastError<M>> {
         if self.dtype == T::DTYPE {
             return Ok(Tensor::of(self.raw));
