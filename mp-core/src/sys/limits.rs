@@ -1,7 +1,8 @@
-//! How much this process may map and how much memory is left. References: `getrlimit(2)`, `proc(5)`,
-//! `Documentation/admin-guide/cgroup-v2.rst` (`memory.max`, `memory.current`).
+//! How much this process may map and how much memory is left. References: `getrlimit(2)`, `proc(5)`.
 
 use rustix::process::{Resource, getrlimit};
+
+use super::cgroup;
 
 /// The present soft limit of a resource; `u64::MAX` if there is none.
 fn soft(r: Resource) -> u64 {
@@ -49,35 +50,6 @@ pub(crate) fn memory_left() -> (u64, String) {
             line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
         })
         .map_or(u64::MAX, |kib| kib * 1024);
-    let cgroup = cgroup_left().unwrap_or((u64::MAX, String::new()));
+    let cgroup = cgroup::memory_left().unwrap_or((u64::MAX, String::new()));
     if cgroup.0 < available { cgroup } else { (available, "memory of this machine (MemAvailable)".into()) }
-}
-
-/// The tightest `memory.max` among this process's cgroup and its ancestors (version 2).
-fn cgroup_left() -> Option<(u64, String)> {
-    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mut path = own.lines().find_map(|l| l.strip_prefix("0::"))?.trim_end_matches('/').to_owned();
-    let mut least: Option<(u64, String)> = None;
-    loop {
-        let dir = format!("/sys/fs/cgroup{path}");
-        let read = |f: &str| std::fs::read_to_string(format!("{dir}/{f}")).ok()?.trim().parse::<u64>().ok();
-        if let (Some(max), Some(now)) = (read("memory.max"), read("memory.current")) {
-            // What the kernel would give up first: file pages and caches.
-            let stat = std::fs::read_to_string(format!("{dir}/memory.stat")).unwrap_or_default();
-            let reclaimable: u64 = stat
-                .lines()
-                .filter_map(|l| l.split_once(' '))
-                .filter(|(k, _)| matches!(*k, "inactive_file" | "active_file" | "slab_reclaimable"))
-                .filter_map(|(_, v)| v.parse::<u64>().ok())
-                .sum();
-            let left = max.saturating_sub(now.saturating_sub(reclaimable));
-            if least.as_ref().is_none_or(|l| left < l.0) {
-                least = Some((left, format!("memory.max of cgroup {path}")));
-            }
-        }
-        match path.rfind('/') {
-            Some(i) => path.truncate(i),
-            None => return least,
-        }
-    }
 }

@@ -4,6 +4,7 @@
 //! was being done. Unsafe code of the crate lives here, in [`Mapping`] and [`locks`], and in the few files
 //! that hand out typed views of the mapping.
 
+mod cgroup;
 pub(crate) mod directory;
 pub(crate) mod foreign;
 pub(crate) mod futex;

@@ -1,0 +1,124 @@
+//! How much memory the control groups of this process leave it: version 2, and version 1 where that has the memory.
+//!
+//! Source: the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
+
+use std::path::Path;
+
+/// What a version calls things.
+struct Version {
+    limit: &'static str,
+    used: &'static str,
+    /// Of `memory.stat`, what the kernel would give up before it kills: file pages and caches, of all groups below.
+    reclaimable: &'static [&'static str],
+}
+
+const V1: Version = Version {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    reclaimable: &["total_inactive_file", "total_active_file"],
+};
+
+const V2: Version = Version {
+    limit: "memory.max",
+    used: "memory.current",
+    reclaimable: &["inactive_file", "active_file", "slab_reclaimable"],
+};
+
+/// The least that this process's control group and its ancestors leave, and which one that is.
+pub(super) fn memory_left() -> Option<(u64, String)> {
+    least(&std::fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
+}
+
+/// As `/proc/self/cgroup` says, and as the files under `root` say.
+fn least(own: &str, root: &Path) -> Option<(u64, String)> {
+    let groups = own.lines().filter_map(|line| {
+        let (_, line) = line.split_once(':')?;
+        let (controllers, path) = line.split_once(':')?;
+        match controllers {
+            "" => Some((V2, root.to_owned(), path)),
+            _ if controllers.split(',').any(|c| c == "memory") => Some((V1, root.join("memory"), path)),
+            _ => None,
+        }
+    });
+    groups.filter_map(|(version, root, path)| version.least(&root, path)).min_by_key(|(left, _)| *left)
+}
+
+impl Version {
+    fn least(&self, root: &Path, path: &str) -> Option<(u64, String)> {
+        // In a container the path may be one that only the host has; its root is then the container's own group.
+        Path::new(path.trim_start_matches('/'))
+            .ancestors()
+            .filter_map(|group| self.left(root, group))
+            .min_by_key(|l| l.0)
+    }
+
+    fn left(&self, root: &Path, group: &Path) -> Option<(u64, String)> {
+        let dir = root.join(group);
+        let read = |file: &str| std::fs::read_to_string(dir.join(file)).ok();
+        let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
+        // `max` is no number; version 1 says the largest multiple of a page.
+        let limit = number(self.limit).filter(|&limit| limit < i64::MAX as u64 - (1 << 20))?;
+        let stat = read("memory.stat").unwrap_or_default();
+        let reclaimable: u64 = stat
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter(|(name, _)| self.reclaimable.contains(name))
+            .filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok())
+            .sum();
+        let used = number(self.used)?.saturating_sub(reclaimable);
+        Some((limit.saturating_sub(used), format!("{} of cgroup /{}", self.limit, group.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        std::fs::create_dir_all(dir).unwrap();
+        files.iter().for_each(|(name, text)| std::fs::write(dir.join(name), text).unwrap());
+    }
+
+    fn root(name: &str) -> std::path::PathBuf {
+        let root = std::env::temp_dir().join(format!("mp-cgroup-{name}-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&root);
+        root
+    }
+
+    #[test]
+    fn the_tightest_group_of_version_2_counts() {
+        let root = root("v2");
+        write(&root, &[]);
+        let stat = format!("anon 5\ninactive_file {}\nactive_file {MIB}\n", 2 * MIB);
+        write(
+            &root.join("a"),
+            &[("memory.max", "104857600\n"), ("memory.current", "20971520\n"), ("memory.stat", &stat)],
+        );
+        write(&root.join("a/b"), &[("memory.max", "max\n"), ("memory.current", "10485760\n")]);
+        let expected = (83 * MIB, "memory.max of cgroup /a".to_owned());
+        assert_eq!(least("1:cpu:/x\n0::/a/b\n", &root), Some(expected));
+        assert_eq!(least("0::/\n", &root), None);
+        assert_eq!(least("0::/not/there\nnonsense\n", &root), None);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn version_1_counts_where_it_has_the_memory() {
+        let root = root("v1");
+        let none = "9223372036854771712\n";
+        write(&root.join("memory"), &[("memory.limit_in_bytes", none), ("memory.usage_in_bytes", "5\n")]);
+        let stat = format!("total_inactive_file {MIB}\ninactive_file 999\n");
+        let files = [
+            ("memory.limit_in_bytes", "8388608\n"),
+            ("memory.usage_in_bytes", "9437184\n"),
+            ("memory.stat", &stat),
+        ];
+        write(&root.join("memory/job"), &files);
+        let own = "5:cpu,cpuacct:/\n4:memory:/job\n0::/\n";
+        assert_eq!(least(own, &root), Some((0, "memory.limit_in_bytes of cgroup /job".to_owned())));
+        assert_eq!(least("4:memory:/\n0::/\n", &root), None);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}

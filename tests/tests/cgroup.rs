@@ -1,0 +1,67 @@
+//! A process whose control group leaves it too little memory gets an error that names the group, instead of a kill.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Outcome, join};
+use mp::{Error, Options, Tensor, start_processes};
+
+const MIB: usize = 1 << 20;
+/// What the group may have.
+const LIMIT: u64 = 200 << 20;
+
+/// Where this process's group of the memory controller is, and what its limit is called there.
+fn own_group() -> Option<(PathBuf, &'static str)> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let found = |version: &str, root: &str, limit| {
+        let line = own
+            .lines()
+            .find(|l| l.splitn(3, ':').nth(1).is_some_and(|c| c.split(',').any(|c| c == version)))?;
+        let dir = Path::new(root).join(line.splitn(3, ':').nth(2)?.trim_start_matches('/'));
+        dir.join(limit).exists().then_some((dir, limit))
+    };
+    found("memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        // The root has no limit of its own.
+        .or_else(|| found("", "/sys/fs/cgroup", "memory.max"))
+}
+
+/// Moves this process into a group of its own with little memory.
+fn enter(group: &Path, limit: &str) -> std::io::Result<()> {
+    fs::create_dir(group)?;
+    fs::write(group.join(limit), LIMIT.to_string())?;
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string())
+}
+
+/// Takes more than its group may have, and then as much as it may.
+fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
+    if let Err(e) = enter(&group, &limit) {
+        println!("SKIPPED: no control group could be made: {e}");
+        return Ok(());
+    }
+    match Tensor::<u8>::zeros(&[512 * MIB]).unwrap_err() {
+        Error::OutOfMemory { asked, left, limit: what } => {
+            assert!(asked >= 512 << 20 && left <= LIMIT, "{asked} {left}");
+            assert!(what.contains("cgroup") && what.contains(&limit), "{what}");
+        }
+        e => panic!("{e}"),
+    }
+    let ones = Tensor::<u8>::full(&[64 * MIB], 1).unwrap();
+    assert_eq!(ones.iter().map(u64::from).sum::<u64>(), 64 << 20);
+    Ok(())
+}
+
+#[test]
+fn too_little_for_the_group_is_an_error_before_the_kernel_kills() {
+    let Some((own, limit)) = own_group() else {
+        println!("SKIPPED: the memory controller is not to be seen here");
+        return;
+    };
+    let group = own.join(format!("mp-test-{}", std::process::id()));
+    let ended =
+        start_processes(worker, (group.clone(), limit.to_owned()), Options::nprocs(1)).map(|c| join(&c));
+    // Its only member has ended.
+    _ = fs::remove_dir(&group);
+    ended.unwrap().unwrap();
+}
