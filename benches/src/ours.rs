@@ -199,6 +199,18 @@ pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
 }
 
+/// A stream of 1 KiB: [`tensor::stream`].
+pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
+    let amount = Amount::stream(plan);
+    let child = |_, ends: Ends<u64, Tensor<u64>>| {
+        let count = ends.count;
+        tensor::answer_stream(&mut ends.settle()?, count)
+    };
+    round(plan, amount.total(), child, |ends| {
+        tensor::stream(&mut Source { ends, kept: None }, tensor::SMALL, amount)
+    })
+}
+
 /// 1 MiB at a time.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM)

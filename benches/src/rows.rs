@@ -123,6 +123,20 @@ pub(crate) const ROWS: &[Row] = &[
         },
     },
     Row {
+        id: "tensor_stream_1k",
+        unit: "ns",
+        better: Better::Lower,
+        about: "a stream of fresh 1 KiB tensors, up to 128 on their way: time for each to allocate, fill, send, sum, drop",
+        rounds: ANY,
+        limit: limits::tensor_stream_1k,
+        ours: ours::tensor_stream_1k,
+        peers: peers!["iceoryx2" => iceoryx2::tensor_stream_1k, "ipc-channel" => ipc_channel::tensor_stream_1k],
+        note: || {
+            "an answer for each 64 tensors; limit: the same copy and sum over warm shared buffers, through a ring; peers: \
+             as tensor_fresh_1k"
+        },
+    },
+    Row {
         id: "tensor_fresh_1m",
         unit: "ns",
         better: Better::Lower,

@@ -1,83 +1,102 @@
-//! Warm shared buffers of a tensor's size, handed to and fro by a cache line.
+//! Warm shared buffers of a tensor's size, handed to and fro by a cache line, or in a stream by a ring.
 //!
 //! There are a few of them, used in turn, as a pool that recycles would: with a single one, the same work took a few
-//! percent longer.
+//! percent longer. In a stream there is one more than can be on their way.
 //!
 //! # Safety
-//! Parent and child take turns: each touches the buffers only between a message and its answer.
+//! Parent and child take turns: each touches a buffer only between a message and its answer, which in a stream stands
+//! for all of a batch.
 
 use super::Link;
 use super::line::{self, Line};
+use super::ring::{self, Ring};
 use crate::Result;
 use crate::shm::Region;
-use crate::work::tensor::{Receiver, Sender};
+use crate::work::tensor::{BATCH, Receiver, Sender};
 
-/// Where the buffer begins: after the cache lines.
-const START: usize = line::LEN;
-/// How many buffers take turns.
-const BUFFERS: usize = 3;
+/// What hands the buffers over.
+pub(crate) trait Carrier: Link {
+    /// Where the buffers begin: after its own words.
+    const START: usize;
+    /// How many buffers take turns.
+    const BUFFERS: usize;
+    /// The memory of both.
+    fn region(&self) -> &Region;
+}
+
+impl Carrier for Line {
+    const START: usize = line::LEN;
+    const BUFFERS: usize = 3;
+    fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl Carrier for Ring {
+    const START: usize = ring::LEN;
+    const BUFFERS: usize = 2 * BATCH as usize + 1;
+    fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
 /// Bytes needed for tensors of `elements`.
-pub(crate) const fn len(elements: usize) -> usize {
-    START + BUFFERS * elements * size_of::<u64>()
+pub(crate) const fn len<C: Carrier>(elements: usize) -> usize {
+    C::START + C::BUFFERS * elements * size_of::<u64>()
 }
 
 /// The buffers, seen from one end.
 #[derive(Debug)]
-pub(crate) struct Buffer {
-    line: Line,
+pub(crate) struct Buffer<C> {
+    carrier: C,
     /// How many elements a buffer has.
     elements: usize,
     /// Which buffer is sent next.
     turn: usize,
 }
 
-impl Buffer {
-    /// The parent's end.
-    pub(crate) fn parent(region: Region, elements: usize) -> Self {
-        Self { line: Line::parent(region), elements, turn: 0 }
-    }
-
-    /// The child's end.
-    pub(crate) fn child(region: Region, elements: usize) -> Self {
-        Self { line: Line::child(region), elements, turn: 0 }
+impl<C: Carrier> Buffer<C> {
+    /// The buffers behind the carrier's words.
+    pub(crate) fn new(carrier: C, elements: usize) -> Self {
+        Self { carrier, elements, turn: 0 }
     }
 
     /// Where the next buffer begins.
     fn at(&self) -> usize {
-        START + self.turn * self.elements * size_of::<u64>()
+        C::START + self.turn * self.elements * size_of::<u64>()
     }
 }
 
-impl Sender for Buffer {
+impl<C: Carrier> Sender for Buffer<C> {
     fn send_fresh(&mut self, source: &[u64]) -> Result<()> {
-        self.turn = (self.turn + 1) % BUFFERS;
+        self.turn = (self.turn + 1) % C::BUFFERS;
         self.keep(source)?;
         self.send_again()
     }
 
     fn send_again(&mut self) -> Result<()> {
-        self.line.send(self.at() as u64)
+        self.carrier.send(self.at() as u64)
     }
 
     fn keep(&mut self, source: &[u64]) -> Result<()> {
-        // SAFETY: the child reads only between a message and its answer, and every answer has been awaited.
-        unsafe { self.line.region.fill(self.at(), source) };
+        // SAFETY: the child reads only between a message and its answer, and that of this buffer has been awaited.
+        unsafe { self.carrier.region().fill(self.at(), source) };
         Ok(())
     }
 
     fn answer(&mut self) -> Result<u64> {
-        self.line.receive()
+        self.carrier.receive()
     }
 }
 
-impl Receiver for Buffer {
+impl<C: Carrier> Receiver for Buffer<C> {
     fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64> {
-        let start = self.line.receive()? as usize;
+        let start = self.carrier.receive()? as usize;
         // SAFETY: the parent writes only after our answer, and the slice ends before it.
-        Ok(look(unsafe { self.line.region.values(start, self.elements) }))
+        Ok(look(unsafe { self.carrier.region().values(start, self.elements) }))
     }
 
     fn answer(&mut self, message: u64) -> Result<()> {
-        self.line.send(message)
+        self.carrier.send(message)
     }
 }

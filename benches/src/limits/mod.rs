@@ -28,6 +28,7 @@ const RING: &str = "limit-ring";
 const MUTEX: &str = "limit-mutex";
 const FRESH: &str = "limit-fresh";
 const AGAIN: &str = "limit-again";
+const STREAM: &str = "limit-stream";
 
 /// Runs one round over `link`, made from a region of `len` bytes that the child `role` opens too.
 fn round<L>(
@@ -83,8 +84,8 @@ pub(crate) fn lock_contended(plan: &Plan) -> Outcome {
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
     let amount = Amount::fresh(plan, elements);
     let words = [amount.total().to_string(), elements.to_string()];
-    let parent = |region| Buffer::parent(region, elements);
-    round(FRESH, memory::len(elements), &words, plan, parent, |buffer| {
+    let parent = |region| Buffer::new(Line::parent(region), elements);
+    round(FRESH, memory::len::<Line>(elements), &words, plan, parent, |buffer| {
         tensor::fresh(buffer, elements, amount)
     })
 }
@@ -92,6 +93,16 @@ fn fresh(plan: &Plan, elements: usize) -> Outcome {
 /// 1 KiB at a time.
 pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
+}
+
+/// A stream of 1 KiB, through as many warm buffers as can be on their way.
+pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
+    let amount = Amount::stream(plan);
+    let parent = |region| Buffer::new(Ring::parent(region), tensor::SMALL);
+    let words = [amount.total().to_string()];
+    round(STREAM, memory::len::<Ring>(tensor::SMALL), &words, plan, parent, |buffers| {
+        tensor::stream(buffers, tensor::SMALL, amount)
+    })
 }
 
 /// 1 MiB at a time.
@@ -108,8 +119,10 @@ pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
 pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     let full = 400_000;
     let words = [Amount::again(plan, full).total().to_string(), tensor::LARGE.to_string()];
-    let parent = |region| Buffer::parent(region, tensor::LARGE);
-    round(AGAIN, memory::len(tensor::LARGE), &words, plan, parent, |buffer| tensor::again(buffer, plan, full))
+    let parent = |region| Buffer::new(Line::parent(region), tensor::LARGE);
+    round(AGAIN, memory::len::<Line>(tensor::LARGE), &words, plan, parent, |buffer| {
+        tensor::again(buffer, plan, full)
+    })
 }
 
 /// Nobody needs less than no system call.
@@ -133,8 +146,12 @@ pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
             let over = Mutex::child(Region::open(&words[0])?);
             lock::contend(&mut mutex, || over.is_over())?;
         }
-        FRESH => tensor::answer_fresh(&mut Buffer::child(region, number(2)?), number(1)? as u64)?,
-        AGAIN => tensor::answer_again(&mut Buffer::child(region, number(2)?), number(1)? as u64)?,
+        FRESH => tensor::answer_fresh(&mut Buffer::new(Line::child(region), number(2)?), number(1)? as u64)?,
+        AGAIN => tensor::answer_again(&mut Buffer::new(Line::child(region), number(2)?), number(1)? as u64)?,
+        STREAM => {
+            let mut buffers = Buffer::new(Ring::child(region), tensor::SMALL);
+            tensor::answer_stream(&mut buffers, number(1)? as u64)?
+        }
         _ => return Err(Failure::from(format!("no child is called {role:?}"))),
     }
     process::linger()

@@ -18,7 +18,7 @@ pub(crate) const LEN: usize = (2 * ONE).next_multiple_of(4096);
 /// Both rings, seen from one end.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    region: Region,
+    pub(super) region: Region,
     out: usize,
     into: usize,
     written: u64,

@@ -170,6 +170,9 @@ impl Link for Sleepy {
     }
 }
 
+/// Tensors of a stream that may be on their way.
+const STREAM: usize = 2 * tensor::BATCH as usize;
+
 /// Tensors one way, answers the other way.
 struct Tensors {
     publisher: Publisher<ipc::Service, [u64], ()>,
@@ -180,11 +183,12 @@ struct Tensors {
 fn tensor_service(
     node: &Node<ipc::Service>,
     name: &ServiceName,
+    depth: usize,
 ) -> Result<publish_subscribe::PortFactory<ipc::Service, [u64], ()>> {
     let builder = node.service_builder(name).publish_subscribe::<[u64]>();
     let builder =
         builder.max_publishers(1).max_subscribers(1).history_size(0).subscriber_max_borrowed_samples(1);
-    Ok(builder.subscriber_max_buffer_size(1).enable_safe_overflow(true).open_or_create()?)
+    Ok(builder.subscriber_max_buffer_size(depth).enable_safe_overflow(true).open_or_create()?)
 }
 
 impl tensor::Sender for Tensors {
@@ -263,19 +267,44 @@ pub(crate) fn one_way(plan: &Plan) -> Outcome {
     with("one-way", &[], plan, open, |mut link| small::consume(&mut link, plan, 1_000_000))
 }
 
+impl Tensors {
+    /// The parent's end, for tensors of `elements`, of which `depth` may be on their way.
+    fn open(base: &str, elements: usize, depth: usize) -> Result<Self> {
+        let node = node()?;
+        let [tensors, answers] = End::Parent.services(base)?;
+        let service_of_tensors = tensor_service(&node, &tensors, depth)?;
+        let publisher = service_of_tensors.publisher_builder().initial_max_slice_len(elements).create()?;
+        // One answer for each tensor, or two for all on their way.
+        let answers = service(&node, &answers, depth.min(2))?.subscriber_builder().create()?;
+        Ok(Self { publisher, answers, _node: node })
+    }
+}
+
+impl Takers {
+    /// The child's end.
+    fn open(base: &str, depth: usize) -> Result<Self> {
+        let node = node()?;
+        let [answers, tensors] = End::Child.services(base)?;
+        let subscriber = tensor_service(&node, &tensors, depth)?.subscriber_builder().create()?;
+        let answers = Out::new(&service(&node, &answers, depth.min(2))?)?;
+        Ok(Self { subscriber, answers, _node: node })
+    }
+}
+
 /// A slice loaned from the publisher's pool each time.
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
     let amount = Amount::fresh(plan, elements);
     let words = [amount.total().to_string()];
-    let open = |base: &str| {
-        let node = node()?;
-        let [tensors, answers] = End::Parent.services(base)?;
-        let service_of_tensors = tensor_service(&node, &tensors)?;
-        let publisher = service_of_tensors.publisher_builder().initial_max_slice_len(elements).create()?;
-        let answers = service(&node, &answers, 1)?.subscriber_builder().create()?;
-        Ok(Tensors { publisher, answers, _node: node })
-    };
+    let open = |base: &str| Tensors::open(base, elements, 1);
     with("fresh", &words, plan, open, |mut sender| tensor::fresh(&mut sender, elements, amount))
+}
+
+/// A stream of 1 KiB; never more on their way than the subscriber keeps, so that none is lost.
+pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
+    let amount = Amount::stream(plan);
+    let words = [amount.total().to_string()];
+    let open = |base: &str| Tensors::open(base, tensor::SMALL, STREAM);
+    with("stream", &words, plan, open, |mut sender| tensor::stream(&mut sender, tensor::SMALL, amount))
 }
 
 /// 1 KiB at a time.
@@ -316,12 +345,11 @@ pub(super) fn be_child(work: &str, words: &[String]) -> Result<()> {
             process::linger()
         }
         "fresh" => {
-            let node = node()?;
-            let [answers, tensors] = End::Child.services(base)?;
-            let subscriber = tensor_service(&node, &tensors)?.subscriber_builder().create()?;
-            let answers = Out::new(&service(&node, &answers, 1)?)?;
-            let mut receiver = Takers { subscriber, answers, _node: node };
-            tensor::answer_fresh(&mut receiver, word(words, 1)?.parse()?)?;
+            tensor::answer_fresh(&mut Takers::open(base, 1)?, word(words, 1)?.parse()?)?;
+            process::linger()
+        }
+        "stream" => {
+            tensor::answer_stream(&mut Takers::open(base, STREAM)?, word(words, 1)?.parse()?)?;
             process::linger()
         }
         _ => Err(format!("{NAME} does no work called {work:?}").into()),

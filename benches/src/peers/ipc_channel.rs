@@ -149,6 +149,15 @@ pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
 }
 
+/// A stream of 1 KiB.
+pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
+    let amount = Amount::stream(plan);
+    let words = [amount.total().to_string()];
+    with("stream", &words, plan, |channels| {
+        tensor::stream(&mut Tensors { channels, kept: None }, tensor::SMALL, amount)
+    })
+}
+
 /// 1 MiB at a time.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM)
@@ -166,11 +175,12 @@ pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
 pub(super) fn be_child(work: &str, words: &[String]) -> Result<()> {
     let server = word(words, 0)?;
     match work {
-        "again" | "fresh" => {
+        "again" | "fresh" | "stream" => {
             let mut receiver = Channels::<u64, Arc<IpcSharedMemory>>::offer(server)?;
             let tensors = word(words, 1)?.parse()?;
             match work {
                 "again" => tensor::answer_again(&mut receiver, tensors)?,
+                "stream" => tensor::answer_stream(&mut receiver, tensors)?,
                 _ => tensor::answer_fresh(&mut receiver, tensors)?,
             }
             process::linger()

@@ -5,6 +5,10 @@
 //! answers with the sum, which is checked. It is one tensor's latency, as in ping-pong, not a pipeline's throughput.
 //! The limit does the same copy, the same sum and the same answer over already mapped and warm shared buffers.
 //!
+//! `tensor_stream_1k` does the same work with many tensors on their way at once: the other process answers every
+//! [`BATCH`] tensors, with the sum over all of them, and the sender is never more than two batches ahead. It is a
+//! pipeline's time for one tensor.
+//!
 //! `tensor_again_64m` sends one and the same buffer again and again: the other process receives the handle, reads one
 //! element, lets go of it and answers with the element. The limit is a spinning cache-line round trip and one read.
 
@@ -17,6 +21,8 @@ pub(crate) const LARGE: usize = (64 << 20) / size_of::<u64>();
 pub(crate) const MEDIUM: usize = (1 << 20) / size_of::<u64>();
 /// Elements of a tensor of 1 KiB.
 pub(crate) const SMALL: usize = (1 << 10) / size_of::<u64>();
+/// Tensors that `tensor_stream_1k` sends for one answer.
+pub(crate) const BATCH: u64 = 64;
 /// How many different elements `tensor_again_64m` looks at: one page.
 const LOOKED_AT: usize = 512;
 /// The child's first answer: it is ready.
@@ -59,6 +65,13 @@ impl Amount {
     pub(crate) fn fresh(plan: &Plan, elements: usize) -> Self {
         let full = (LARGE / elements * 12).min(50_000) as u64;
         Self { warm_up: 6 + full / 20, count: plan.repetitions(full) }
+    }
+
+    /// So many batches of fresh tensors in a stream.
+    pub(crate) fn stream(plan: &Plan) -> Self {
+        let full = 200_000;
+        let whole = |tensors: u64| tensors.next_multiple_of(BATCH);
+        Self { warm_up: whole(full / 20), count: whole(plan.repetitions(full)) }
     }
 
     /// About `full` repetitions of the same tensor.
@@ -116,6 +129,54 @@ pub(crate) fn answer_fresh(receiver: &mut impl Receiver, tensors: u64) -> Result
     for _ in 0..tensors {
         let sum = receiver.receive(sum)?;
         receiver.answer(sum)?;
+    }
+    Ok(())
+}
+
+/// `tensor_stream_1k`, the measuring side. The answer is the time for one tensor in ns.
+///
+/// # Errors
+/// A wrong sum, or the sender's errors.
+pub(crate) fn stream(sender: &mut impl Sender, elements: usize, amount: Amount) -> Result<f64> {
+    let mut source = source(elements);
+    source[0] = 0;
+    let rest = sum(&source);
+    expect(READY, sender.answer()?)?;
+    let mut start = now();
+    let mut wanted = None;
+    for batch in 0..amount.total() / BATCH {
+        if batch * BATCH == amount.warm_up {
+            start = now();
+        }
+        let mut sums = 0_u64;
+        for number in batch * BATCH..(batch + 1) * BATCH {
+            // Each tensor differs from the one before, so that a stale one is noticed.
+            source[0] = number;
+            sums = sums.wrapping_add(rest).wrapping_add(number);
+            sender.send_fresh(&source)?;
+        }
+        if let Some(wanted) = wanted.replace(sums) {
+            expect(wanted, sender.answer()?)?;
+        }
+    }
+    if let Some(wanted) = wanted {
+        expect(wanted, sender.answer()?)?;
+    }
+    Ok((now() - start) as f64 / amount.count as f64)
+}
+
+/// `tensor_stream_1k`, the other process.
+///
+/// # Errors
+/// The receiver's errors.
+pub(crate) fn answer_stream(receiver: &mut impl Receiver, tensors: u64) -> Result<()> {
+    receiver.answer(READY)?;
+    for _ in 0..tensors / BATCH {
+        let mut sums = 0_u64;
+        for _ in 0..BATCH {
+            sums = sums.wrapping_add(receiver.receive(sum)?);
+        }
+        receiver.answer(sums)?;
     }
     Ok(())
 }
