@@ -19,6 +19,9 @@ use crate::steps::{Claim, Publish, SlabSeen, Unclaim};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockState, Kind, Member};
 
+/// Of blocks up to this size, each process begins with a slab of its own, of 128 KiB at most.
+const OWN_SLAB: u64 = 2 << 10;
+
 thread_local! {
     /// Rings that this thread is freeing; the first entry's call works through the list.
     static RINGS_TO_FREE: RefCell<Vec<(Arena, BlockId, BlockState)>> = const { RefCell::new(Vec::new()) };
@@ -28,6 +31,9 @@ impl Arena {
     /// A block of the class, or somewhat larger, for this process. Its contents are whatever they were.
     fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
+        if size_of(class) <= OWN_SLAB && self.0.cursors[class as usize].load(Ordering::Relaxed) == NO_CURSOR {
+            self.begin_apart(class, me);
+        }
         let mut carved = 0;
         loop {
             for c in near(class) {
@@ -174,6 +180,22 @@ impl Arena {
             }
         }
         None
+    }
+
+    /// Lets this process begin with a slab in which no other one has anything, if need be a new one: those who share a slab
+    /// write the same words again and again, and each write costs a transfer between processors.
+    fn begin_apart(&self, class: u32, me: Member) {
+        let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
+        let first = me.slot().wrapping_mul(5) % end.max(1);
+        let apart = (0..end.min(64)).map(|i| (first + i) % end).find(|&slab| {
+            let usable = self.slab(slab).is_some_and(|(c, base)| c == class && self.slab_is_chosen(base));
+            usable && self.map().load(self.slab_word(slab, 1)) != 0 && !self.is_touched_by_others(me, slab)
+        });
+        match apart {
+            Some(slab) => self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed),
+            // If there is no room for one, it begins where others are.
+            None => _ = self.carve(class, me),
+        }
     }
 
     fn take_hint(&self, slab: u32, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {

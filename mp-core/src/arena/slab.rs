@@ -189,7 +189,9 @@ impl Arena {
             self.touch(me, slab + 1);
             match self.redo(me, plan) {
                 RedoEnd::Done(read) if read[1] == u64::from(slab) => {
-                    self.hint_new_slab(slab + u32::from(gap(class, read[0]) != 0), class);
+                    let slab = slab + u32::from(gap(class, read[0]) != 0);
+                    self.hint_new_slab(slab, class);
+                    self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
                     return Ok(());
                 }
                 // Others were faster; or we completed what a dead process had begun, and its hints are still missing.
