@@ -182,19 +182,31 @@ impl Arena {
         None
     }
 
-    /// Lets this process begin with a slab in which no other one has anything, if need be a new one: those who share a slab
-    /// write the same words again and again, and each write costs a transfer between processors.
+    /// Lets this process begin with another slab than others do: those who share a slab write the same words again and
+    /// again, and each write costs a transfer between processors. There are as many with free blocks as there are slots of
+    /// members, or they are made; who has a slot takes that one's.
     fn begin_apart(&self, class: u32, me: Member) {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
-        let first = me.slot().wrapping_mul(5) % end.max(1);
-        let apart = (0..end.min(64)).map(|i| (first + i) % end).find(|&slab| {
-            let usable = self.slab(slab).is_some_and(|(c, base)| c == class && self.slab_is_chosen(base));
-            usable && self.map().load(self.slab_word(slab, 1)) != 0 && !self.is_touched_by_others(me, slab)
-        });
-        match apart {
-            Some(slab) => self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed),
-            // If there is no room for one, it begins where others are.
-            None => _ = self.carve(class, me),
+        let words =
+            (0..end.div_ceil(64)).map(|word| (word, self.map().load(self.class_map(class, word * 64).0)));
+        let words: Vec<(u32, u64)> = words.filter(|(_, slabs)| *slabs != 0).collect();
+        let count: u32 = words.iter().map(|(_, slabs)| slabs.count_ones()).sum();
+        if u64::from(count) < self.map().load(Word::at(control::MEMBERS)) {
+            // If there is no room for it, it begins where others are.
+            _ = self.carve(class, me);
+            return;
+        }
+        let mut before = me.slot() % count.max(1);
+        for (word, mut slabs) in words {
+            while slabs != 0 {
+                if before == 0 {
+                    let slab = word * 64 + slabs.trailing_zeros();
+                    self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
+                    return;
+                }
+                before -= 1;
+                slabs &= slabs - 1;
+            }
         }
     }
 

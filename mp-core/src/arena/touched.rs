@@ -25,13 +25,6 @@ impl Arena {
         }
     }
 
-    /// Whether a tenant of another slot has touched a slab and was not swept since.
-    pub(super) fn is_touched_by_others(&self, me: Member, slab: u32) -> bool {
-        let touched =
-            |slot| self.map().load_relaxed(self.layout().touched(slot, slab)) >> (slab % 64) & 1 == 1;
-        self.used_slots().any(|(slot, _)| slot != me.slot() && touched(slot))
-    }
-
     /// Calls `f` with each slab that a tenant of one of these slots has touched.
     pub(super) fn each_touched_slab(&self, slots: impl Iterator<Item = u32> + Clone, mut f: impl FnMut(u32)) {
         let slabs = self.slab_count();
