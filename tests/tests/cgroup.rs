@@ -16,9 +16,8 @@ const LIMIT: u64 = 200 << 20;
 fn own_group() -> Option<(PathBuf, &'static str)> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let found = |version: &str, root: &str, limit| {
-        let line = own
-            .lines()
-            .find(|l| l.splitn(3, ':').nth(1).is_some_and(|c| c.split(',').any(|c| c == version)))?;
+        let line =
+            own.lines().find(|l| l.split(':').nth(1).is_some_and(|c| c.split(',').any(|c| c == version)))?;
         let dir = Path::new(root).join(line.splitn(3, ':').nth(2)?.trim_start_matches('/'));
         dir.join(limit).exists().then_some((dir, limit))
     };
