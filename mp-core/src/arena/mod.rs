@@ -13,6 +13,7 @@ mod envelope;
 mod extent;
 mod files;
 mod holds;
+mod huge;
 mod idle;
 mod lane;
 mod layout;

@@ -179,6 +179,13 @@ impl Mapping {
     #[cfg(miri)]
     pub(crate) fn populate(&self, _: u64, _: u64) {}
 
+    /// Tells the kernel that a range should have huge pages. Kernels that have none leave it as it is.
+    pub(crate) fn ask_for_huge_pages(&self, offset: u64, len: u64) {
+        let at = self.bytes(offset, len);
+        // SAFETY: the range is inside of the mapping, and the advice doesn't change its contents.
+        _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxHugepage) };
+    }
+
     /// Drops this process's page tables of a range whose pages were given back. What is there again by now is mapped by the
     /// next access, as it is.
     pub(crate) fn drop_page_tables(&self, offset: u64, len: u64) {
