@@ -1,0 +1,91 @@
+//! One round: new structures, workers that use them, signals for a while; then all has to end, and nothing to be left.
+
+use std::time::Duration;
+
+use mp::{SharingStrategy, Tensor, set_sharing_strategy};
+
+use crate::crew::{Crew, Signals};
+use crate::finding::Finding;
+use crate::group::{Group, Kind};
+use crate::leaks::InUse;
+use crate::ledger::Account;
+use crate::parcel::EVERYBODYS;
+use crate::random::Random;
+
+/// How a round ended.
+pub(crate) struct Ended {
+    pub(crate) accounts: Vec<(Kind, Account)>,
+    pub(crate) signals: Signals,
+    /// What was found, and how things stood then.
+    pub(crate) found: Option<(Finding, String)>,
+}
+
+/// Groups of so many workers together, or a few more.
+fn groups(processes: usize, random: &mut Random) -> mp::Result<Vec<Group>> {
+    let mut groups = Vec::new();
+    let mut kinds = Kind::ALL.into_iter().skip(random.below(Kind::ALL.len() as u64) as usize);
+    let mut workers = 0;
+    while workers < processes {
+        let kind = match kinds.next() {
+            Some(kind) => kind,
+            None => {
+                kinds = Kind::ALL.into_iter().skip(0);
+                continue;
+            }
+        };
+        let group = Group::new(kind, random)?;
+        workers += group.workers;
+        groups.push(group);
+    }
+    Ok(groups)
+}
+
+/// Everything is started, tormented, and ended.
+fn torture(crew: &mut Crew, time: Duration, seen: &dyn Fn(u64, Signals)) -> Result<Vec<(Kind, Account)>, Finding> {
+    let mut next = Duration::ZERO;
+    while crew.now() < time {
+        crew.fill()?;
+        if crew.now() >= next {
+            crew.torment();
+            next = crew.pause();
+        }
+        crew.look()?;
+        let messages = crew.groups.iter().map(|g| g.ledger.begun()).sum();
+        seen(messages, crew.signals);
+    }
+    // Those who were just killed are replaced once more: what is in the queues has to come out.
+    crew.look()?;
+    crew.fill()?;
+    crew.board.stop();
+    crew.wait_for(|group, i| group.produces(i))?;
+    crew.groups.iter_mut().for_each(Group::close);
+    crew.wait_for(|_, _| true)?;
+    crew.groups.iter().map(|group| Ok((group.kind, group.settle()?))).collect()
+}
+
+/// One round. `before` is what is in use when nothing is.
+pub(crate) fn round(
+    seed: u64,
+    processes: usize,
+    time: Duration,
+    before: &InUse,
+    seen: &dyn Fn(u64, Signals),
+) -> Result<Ended, Finding> {
+    let mut random = Random::new(seed);
+    let in_files = random.percent(25);
+    set_sharing_strategy(if in_files { SharingStrategy::FileSystem } else { SharingStrategy::FileDescriptor })?;
+    let everybodys = Tensor::full(&[500], EVERYBODYS)?.freeze();
+    let groups = groups(processes, &mut random)?;
+    let mut crew = Crew::new(groups, everybodys, random)?;
+    let end = torture(&mut crew, time, seen);
+    let (signals, state) = (crew.signals, end.is_err().then(|| crew.describe()));
+    drop(crew);
+    let (accounts, mut found) = match end {
+        Ok(accounts) => (accounts, None),
+        Err(finding) => (Vec::new(), Some((finding, state.unwrap_or_default()))),
+    };
+    if found.is_none() {
+        found = before.again().err().map(|finding| (finding, String::new()));
+    }
+    Ok(Ended { accounts, signals, found })
+}
