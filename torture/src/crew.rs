@@ -7,7 +7,8 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::board::Board;
 use crate::finding::Finding;
-use crate::group::Group;
+use crate::group::{Group, Kind};
+use crate::ledger::Account;
 use crate::random::Random;
 use crate::work::{Post, work};
 
@@ -53,7 +54,7 @@ pub(crate) struct Signals {
 }
 
 /// A place of a worker.
-struct Place {
+pub(crate) struct Place {
     group: usize,
     index: usize,
     process: Option<Process<()>>,
@@ -71,6 +72,7 @@ pub(crate) struct Crew {
     places: Vec<Place>,
     everybodys: FrozenTensor<u64>,
     random: Random,
+    env: Option<(String, String)>,
     clock: Clock,
     pub(crate) signals: Signals,
 }
@@ -80,6 +82,7 @@ impl Crew {
         groups: Vec<Group>,
         everybodys: FrozenTensor<u64>,
         random: Random,
+        env: Option<(String, String)>,
     ) -> Result<Self, Finding> {
         let places: Vec<Place> = groups
             .iter()
@@ -97,7 +100,7 @@ impl Crew {
             .collect();
         let board = Board::new(places.len())?;
         let (clock, signals) = (Clock::new(), Signals::default());
-        Ok(Self { groups, board, places, everybodys, random, clock, signals })
+        Ok(Self { groups, board, places, everybodys, random, env, clock, signals })
     }
 
     fn start(&mut self, at: usize) -> Result<(), Finding> {
@@ -110,7 +113,11 @@ impl Crew {
             row: self.board.row(at),
             seed: self.random.next(),
         };
-        place.process = Some(Process::spawn(work, post)?);
+        let mut process = Process::builder();
+        if let Some((name, value)) = &self.env {
+            process = process.env(name, value);
+        }
+        place.process = Some(process.spawn(work, post)?);
         (place.killed, place.stopped, place.quiet) = (false, None, Duration::ZERO);
         self.signals.started += 1;
         Ok(())
@@ -223,15 +230,37 @@ impl Crew {
         self.clock.passed()
     }
 
-    /// Waits until all of those have ended by themselves.
-    pub(crate) fn wait_for(&mut self, which: impl Fn(&Group, usize) -> bool) -> Result<(), Finding> {
+    /// Waits until none of those runs any more.
+    pub(crate) fn wait_for(&mut self, which: impl Fn(&Self, &Place) -> bool) -> Result<(), Finding> {
         loop {
             self.look()?;
-            let runs = |p: &Place| p.process.is_some() && which(&self.groups[p.group], p.index);
-            if !self.places.iter().any(runs) {
+            if !self.places.iter().any(|place| place.process.is_some() && which(self, place)) {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether it is on its way out.
+    pub(crate) fn was_killed(&self, place: &Place) -> bool {
+        place.killed
+    }
+
+    /// Whether it ends when the round does.
+    pub(crate) fn produces(&self, place: &Place) -> bool {
+        self.groups[place.group].produces(place.index)
+    }
+
+    /// Looks, when all have ended, whether all is as was promised.
+    pub(crate) fn settle(&self) -> Result<Vec<(Kind, Account)>, Finding> {
+        let settle = |(g, group): (usize, &Group)| {
+            let beats = |(at, place): (usize, &Place)| if place.group == g { self.board.beats(at) } else { 0 };
+            let mut account = group.settle()?;
+            if group.kind == Kind::Locks {
+                account.done = self.places.iter().enumerate().map(beats).sum();
+            }
+            Ok((group.kind, account))
+        };
+        self.groups.iter().enumerate().map(settle).collect()
     }
 
     /// What everybody did last, and the state of the structures.

@@ -22,7 +22,7 @@ impl InUse {
     /// Everything of this program, as of now.
     pub(crate) fn now() -> mp::Result<Self> {
         // What is kept of processes that have ended goes with this, or when the next one starts.
-        mp::active_children();
+        drop(mp::active_children());
         let stats = Arena::current()?.memory_stats();
         let entries = |folder: &std::path::Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
         Ok(Self {

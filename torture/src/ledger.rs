@@ -32,6 +32,8 @@ pub(crate) struct Ledger {
 /// What a ledger comes to.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Account {
+    /// How much was done, where nothing is put.
+    pub(crate) done: u64,
     /// Put for certain.
     pub(crate) put: u64,
     /// Got by somebody.

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(args) {
+    match run(&args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -61,9 +61,9 @@ fn baseline() -> mp::Result<InUse> {
 }
 
 /// Whether nothing was found.
-fn run(args: Args) -> Result<bool, Finding> {
+fn run(args: &Args) -> Result<bool, Finding> {
     let before = baseline()?;
-    let mut report = Report::new(args);
+    let mut report = Report::new(args.clone());
     let bar = Bar::new(args.time);
     let begun = Instant::now();
     for number in 0.. {
@@ -73,7 +73,7 @@ fn run(args: Args) -> Result<bool, Finding> {
         }
         let seed = random::mix(args.seed.wrapping_add(number));
         let seen = |messages, signals| bar.show(begun.elapsed(), &report, messages, signals);
-        let ended = round::round(seed, args.processes, ROUND.min(left), &before, &seen)?;
+        let ended = round::round((seed, args), ROUND.min(left), &before, &seen)?;
         let found = ended.found.is_some();
         report.add(ended);
         if found {

@@ -57,6 +57,7 @@ impl Report {
         for (kind, a) in ended.accounts {
             let (groups, sum) = self.sums.entry(kind).or_default();
             *groups += 1;
+            sum.done += a.done;
             sum.put += a.put;
             sum.got += a.got;
             sum.again += a.again;
@@ -79,7 +80,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Signals { kills, stops, started } = self.signals;
-        let Args { seed, processes, .. } = self.args;
+        let Args { seed, processes, .. } = &self.args;
         writeln!(f, "seed {seed}, {} rounds of some {processes} processes", self.rounds)?;
         writeln!(f, "{started} processes started, {kills} killed, {stops} stopped and continued\n")?;
         writeln!(
@@ -88,6 +89,10 @@ impl fmt::Display for Report {
             "structure", "groups", "put", "got", "again", "with dead"
         )?;
         for (kind, (groups, a)) in &self.sums {
+            if *kind == Kind::Locks {
+                writeln!(f, "{:<28}{groups:>7}{:>12} operations", kind.name(), a.done)?;
+                continue;
+            }
             // What a killed consumer took along, or, with acknowledgement, was reported or redelivered.
             let with_dead = a.missing + a.lost;
             writeln!(

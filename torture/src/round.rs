@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mp::{SharingStrategy, Tensor, set_sharing_strategy};
 
+use crate::args::Args;
 use crate::crew::{Crew, Signals};
 use crate::finding::Finding;
 use crate::group::{Group, Kind};
@@ -54,19 +55,18 @@ fn torture(crew: &mut Crew, time: Duration, seen: &dyn Fn(u64, Signals)) -> Resu
         seen(messages, crew.signals);
     }
     // Those who were just killed are replaced once more: what is in the queues has to come out.
-    crew.look()?;
+    crew.wait_for(Crew::was_killed)?;
     crew.fill()?;
     crew.board.stop();
-    crew.wait_for(|group, i| group.produces(i))?;
+    crew.wait_for(Crew::produces)?;
     crew.groups.iter_mut().for_each(Group::close);
     crew.wait_for(|_, _| true)?;
-    crew.groups.iter().map(|group| Ok((group.kind, group.settle()?))).collect()
+    crew.settle()
 }
 
 /// One round. `before` is what is in use when nothing is.
 pub(crate) fn round(
-    seed: u64,
-    processes: usize,
+    (seed, args): (u64, &Args),
     time: Duration,
     before: &InUse,
     seen: &dyn Fn(u64, Signals),
@@ -75,17 +75,15 @@ pub(crate) fn round(
     let in_files = random.percent(25);
     set_sharing_strategy(if in_files { SharingStrategy::FileSystem } else { SharingStrategy::FileDescriptor })?;
     let everybodys = Tensor::full(&[500], EVERYBODYS)?.freeze();
-    let groups = groups(processes, &mut random)?;
-    let mut crew = Crew::new(groups, everybodys, random)?;
+    let groups = groups(args.processes, &mut random)?;
+    let mut crew = Crew::new(groups, everybodys, random, args.env.clone())?;
     let end = torture(&mut crew, time, seen);
-    let (signals, state) = (crew.signals, end.is_err().then(|| crew.describe()));
+    let (signals, state) = (crew.signals, crew.describe());
     drop(crew);
-    let (accounts, mut found) = match end {
-        Ok(accounts) => (accounts, None),
-        Err(finding) => (Vec::new(), Some((finding, state.unwrap_or_default()))),
+    let (accounts, found) = match end {
+        Ok(accounts) => (accounts, before.again().err()),
+        Err(finding) => (Vec::new(), Some(finding)),
     };
-    if found.is_none() {
-        found = before.again().err().map(|finding| (finding, String::new()));
-    }
+    let found = found.map(|finding| (finding, state));
     Ok(Ended { accounts, signals, found })
 }
