@@ -13,6 +13,7 @@ mod envelope;
 mod extent;
 mod files;
 mod holds;
+mod huge;
 mod idle;
 mod lane;
 mod layout;
@@ -275,7 +276,9 @@ impl Arena {
             layout.write(&map, memory::random_u64(), boot.unwrap_or(0), memory::user());
         }
         let id = layout.check(&map, boot)?;
-        let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;
+        // Our identity lies behind the table of what we hold, with a line of its own, in the same mapping.
+        let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
+        let (holds, line) = private::table(blocks + 16)?.split_at(blocks);
         let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
         // The real value follows once we are a member; until then `me` must not be asked.
         let inner = Inner {
@@ -283,7 +286,7 @@ impl Arena {
             files: Files::new(fd),
             layout,
             id,
-            identity: Identity::new(u64::MAX)?,
+            identity: Identity::new(&line[8], u64::MAX),
             holds,
             populated: Mutex::default(),
             cursors,

@@ -179,6 +179,13 @@ impl Mapping {
     #[cfg(miri)]
     pub(crate) fn populate(&self, _: u64, _: u64) {}
 
+    /// Tells the kernel that a range should have huge pages. Kernels that have none leave it as it is.
+    pub(crate) fn ask_for_huge_pages(&self, offset: u64, len: u64) {
+        let at = self.bytes(offset, len);
+        // SAFETY: the range is inside of the mapping, and the advice doesn't change its contents.
+        _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxHugepage) };
+    }
+
     /// Drops this process's page tables of a range whose pages were given back. What is there again by now is mapped by the
     /// next access, as it is.
     pub(crate) fn drop_page_tables(&self, offset: u64, len: u64) {
@@ -189,19 +196,19 @@ impl Mapping {
 }
 
 #[inline]
-fn hook(map: &Mapping) {
+fn hook(map: &Mapping, changes: bool) {
     #[cfg(feature = "inject")]
-    crate::inject::access();
+    crate::inject::access(changes);
     #[cfg(feature = "inject")]
     crate::inject::planted::pass_time(map);
     #[cfg(not(feature = "inject"))]
-    let _ = map;
+    let _ = (map, changes);
 }
 
 /// A word is about to be changed by a read-modify-write.
 #[inline]
 fn hook_rmw(map: &Mapping, w: crate::mem::Word) {
-    hook(map);
+    hook(map, true);
     #[cfg(feature = "inject")]
     crate::inject::planted::store_now(map, w);
     #[cfg(not(feature = "inject"))]
@@ -211,7 +218,7 @@ fn hook_rmw(map: &Mapping, w: crate::mem::Word) {
 impl crate::mem::Mem for Mapping {
     #[inline]
     fn load(&self, w: crate::mem::Word) -> u64 {
-        hook(self);
+        hook(self, false);
         #[cfg(feature = "inject")]
         if let Some(v) = crate::inject::planted::stored_late(w) {
             return v;
@@ -220,7 +227,7 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline]
     fn load_relaxed(&self, w: crate::mem::Word) -> u64 {
-        hook(self);
+        hook(self, false);
         #[cfg(feature = "inject")]
         if let Some(v) = crate::inject::planted::stored_late(w) {
             return v;
@@ -229,7 +236,7 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline]
     fn store(&self, w: crate::mem::Word, v: u64) {
-        hook(self);
+        hook(self, true);
         #[cfg(feature = "inject")]
         if crate::inject::planted::store_late(w, v) {
             return;
@@ -238,7 +245,7 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline]
     fn store_relaxed(&self, w: crate::mem::Word, v: u64) {
-        hook(self);
+        hook(self, true);
         #[cfg(feature = "inject")]
         if crate::inject::planted::store_late(w, v) {
             return;
