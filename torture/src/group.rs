@@ -35,7 +35,7 @@ impl Kind {
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Kind::Bounded => "bounded queue, batches",
+            Kind::Bounded => "bounded queue, batches, bytes",
             Kind::Growing => "growing queue, batches",
             Kind::Acknowledged => "queue with acknowledgement",
             Kind::Channel => "channel",
@@ -74,7 +74,10 @@ impl Group {
     pub(crate) fn new(kind: Kind, random: &mut Random) -> mp::Result<Self> {
         let capacity = random.pick(&[1, 2, 8, 64]);
         let ends = match kind {
-            Kind::Bounded => Ends::Queue(Queue::bounded(capacity)?),
+            Kind::Bounded => {
+                let bytes = random.pick(&[0, 100_000, 2_000_000]);
+                Ends::Queue(QueueOptions::new().capacity(capacity).bytes(bytes).create()?)
+            }
             Kind::Growing => Ends::Queue(Queue::growing(random.pick(&[300, 1000, 2000]))?),
             Kind::Acknowledged => Ends::Jobs(QueueOptions::new().capacity(capacity).deliveries(0).create()?),
             Kind::Channel => {

@@ -85,19 +85,19 @@ impl fmt::Display for Report {
         writeln!(f, "{started} processes started, {kills} killed, {stops} stopped and continued\n")?;
         writeln!(
             f,
-            "{:<28}{:>7}{:>12}{:>12}{:>10}{:>10}",
+            "{:<31}{:>7}{:>12}{:>12}{:>10}{:>10}",
             "structure", "groups", "put", "got", "again", "with dead"
         )?;
         for (kind, (groups, a)) in &self.sums {
             if *kind == Kind::Locks {
-                writeln!(f, "{:<28}{groups:>7}{:>12} operations", kind.name(), a.done)?;
+                writeln!(f, "{:<31}{groups:>7}{:>12} operations", kind.name(), a.done)?;
                 continue;
             }
             // What a killed consumer took along, or, with acknowledgement, was reported or redelivered.
             let with_dead = a.missing + a.lost;
             writeln!(
                 f,
-                "{:<28}{groups:>7}{:>12}{:>12}{:>10}{with_dead:>10}",
+                "{:<31}{groups:>7}{:>12}{:>12}{:>10}{with_dead:>10}",
                 kind.name(),
                 a.put,
                 a.got,

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use mp::{Connection, FrozenTensor, GetError, JoinableQueue, PutError, Queue, Receiver, RecvIntoError, Sender};
+use mp::{Connection, FrozenTensor, GetError, JoinableQueue, PutError, PutManyError, Queue, Receiver, RecvIntoError, Sender};
 use serde::{Deserialize, Serialize};
 
 use crate::board::{Op, Row};
@@ -100,6 +100,8 @@ impl Worker {
     fn was_put<T>(&self, number: u64, end: Result<(), PutError<T>>) -> mp::Result<()> {
         match end {
             Ok(()) => self.ledger.put(number),
+            // Of a queue that is bounded by bytes.
+            Err(PutError::TooLarge { .. }) => self.ledger.refused(number),
             Err(error) => {
                 self.ledger.refused(number);
                 return Err(format!("message {number} was not put: {error}").into());
@@ -117,8 +119,15 @@ impl Worker {
                     parcels.extend(self.next(Op::PutMany)?);
                 }
                 let numbers: Vec<u64> = parcels.iter().map(|p| p.job.number).collect();
-                queue.put_many(parcels).map_err(|e| e.to_string())?;
-                numbers.into_iter().for_each(|n| self.ledger.put(n));
+                let put = match queue.put_many(parcels) {
+                    Ok(put) => put,
+                    Err(PutManyError { put, error: PutError::TooLarge { .. }, .. }) => {
+                        self.ledger.refused(numbers[put]);
+                        put
+                    }
+                    Err(error) => return Err(error.to_string().into()),
+                };
+                numbers[..put].iter().for_each(|&n| self.ledger.put(n));
             }
             let Some(parcel) = self.next(Op::Put)? else { return Ok(()) };
             self.was_put(parcel.job.number, queue.put_timeout(parcel, LONG))?;
