@@ -5,9 +5,9 @@ use std::time::Duration;
 use mp::{Event, FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
 use serde::{Deserialize, Serialize};
 
+use crate::Result;
 use crate::process::PATIENCE;
 use crate::work::{Outcome, Plan, now};
-use crate::Result;
 
 /// As in the other rows of queues.
 const CAPACITY: usize = 1024;
@@ -186,30 +186,27 @@ pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
 /// How many tensors a message has.
 const MANY: usize = 100;
 
-fn answer_many(_: usize, (there, back, count): (Queue<Vec<FrozenTensor<u64>>>, Queue<u64>, u64)) -> Result<()> {
+fn take_many(_: usize, (queue, count): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> Result<()> {
+    let wanted: u64 = (0..MANY as u64).sum();
     for _ in 0..count {
-        let tensors = there.get()?.ok_or("closed")?;
-        back.put(tensors.iter().filter_map(|t| t.get(&[3]).ok()).sum())?;
+        let tensors = queue.get()?.ok_or("closed")?;
+        let sum: u64 = tensors.iter().filter_map(|t| t.get(&[3]).ok()).sum();
+        if sum != wanted {
+            return Err(format!("wrong result: {sum} instead of {wanted}").into());
+        }
     }
     Ok(())
 }
 
-/// A round trip there of a message with a hundred tensors, each of which is read, and of a number back: ns.
+/// A stream of messages with a hundred tensors, each of which is read: ns for each message.
 pub(crate) fn tensors_100(plan: &Plan) -> Outcome {
     let batches = plan.batches(40_000);
     let count = batches.warm_up + batches.count * batches.each;
-    let (there, back) = (Queue::bounded(4)?, Queue::bounded(4)?);
-    let child = start_processes(answer_many, (there.clone(), back.clone(), count), Options::nprocs(1))?;
-    let tensors: Result<Vec<_>> =
-        (0..MANY as u64).map(|n| Ok(Tensor::full(&[16], n)?.freeze())).collect();
-    let (tensors, sum) = (tensors?, (0..MANY as u64).sum::<u64>());
-    let time = batches.time(|_| {
-        there.put(tensors.clone())?;
-        match back.get()? {
-            Some(got) if got == sum => Ok(()),
-            other => Err(format!("wrong result: {other:?} instead of {sum}").into()),
-        }
-    })?;
+    let queue = Queue::bounded(16)?;
+    let child = start_processes(take_many, (queue.clone(), count), Options::nprocs(1))?;
+    let tensors: Result<Vec<_>> = (0..MANY as u64).map(|n| Ok(Tensor::full(&[16], n)?.freeze())).collect();
+    let tensors = tensors?;
+    let time = batches.time(|_| Ok(queue.put(tensors.clone())?))?;
     child.join()?;
     Ok(Some(time))
 }
