@@ -59,7 +59,9 @@ impl<T> PutError<T> {
             PutError::Full(v) => PutError::Full(f(v)),
             PutError::Closed(v) => PutError::Closed(f(v)),
             PutError::Disconnected(v) => PutError::Disconnected(f(v)),
-            PutError::TooLarge { value, bytes, limit } => PutError::TooLarge { value: f(value), bytes, limit },
+            PutError::TooLarge { value, bytes, limit } => {
+                PutError::TooLarge { value: f(value), bytes, limit }
+            }
             PutError::Deserted { value, last, pid } => PutError::Deserted { value: f(value), last, pid },
             PutError::Failed { value, error } => PutError::Failed { value: value.map(f), error },
         }
@@ -78,11 +80,9 @@ impl<T> fmt::Debug for PutError<T> {
             PutError::Full(_) => f.write_str("Full(..)"),
             PutError::Closed(_) => f.write_str("Closed(..)"),
             PutError::Disconnected(_) => f.write_str("Disconnected(..)"),
-            PutError::TooLarge { bytes, limit, .. } => f
-                .debug_struct("TooLarge")
-                .field("bytes", bytes)
-                .field("limit", limit)
-                .finish_non_exhaustive(),
+            PutError::TooLarge { bytes, limit, .. } => {
+                f.debug_struct("TooLarge").field("bytes", bytes).field("limit", limit).finish_non_exhaustive()
+            }
             PutError::Deserted { last, pid, .. } => {
                 f.debug_struct("Deserted").field("last", last).field("pid", pid).finish_non_exhaustive()
             }

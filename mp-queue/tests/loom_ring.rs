@@ -10,8 +10,8 @@ use mp_core::steps::{BlockAt, Release, Released, Unclaim};
 use mp_core::sync::HeapMem;
 use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
-    Advance, Close, Extend, Get, Got, Link, Put, PutEnd, PutWithin, Reclaim, Return, ReturnsAt, RingAt, Settle, Settled, Slot,
-    SlotState, Surroundings, Ticket, Weight,
+    Advance, Close, Extend, Get, Got, Link, Put, PutEnd, PutWithin, Reclaim, Return, ReturnsAt, RingAt,
+    Settle, Settled, Slot, SlotState, Surroundings, Ticket, Weight,
 };
 
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };

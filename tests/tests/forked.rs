@@ -9,8 +9,8 @@ use std::cell::Cell;
 use common::{Outcome, alone, in_use, join, next, send, take};
 use mp::{
     AcquireError, Arena, Array, Barrier, BarrierError, Condition, Error, Event, FrozenTensor, GetError,
-    JoinError, JoinableQueue, ListError, Lock, LockError, Once, Options, PutError, Queue, QueueOptions, RLock,
-    RawArray, RwLock, Semaphore, ShareableList, Tensor, Value, channel, pipe, start_processes,
+    JoinError, JoinableQueue, ListError, Lock, LockError, Once, Options, PutError, Queue, QueueOptions,
+    RLock, RawArray, RwLock, Semaphore, ShareableList, Tensor, Value, channel, pipe, start_processes,
 };
 
 /// Runs `f` in a forked copy of this process, which has `code` as its exit status.

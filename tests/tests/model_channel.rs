@@ -136,7 +136,9 @@ impl Actor for Process {
             }
             Doing::Drop(release) => {
                 let end = release.step(m);
-                if is_sender && Seat::unpack(m.peek(TOKEN.seat(me as u32))) == Seat::Free && !ghost.left.contains(&me)
+                if is_sender
+                    && Seat::unpack(m.peek(TOKEN.seat(me as u32))) == Seat::Free
+                    && !ghost.left.contains(&me)
                 {
                     ghost.left.push(me);
                     ghost.left.sort_unstable();

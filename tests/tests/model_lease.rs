@@ -285,9 +285,9 @@ impl Setup {
             // A message that its producer, stopped in the very end of its put, still intends, and that a consumer was
             // just taking when it was killed: only the producer can tell whether it was put. It waits for it.
             let intents = |fate| (0..w.fates.len()).filter(move |&a| w.fates[a] == fate).map(intent);
-            let in_doubt = intents(Fate::Killed).map(|at| w.memory.peek(at)).any(|e| {
-                e != 0 && intents(Fate::Stopped).any(|stopped| w.memory.peek(stopped) == e)
-            });
+            let in_doubt = intents(Fate::Killed)
+                .map(|at| w.memory.peek(at))
+                .any(|e| e != 0 && intents(Fate::Stopped).any(|stopped| w.memory.peek(stopped) == e));
             w.count(consumers.clone(), Fate::Running) > 0 && swept && !in_doubt
         };
         let explored = world.explore(kills, stops, end, wedged);

@@ -39,8 +39,28 @@ pub(crate) enum Op {
 }
 
 const NAMES: [&str; 22] = [
-    "-", "begin", "put", "put_many", "get", "get_many", "get_ack", "done", "give_back", "send", "recv", "lock",
-    "recover", "read", "write", "acquire", "notify", "wait_for", "barrier", "event", "rlock", "end",
+    "-",
+    "begin",
+    "put",
+    "put_many",
+    "get",
+    "get_many",
+    "get_ack",
+    "done",
+    "give_back",
+    "send",
+    "recv",
+    "lock",
+    "recover",
+    "read",
+    "write",
+    "acquire",
+    "notify",
+    "wait_for",
+    "barrier",
+    "event",
+    "rlock",
+    "end",
 ];
 
 /// The board.

@@ -151,7 +151,8 @@ impl Crew {
             let place = &mut self.places[at];
             let Some(process) = &place.process else { continue };
             if let Some(exit) = process.exit() {
-                let ours = place.killed && matches!(exit, Exit::Signal { signal, .. } if signal == mp::Signal::KILL);
+                let ours =
+                    place.killed && matches!(exit, Exit::Signal { signal, .. } if signal == mp::Signal::KILL);
                 let end = place.process.take().map_or(Ok(()), Process::join);
                 if ours {
                     self.groups[place.group].killed(place.index);
@@ -253,7 +254,8 @@ impl Crew {
     /// Looks, when all have ended, whether all is as was promised.
     pub(crate) fn settle(&self) -> Result<Vec<(Kind, Account)>, Finding> {
         let settle = |(g, group): (usize, &Group)| {
-            let beats = |(at, place): (usize, &Place)| if place.group == g { self.board.beats(at) } else { 0 };
+            let beats =
+                |(at, place): (usize, &Place)| if place.group == g { self.board.beats(at) } else { 0 };
             let mut account = group.settle()?;
             if group.kind == Kind::Locks {
                 account.done = self.places.iter().enumerate().map(beats).sum();

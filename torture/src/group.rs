@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use mp::{Connection, JoinError, JoinableQueue, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel, pipe};
+use mp::{
+    Connection, JoinError, JoinableQueue, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel,
+    pipe,
+};
 
 use crate::ledger::{Account, Ledger};
 use crate::locks::Locks;
@@ -184,7 +187,8 @@ impl Group {
         match acknowledged {
             true if missing > 0 => Err(format!("lost: {missing} messages that nobody had taken").into()),
             true if undone > allowed => {
-                Err(format!("lost: {undone} messages were got and never done, {allowed} consumers killed").into())
+                Err(format!("lost: {undone} messages were got and never done, {allowed} consumers killed")
+                    .into())
             }
             false if missing > allowed => {
                 Err(format!("lost: {missing} messages, where {allowed} may be").into())

@@ -97,7 +97,9 @@ impl Ledger {
     pub(crate) fn got(&self, number: u64, once: bool) -> mp::Result<()> {
         let was = self.messages.fetch_add(self.place(number)?, GOT);
         match was {
-            _ if was & REFUSED != 0 => Err(format!("duplicated: message {number} was refused, and got").into()),
+            _ if was & REFUSED != 0 => {
+                Err(format!("duplicated: message {number} was refused, and got").into())
+            }
             _ if was >= GOT && once => Err(format!("duplicated: message {number} was got twice").into()),
             _ if was >= DONE => Err(format!("duplicated: message {number} was got after it was done").into()),
             _ => Ok(()),

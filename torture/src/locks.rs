@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use mp::{Barrier, BarrierError, Condition, Event, Lock, LockError, RLock, RwLock, Semaphore, SharedTensor, Tensor};
+use mp::{
+    Barrier, BarrierError, Condition, Event, Lock, LockError, RLock, RwLock, Semaphore, SharedTensor, Tensor,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::board::{Op, Row};

@@ -42,7 +42,11 @@ fn groups(processes: usize, random: &mut Random) -> mp::Result<Vec<Group>> {
 }
 
 /// Everything is started, tormented, and ended.
-fn torture(crew: &mut Crew, time: Duration, seen: &dyn Fn(u64, Signals)) -> Result<Vec<(Kind, Account)>, Finding> {
+fn torture(
+    crew: &mut Crew,
+    time: Duration,
+    seen: &dyn Fn(u64, Signals),
+) -> Result<Vec<(Kind, Account)>, Finding> {
     let mut next = Duration::ZERO;
     while crew.now() < time {
         crew.fill()?;
@@ -73,7 +77,11 @@ pub(crate) fn round(
 ) -> Result<Ended, Finding> {
     let mut random = Random::new(seed);
     let in_files = random.percent(25);
-    set_sharing_strategy(if in_files { SharingStrategy::FileSystem } else { SharingStrategy::FileDescriptor })?;
+    set_sharing_strategy(if in_files {
+        SharingStrategy::FileSystem
+    } else {
+        SharingStrategy::FileDescriptor
+    })?;
     let everybodys = Tensor::full(&[500], EVERYBODYS)?.freeze();
     let groups = groups(args.processes, &mut random)?;
     let mut crew = Crew::new(groups, everybodys, random, args.env.clone())?;

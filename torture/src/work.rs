@@ -4,7 +4,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use mp::{Connection, FrozenTensor, GetError, JoinableQueue, PutError, PutManyError, Queue, Receiver, RecvIntoError, Sender};
+use mp::{
+    Connection, FrozenTensor, GetError, JoinableQueue, PutError, PutManyError, Queue, Receiver,
+    RecvIntoError, Sender,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::board::{Op, Row};

@@ -8,7 +8,7 @@
 //! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](super::pack) leaves them | gives up those seats; the block goes with the last one |
 //! | a receiver | its seat of the block | gives it up; the others have theirs |
 
-use super::envelope::{INLINE, TAIL, Meta};
+use super::envelope::{INLINE, Meta, TAIL};
 use super::layout::envelope as field;
 use super::{Arena, AttachRequest, Envelope, Hold};
 use crate::error::{Error, Result};

@@ -51,7 +51,9 @@ pub(crate) fn pass_time(map: &Mapping) {
 
 /// The thread goes to sleep: all that it has stored is seen before.
 pub(crate) fn sleep(map: &Mapping) {
-    stores(|stores| stores.drain(..).for_each(|(w, v, _)| map.u64_at(w.offset()).store(v, Ordering::Release)));
+    stores(|stores| {
+        stores.drain(..).for_each(|(w, v, _)| map.u64_at(w.offset()).store(v, Ordering::Release))
+    });
 }
 
 /// Keeps a store back; `false`: it is to be done at once.

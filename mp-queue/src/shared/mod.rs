@@ -11,8 +11,8 @@ use mp_core::{Arena, Envelope, Hold, Parking};
 
 use crate::header::{Header, Made};
 use crate::ring::{
-    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, PutWithin, RingAt, Slot, Standing, Ticket,
-    Weight,
+    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, PutWithin, RingAt, Slot, Standing,
+    Ticket, Weight,
 };
 
 mod layer;
