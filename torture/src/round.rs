@@ -24,16 +24,12 @@ pub(crate) struct Ended {
 /// Groups of so many workers together, or a few more.
 fn groups(processes: usize, random: &mut Random) -> mp::Result<Vec<Group>> {
     let mut groups = Vec::new();
-    let mut kinds = Kind::ALL.into_iter().skip(random.below(Kind::ALL.len() as u64) as usize);
+    let first = random.below(Kind::ALL.len() as u64) as usize;
+    let mut kinds = Kind::ALL.into_iter().cycle().skip(first);
     let mut workers = 0;
-    while workers < processes {
-        let kind = match kinds.next() {
-            Some(kind) => kind,
-            None => {
-                kinds = Kind::ALL.into_iter().skip(0);
-                continue;
-            }
-        };
+    while workers < processes
+        && let Some(kind) = kinds.next()
+    {
         let group = Group::new(kind, random)?;
         workers += group.workers;
         groups.push(group);

@@ -78,8 +78,8 @@ impl Worker {
             Work::Put(queue) => self.put(&queue),
             Work::Get(queue, 1) => self.get(&queue),
             Work::Get(queue, most) => self.get_many(&queue, most),
-            Work::PutJobs(queue) => self.put_jobs(|job| queue.put_timeout(job, LONG)),
-            Work::PutTasks(queue) => self.put_jobs(|job| queue.put_timeout(job, LONG)),
+            Work::PutJobs(queue) => self.put_jobs(|me, n, job| me.was_put(n, queue.put_timeout(job, LONG))),
+            Work::PutTasks(queue) => self.put_jobs(|me, n, job| me.was_put(n, queue.put_timeout(job, LONG))),
             Work::Acknowledge(queue) => self.acknowledge(&queue),
             Work::DoTasks(queue) => self.do_tasks(&queue),
             Work::Send(sender) => self.send(&sender),
@@ -137,13 +137,13 @@ impl Worker {
         }
     }
 
-    fn put_jobs(&mut self, put: impl Fn(Job) -> Result<(), PutError<Job>>) -> mp::Result<()> {
+    fn put_jobs(&mut self, put: impl Fn(&Self, u64, Job) -> mp::Result<()>) -> mp::Result<()> {
         while !self.row.over()
             && let Some(number) = self.ledger.begin()
         {
             self.row.note(Op::Put, number);
             let job = Job::new(number, self.mark, &self.everybodys, &mut self.random)?;
-            self.was_put(number, put(job))?;
+            put(self, number, job)?;
         }
         Ok(())
     }
