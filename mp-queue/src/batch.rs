@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
             memory.not_empty().wake_some(count);
         } else {
             memory.advance_head(self.segment, first, last);
-            memory.not_full().wake_some(count);
+            memory.made_room(count);
         }
     }
 }
