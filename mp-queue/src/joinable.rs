@@ -104,6 +104,10 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         Self::made(QueueOptions::new())
     }
 
+    pub(crate) fn queue(&self) -> &Queue<T> {
+        &self.queue
+    }
+
     fn made(options: QueueOptions) -> Result<Self, Error> {
         let queue = options.deliveries(1).create()?;
         // From the first task on, also if a consumer dies in its very first `get`.

@@ -111,7 +111,7 @@ impl Raw {
     }
 
     /// Whether another process still works on a message.
-    fn others_lease(&self) -> bool {
+    pub(crate) fn others_lease(&self) -> bool {
         use mp_core::words::Holder;
         let me = self.arena().me().ok();
         self.memory().count(|h| matches!(h, Holder::Leased(m) if Some(m) != me) || h == Holder::Returned) > 0

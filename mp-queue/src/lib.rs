@@ -27,6 +27,7 @@ mod options;
 mod pipe;
 mod queue;
 mod raw;
+mod ready;
 pub mod ring;
 mod shared;
 
@@ -35,6 +36,8 @@ pub use channel::{Receiver, Sender, bounded_channel, channel};
 pub use error::{GetError, PutError};
 pub use joinable::{JoinError, JoinableQueue};
 pub use lease::Lease;
+pub use mp_core::{Waitable, ready, select, wait};
 pub use options::QueueOptions;
 pub use pipe::{Connection, RecvIntoError, one_way_pipe, pipe};
 pub use queue::Queue;
+pub use ready::Room;

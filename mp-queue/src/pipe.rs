@@ -37,8 +37,39 @@ use crate::raw::{Ended, Wait};
 /// gone. For one type only, a [`channel()`](crate::channel()) or two are simpler.
 #[derive(Clone)]
 pub struct Connection {
-    into: Option<End>,
-    out: Option<End>,
+    ends: Ends,
+}
+
+/// At least one.
+#[derive(Clone)]
+enum Ends {
+    Both { into: End, out: End },
+    Into(End),
+    Out(End),
+}
+
+impl Ends {
+    fn receiving(&self) -> Option<&End> {
+        match self {
+            Ends::Both { into, .. } | Ends::Into(into) => Some(into),
+            Ends::Out(_) => None,
+        }
+    }
+
+    fn sending(&self) -> Option<&End> {
+        match self {
+            Ends::Both { out, .. } | Ends::Out(out) => Some(out),
+            Ends::Into(_) => None,
+        }
+    }
+}
+
+/// What a connection does first of all.
+pub(crate) enum Side<'a> {
+    /// It receives, and may send.
+    Receives(&'a End),
+    /// It only sends.
+    OnlySends(&'a End),
 }
 
 /// Bytes as they are.
@@ -107,9 +138,9 @@ fn type_of() -> (u64, &'static str) {
 pub fn pipe() -> Result<(Connection, Connection), Error> {
     let (there_out, there_into) = ends(None, true, type_of())?;
     let (back_out, back_into) = ends(None, true, type_of())?;
-    let here = Connection { into: Some(back_into), out: Some(there_out) };
-    let there = Connection { into: Some(there_into), out: Some(back_out) };
-    Ok((here, there))
+    let here = Ends::Both { into: back_into, out: there_out };
+    let there = Ends::Both { into: there_into, out: back_out };
+    Ok((Connection { ends: here }, Connection { ends: there }))
 }
 
 /// A pipe whose first end only receives, and the second only sends: Python's `Pipe(duplex=False)`.
@@ -118,7 +149,7 @@ pub fn pipe() -> Result<(Connection, Connection), Error> {
 /// When there is no shared memory for it.
 pub fn one_way_pipe() -> Result<(Connection, Connection), Error> {
     let (out, into) = ends(None, true, type_of())?;
-    Ok((Connection { into: Some(into), out: None }, Connection { into: None, out: Some(out) }))
+    Ok((Connection { ends: Ends::Into(into) }, Connection { ends: Ends::Out(out) }))
 }
 
 fn one_way<E: From<mp_core::Error>>(what: &str) -> E {
@@ -132,7 +163,7 @@ impl Connection {
     /// [`PutError::Disconnected`] when the other end is gone, [`PutError::Failed`] when the value can't be encoded, there is
     /// no memory, or this end only receives. The value is given back.
     pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
-        let Some(out) = &self.out else {
+        let Some(out) = self.ends.sending() else {
             return Err(PutError::Failed {
                 value: Some(value),
                 error: one_way::<mp_core::Error>("send").into(),
@@ -189,8 +220,15 @@ impl Connection {
         self.receiver()?.get_as(TypeFingerprint::new(), wait)
     }
 
+    pub(crate) fn side(&self) -> Side<'_> {
+        match &self.ends {
+            Ends::Both { into, .. } | Ends::Into(into) => Side::Receives(into),
+            Ends::Out(out) => Side::OnlySends(out),
+        }
+    }
+
     fn receiver(&self) -> Result<&End, Error> {
-        self.into.as_ref().ok_or_else(|| one_way::<mp_core::Error>("receive").into())
+        self.ends.receiving().ok_or_else(|| one_way::<mp_core::Error>("receive").into())
     }
 
     /// Receives the next message as bytes, which it was sent as.
@@ -241,23 +279,26 @@ impl Connection {
 
     /// Whether this end receives.
     pub fn readable(&self) -> bool {
-        self.into.is_some()
+        self.ends.receiving().is_some()
     }
 
     /// Whether this end sends.
     pub fn writable(&self) -> bool {
-        self.out.is_some()
+        self.ends.sending().is_some()
     }
 
     /// Whether the other end is gone, in all processes; messages from it may still be there.
     pub fn is_disconnected(&self) -> bool {
-        self.into.iter().chain(&self.out).any(|end| end.alone().is_some())
+        self.ends.receiving().into_iter().chain(self.ends.sending()).any(|end| end.alone().is_some())
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("receives", &self.into).field("sends", &self.out).finish()
+        f.debug_struct("Connection")
+            .field("receives", &self.ends.receiving())
+            .field("sends", &self.ends.sending())
+            .finish()
     }
 }
 
@@ -265,8 +306,8 @@ const NAME: &str = "a Connection";
 
 impl Serialize for Connection {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let attach = |end: &Option<End>| end.as_ref().map(|end| end.attach(NAME)).transpose();
-        let ends = (attach(&self.into), attach(&self.out));
+        let attach = |end: Option<&End>| end.map(|end| end.attach(NAME)).transpose();
+        let ends = (attach(self.ends.receiving()), attach(self.ends.sending()));
         (ends.0.map_err(S::Error::custom)?, ends.1.map_err(S::Error::custom)?).serialize(s)
     }
 }
@@ -277,6 +318,12 @@ impl<'de> Deserialize<'de> for Connection {
         let take = |end: Option<(u32, u32)>, receivers| {
             end.map(|end| End::take(NAME, end, receivers, type_of())).transpose().map_err(D::Error::custom)
         };
-        Ok(Self { into: take(into, true)?, out: take(out, false)? })
+        let ends = match (take(into, true)?, take(out, false)?) {
+            (Some(into), Some(out)) => Ends::Both { into, out },
+            (Some(into), None) => Ends::Into(into),
+            (None, Some(out)) => Ends::Out(out),
+            (None, None) => return Err(D::Error::custom("a Connection without ends arrived")),
+        };
+        Ok(Self { ends })
     }
 }
