@@ -194,12 +194,17 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         let patience = Patience::none();
         let done = || Ok(self.unfinished() == 0);
         match raw.within(wait, &patience, raw.memory().finished(), done, || None) {
-            Ok(Ended::Attempted) => match raw.memory().count(|h| h == Holder::Undeliverable) {
-                0 => Ok(()),
-                lost => Err(JoinError::Lost(lost)),
-            },
+            Ok(Ended::Attempted) => self.over(),
             Ok(_) => Err(JoinError::Unfinished(self.unfinished())),
             Err(error) => Err(JoinError::Failed(error)),
+        }
+    }
+
+    /// Nothing is left to wait for: whether all was done.
+    pub(crate) fn over(&self) -> Result<(), JoinError> {
+        match self.queue.raw().memory().count(|h| h == Holder::Undeliverable) {
+            0 => Ok(()),
+            lost => Err(JoinError::Lost(lost)),
         }
     }
 

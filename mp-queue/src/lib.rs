@@ -30,6 +30,9 @@ mod raw;
 mod ready;
 pub mod ring;
 mod shared;
+#[cfg(feature = "futures")]
+mod stream;
+mod task;
 
 pub use batch::PutManyError;
 pub use channel::{Receiver, Sender, bounded_channel, channel};
@@ -41,3 +44,5 @@ pub use options::QueueOptions;
 pub use pipe::{Connection, RecvIntoError, one_way_pipe, pipe};
 pub use queue::Queue;
 pub use ready::Room;
+#[cfg(feature = "futures")]
+pub use stream::{Messages, Outlet};

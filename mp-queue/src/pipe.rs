@@ -227,7 +227,7 @@ impl Connection {
         }
     }
 
-    fn receiver(&self) -> Result<&End, Error> {
+    pub(crate) fn receiver(&self) -> Result<&End, Error> {
         self.ends.receiving().ok_or_else(|| one_way::<mp_core::Error>("receive").into())
     }
 
