@@ -118,9 +118,12 @@ pub use mp_core::{
 pub use mp_cuda as cuda;
 #[cfg(feature = "queue")]
 pub use mp_queue::{
-    Connection, GetError, JoinError, JoinableQueue, Lease, PutError, PutManyError, Queue, QueueOptions,
-    Receiver, RecvIntoError, Room, Sender, bounded_channel, channel, one_way_pipe, pipe,
+    Address, ConnectError, Connection, GetError, JoinError, JoinableQueue, Lease, Listener, PutError,
+    PutManyError, Queue, QueueOptions, Receiver, RecvIntoError, Room, Sender, SocketOptions, bounded_channel,
+    channel, connect, one_way_pipe, pipe,
 };
+#[cfg(feature = "futures")]
+pub use mp_queue::{Messages, Outlet};
 pub use mp_reduce::{
     Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,
 };

@@ -142,6 +142,19 @@ impl Outgoing {
         self.attached.get_or_insert_default()
     }
 
+    /// Takes the bytes, for a way that carries nothing else.
+    ///
+    /// # Errors
+    /// [`Error::NotShared`] when something is attached to them.
+    pub fn into_bytes(self) -> Result<Vec<u8>> {
+        match self.attached.map_or(0, |a| a.list.len()) {
+            0 => Ok(self.bytes),
+            n => Err(Error::NotShared(format!(
+                "{n} tensors, queues or locks are in a value that is to leave this memory; send their contents instead"
+            ))),
+        }
+    }
+
     /// What is to be packed.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
@@ -263,6 +276,11 @@ pub struct Incoming {
 }
 
 impl Incoming {
+    /// Bytes from elsewhere, with nothing attached, and the fingerprint that came with them.
+    pub fn from_bytes(bytes: Vec<u8>, fingerprint: u64) -> Self {
+        Self { bytes, fingerprint, ..Self::default() }
+    }
+
     /// The buffer of a message that is being taken out of its envelope.
     #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {

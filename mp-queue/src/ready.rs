@@ -1,14 +1,15 @@
 //! Queues as things that one waits for beside others.
 
 use std::fmt;
+use std::os::fd::AsFd;
 
-use mp_core::{Message, Place, Waitable};
+use mp_core::{Descriptor, Message, Place, Waitable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::channel::{Receiver, Sender};
+use crate::connection::{Connection, Ends};
 use crate::joinable::JoinableQueue;
-use crate::pipe::{Connection, Side};
 use crate::queue::Queue;
 use crate::raw::{Alone, Raw};
 
@@ -108,16 +109,18 @@ impl<T: Message> Waitable for Sender<T> {
 /// receiving is an error.
 impl Waitable for Connection {
     fn place(&self) -> Place<'_> {
-        match self.side() {
-            Side::Receives(end) => messages(end.raw()),
-            Side::OnlySends(end) => room(end.raw()),
+        match self.ends() {
+            Ends::Both { into, .. } | Ends::Into(into) => messages(into.raw()),
+            Ends::Out(out) => room(out.raw()),
+            Ends::Socket(socket) => Place::Readable(socket.as_fd()),
         }
     }
 
     fn is_ready(&self) -> bool {
-        match self.side() {
-            Side::Receives(end) => has_message(end.raw(), || end.alone()),
-            Side::OnlySends(end) => end.raw().arena().me().is_ok(),
+        match self.ends() {
+            Ends::Both { into, .. } | Ends::Into(into) => has_message(into.raw(), || into.alone()),
+            Ends::Out(out) => out.raw().arena().me().is_ok(),
+            Ends::Socket(socket) => Descriptor(socket.as_fd()).is_ready(),
         }
     }
 }

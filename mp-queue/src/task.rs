@@ -14,10 +14,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::channel::{End, Receiver, Sender};
+use crate::connection::Connection;
 use crate::error::{GetError, PutError};
 use crate::joinable::{JoinError, JoinableQueue};
 use crate::lease::{Lease, read};
-use crate::pipe::Connection;
 use crate::queue::{Queue, not_put, nothing};
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
 use crate::ready::Tasks;
@@ -254,6 +254,8 @@ impl Connection {
     /// # Errors
     /// As [`recv`](Self::recv).
     pub async fn recv_async<T: Message>(&self) -> Result<T, GetError> {
-        recv(self.receiver()?, TypeFingerprint::new(), || Arc::new(self.clone())).await
+        let got = recv(self.receiver()?, TypeFingerprint::new(), || Arc::new(self.clone())).await;
+        self.looked();
+        got
     }
 }

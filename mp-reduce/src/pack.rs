@@ -211,3 +211,33 @@ pub fn unpack_with<T: Message>(
     }
     Ok(value)
 }
+
+/// A value as bytes, for a way out of the arena: a socket, say. Its type's fingerprint travels beside them.
+///
+/// ```
+/// use mp_reduce::{from_bytes, to_bytes, TypeFingerprint};
+///
+/// let bytes = to_bytes(&vec![1_u64, 2])?;
+/// let there = TypeFingerprint::<Vec<u64>>::new().get();
+/// assert_eq!(from_bytes::<Vec<u64>>(bytes, there)?, [1, 2]);
+/// # Ok::<(), mp_reduce::Error>(())
+/// ```
+///
+/// # Errors
+/// When its `Serialize` refuses, or it has tensors, queues or locks in it: those are in the memory of this tree of processes.
+pub fn to_bytes<T: Message>(value: &T) -> Result<Vec<u8>> {
+    let mut out = Outgoing::default();
+    value.encode::<MessagePack>(&mut out)?;
+    Ok(out.into_bytes()?)
+}
+
+/// A value out of bytes from elsewhere, of which anything may be wrong.
+///
+/// # Errors
+/// As [`unpack`].
+pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
+    unpack_with(TypeFingerprint::new(), |inc| {
+        *inc = Incoming::from_bytes(bytes, fingerprint);
+        Ok(())
+    })
+}

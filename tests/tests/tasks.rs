@@ -11,8 +11,8 @@ use common::{DEADLINE, Outcome, alone, eventually, failure, give, join, next, se
 use futures_core::Stream;
 use futures_sink::Sink;
 use mp::{
-    BoundedSemaphore, Connection, Event, GetError, JoinError, JoinableQueue, Options, Process, PutError, Queue,
-    Receiver, Sender, bounded_channel, channel, pipe, ready, start_processes,
+    BoundedSemaphore, Connection, Event, GetError, JoinError, JoinableQueue, Options, Process, PutError,
+    Queue, Receiver, Sender, bounded_channel, channel, pipe, ready, start_processes,
 };
 use mp_core::inject;
 use rustix::process::Signal;
@@ -284,8 +284,10 @@ fn a_process_is_killed_at_every_access_of_its_futures() {
     });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing() {
+#[test]
+fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing() {
+    let _alone = alone();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     const NUMBERS: u64 = 600;
     fn produces(_: usize, queues: Vec<Queue<u64>>) -> Outcome {
         for i in 0..NUMBERS {
@@ -299,7 +301,7 @@ async fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing()
     let tasks: Vec<_> = (0..queues.len() * 2)
         .map(|i| {
             let queue = queues[i / 2].clone();
-            tokio::spawn(async move {
+            runtime.spawn(async move {
                 let mut got = Vec::new();
                 loop {
                     // Every other task gives up again and again.
@@ -317,7 +319,7 @@ async fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing()
     let child = Process::spawn(|queues| produces(0, queues).map_err(|e| e.to_string()), queues).unwrap();
     let mut all = Vec::new();
     for task in tasks {
-        all.extend(task.await.unwrap());
+        all.extend(runtime.block_on(task).unwrap());
     }
     all.sort_unstable();
     assert!(all.into_iter().eq(0..NUMBERS));
@@ -340,4 +342,58 @@ fn one_who_was_stopped_while_it_waited_goes_on() {
     there.close();
     assert_eq!(next(&back).unwrap(), None);
     join(&context).unwrap();
+}
+
+#[test]
+fn a_connection_wakes_epoll_and_is_quiet_again() {
+    use tokio::io::unix::AsyncFd;
+    let _alone = alone();
+    fn answers(_: usize, there: Connection) -> Outcome {
+        while let Ok(i) = there.recv_timeout::<u32>(DEADLINE) {
+            for _ in 0..i {
+                there.send(i)?;
+            }
+        }
+        Ok(())
+    }
+    let (here, there) = pipe().unwrap();
+    let context = start_processes(answers, there, Options::nprocs(1)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let fd = here.as_fd().unwrap();
+    let readable = || mp::Waitable::is_ready(&mp::Descriptor(fd));
+    runtime
+        .block_on(tokio::time::timeout(DEADLINE, async {
+            let epoll = AsyncFd::new(fd).unwrap();
+            for i in [1, 3, 0, 2, 1] {
+                assert!(!readable(), "there is nothing");
+                here.send(i).unwrap();
+                for _ in 0..i {
+                    loop {
+                        let mut guard = epoll.readable().await.unwrap();
+                        match here.try_recv::<u32>() {
+                            Ok(got) => break assert_eq!(got, i),
+                            Err(e) if e.is_empty() => guard.clear_ready(),
+                            Err(e) => panic!("{e}"),
+                        }
+                    }
+                }
+                assert!(here.try_recv::<u32>().unwrap_err().is_empty());
+            }
+        }))
+        .unwrap();
+    // Another handle is faster: it is readable once in vain.
+    here.send(1).unwrap();
+    eventually("it is readable", readable);
+    let other = here.clone();
+    assert_eq!(other.recv::<u32>().unwrap(), 1);
+    assert!(readable() && here.try_recv::<u32>().unwrap_err().is_empty() && !readable());
+    // The end of the other process is something to receive, and stays so.
+    signal(context.pids()[0], Signal::KILL);
+    failure(&context);
+    eventually("it is readable", readable);
+    assert!(here.poll(Duration::ZERO).unwrap() && readable());
+    assert!(matches!(here.try_recv::<u32>(), Err(GetError::Disconnected)) && readable());
+    let files = common::open_files();
+    drop(here);
+    assert_eq!(common::open_files(), files - 1);
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::{DEADLINE, Outcome, alone, eventually, failure, give, join, next, signal, take, threads_are};
 use mp::{
-    BoundedSemaphore, Connection, Descriptor, Event, JoinableQueue, Options, Process, Queue, Receiver, Sender,
-    Waitable, bounded_channel, channel, pipe, select, start_processes, wait,
+    BoundedSemaphore, Connection, Descriptor, Event, JoinableQueue, Options, Process, Queue, Receiver,
+    Sender, Waitable, bounded_channel, channel, pipe, select, start_processes, wait,
 };
 use mp_core::inject;
 use rustix::process::Signal;
@@ -65,7 +65,8 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
     };
     give(&kinds.full, 0);
     let room = kinds.full.room();
-    let child = Process::spawn(|kinds| does_as_told(0, kinds).map_err(|e| e.to_string()), kinds.clone()).unwrap();
+    let child =
+        Process::spawn(|kinds| does_as_told(0, kinds).map_err(|e| e.to_string()), kinds.clone()).unwrap();
     eventually("the permit is taken", || kinds.semaphore.available() == 0);
     let (queue, event, semaphore, tasks) = (&kinds.queue, &kinds.event, &kinds.semaphore, &kinds.tasks);
     let mut all: Vec<&dyn Waitable> = vec![queue, &room, &receiver, event, semaphore, &here, tasks];
@@ -166,7 +167,8 @@ fn a_side_that_dies_is_found() {
     }
     let (sender, receiver) = bounded_channel::<u8>(1).unwrap();
     let (permits, ready) = (BoundedSemaphore::new(1).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(holds, (sender, permits.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let context =
+        start_processes(holds, (sender, permits.clone(), ready.clone()), Options::nprocs(1)).unwrap();
     take(&ready);
     let nobody = Queue::<u8>::bounded(1).unwrap();
     assert!(wait(&[&receiver, &permits, &nobody], Some(MOMENT)).unwrap().is_empty());
