@@ -294,8 +294,14 @@ fn hostile_bytes_are_errors() {
         let refused = listener.accept_timeout(DEADLINE);
         assert!(matches!(refused, Err(ConnectError::NotOurs(_))), "{refused:?}");
     }
-    drop(stranger(&name));
+    let mut stream = stranger(&name);
+    stream.write_all(b"mp-so").unwrap();
+    assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
+    drop(stream);
     assert!(matches!(listener.accept_timeout(DEADLINE), Err(ConnectError::Gone)));
+    // Who leaves without a word has only looked whether somebody listens.
+    drop(stranger(&name));
+    assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
     // One who meets well, and then sends nonsense.
     let meets = || {
         let mut stream = stranger(&name);
@@ -362,7 +368,8 @@ fn a_message_that_comes_in_pieces_is_waited_for_in_pieces() {
     let mut message = 9_u32.to_le_bytes().to_vec();
     message.extend(mp_reduce::TypeFingerprint::<u64>::new().get().to_le_bytes());
     message.extend(mp_reduce::to_bytes(&(1_u64 << 40)).unwrap());
-    message[..4].copy_from_slice(&(message.len() as u32 - 12).to_le_bytes());
+    let len = message.len() as u32 - 12;
+    message[..4].copy_from_slice(&len.to_le_bytes());
     for byte in &message[..message.len() - 1] {
         stream.write_all(&[*byte]).unwrap();
         assert!(connection.poll(DEADLINE).unwrap());

@@ -82,6 +82,11 @@ impl Handshake {
         self.deadline
     }
 
+    /// Whether the other side has not said anything.
+    pub(crate) fn has_heard_nothing(&self) -> bool {
+        self.theirs.is_none() && self.have == 0
+    }
+
     /// Reads what there is, and answers it; whether the two know each other now.
     pub(crate) fn advance(&mut self) -> Result<bool, ConnectError> {
         loop {

@@ -222,8 +222,9 @@ impl Listener {
     /// Waits for the next one who connects.
     ///
     /// # Errors
-    /// [`ConnectError`] of one who is refused; the listener goes on, and so should who calls this. [`ConnectError::Io`] is of
-    /// this side: when it has no descriptor left, say.
+    /// [`ConnectError`] of one who is refused; the listener goes on, and so should who calls this. (Who leaves without a word
+    /// has only looked whether somebody listens, and is none.) [`ConnectError::Io`] is of this side: when it has no
+    /// descriptor left, say.
     pub fn accept(&self) -> Result<Connection, ConnectError> {
         loop {
             if let Some(connection) = self.accept_until(None)? {
@@ -249,18 +250,8 @@ impl Listener {
         let Some(mut meeting) = meeting else { return Ok(None) };
         loop {
             self.let_in(&mut meeting)?;
-            for i in 0..meeting.len() {
-                let known = meeting[i].advance();
-                if matches!(known, Ok(false)) {
-                    continue;
-                }
-                let handshake = meeting.swap_remove(i);
-                // It fails only if it is not there.
-                _ = epoll::delete(&self.events, &handshake);
-                if meeting.len() + 1 == MOST {
-                    self.watch(self.fd.as_fd())?;
-                }
-                return known.map(|_| Some(self.options.connection(handshake)));
+            if let Some(connection) = self.meet(&mut meeting)? {
+                return Ok(Some(connection));
             }
             let now = Instant::now();
             if deadline.is_some_and(|d| now >= d) {
@@ -272,13 +263,38 @@ impl Listener {
         }
     }
 
+    /// Goes on with all who have said something; the first one that is known by now, or refused.
+    fn meet(&self, meeting: &mut Vec<Handshake>) -> Result<Option<Connection>, ConnectError> {
+        let mut i = 0;
+        while i < meeting.len() {
+            let known = meeting[i].advance();
+            if let Ok(false) = known {
+                i += 1;
+                continue;
+            }
+            let handshake = meeting.swap_remove(i);
+            // It fails only if it is not there.
+            _ = epoll::delete(&self.events, &handshake);
+            // There is room again.
+            self.watch(self.fd.as_fd())?;
+            let only_looked = matches!(known, Err(ConnectError::Gone)) && handshake.has_heard_nothing();
+            if !only_looked {
+                return known.map(|_| Some(self.options.connection(handshake)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Accepts all who wait, as long as there is room.
     fn let_in(&self, meeting: &mut Vec<Handshake>) -> Result<(), ConnectError> {
         while meeting.len() < MOST {
             match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(fd) => {
                     let (key, patience) = (self.options.key.clone(), self.options.patience);
-                    let handshake = Handshake::begin(fd, true, key, patience, &self.address)?;
+                    let handshake = match Handshake::begin(fd, true, key, patience, &self.address) {
+                        Err(ConnectError::Gone) => continue,
+                        begun => begun?,
+                    };
                     self.watch(handshake.as_fd())?;
                     meeting.push(handshake);
                 }
