@@ -362,27 +362,26 @@ fn a_connection_wakes_epoll_and_is_quiet_again() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let fd = here.as_fd().unwrap();
     let readable = || mp::Waitable::is_ready(&mp::Descriptor(fd));
-    runtime
-        .block_on(tokio::time::timeout(DEADLINE, async {
-            // SAFETY: the descriptor is borrowed of a connection that outlives this.
-            let epoll = unsafe { AsyncFd::register(fd) }.unwrap();
-            for i in [1, 3, 0, 2, 1] {
-                assert!(!readable(), "there is nothing");
-                here.send(i).unwrap();
-                for _ in 0..i {
-                    loop {
-                        let mut guard = epoll.readable().await.unwrap();
-                        match here.try_recv::<u32>() {
-                            Ok(got) => break assert_eq!(got, i),
-                            Err(e) if e.is_empty() => guard.clear_ready(),
-                            Err(e) => panic!("{e}"),
-                        }
+    let all = async {
+        // SAFETY: the descriptor is borrowed of a connection that outlives this.
+        let epoll = unsafe { AsyncFd::register(fd) }.unwrap();
+        for i in [1, 3, 0, 2, 1] {
+            assert!(!readable(), "there is nothing");
+            here.send(i).unwrap();
+            for _ in 0..i {
+                loop {
+                    let mut guard = epoll.readable().await.unwrap();
+                    match here.try_recv::<u32>() {
+                        Ok(got) => break assert_eq!(got, i),
+                        Err(e) if e.is_empty() => guard.clear_ready(),
+                        Err(e) => panic!("{e}"),
                     }
                 }
-                assert!(here.try_recv::<u32>().unwrap_err().is_empty());
             }
-        }))
-        .unwrap();
+            assert!(here.try_recv::<u32>().unwrap_err().is_empty());
+        }
+    };
+    runtime.block_on(async { tokio::time::timeout(DEADLINE, all).await.unwrap() });
     // Another handle is faster: it is readable once in vain.
     here.send(1).unwrap();
     eventually("it is readable", readable);

@@ -87,6 +87,11 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
         }
         assert!(wait(&all, Some(Duration::ZERO)).unwrap().is_empty(), "after {order}");
     }
+    // The same thing twice is found twice, once it is there.
+    let twice: Vec<&dyn Waitable> = all.iter().chain(&all).copied().collect();
+    give(&kinds.orders, 0);
+    assert_eq!(wait(&twice, Some(DEADLINE)).unwrap(), [0, all.len()]);
+    assert_eq!(take(queue), 7);
     // The end of a process beside them.
     let at = all.len();
     all.push(&child);
