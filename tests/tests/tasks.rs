@@ -383,7 +383,7 @@ fn a_connection_wakes_epoll_and_is_quiet_again() {
     };
     runtime.block_on(async { tokio::time::timeout(DEADLINE, all).await.unwrap() });
     // Another handle is faster: it is readable once in vain.
-    here.send(1).unwrap();
+    here.send(1_u32).unwrap();
     eventually("it is readable", readable);
     let other = here.clone();
     assert_eq!(other.recv::<u32>().unwrap(), 1);
