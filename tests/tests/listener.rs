@@ -117,15 +117,18 @@ fn what_is_in_shared_memory_does_not_leave_it() {
     assert!(here.send(Queue::<u8>::bounded(1).unwrap()).is_err());
     // Its contents do.
     here.send(tensor.iter().collect::<Vec<f32>>()).unwrap();
-    assert_eq!(there.recv::<Vec<f32>>().unwrap(), [1.5; 5]);
+    assert_eq!(there.recv_timeout::<Vec<f32>>(DEADLINE).unwrap(), [1.5; 5]);
     here.send_bytes(b"raw").unwrap();
     let mut buffer = [0; 8];
     assert_eq!(there.recv_into(&mut buffer).unwrap(), 3);
     // Another type than was sent, and the next message.
     here.send(1_u8).unwrap();
     here.send(2_u8).unwrap();
-    assert!(matches!(there.recv::<String>(), Err(GetError::Failed(mp_reduce::Error::TypeMismatch { .. }))));
-    assert_eq!(there.recv::<u8>().unwrap(), 2);
+    assert!(matches!(
+        there.recv_timeout::<String>(DEADLINE),
+        Err(GetError::Failed(mp_reduce::Error::TypeMismatch { .. }))
+    ));
+    assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 2);
     // Nor does the connection itself travel.
     let queue = Queue::bounded(1).unwrap();
     assert!(matches!(queue.put(here.clone()), Err(PutError::Failed { value: Some(_), .. })));
@@ -142,6 +145,7 @@ fn long_messages_come_through_and_longer_ones_are_refused() {
         back.send_bytes(&sent).unwrap();
         back.recv_bytes().unwrap()
     });
+    assert!(here.poll(DEADLINE).unwrap());
     assert_eq!(here.recv_bytes().unwrap(), long);
     here.send_bytes(&long).unwrap();
     assert_eq!(thread.join().unwrap(), long);
@@ -156,8 +160,9 @@ fn long_messages_come_through_and_longer_ones_are_refused() {
     let here = listener.accept_timeout(DEADLINE).unwrap().unwrap();
     let there = thread.join().unwrap();
     there.send_bytes(&[1; 11]).unwrap();
-    assert!(here.recv_bytes().unwrap_err().to_string().contains("11 bytes"));
-    assert!(matches!(here.recv_bytes(), Err(GetError::Disconnected)));
+    let error = here.recv_timeout::<u8>(DEADLINE).unwrap_err();
+    assert!(error.to_string().contains("11 bytes"), "{error}");
+    assert!(matches!(here.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
     eventually("the other side is told", || there.is_disconnected());
 }
 
@@ -312,9 +317,9 @@ fn hostile_bytes_are_errors() {
     };
     let (mut stream, connection) = meets();
     stream.write_all(&[0xff; 12]).unwrap();
-    let error = connection.recv::<String>().unwrap_err();
+    let error = connection.recv_timeout::<String>(DEADLINE).unwrap_err();
     assert!(error.to_string().contains("4294967295 bytes"), "{error}");
-    assert!(matches!(connection.recv::<String>(), Err(GetError::Disconnected)));
+    assert!(matches!(connection.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
     // A long message is announced, and no memory is taken for it.
     let (mut stream, connection) = meets();
     let before = resident();
@@ -323,7 +328,7 @@ fn hostile_bytes_are_errors() {
     assert!(connection.recv_timeout::<String>(MOMENT).unwrap_err().is_empty());
     assert!(resident() < before + (20 << 20));
     drop(stream);
-    assert!(connection.recv::<String>().unwrap_err().to_string().contains("in the middle"));
+    assert!(connection.recv_timeout::<String>(DEADLINE).unwrap_err().to_string().contains("in the middle"));
     // Bytes that are no value of the type, of the type's own fingerprint.
     type Wanted = (Vec<Vec<String>>, Option<u64>, std::collections::BTreeMap<String, f64>);
     let fingerprint = mp_reduce::TypeFingerprint::<Wanted>::new().get().to_le_bytes();
@@ -439,8 +444,8 @@ fn the_end_of_the_other_program_is_told() {
     assert!(connection.poll(DEADLINE).unwrap() && !connection.is_disconnected());
     signal(context.pids()[0], Signal::KILL);
     failure(&context);
-    assert_eq!(connection.recv::<u32>().unwrap(), 7);
-    assert!(matches!(connection.recv::<u32>(), Err(GetError::Disconnected)));
+    assert_eq!(connection.recv_timeout::<u32>(DEADLINE).unwrap(), 7);
+    assert!(matches!(connection.recv_timeout::<u32>(DEADLINE), Err(GetError::Disconnected)));
     assert!(matches!(connection.send(1_u8), Err(PutError::Disconnected(1))));
     assert!(connection.is_disconnected());
 }

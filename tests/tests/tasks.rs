@@ -39,8 +39,9 @@ fn futures_of_two_processes_answer_each_other() {
     let _alone = alone();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = start_processes(echo, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    // If each waited for a slice to end, it would take longer than `block_on` waits.
     block_on(async {
-        for i in 0..300 {
+        for i in 0..4000 {
             there.put_async(i).await.unwrap();
             assert_eq!(back.get_async().await.unwrap(), Some(i));
         }

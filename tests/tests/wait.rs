@@ -3,10 +3,13 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Outcome, alone, eventually, failure, give, join, next, signal, take, threads_are};
+use common::{
+    DEADLINE, Outcome, alone, eventually, failure, give, join, next, send, signal, take, threads_are,
+};
 use mp::{
     BoundedSemaphore, Connection, Descriptor, Event, JoinableQueue, Options, Process, Queue, Receiver,
     Sender, Waitable, bounded_channel, channel, pipe, select, start_processes, wait,
@@ -117,6 +120,58 @@ fn descriptors_are_found_beside_queues() {
     let thread = std::thread::spawn(move || drop(b));
     assert_eq!(wait(&[&queue, &Descriptor(&a)], Some(DEADLINE)).unwrap(), [1]);
     thread.join().unwrap();
+}
+
+/// Answers each message, asleep beside a queue that stays empty.
+fn answers(_: usize, (there, back, empty): (Queue<u64>, Queue<u64>, Queue<u64>)) -> Outcome {
+    loop {
+        wait(&[&there, &empty], Some(DEADLINE))?;
+        match there.try_get() {
+            Ok(Some(value)) => send(&back, value)?,
+            Ok(None) => return Ok(()),
+            Err(e) if e.is_empty() => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+#[test]
+fn who_is_asleep_is_woken_and_not_only_found_after_a_slice() {
+    let _alone = alone();
+    let queue = || Queue::bounded(1).unwrap();
+    let (there, back, empty) = (queue(), queue(), queue());
+    let args = (there.clone(), back.clone(), empty.clone());
+    let context = start_processes(answers, args, Options::nprocs(1)).unwrap();
+    let (a, mut b) = UnixStream::pair().unwrap();
+    let socket = Descriptor(&a);
+    let lists: [&[&dyn Waitable]; 2] = [&[&empty, &back], &[&back, &socket]];
+    // So many slices are longer than the deadline.
+    let until = Instant::now() + DEADLINE;
+    for i in 0..4000 {
+        give(&there, i);
+        let list = lists[i as usize % 2];
+        assert_eq!(wait(list, Some(DEADLINE)).unwrap(), [1 - i as usize % 2]);
+        assert_eq!(take(&back), i);
+        assert!(Instant::now() < until, "after {i}");
+    }
+    // A descriptor wakes, too.
+    let (signals, orders) = std::sync::mpsc::sync_channel(0);
+    let thread = std::thread::spawn(move || {
+        for byte in orders {
+            b.write_all(&[byte]).unwrap();
+        }
+    });
+    let until = Instant::now() + DEADLINE;
+    for i in 0..4000 {
+        signals.send(i as u8).unwrap();
+        assert_eq!(wait(lists[1], Some(DEADLINE)).unwrap(), [1]);
+        (&a).read_exact(&mut [0]).unwrap();
+        assert!(Instant::now() < until, "after {i}");
+    }
+    drop(signals);
+    thread.join().unwrap();
+    there.close();
+    join(&context).unwrap();
 }
 
 #[test]
