@@ -142,17 +142,14 @@ impl Outgoing {
         self.attached.get_or_insert_default()
     }
 
-    /// Takes the bytes, for a way that carries nothing else.
+    /// The bytes, if there are at most `most` and nothing is attached: such a message needs no shared memory on its way.
+    /// [`Incoming::from_plain`] reads them. Else the message, as it is.
     ///
     /// # Errors
-    /// [`Error::NotShared`] when something is attached to them.
-    pub fn into_bytes(self) -> Result<Vec<u8>> {
-        match self.attached.map_or(0, |a| a.list.len()) {
-            0 => Ok(self.bytes),
-            n => Err(Error::NotShared(format!(
-                "{n} tensors, queues or locks are in a value that is to leave this memory; send their contents instead"
-            ))),
-        }
+    /// The message.
+    pub fn into_plain(self, most: usize) -> std::result::Result<Vec<u8>, Self> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
     }
 
     /// What is to be packed.
@@ -276,9 +273,9 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Bytes from elsewhere, with nothing attached, and the fingerprint that came with them.
-    pub fn from_bytes(bytes: Vec<u8>, fingerprint: u64) -> Self {
-        Self { bytes, fingerprint, ..Self::default() }
+    /// Of bytes that [`Outgoing::into_plain`] gave, or any others: they are checked when they are read.
+    pub fn from_plain(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
     }
 
     /// The buffer of a message that is being taken out of its envelope.

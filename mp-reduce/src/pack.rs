@@ -159,6 +159,14 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     pub fn new(arena: Arena, value: &T) -> Result<Encoded<T>> {
         let mut out = Outgoing::default();
         value.encode::<MessagePack>(&mut out)?;
+        Encoded::finish(arena, out)
+    }
+
+    /// What was encoded already.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn finish(arena: Arena, out: Outgoing) -> Result<Encoded<T>> {
         Ok(Encoded(Repeated::new(arena, out, TypeFingerprint::<T>::new().get())?, PhantomData))
     }
 
@@ -201,10 +209,7 @@ pub fn unpack_with<T: Message>(
 ) -> Result<T> {
     let mut inc = take(&INCOMING);
     open(&mut inc)?;
-    if inc.fingerprint() != fingerprint.get() {
-        let found = format!("with fingerprint {:016x}", inc.fingerprint());
-        return Err(Error::TypeMismatch { expected: type_name::<T>(), found });
-    }
+    check_type(fingerprint, inc.fingerprint())?;
     let value = T::decode::<MessagePack>(&mut inc)?;
     if inc.reuse() {
         keep(&INCOMING, inc);
@@ -228,7 +233,9 @@ pub fn unpack_with<T: Message>(
 pub fn to_bytes<T: Message>(value: &T) -> Result<Vec<u8>> {
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out)?;
-    Ok(out.into_bytes()?)
+    let stays =
+        "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
+    out.into_plain(usize::MAX).map_err(|_| mp_core::Error::NotShared(stays.into()).into())
 }
 
 /// A value out of bytes from elsewhere, of which anything may be wrong.
@@ -236,8 +243,16 @@ pub fn to_bytes<T: Message>(value: &T) -> Result<Vec<u8>> {
 /// # Errors
 /// As [`unpack`].
 pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
-    unpack_with(TypeFingerprint::new(), |inc| {
-        *inc = Incoming::from_bytes(bytes, fingerprint);
-        Ok(())
-    })
+    check_type(TypeFingerprint::<T>::new(), fingerprint)?;
+    Ok(T::decode::<MessagePack>(&mut Incoming::from_plain(bytes))?)
+}
+
+/// Whether the sender's type is this one.
+#[inline]
+fn check_type<T>(expected: TypeFingerprint<T>, found: u64) -> Result<()> {
+    if found == expected.get() {
+        return Ok(());
+    }
+    let found = format!("with fingerprint {found:016x}");
+    Err(Error::TypeMismatch { expected: type_name::<T>(), found })
 }

@@ -245,8 +245,8 @@ pub(crate) fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
         return Ok(*nothing);
     }
     let unreadable = |message: String| SpawnError::Value { rank, message };
-    let envelope = group.take_value(rank).ok_or_else(|| unreadable("it did not arrive".to_string()))?;
-    mp_reduce::unpack(envelope).map_err(|error| unreadable(error.to_string()))
+    let value = group.take_value(rank).ok_or_else(|| unreadable("it did not arrive".to_string()))?;
+    value.unpack().map_err(|error| unreadable(error.to_string()))
 }
 
 impl<T> ProcessContext<T> {

@@ -382,5 +382,8 @@ pub(super) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -
 
 /// The mapping of an arena's own file, or of plain memory.
 pub(super) fn map_own(own: Option<BorrowedFd<'_>>, len: u64, space: u64) -> Result<Mapping> {
-    own.map_or_else(|| Mapping::local(len), |fd| Mapping::new(fd, len, space))
+    // A memfd goes over all of them, so that it is one mapping: what is behind its end is as much out of reach (SIGBUS)
+    // as addresses without a mapping are (SIGSEGV). Other files may grow by that (hugetlbfs).
+    let mapped = if SharingStrategy::FileDescriptor.supported() { space } else { len };
+    own.map_or_else(|| Mapping::local(len), |fd| Mapping::new(fd, mapped, space))
 }

@@ -13,8 +13,10 @@ mod envelope;
 mod extent;
 mod files;
 mod holds;
+mod huge;
 mod idle;
 mod lane;
+mod later;
 mod layout;
 mod lease;
 mod mark;
@@ -143,15 +145,21 @@ impl Arena {
             return Self::local();
         }
         let (settings, _) = strategy::settings();
-        let arena = {
+        let (arena, joined) = {
             let _making = MAKING.lock();
-            match CURRENT.get() {
-                Some(arena) => *arena,
-                None => Self::make_current(Self::create(&settings)?),
+            match (CURRENT.get(), later::take()?) {
+                (Some(arena), _) => (*arena, None),
+                (None, Some((fd, joined))) => {
+                    (Self::attach_now(fd).inspect_err(later::failed)?, Some(joined))
+                }
+                (None, None) => (Self::make_current(Self::create(&settings)?), None),
             }
         };
         files::watch_the_end();
         arena.publish_own_settings();
+        if let Some(joined) = joined {
+            joined(arena.me()?);
+        }
         Ok(arena)
     }
 
@@ -203,6 +211,15 @@ impl Arena {
 
     fn attach_to(fd: OwnedFd) -> Result<Self> {
         let making = MAKING.lock();
+        let arena = Self::attach_now(fd)?;
+        drop(making);
+        files::watch_the_end();
+        arena.inherit_settings();
+        Ok(arena)
+    }
+
+    /// Under the lock.
+    fn attach_now(fd: OwnedFd) -> Result<Self> {
         if CURRENT.get().is_some() {
             return Err(Self::has_one());
         }
@@ -219,12 +236,8 @@ impl Arena {
         }
         drop(fd);
         let arena = Self::map_and_join(Some(own), size, None)?;
-        files::watch_the_end();
         arena.hold_extents();
-        Self::make_current(arena);
-        drop(making);
-        arena.inherit_settings();
-        Ok(arena)
+        Ok(Self::make_current(arena))
     }
 
     fn create(settings: &strategy::Settings) -> Result<Self> {
@@ -275,7 +288,9 @@ impl Arena {
             layout.write(&map, memory::random_u64(), boot.unwrap_or(0), memory::user());
         }
         let id = layout.check(&map, boot)?;
-        let holds = private::table((layout.slabs * layout::SLAB_BLOCKS) as usize)?;
+        // Our identity lies behind the table of what we hold, with a line of its own, in the same mapping.
+        let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
+        let (holds, line) = private::table(blocks + 16)?.split_at(blocks);
         let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
         // The real value follows once we are a member; until then `me` must not be asked.
         let inner = Inner {
@@ -283,7 +298,7 @@ impl Arena {
             files: Files::new(fd),
             layout,
             id,
-            identity: Identity::new(u64::MAX)?,
+            identity: Identity::new(&line[8], u64::MAX),
             holds,
             populated: Mutex::default(),
             cursors,

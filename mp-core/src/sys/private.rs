@@ -2,10 +2,13 @@
 //! A large table of words that is private to this process and takes memory only where it is used. Unsafe,
 //! because it is mapped; sound, because it is never unmapped, and holds only aligned atomics, for which the
 //! zeros that the kernel gives are valid.
+//!
+//! A raw `fork` copies a process without telling this library. The copy is not a member: it must not release what
+//! its parent holds. `MADV_WIPEONFORK` (Linux 4.14) makes the table read 0 in the copy, who the process is included.
 #![allow(unsafe_code)]
 
 #[cfg(not(miri))]
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 #[cfg(not(miri))]
 use super::os;
@@ -18,7 +21,7 @@ pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
     Ok(Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()))
 }
 
-/// `len` words, zero at first.
+/// `len` words, zero at first, and in a forked copy of the process.
 #[cfg(not(miri))]
 pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
     let bytes = len * size_of::<AtomicU64>();
@@ -26,6 +29,8 @@ pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
     // SAFETY: a fresh mapping at an address of the kernel's choice.
     let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) }
         .map_err(os("mmap of the table of handles (see RLIMIT_AS)"))?;
+    // SAFETY: the range is the mapping just made.
+    unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxWipeOnFork) }.map_err(os("MADV_WIPEONFORK"))?;
     // SAFETY: page aligned, zeroed, `bytes` long, never unmapped, reached only as atomics.
     Ok(unsafe { std::slice::from_raw_parts(at.cast(), len) })
 }
