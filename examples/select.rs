@@ -39,7 +39,7 @@ fn main() -> mp::Result<()> {
                 child.kill()?;
                 stop.clear()?;
             }
-            Some(3) => break println!("it has ended: {:?}", child.exit()),
+            Some(3) => break,
             Some(_) => {}
             None => {
                 println!("nothing for {patience:?}");
@@ -47,6 +47,9 @@ fn main() -> mp::Result<()> {
             }
         }
         assert!(begin.elapsed() < Duration::from_secs(60));
+    }
+    if let Err(error) = child.join() {
+        println!("it has ended: {error}");
     }
     Ok(())
 }

@@ -53,6 +53,8 @@
 //! | functions that travel | [`closure!`], [`Closure`], [`start_closure`] |
 //! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | waiting for many things | [`wait()`], [`select`], [`Waitable`], [`Descriptor`] |
+//! | as futures | [`Queue::get_async`], [`Queue::put_async`], [`Receiver::recv_async`], …, [`ready`] |
+//! | connections to other programs | [`Listener`], [`connect`], [`SocketOptions`], [`Connection`] |
 //! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`] |
 //! | waiting for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
 //! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
@@ -76,6 +78,7 @@
 //! | `mp.Queue()`, `mp.SimpleQueue()` | [`Queue::unbounded`] |
 //! | `mp.JoinableQueue`, `mp.Pipe` | [`JoinableQueue`], [`pipe`], [`one_way_pipe`] |
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
+//! | `multiprocessing.connection.Listener`, `Client` | [`Listener`], [`connect`] |
 //! | `multiprocessing.connection.wait` | [`wait()`], [`select`] |
 //! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`ShareMemory`] copies once |
 //! | `x[1:7:2]`, `x[2]`, `x.t()`, `x.view(…)` | [`slice`](Tensor::slice), [`select`](Tensor::select), [`t`](Tensor::t), [`reshape`](Tensor::reshape), … |
@@ -97,7 +100,8 @@
 //! # Features
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`,
 //! `sync` (default): the crates of that name. `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as
-//! `bytes::Bytes`, without copying. `cuda`: reserved; it adds nothing usable yet.
+//! `bytes::Bytes`, without copying. `futures`: queues as `Stream` and `Sink`. `authkey` (default): a secret that two programs
+//! prove to each other. `cuda`: reserved; it adds nothing usable yet.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
