@@ -86,9 +86,9 @@ impl Clone for Connection {
 }
 
 /// Bytes as they are.
-pub(crate) struct Raw(Vec<u8>);
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
-impl Message for Raw {
+impl Message for Bytes {
     fn encode<C: Codec>(&self, out: &mut Outgoing) -> mp_core::Result<()> {
         out.bytes().extend_from_slice(&self.0);
         Ok(())
@@ -137,7 +137,7 @@ impl Connection {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
-        self.send(Raw(bytes.to_vec())).map_err(|e| e.map(|raw| raw.0))
+        self.send(Bytes(bytes.to_vec())).map_err(|e| e.map(|raw| raw.0))
     }
 
     /// Receives the next value; waits while there is none.
@@ -208,7 +208,7 @@ impl Connection {
     /// # Errors
     /// As [`recv`](Self::recv).
     pub fn recv_bytes(&self) -> Result<Vec<u8>, GetError> {
-        Ok(self.recv::<Raw>()?.0)
+        Ok(self.recv::<Bytes>()?.0)
     }
 
     /// Receives the next message, which was sent as bytes, into the beginning of a buffer. How many bytes it has.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::channel::{End, Receiver, Sender};
-use crate::connection::Connection;
+use crate::connection::{Bytes, Connection};
 use crate::error::{GetError, PutError};
 use crate::joinable::{JoinError, JoinableQueue};
 use crate::lease::{Lease, read};
@@ -110,7 +110,8 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// A message is taken in the call of `poll` that returns it: a future that is dropped before it is ready has taken
-    /// nothing. While it waits, no thread is blocked: one for the whole process sleeps for all tasks.
+    /// nothing. While it waits, no thread is blocked: one for the whole process sleeps for all tasks. While there are
+    /// messages it is ready at once, always; a loop that is to let other tasks of its thread run yields now and then.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -257,5 +258,13 @@ impl Connection {
         let got = recv(self.receiver()?, TypeFingerprint::new(), || Arc::new(self.clone())).await;
         self.looked();
         got
+    }
+
+    /// Receives the next message as bytes, which it was sent as, as a future: see [`recv_bytes`](Self::recv_bytes).
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
+        Ok(self.recv_async::<Bytes>().await?.0)
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn path(what: &str) -> PathBuf {
 }
 
 /// What [`path`] has made.
-fn remove(path: &PathBuf) {
+fn remove(path: &Path) {
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 

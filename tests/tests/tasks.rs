@@ -159,6 +159,7 @@ fn channels_and_connections_are_futures_too() {
             while let Ok(i) = receiver.recv_async().await {
                 sender.send_async(i + 1).await.map_err(|e| e.to_string())?;
             }
+            connection.send_bytes(b"raw")?;
             connection.send("bye".to_string())?;
             assert_eq!(connection.recv_async::<u8>().await?, 3);
             Ok(())
@@ -174,6 +175,7 @@ fn channels_and_connections_are_futures_too() {
             assert_eq!(back_gets.recv_async().await.unwrap(), i + 1);
         }
         drop(there_sends);
+        assert_eq!(here.recv_bytes_async().await.unwrap(), b"raw");
         assert_eq!(here.recv_async::<String>().await.unwrap(), "bye");
         here.send(3_u8).unwrap();
         // The other process ends.

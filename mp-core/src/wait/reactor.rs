@@ -7,6 +7,9 @@
 //! | idle | its owner: announces itself at the word, enters it with the value that it has seen → watched |
 //! | watched | its owner → idle; the thread, when the word differs from that value, or when it is ready after a slice: takes it out, then wakes its owner → idle |
 //!
+//! Between the time when an entry is taken out and the time when its thread has left the word, a wake-up there may be
+//! swallowed; as when a sleeper is killed, the others look after a slice.
+//!
 //! The owner looks again between entering and going to sleep, so it does not matter how late the thread sees the entry: a
 //! word that has changed since differs from the value.
 //!
@@ -56,12 +59,11 @@ struct Thread {
     groups: HashMap<usize, Group>,
 }
 
-impl Thread {
-    /// It has to look at its groups again.
-    fn kick(&self) {
-        self.control.fetch_add(1, Ordering::Release);
-        futex::wake(self.control, 1);
-    }
+/// The thread that sleeps on this word has to look at its groups again. To be called when the lock is free: it is the
+/// first thing that the thread wants.
+fn kick(control: &AtomicU32) {
+    control.fetch_add(1, Ordering::Release);
+    futex::wake(control, 1);
 }
 
 struct Reactor {
@@ -91,17 +93,17 @@ impl Reactor {
         Ok(&mut self.threads[i])
     }
 
-    /// Takes an entry out, if it is there still.
-    fn take(&mut self, key: usize, id: u64) -> Option<Waiting> {
+    /// Takes an entry out, if it is there still; and the thread to kick, if nobody is left at the word.
+    fn take(&mut self, key: usize, id: u64) -> Option<(Waiting, Option<&'static AtomicU32>)> {
         let thread = self.threads.iter_mut().find(|t| t.groups.contains_key(&key))?;
         let group = thread.groups.get_mut(&key)?;
         let at = group.waiting.iter().position(|w| w.id == id)?;
         let taken = group.waiting.swap_remove(at);
-        if group.waiting.is_empty() {
+        let last = group.waiting.is_empty();
+        if last {
             thread.groups.remove(&key);
-            thread.kick();
         }
-        Some(taken)
+        Some((taken, last.then_some(thread.control)))
     }
 }
 
@@ -171,10 +173,11 @@ impl Entry {
             group.waiting = mine;
             changed = others;
         }
-        if is_new || moved {
-            thread.kick();
-        }
+        let control = (is_new || moved).then_some(thread.control);
         drop(reactor);
+        if let Some(control) = control {
+            kick(control);
+        }
         drop(before);
         wake(changed);
         Ok(())
@@ -187,7 +190,9 @@ impl Drop for Entry {
             && self.parking.arena().me().is_ok()
         {
             let taken = REACTOR.lock().take(self.key(), id);
-            drop(taken);
+            if let Some((_, Some(control))) = taken {
+                kick(control);
+            }
         }
     }
 }
@@ -264,7 +269,7 @@ fn look(i: usize) {
         let is_ready = catch_unwind(AssertUnwindSafe(|| what.is_ready_after_all())).unwrap_or(true);
         if is_ready {
             let taken = REACTOR.lock().take(key, id);
-            wake(taken.into_iter().collect());
+            wake(taken.into_iter().map(|(waiting, _)| waiting).collect());
         }
         // The last of it may go here.
         _ = catch_unwind(AssertUnwindSafe(|| drop(what)));

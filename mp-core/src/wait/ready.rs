@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 
 use parking_lot::Mutex;
 
-use super::{Watch, Watched};
+use super::{Place, Watch, Watched};
 use crate::error::Result;
 use crate::sys::readiness::{self, EventFd};
 
@@ -50,6 +50,10 @@ impl Ready {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn update(&self) -> Result<()> {
+        // A forked copy has the same descriptor, which is its parent's to clear.
+        if let Place::Parking(parking) = self.what.place() {
+            parking.arena().me()?;
+        }
         // As long as it is not readable, it is watched.
         if !readiness::is_ready(self.fd.0.as_fd(), false) {
             return Ok(());

@@ -94,14 +94,14 @@ mod tests {
 
     #[test]
     fn a_proof_holds_for_one_key_one_direction_and_one_meeting() {
-        let (a, b) = (nonce().unwrap(), nonce().unwrap());
+        let (a, b, c) = (nonce().unwrap(), nonce().unwrap(), nonce().unwrap());
         let key = Key::new(b"secret").unwrap();
         let said = |listener, provers, others| Said { listener, provers, others };
         let proof = key.prove(&said(true, &a, &b));
         assert!(key.is_proof(&said(true, &a, &b), &proof));
         assert!(!key.is_proof(&said(false, &a, &b), &proof), "turned round");
         assert!(!key.is_proof(&said(true, &b, &a), &proof), "sent back");
-        assert!(!key.is_proof(&said(true, &a, &nonce().unwrap()), &proof), "used again");
+        assert!(!key.is_proof(&said(true, &a, &c), &proof), "used again");
         assert!(!key.is_proof(&said(true, &a, &b), &proof[..31]), "cut");
         assert!(!Key::new(b"Secret").unwrap().is_proof(&said(true, &a, &b), &proof));
         assert!(Key::new(b"").is_none());
