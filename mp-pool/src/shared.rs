@@ -1,0 +1,410 @@
+//! What the pool's handle, its calls and its thread have in common: giving tasks to workers, and outcomes to calls.
+//!
+//! Whoever brings tasks gives them out itself, as far as workers have room ([`Shared::feed`]); from there on the pool's
+//! thread does, whenever a reply comes. Encoding runs code of the user, so it is done without the lock: the worker is marked
+//! as being fed, and if it is dead when the tasks are encoded, they go to another one.
+
+use std::any::TypeId;
+use std::collections::{HashMap, VecDeque};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use mp_core::SharedTensor;
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU64;
+use mp_queue::{Packed, Queue};
+use mp_reduce::Message;
+use mp_spawn::Closure;
+use parking_lot::{Condvar, Mutex};
+
+use crate::builder::Settings;
+use crate::error::{PoolError, TaskError};
+use crate::job::{Code, Item, Job, Outcome};
+use crate::message::{Body, Reply, Runner, Task};
+use crate::outcome::TaskOutcome;
+use crate::state::{Given, Phase, Ready, State, Taken};
+
+/// The process of a worker has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exited {
+    pub(crate) worker: usize,
+    pub(crate) pid: u32,
+}
+
+/// Outcomes that are to be told once no lock is held.
+#[derive(Default)]
+pub(crate) struct Settled(Vec<(Taken, Outcome)>);
+
+impl Settled {
+    pub(crate) fn add(&mut self, taken: Taken, outcome: Outcome) {
+        self.0.push((taken, outcome));
+    }
+
+    /// Of tasks that never left their call.
+    fn add_rest(&mut self, job: &Arc<Job>, error: &TaskError) {
+        for index in job.cancel() {
+            let taken = Taken { id: 0, job: Arc::clone(job), index, tries: 0, kept: None };
+            self.add(taken, Err(error.clone()));
+        }
+    }
+}
+
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    /// The process that made the pool.
+    owner: u32,
+    pub(crate) replies: Queue<Reply>,
+    /// Any of the queues of tasks: messages for all of them are packed alike.
+    form: Queue<Task>,
+    pub(crate) watch: SharedTensor<u64>,
+    pub(crate) state: Mutex<State>,
+    /// Tasks have been settled, or the pool is over.
+    pub(crate) changed: Condvar,
+    pub(crate) events: Mutex<Vec<Exited>>,
+    /// There is an event, for a thread that can't wait for replies because no worker is there.
+    pub(crate) rang: Condvar,
+    functions: Mutex<HashMap<TypeId, Arc<Code>>>,
+    unused: Arc<Mutex<Vec<u64>>>,
+    ids: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        settings: Settings,
+        replies: Queue<Reply>,
+        form: Queue<Task>,
+        watch: SharedTensor<u64>,
+        state: State,
+    ) -> Self {
+        Shared {
+            settings,
+            owner: std::process::id(),
+            replies,
+            form,
+            watch,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            events: Mutex::new(Vec::new()),
+            rang: Condvar::new(),
+            functions: Mutex::new(HashMap::new()),
+            unused: Arc::new(Mutex::new(Vec::new())),
+            ids: AtomicU64::new(1),
+        }
+    }
+
+    pub(crate) fn check_owner(&self) -> Result<(), PoolError> {
+        if self.owner == std::process::id() {
+            Ok(())
+        } else {
+            Err(PoolError::OtherProcess { owner: self.owner })
+        }
+    }
+
+    fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn code(&self, runner: Closure<(), Runner>) -> Arc<Code> {
+        Arc::new(Code { number: self.next_id(), runner, unused: Arc::clone(&self.unused) })
+    }
+
+    /// The code of a function, which is sent to each worker once.
+    pub(crate) fn function<F, A, R>(&self, function: F) -> Arc<Code>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message,
+        R: TaskOutcome,
+    {
+        let key = TypeId::of::<PhantomData<fn(F, A) -> R>>();
+        let mut functions = self.functions.lock();
+        let code = functions.entry(key).or_insert_with(|| {
+            self.code(Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)))
+        });
+        Arc::clone(code)
+    }
+
+    /// The code of a closure; workers forget it when its tasks are done.
+    pub(crate) fn closure<A: Message, R: TaskOutcome>(&self, closure: Closure<A, R>) -> Arc<Code> {
+        self.code(Closure::from_parts((closure,), |(closure,): &(Closure<A, R>,), (): ()| {
+            let closure = closure.clone();
+            Runner::new(move |args| closure.call(args))
+        }))
+    }
+
+    /// Lets the pool's thread look at events and deadlines.
+    pub(crate) fn ring(&self) {
+        // When it is full, the thread is awake.
+        _ = self.replies.try_put(Reply::Wake);
+        drop(self.events.lock());
+        self.rang.notify_all();
+    }
+
+    /// The process of a worker has ended.
+    pub(crate) fn exited(&self, exited: Exited) {
+        self.events.lock().push(exited);
+        self.ring();
+    }
+
+    /// Takes over so many more tasks of a call, which has them. False if the pool takes none: then they have an error.
+    pub(crate) fn submit(&self, job: &Arc<Job>, tasks: usize) -> bool {
+        job.expect(tasks);
+        if let Err(error) = self.enlist(job, tasks) {
+            for index in job.cancel() {
+                job.settle(index, Err(error.clone()));
+            }
+            job.notify();
+            return false;
+        }
+        self.feed();
+        if job.terms.timeout.is_some() {
+            self.ring();
+        }
+        true
+    }
+
+    fn enlist(&self, job: &Arc<Job>, tasks: usize) -> Result<(), TaskError> {
+        self.check_owner().map_err(|_| TaskError::Closed)?;
+        let mut state = self.state.lock();
+        match &state.phase {
+            Phase::Open => {}
+            Phase::Closed | Phase::Terminating => return Err(TaskError::Closed),
+            Phase::Broken(why) => return Err(TaskError::Broken(Arc::clone(why))),
+        }
+        state.unsettled += tasks;
+        state.enlist(job);
+        Ok(())
+    }
+
+    /// Whether as many tasks wait as may.
+    pub(crate) fn is_full(&self) -> bool {
+        let state = self.state.lock();
+        state.is_open() && state.unsettled >= self.settings.max_waiting
+    }
+
+    /// Waits until not too many tasks wait.
+    pub(crate) fn wait_for_room(&self) {
+        if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() {
+            return;
+        }
+        let mut state = self.state.lock();
+        while state.is_open() && state.unsettled >= self.settings.max_waiting {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Gives tasks to workers, as long as there are some of both.
+    pub(crate) fn feed(&self) {
+        while self.feed_one() {}
+    }
+
+    /// Gives tasks to one worker; false if there are none, or nobody wants any.
+    fn feed_one(&self) -> bool {
+        let mut ready = Vec::new();
+        let mut job = None;
+        let (worker, pid, portion) = {
+            let mut state = self.state.lock();
+            let Some(worker) = state.wanting() else { return false };
+            if state.returned.is_empty() {
+                job = state.next_job();
+                if job.is_none() && !state.help(worker) {
+                    return false;
+                }
+            }
+            let chunk = job.as_ref().map_or(0, |job| job.terms.chunk);
+            let portion = state.workers[worker].portion(chunk);
+            let returned = portion.min(state.returned.len());
+            ready.extend(state.returned.drain(..returned));
+            let found = &mut state.workers[worker];
+            found.feeding = true;
+            (worker, found.pid, portion)
+        };
+        let mut settled = Settled::default();
+        if let Some(job) = job {
+            for item in job.take(portion - ready.len()) {
+                self.pack(&job, item, &mut ready, &mut settled);
+            }
+        }
+        self.give(worker, pid, ready, &mut settled);
+        self.tell(settled);
+        true
+    }
+
+    /// Encodes a task.
+    fn pack(&self, job: &Arc<Job>, item: Item, ready: &mut Vec<Ready>, settled: &mut Settled) {
+        let Item { index, tries, args, kept } = item;
+        let taken = Taken { id: self.next_id(), job: Arc::clone(job), index, tries, kept };
+        let timed = job.terms.timeout.is_some();
+        let task = Task::Run { id: taken.id, code: job.code.number, timed, args: Body::Out(args) };
+        match self.packed(task) {
+            Ok(packed) => ready.push(Ready { taken, packed }),
+            Err(why) => settled.add(taken, Err(TaskError::Arguments(why))),
+        }
+    }
+
+    /// A message for a worker. Whatever the user's code does in it: a panic is an error.
+    fn packed(&self, task: Task) -> Result<Packed<Task>, String> {
+        let pack = || self.form.pack(task);
+        match mp_spawn::Raise::catch(pack) {
+            Ok(Ok(packed)) => Ok(packed),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(raise) => Err(raise.of(0, 0, String::new()).message),
+        }
+    }
+
+    /// Gives tasks to a worker that was marked as being fed, if it is still the same one.
+    fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, settled: &mut Settled) {
+        let unknown: Vec<Arc<Code>> = {
+            let state = self.state.lock();
+            let knows = &state.workers[worker].knows;
+            let mut unknown: Vec<Arc<Code>> = Vec::new();
+            for code in ready.iter().map(|ready| &ready.taken.job.code) {
+                if !knows.contains(&code.number) && !unknown.iter().any(|u| u.number == code.number) {
+                    unknown.push(Arc::clone(code));
+                }
+            }
+            unknown
+        };
+        let mut notes = Vec::new();
+        let mut unsendable = HashMap::new();
+        for code in unknown {
+            match self.packed(Task::Learn { code: code.number, runner: code.runner.clone() }) {
+                Ok(packed) => notes.push((code.number, packed)),
+                Err(why) => _ = unsendable.insert(code.number, why),
+            }
+        }
+        let mut state = self.state.lock();
+        let end = state.phase.error();
+        let found = &mut state.workers[worker];
+        found.feeding = false;
+        let alive = found.ready && found.pid == pid;
+        let mut batch = VecDeque::new();
+        for (code, packed) in notes.into_iter().filter(|_| alive) {
+            found.knows.insert(code);
+            batch.push_back((code, packed));
+        }
+        let notes = batch.into_iter().map(|(code, packed)| {
+            let message = packed.number();
+            (packed, Given::Note { code, message })
+        });
+        let mut keep = Vec::new();
+        let mut send = Vec::new();
+        for Ready { taken, packed } in ready {
+            if let Some(why) = unsendable.get(&taken.job.code.number) {
+                settled.add(taken, Err(TaskError::Arguments(format!("the function can't be sent: {why}"))));
+            } else if end.is_some() || taken.job.is_cancelled() {
+                let error = end.clone().unwrap_or(TaskError::Cancelled);
+                settled.add(taken, Err(error));
+            } else if alive {
+                let message = packed.number();
+                send.push((packed, Given::Task { taken, message }));
+            } else {
+                keep.push(Ready { taken, packed });
+            }
+        }
+        // What there was no room for.
+        for (packed, given) in found.give(notes.chain(send)) {
+            match given {
+                Given::Task { taken, .. } => keep.push(Ready { taken, packed }),
+                Given::Note { code, .. } => _ = found.knows.remove(&code),
+            }
+        }
+        state.returned.extend(keep);
+    }
+
+    /// Takes back the tasks of a call that have not begun; how many.
+    pub(crate) fn cancel(&self, job: &Arc<Job>) -> usize {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        let mut settled = Settled::default();
+        settled.add_rest(job, &TaskError::Cancelled);
+        {
+            let mut state = self.state.lock();
+            let State { workers, returned, jobs, .. } = &mut *state;
+            jobs.retain(|listed| !Arc::ptr_eq(listed, job));
+            for worker in workers.iter_mut().filter(|worker| worker.has_more_of(job)) {
+                returned.extend(worker.recall_all(false));
+            }
+            for ready in std::mem::take(returned) {
+                if Arc::ptr_eq(&ready.taken.job, job) {
+                    settled.add(ready.taken, Err(TaskError::Cancelled));
+                } else {
+                    returned.push_back(ready);
+                }
+            }
+        }
+        let count = settled.0.len();
+        self.tell(settled);
+        self.feed();
+        count
+    }
+
+    /// Hands outcomes to their calls. No lock may be held.
+    pub(crate) fn tell(&self, settled: Settled) {
+        let mut count = 0;
+        let mut told: Vec<Arc<Job>> = Vec::new();
+        for (Taken { job, index, .. }, outcome) in settled.0 {
+            count += usize::from(job.settle(index, outcome));
+            if told.last().is_none_or(|last| !Arc::ptr_eq(last, &job)) {
+                told.push(job);
+            }
+        }
+        if count > 0 {
+            self.state.lock().unsettled -= count;
+            self.changed.notify_all();
+        }
+        told.iter().for_each(|job| job.notify());
+    }
+
+    /// Takes no more tasks, and ends the workers: `phase` says why.
+    pub(crate) fn stop(&self, phase: Phase) {
+        let Some(error) = phase.error() else { return };
+        let (jobs, returned) = {
+            let mut state = self.state.lock();
+            if state.phase.error().is_some() {
+                return;
+            }
+            state.phase = phase;
+            self.changed.notify_all();
+            (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned))
+        };
+        let mut settled = Settled::default();
+        jobs.iter().for_each(|job| settled.add_rest(job, &error));
+        returned.into_iter().for_each(|ready| settled.add(ready.taken, Err(error.clone())));
+        self.tell(settled);
+        self.ring();
+    }
+
+    /// No worker lives, and none can be started.
+    pub(crate) fn break_off(&self, why: &str) {
+        self.stop(Phase::Broken(why.into()));
+    }
+
+    /// Takes no more tasks; the workers end when those that there are are done.
+    pub(crate) fn close(&self) {
+        {
+            let mut state = self.state.lock();
+            if state.is_open() {
+                state.phase = Phase::Closed;
+            }
+        }
+        self.ring();
+    }
+
+    /// The functions that nobody uses any more.
+    pub(crate) fn take_unused(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.unused.lock())
+    }
+
+    /// Tells a worker to forget a function.
+    pub(crate) fn forget(&self, worker: usize, code: u64) {
+        let Ok(packed) = self.packed(Task::Forget { code }) else { return };
+        let mut state = self.state.lock();
+        let found = &mut state.workers[worker];
+        if found.ready && found.knows.remove(&code) {
+            let message = packed.number();
+            // If there is no room, it keeps the function for as long as it lives.
+            _ = found.give([(packed, Given::Note { code, message })]);
+        }
+    }
+}
