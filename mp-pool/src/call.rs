@@ -88,9 +88,10 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
 
     fn send(&self, items: VecDeque<A>) -> Arc<Job> {
         let count = items.len();
-        let job = self.job(&Arc::new(Items::new(items, self.clone)), Order::AsGiven);
+        let source = Arc::new(Items::new(self.clone));
+        let job = self.job(&source, Order::AsGiven);
         self.shared.wait_for_room();
-        self.shared.submit(&job, count);
+        self.shared.submit(&job, count, || source.bring(items));
         job
     }
 
@@ -150,7 +151,7 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
     }
 
     fn stream<I: IntoIterator<Item = A>>(&self, items: I, order: Order) -> Imap<I::IntoIter, T> {
-        let sent = Arc::new(Items::new(VecDeque::new(), self.clone));
+        let sent = Arc::new(Items::new(self.clone));
         let job = self.job(&sent, order);
         let workers = self.shared.state.lock().workers.len();
         let ahead = self.ahead.unwrap_or(workers * 64.max(2 * self.terms.chunk));

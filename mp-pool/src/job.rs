@@ -75,8 +75,13 @@ pub(crate) struct Items<A> {
 }
 
 impl<A> Items<A> {
-    pub(crate) fn new(items: VecDeque<A>, clone: Option<fn(&A) -> A>) -> Self {
-        Self { queue: Mutex::new((items, 0)), clone }
+    pub(crate) fn new(clone: Option<fn(&A) -> A>) -> Self {
+        Self { queue: Mutex::new((VecDeque::new(), 0)), clone }
+    }
+
+    /// The first items, all at once.
+    pub(crate) fn bring(&self, items: VecDeque<A>) {
+        self.queue.lock().0 = items;
     }
 
     pub(crate) fn push(&self, items: impl Iterator<Item = A>) {

@@ -60,8 +60,29 @@ impl Manager {
         Manager { shared, ending: Ending::Not, why: String::new() }
     }
 
-    /// Until the pool is over.
-    pub(crate) fn run(mut self) {
+    /// Until the pool is over. Nobody waits for ever for it, even if there is an error in here.
+    pub(crate) fn run(self) {
+        let shared = Arc::clone(&self.shared);
+        if Raise::catch(|| self.serve()).is_err() {
+            shared.break_off("the thread of the pool has panicked");
+            let mut settled = Settled::default();
+            for worker in &mut shared.state.lock().workers {
+                // It fails only if it has ended.
+                worker.process.iter().for_each(|process| _ = process.kill());
+                worker.bury().into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
+            }
+            shared.tell(settled);
+        }
+        let processes: Vec<_> = {
+            let mut state = shared.state.lock();
+            state.over = true;
+            state.workers.iter_mut().filter_map(|worker| worker.process.take()).collect()
+        };
+        drop(processes);
+        shared.changed.notify_all();
+    }
+
+    fn serve(mut self) {
         let mut replies = Vec::with_capacity(REPLIES);
         while !self.is_over() {
             self.hear(&mut replies);
@@ -72,12 +93,6 @@ impl Manager {
             self.shared.feed();
             self.end();
         }
-        let mut state = self.shared.state.lock();
-        state.over = true;
-        let processes: Vec<_> = state.workers.iter_mut().filter_map(|worker| worker.process.take()).collect();
-        drop(state);
-        drop(processes);
-        self.shared.changed.notify_all();
     }
 
     /// Waits for replies, and for whatever else there may be.

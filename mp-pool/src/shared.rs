@@ -145,14 +145,16 @@ impl Shared {
         self.ring();
     }
 
-    /// Takes over so many more tasks of a call, which has them. False if the pool takes none: then they have an error.
-    pub(crate) fn submit(&self, job: &Arc<Job>, tasks: usize) -> bool {
+    /// Takes over so many more tasks of a call; `bring` puts them into it, once they are counted and before anybody looks for
+    /// them. False if the pool takes none: then they have an error.
+    pub(crate) fn submit(&self, job: &Arc<Job>, tasks: usize, bring: impl FnOnce()) -> bool {
         job.expect(tasks);
-        if let Err(error) = self.enlist(job, tasks) {
-            for index in job.cancel() {
-                job.settle(index, Err(error.clone()));
-            }
-            job.notify();
+        let refused = self.count(tasks).err();
+        bring();
+        if let Some(error) = refused.or_else(|| self.enlist(job)) {
+            let mut settled = Settled::default();
+            settled.add_rest(job, &error);
+            self.tell(settled);
             return false;
         }
         self.feed();
@@ -162,17 +164,26 @@ impl Shared {
         true
     }
 
-    fn enlist(&self, job: &Arc<Job>, tasks: usize) -> Result<(), TaskError> {
-        self.check_owner().map_err(|_| TaskError::Closed)?;
+    /// Counts tasks that will come. They are counted also if there is an error, but for a forked process.
+    fn count(&self, tasks: usize) -> Result<(), TaskError> {
         let mut state = self.state.lock();
-        match &state.phase {
-            Phase::Open => {}
-            Phase::Closed | Phase::Terminating => return Err(TaskError::Closed),
-            Phase::Broken(why) => return Err(TaskError::Broken(Arc::clone(why))),
-        }
         state.unsettled += tasks;
-        state.enlist(job);
-        Ok(())
+        match &state.phase {
+            _ if self.check_owner().is_err() => Err(TaskError::Closed),
+            Phase::Open => Ok(()),
+            Phase::Closed | Phase::Terminating => Err(TaskError::Closed),
+            Phase::Broken(why) => Err(TaskError::Broken(Arc::clone(why))),
+        }
+    }
+
+    /// Has the tasks of a call sent; why not, if the pool is being ended.
+    fn enlist(&self, job: &Arc<Job>) -> Option<TaskError> {
+        let mut state = self.state.lock();
+        let error = state.phase.error();
+        if error.is_none() {
+            state.enlist(job);
+        }
+        error
     }
 
     /// Whether as many tasks wait as may.
@@ -350,8 +361,17 @@ impl Shared {
             }
         }
         if count > 0 {
-            self.state.lock().unsettled -= count;
+            let last = {
+                let mut state = self.state.lock();
+                debug_assert!(state.unsettled >= count, "{count} more settled of {}", state.unsettled);
+                state.unsettled = state.unsettled.saturating_sub(count);
+                state.unsettled == 0 && !state.is_open()
+            };
             self.changed.notify_all();
+            if last {
+                // The workers may end now.
+                self.ring();
+            }
         }
         told.iter().for_each(|job| job.notify());
     }

@@ -62,10 +62,10 @@ impl<I: Iterator, T> Imap<I, T> {
             let items: Vec<I::Item> = self.iter.by_ref().take(portion).collect();
             self.exhausted = items.len() < portion;
             let count = items.len();
-            self.items.push(items.into_iter());
             self.sent += count;
             under_way += count;
-            self.exhausted |= count > 0 && !self.shared.submit(&self.job, count);
+            let bring = || self.items.push(items.into_iter());
+            self.exhausted |= count > 0 && !self.shared.submit(&self.job, count, bring);
         }
     }
 }

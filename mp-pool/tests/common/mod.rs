@@ -39,13 +39,15 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// The next message, which has to come.
+/// The next message, which has to come: also from a process that is still to be started.
 #[track_caller]
 pub fn take<T: Message>(queue: &Queue<T>) -> T {
-    match queue.get_timeout(DEADLINE) {
-        Ok(Some(value)) => value,
-        end => panic!("nothing from {queue:?}: {:?}", end.map(|_| "closed")),
-    }
+    let mut got = None;
+    eventually("a message", || {
+        got = queue.try_get().ok().flatten();
+        got.is_some()
+    });
+    got.unwrap()
 }
 
 /// How a task was lost.
