@@ -125,8 +125,8 @@ pub use mp_pool::{
 };
 #[cfg(feature = "queue")]
 pub use mp_queue::{
-    Connection, GetError, JoinError, JoinableQueue, Lease, Packed, PutError, PutManyError, Queue, QueueOptions,
-    Receiver, RecvIntoError, Sender, bounded_channel, channel, one_way_pipe, pipe,
+    Connection, GetError, JoinError, JoinableQueue, Lease, Packed, PutError, PutManyError, Queue,
+    QueueOptions, Receiver, RecvIntoError, Sender, bounded_channel, channel, one_way_pipe, pipe,
 };
 pub use mp_reduce::{
     Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,

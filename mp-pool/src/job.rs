@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::Incoming;
 use mp_reduce::Message;
-use mp_spawn::Closure;
+use mp_spawn::{Closure, Raise};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::TaskError;
@@ -42,21 +42,27 @@ pub(crate) struct Item {
     pub(crate) index: usize,
     /// How often it was begun before.
     pub(crate) tries: u32,
-    pub(crate) args: Box<dyn Write>,
+    /// Or why there are none.
+    pub(crate) args: Result<Box<dyn Write>, String>,
     pub(crate) kept: Option<Box<dyn Keep>>,
 }
 
 /// Arguments that were kept for another attempt.
 pub(crate) trait Keep: Send {
-    fn again(&self) -> Box<dyn Write>;
+    fn again(&self) -> Result<Box<dyn Write>, String>;
 }
 
 struct Kept<A>(A, fn(&A) -> A);
 
 impl<A: Message + Send> Keep for Kept<A> {
-    fn again(&self) -> Box<dyn Write> {
-        Box::new((self.1)(&self.0))
+    fn again(&self) -> Result<Box<dyn Write>, String> {
+        Ok(Box::new(cloned(&self.0, self.1)?))
     }
+}
+
+/// Calls the user's `clone`, which may panic.
+fn cloned<A>(args: &A, clone: fn(&A) -> A) -> Result<A, String> {
+    Raise::catch(|| clone(args)).map_err(|raise| format!("its `Clone` panicked: {}", raise.message()))
 }
 
 /// Where arguments come from; knows their type.
@@ -100,8 +106,12 @@ impl<A: Message + Send> Source for Items<A> {
         };
         // Code of the user runs here, without the lock.
         into.extend(taken.into_iter().zip(first..).map(|(args, index)| {
-            let kept = self.clone.map(|clone| Box::new(Kept(clone(&args), clone)) as Box<dyn Keep>);
-            Item { index, tries: 0, args: Box::new(args), kept }
+            let kept =
+                self.clone.map(|clone| cloned(&args, clone).map(|args| Box::new(Kept(args, clone)) as _));
+            match kept.transpose() {
+                Ok(kept) => Item { index, tries: 0, args: Ok(Box::new(args)), kept },
+                Err(why) => Item { index, tries: 0, args: Err(why), kept: None },
+            }
         }));
     }
 
@@ -187,13 +197,19 @@ impl Slots {
     }
 }
 
+/// A task that was lost with its worker and is to be tried again.
+struct Lost {
+    index: usize,
+    tries: u32,
+    kept: Box<dyn Keep>,
+}
+
 /// One call.
 pub(crate) struct Job {
     pub(crate) code: Arc<Code>,
     pub(crate) terms: Terms,
     source: Arc<dyn Source>,
-    /// Tasks that were lost with their workers and are to be tried again: index, attempts so far, arguments.
-    lost: Mutex<Vec<(usize, u32, Box<dyn Keep>)>>,
+    lost: Mutex<Vec<Lost>>,
     slots: Mutex<Slots>,
     changed: Condvar,
 }
@@ -231,7 +247,7 @@ impl Job {
             let count = most.min(lost.len());
             lost.drain(..count).collect::<Vec<_>>()
         };
-        let again = |(index, tries, kept): (usize, u32, Box<dyn Keep>)| {
+        let again = |Lost { index, tries, kept }| {
             let args = kept.again();
             Item { index, tries, args, kept: Some(kept) }
         };
@@ -249,7 +265,7 @@ impl Job {
 
     /// This task is to be sent once more.
     pub(crate) fn again(&self, index: usize, tries: u32, kept: Box<dyn Keep>) {
-        self.lost.lock().push((index, tries, kept));
+        self.lost.lock().push(Lost { index, tries, kept });
     }
 
     /// Sends no more tasks; which ones were not sent. Somebody has to settle them.
@@ -257,7 +273,7 @@ impl Job {
         self.slots.lock().cancelled = true;
         let lost = std::mem::take(&mut *self.lost.lock());
         let rest = self.source.clear();
-        lost.into_iter().map(|(index, ..)| index).chain(rest)
+        lost.into_iter().map(|lost| lost.index).chain(rest)
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

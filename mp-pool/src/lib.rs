@@ -32,6 +32,7 @@
 mod builder;
 mod call;
 mod error;
+mod feed;
 mod job;
 mod manager;
 mod message;
@@ -41,6 +42,7 @@ mod pool;
 mod progress;
 mod result;
 mod shared;
+mod start;
 mod state;
 mod stream;
 mod worker;

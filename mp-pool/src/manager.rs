@@ -14,23 +14,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_queue::GetError;
-use mp_spawn::{Exit, Process, Raise, SpawnError, Status};
+use mp_spawn::{Exit, Raise, SpawnError, Status};
 
 use crate::error::{TaskError, WorkerLost};
 use crate::job::Outcome;
 use crate::message::Reply;
 use crate::shared::{Exited, Settled, Shared};
+use crate::start::{back_off, name, start};
 use crate::state::{Phase, Taken};
-use crate::worker::{CONDEMNED, Orders, work};
+use crate::worker::CONDEMNED;
 
 /// So many replies are taken at once.
 const REPLIES: usize = 64;
 /// Starts that fail in a row before the place of a worker is given up.
 const MOST_FAILED_STARTS: u32 = 5;
-/// How long to wait before the second start; doubled each time.
-const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
-/// The longest wait before a start.
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
 /// How long to wait for a process that got a SIGKILL: one in an uninterruptible system call stays.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// The longest sleep where nothing would wake this thread for certain.
@@ -65,20 +62,16 @@ impl Manager {
         let shared = Arc::clone(&self.shared);
         if Raise::catch(|| self.serve()).is_err() {
             shared.break_off("the thread of the pool has panicked");
-            let mut settled = Settled::default();
-            for worker in &mut shared.state.lock().workers {
-                // It fails only if it has ended.
-                worker.process.iter().for_each(|process| _ = process.kill());
-                worker.bury().into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
-            }
-            shared.tell(settled);
         }
-        let processes: Vec<_> = {
-            let mut state = shared.state.lock();
-            state.over = true;
-            state.workers.iter_mut().filter_map(|worker| worker.process.take()).collect()
-        };
-        drop(processes);
+        // There are workers still only after a panic, or if one does not even obey a SIGKILL.
+        let mut settled = Settled::default();
+        for worker in &mut shared.state.lock().workers {
+            // It fails only if it has ended.
+            worker.process.iter().for_each(|process| _ = process.kill());
+            worker.bury().into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
+        }
+        shared.tell(settled);
+        shared.state.lock().over = true;
         shared.changed.notify_all();
     }
 
@@ -267,7 +260,10 @@ impl Manager {
             }
             let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
             let workers = state.workers.iter().enumerate();
-            workers.filter(|(_, w)| w.process.is_none() && !w.given_up && due(w.restart_at)).map(|(i, _)| i).collect()
+            workers
+                .filter(|(_, w)| w.process.is_none() && !w.given_up && due(w.restart_at))
+                .map(|(i, _)| i)
+                .collect()
         };
         for number in due {
             if let Err(error) = start(&self.shared, number) {
@@ -290,7 +286,9 @@ impl Manager {
         let now = Instant::now();
         let state = &mut *self.shared.state.lock();
         for (number, worker) in state.workers.iter_mut().enumerate() {
-            let Some((id, deadline, timeout)) = worker.deadline().filter(|(_, at, _)| *at <= now) else { continue };
+            let Some((id, deadline, timeout)) = worker.deadline().filter(|(_, at, _)| *at <= now) else {
+                continue;
+            };
             _ = deadline;
             if self.shared.watch.compare_exchange(number, id, id | CONDEMNED).is_ok() {
                 worker.condemned = Some(id);
@@ -311,7 +309,10 @@ impl Manager {
             let know: Vec<usize> = {
                 let state = self.shared.state.lock();
                 let workers = state.workers.iter().enumerate();
-                workers.filter(|(_, w)| w.ready && w.knows.contains(&code)).map(|(number, _)| number).collect()
+                workers
+                    .filter(|(_, w)| w.ready && w.knows.contains(&code))
+                    .map(|(number, _)| number)
+                    .collect()
             };
             know.into_iter().for_each(|number| self.shared.forget(number, code));
         }
@@ -355,7 +356,8 @@ impl Manager {
             Ending::Asked(until) | Ending::Killed(until) => Some(until),
             Ending::Not | Ending::Closed => None,
         };
-        let restarts = state.workers.iter().filter(|w| state.is_serving() && w.process.is_none() && !w.given_up);
+        let restarts =
+            state.workers.iter().filter(|w| state.is_serving() && w.process.is_none() && !w.given_up);
         let restarts = restarts.filter_map(|worker| worker.restart_at);
         let tasks = state.workers.iter().filter_map(|worker| worker.deadline().map(|(_, at, _)| at));
         restarts.chain(tasks).chain(ending).min()
@@ -364,48 +366,5 @@ impl Manager {
 
 enum Said {
     Done(Outcome),
-    Raised(Raise),
-}
-
-/// What a worker is called.
-fn name(prefix: &str, number: usize) -> String {
-    format!("{prefix}-{number}")
-}
-
-/// How long to wait after so many failures in a row.
-fn back_off(failures: u32) -> Duration {
-    if failures == 0 {
-        return Duration::ZERO;
-    }
-    FIRST_BACK_OFF.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_BACK_OFF)
-}
-
-/// Starts a worker in an empty place.
-pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), SpawnError> {
-    let settings = &shared.settings;
-    let tasks = shared.state.lock().workers[number].tasks.clone();
-    let orders = Orders {
-        worker: number,
-        tasks,
-        replies: shared.replies.clone(),
-        watch: shared.watch.clone(),
-        most_tasks: settings.most_tasks,
-        initializer: settings.initializer.clone(),
-    };
-    let builder = Process::builder().name(name(&settings.name, number)).daemon(true);
-    let process = settings.configured(number, builder).spawn(work, orders)?;
-    let pid = process.pid();
-    let told = Arc::downgrade(shared);
-    let mut state = shared.state.lock();
-    let worker = &mut state.workers[number];
-    worker.pid = pid;
-    worker.restart_at = None;
-    // It may have been over before this is called, and then calls at once: an event, no lock.
-    process.on_exit(move || {
-        if let Some(shared) = told.upgrade() {
-            shared.exited(Exited { worker: number, pid });
-        }
-    });
-    worker.process = Some(process);
-    Ok(())
+    Raised(Box<Raise>),
 }

@@ -37,8 +37,7 @@ impl Body {
     fn write(&self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             Body::Out(value) => Raise::catch(|| value.write(out)).unwrap_or_else(|raise| {
-                let why = raise.of(0, 0, String::new()).message;
-                Err(Error::Malformed(format!("its `Serialize` panicked: {why}")))
+                Err(Error::Malformed(format!("its `Serialize` panicked: {}", raise.message())))
             }),
             Body::In(_) => Err(Error::Malformed("it was received, and is not sent again".into())),
         }
@@ -108,7 +107,7 @@ pub(crate) enum Reply {
     /// A task is done; this is its result.
     Done { worker: usize, id: u64, value: Body },
     /// The function of a task failed.
-    Raised { worker: usize, id: u64, raise: Raise },
+    Raised { worker: usize, id: u64, raise: Box<Raise> },
     /// The arguments could not be read (`false`), or the result not be written.
     Unsendable { worker: usize, id: u64, result: bool, why: String },
     /// From this process to itself: there is something else to look at.
@@ -151,7 +150,9 @@ impl Message for Reply {
             NOTED => Ok(Reply::Noted { worker, code: id }),
             DONE => Ok(Reply::Done { worker, id, value: Body::rest(inc) }),
             RAISED => Ok(Reply::Raised { worker, id, raise: C::read(inc)? }),
-            ARGUMENTS | VALUE => Ok(Reply::Unsendable { worker, id, result: kind == VALUE, why: C::read(inc)? }),
+            ARGUMENTS | VALUE => {
+                Ok(Reply::Unsendable { worker, id, result: kind == VALUE, why: C::read(inc)? })
+            }
             WAKE => Ok(Reply::Wake),
             other => Err(Error::Malformed(format!("a reply of kind {other}"))),
         }
@@ -161,7 +162,7 @@ impl Message for Reply {
 /// How a task went in its worker.
 pub(crate) enum Ran {
     Done(Box<dyn Write>),
-    Raised(Raise),
+    Raised(Box<Raise>),
     Undecodable(String),
 }
 

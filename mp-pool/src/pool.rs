@@ -15,10 +15,11 @@ use parking_lot::Mutex;
 use crate::builder::{PoolBuilder, Settings};
 use crate::call::Call;
 use crate::error::{PoolError, TaskError};
-use crate::manager::{self, Manager};
+use crate::manager::Manager;
 use crate::outcome::{StarFn, TaskOutcome};
 use crate::result::{AsyncResult, MapResult};
 use crate::shared::Shared;
+use crate::start;
 use crate::state::{Phase, ROOM, State, Worker};
 use crate::stream::Imap;
 
@@ -104,7 +105,7 @@ impl Pool {
         let shared = Arc::new(Shared::new(settings, Queue::bounded(REPLIES)?, form, watch, state));
         // From here on, dropping it ends what was started.
         let pool = Pool { shared: Arc::clone(&shared), thread: Mutex::new(None) };
-        let started = (0..processes).try_for_each(|number| manager::start(&shared, number));
+        let started = (0..processes).try_for_each(|number| start::start(&shared, number));
         if started.is_err() {
             shared.stop(Phase::Terminating);
         }
@@ -190,7 +191,11 @@ impl Pool {
     /// # Errors
     /// Of those that failed, the first in the order of the items; the others were done all the same. For each its own:
     /// [`MapResult::results`].
-    pub fn map<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> Result<Vec<R::Value>, TaskError>
+    pub fn map<F, A, R>(
+        &self,
+        function: F,
+        items: impl IntoIterator<Item = A>,
+    ) -> Result<Vec<R::Value>, TaskError>
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message + Send,

@@ -21,7 +21,7 @@ pub(crate) fn read<T: Message>(outcome: Outcome) -> Result<T, TaskError> {
     match Raise::catch(|| T::decode::<MessagePack>(&mut received)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(TaskError::Value(error.to_string())),
-        Err(raise) => Err(TaskError::Value(raise.of(0, 0, String::new()).message)),
+        Err(raise) => Err(TaskError::Value(raise.message().to_string())),
     }
 }
 

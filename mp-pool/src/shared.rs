@@ -1,28 +1,26 @@
 //! What the pool's handle, its calls and its thread have in common: giving tasks to workers, and outcomes to calls.
 //!
-//! Whoever brings tasks gives them out itself, as far as workers have room ([`Shared::feed`]); from there on the pool's
-//! thread does, whenever a reply comes. Encoding runs code of the user, so it is done without the lock: the worker is marked
-//! as being fed, and if it is dead when the tasks are encoded, they go to another one.
+//! A task is counted before anybody can see it, and settled once; so the count says when there is nothing left.
 
 use std::any::TypeId;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use mp_core::SharedTensor;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
-use mp_queue::{Packed, Queue};
+use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
 use parking_lot::{Condvar, Mutex};
 
 use crate::builder::Settings;
 use crate::error::{PoolError, TaskError};
-use crate::job::{Code, Item, Job, Outcome};
-use crate::message::{Body, Reply, Runner, Task};
+use crate::job::{Code, Job, Outcome};
+use crate::message::{Reply, Runner, Task};
 use crate::outcome::TaskOutcome;
-use crate::state::{Given, Phase, Ready, State, Taken};
+use crate::state::{Phase, State, Taken};
 
 /// The process of a worker has ended.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +53,7 @@ pub(crate) struct Shared {
     owner: u32,
     pub(crate) replies: Queue<Reply>,
     /// Any of the queues of tasks: messages for all of them are packed alike.
-    form: Queue<Task>,
+    pub(crate) form: Queue<Task>,
     pub(crate) watch: SharedTensor<u64>,
     pub(crate) state: Mutex<State>,
     /// Tasks have been settled, or the pool is over.
@@ -100,7 +98,7 @@ impl Shared {
         }
     }
 
-    fn next_id(&self) -> u64 {
+    pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -203,125 +201,6 @@ impl Shared {
         }
     }
 
-    /// Gives tasks to workers, as long as there are some of both.
-    pub(crate) fn feed(&self) {
-        while self.feed_one() {}
-    }
-
-    /// Gives tasks to one worker; false if there are none, or nobody wants any.
-    fn feed_one(&self) -> bool {
-        let mut ready = Vec::new();
-        let mut job = None;
-        let (worker, pid, portion) = {
-            let mut state = self.state.lock();
-            let Some(worker) = state.wanting() else { return false };
-            if state.returned.is_empty() {
-                job = state.next_job();
-                if job.is_none() && !state.help(worker) {
-                    return false;
-                }
-            }
-            let chunk = job.as_ref().map_or(0, |job| job.terms.chunk);
-            let portion = state.workers[worker].portion(chunk);
-            let returned = portion.min(state.returned.len());
-            ready.extend(state.returned.drain(..returned));
-            let found = &mut state.workers[worker];
-            found.feeding = true;
-            (worker, found.pid, portion)
-        };
-        let mut settled = Settled::default();
-        if let Some(job) = job {
-            for item in job.take(portion - ready.len()) {
-                self.pack(&job, item, &mut ready, &mut settled);
-            }
-        }
-        self.give(worker, pid, ready, &mut settled);
-        self.tell(settled);
-        true
-    }
-
-    /// Encodes a task.
-    fn pack(&self, job: &Arc<Job>, item: Item, ready: &mut Vec<Ready>, settled: &mut Settled) {
-        let Item { index, tries, args, kept } = item;
-        let taken = Taken { id: self.next_id(), job: Arc::clone(job), index, tries, kept };
-        let timed = job.terms.timeout.is_some();
-        let task = Task::Run { id: taken.id, code: job.code.number, timed, args: Body::Out(args) };
-        match self.packed(task) {
-            Ok(packed) => ready.push(Ready { taken, packed }),
-            Err(why) => settled.add(taken, Err(TaskError::Arguments(why))),
-        }
-    }
-
-    /// A message for a worker. Whatever the user's code does in it: a panic is an error.
-    fn packed(&self, task: Task) -> Result<Packed<Task>, String> {
-        let pack = || self.form.pack(task);
-        match mp_spawn::Raise::catch(pack) {
-            Ok(Ok(packed)) => Ok(packed),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(raise) => Err(raise.of(0, 0, String::new()).message),
-        }
-    }
-
-    /// Gives tasks to a worker that was marked as being fed, if it is still the same one.
-    fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, settled: &mut Settled) {
-        let unknown: Vec<Arc<Code>> = {
-            let state = self.state.lock();
-            let knows = &state.workers[worker].knows;
-            let mut unknown: Vec<Arc<Code>> = Vec::new();
-            for code in ready.iter().map(|ready| &ready.taken.job.code) {
-                if !knows.contains(&code.number) && !unknown.iter().any(|u| u.number == code.number) {
-                    unknown.push(Arc::clone(code));
-                }
-            }
-            unknown
-        };
-        let mut notes = Vec::new();
-        let mut unsendable = HashMap::new();
-        for code in unknown {
-            match self.packed(Task::Learn { code: code.number, runner: code.runner.clone() }) {
-                Ok(packed) => notes.push((code.number, packed)),
-                Err(why) => _ = unsendable.insert(code.number, why),
-            }
-        }
-        let mut state = self.state.lock();
-        let end = state.phase.error();
-        let found = &mut state.workers[worker];
-        found.feeding = false;
-        let alive = found.ready && found.pid == pid;
-        let mut batch = VecDeque::new();
-        for (code, packed) in notes.into_iter().filter(|_| alive) {
-            found.knows.insert(code);
-            batch.push_back((code, packed));
-        }
-        let notes = batch.into_iter().map(|(code, packed)| {
-            let message = packed.number();
-            (packed, Given::Note { code, message })
-        });
-        let mut keep = Vec::new();
-        let mut send = Vec::new();
-        for Ready { taken, packed } in ready {
-            if let Some(why) = unsendable.get(&taken.job.code.number) {
-                settled.add(taken, Err(TaskError::Arguments(format!("the function can't be sent: {why}"))));
-            } else if end.is_some() || taken.job.is_cancelled() {
-                let error = end.clone().unwrap_or(TaskError::Cancelled);
-                settled.add(taken, Err(error));
-            } else if alive {
-                let message = packed.number();
-                send.push((packed, Given::Task { taken, message }));
-            } else {
-                keep.push(Ready { taken, packed });
-            }
-        }
-        // What there was no room for.
-        for (packed, given) in found.give(notes.chain(send)) {
-            match given {
-                Given::Task { taken, .. } => keep.push(Ready { taken, packed }),
-                Given::Note { code, .. } => _ = found.knows.remove(&code),
-            }
-        }
-        state.returned.extend(keep);
-    }
-
     /// Takes back the tasks of a call that have not begun; how many.
     pub(crate) fn cancel(&self, job: &Arc<Job>) -> usize {
         if self.check_owner().is_err() {
@@ -414,17 +293,5 @@ impl Shared {
     /// The functions that nobody uses any more.
     pub(crate) fn take_unused(&self) -> Vec<u64> {
         std::mem::take(&mut *self.unused.lock())
-    }
-
-    /// Tells a worker to forget a function.
-    pub(crate) fn forget(&self, worker: usize, code: u64) {
-        let Ok(packed) = self.packed(Task::Forget { code }) else { return };
-        let mut state = self.state.lock();
-        let found = &mut state.workers[worker];
-        if found.ready && found.knows.remove(&code) {
-            let message = packed.number();
-            // If there is no room, it keeps the function for as long as it lives.
-            _ = found.give([(packed, Given::Note { code, message })]);
-        }
     }
 }

@@ -51,9 +51,15 @@ pub(crate) struct Ready {
 
 /// What a worker was given.
 pub(crate) enum Given {
-    Task { taken: Taken, message: u32 },
+    Task {
+        taken: Taken,
+        message: u32,
+    },
     /// To learn or forget a function.
-    Note { code: u64, message: u32 },
+    Note {
+        code: u64,
+        message: u32,
+    },
 }
 
 impl Given {

@@ -115,7 +115,9 @@ fn answer(replies: &Queue<Reply>, worker: usize, id: u64, ran: Ran) -> Result<()
     // Packing drops the result, which may be a type of the user's that panics in it.
     let why = match Raise::catch(|| replies.put(reply)) {
         Ok(Ok(())) => return Ok(()),
-        Ok(Err(PutError::Failed { error, .. })) => Reply::Unsendable { worker, id, result: true, why: error.to_string() },
+        Ok(Err(PutError::Failed { error, .. })) => {
+            Reply::Unsendable { worker, id, result: true, why: error.to_string() }
+        }
         Ok(Err(error)) => return Err(error.to_string().into()),
         Err(raise) => Reply::Raised { worker, id, raise },
     };

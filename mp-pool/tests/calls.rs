@@ -315,11 +315,12 @@ fn results_are_futures() {
 fn callbacks_get_results_and_errors() {
     let pool = Pool::new(1).unwrap();
     let (tell, told) = mpsc::channel();
-    let half = |x: u32| if x % 2 == 0 { Ok(x / 2) } else { Err("odd") };
+    let half = |x: u32| if x.is_multiple_of(2) { Ok(x / 2) } else { Err("odd") };
     pool.apply_async(square, 1).on_done(|_| panic!("a callback that panics costs nobody else anything"));
     for x in [4, 5] {
         let tell = tell.clone();
-        pool.apply_async(half, x).on_done(move |result| tell.send(result.map_err(|e| e.to_string())).unwrap());
+        pool.apply_async(half, x)
+            .on_done(move |result| tell.send(result.map_err(|e| e.to_string())).unwrap());
     }
     assert_eq!(told.recv_timeout(DEADLINE).unwrap(), Ok(2));
     assert!(told.recv_timeout(DEADLINE).unwrap().unwrap_err().contains("odd"));

@@ -163,7 +163,8 @@ fn tasks_in_the_queue_of_a_busy_worker_can_be_cancelled() {
 #[test]
 fn a_pool_whose_workers_never_get_ready_says_why() {
     let initializer = |path: String| std::fs::read(path).map(drop);
-    let pool = Pool::builder().processes(2).initializer(initializer, "/nowhere/at all".to_string()).build().unwrap();
+    let pool =
+        Pool::builder().processes(2).initializer(initializer, "/nowhere/at all".to_string()).build().unwrap();
     let Err(TaskError::Broken(why)) = got(pool.apply_async(square, 1)) else { panic!("it can't work") };
     assert!(why.contains("No such file"), "{why}");
     assert!(matches!(pool.apply(square, 1), Err(TaskError::Broken(_))));

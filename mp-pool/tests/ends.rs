@@ -159,7 +159,10 @@ fn it_ends_while_its_workers_are_killed() {
         });
         pids.into_iter().filter(|pid| alive(*pid)).for_each(|pid| {
             // It may have ended just now.
-            _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
+            _ = rustix::process::kill_process(
+                rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
+                Signal::KILL,
+            );
         });
         ending.join().unwrap();
         assert!(results.wait_timeout(DEADLINE), "{results:?}");
@@ -216,7 +219,8 @@ fn what_makes_no_sense_is_refused() {
         let error = Pool::new(processes).unwrap_err();
         assert!(matches!(&error, PoolError::Options(why) if why.contains(&processes.to_string())), "{error}");
     }
-    let nowhere = Pool::builder().processes(2).per_worker(|_, process| process.executable("/nowhere/at all")).build();
+    let nowhere =
+        Pool::builder().processes(2).per_worker(|_, process| process.executable("/nowhere/at all")).build();
     let error = nowhere.unwrap_err();
     assert!(matches!(error, PoolError::Start(_)) && error.to_string().contains("/nowhere/at all"), "{error}");
 }

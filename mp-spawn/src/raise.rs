@@ -25,25 +25,31 @@ impl Raise {
     ///
     /// # Errors
     /// The panic.
-    pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Raise> {
+    pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Box<Raise>> {
         panic::catch_unwind(AssertUnwindSafe(function)).map_err(|payload| {
             let PanicNote { message, location, backtrace } = panics::caught(&*payload);
             // Dropping the payload may panic again.
             std::mem::forget(payload);
-            Raise { panicked: true, message, chain: Vec::new(), debug: String::new(), location, backtrace }
+            let (chain, debug) = (Vec::new(), String::new());
+            Box::new(Raise { panicked: true, message, chain, debug, location, backtrace })
         })
     }
 
     /// An error, with all its sources.
-    pub fn error(error: &(dyn Error + 'static)) -> Raise {
-        Raise {
+    pub fn error(error: &(dyn Error + 'static)) -> Box<Raise> {
+        Box::new(Raise {
             panicked: false,
             message: cut(error.to_string()),
             chain: sources(error),
             debug: cut(format!("{error:?}")),
             location: None,
             backtrace: None,
-        }
+        })
+    }
+
+    /// What it says.
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
     /// As the failure of a process.
