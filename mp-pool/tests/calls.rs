@@ -14,8 +14,10 @@ use std::thread::Thread;
 use common::{DEADLINE, Gate, got, join, stop_at};
 use mp_core::{FrozenTensor, SharedTensor, StorageId, Tensor};
 use mp_pool::{Pool, TaskError, current_worker};
+use mp_queue::{GetError, Queue};
 use mp_reduce::Bundle;
 use mp_spawn::{Closure, RaisedKind, closure};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, Serializer};
 
 fn square(x: u64) -> u64 {
@@ -59,14 +61,19 @@ fn different_functions_share_a_pool() {
 
 #[test]
 fn what_a_closure_captures_is_released_when_its_tasks_are_done() {
-    let pool = Pool::new(1).unwrap();
-    let weights = Tensor::<f32>::full(&[1000], 2.0).unwrap().freeze();
-    let kept = weights.storage().downgrade();
-    let scale = pool.task_closure(closure!([weights] |x: f32| x * weights.iter().sum::<f32>()));
-    assert_eq!(scale.map([1.0, 2.0]).unwrap(), [2000.0, 4000.0]);
-    drop(scale);
-    common::eventually("the workers let go of it", || kept.expired());
-    assert_eq!(pool.apply(square, 2).unwrap(), 4);
+    let pool = Pool::new(2).unwrap();
+    let log = Queue::<u64>::unbounded().unwrap();
+    let mine = log.clone();
+    let note = pool.task_closure(closure!([log] |x: u64| log.put(x).map_err(|e| e.to_string())));
+    note.map(0..100).unwrap();
+    let mut seen: Vec<u64> = (0..100).map(|_| common::take(&mine)).collect();
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..100));
+    assert!(mine.try_get().unwrap_err().is_empty());
+    drop(note);
+    // Nobody else has the queue any more, although the workers live.
+    assert!(matches!(mine.get_timeout(DEADLINE), Err(GetError::Deserted { .. })));
+    assert_eq!(pool.map(square, 0..3).unwrap(), [0, 1, 4]);
 }
 
 #[test]
@@ -200,16 +207,36 @@ fn what_can_not_be_sent_is_an_error_of_its_task_alone() {
 #[test]
 fn an_endless_iterator_is_read_a_bounded_number_ahead() {
     let pool = Pool::new(2).unwrap();
-    let mut read = 0_u64;
-    let mut results = pool.task(square).ahead(10).imap(std::iter::from_fn(|| {
-        read += 1;
-        Some(read)
-    }));
-    for x in 1..=1000 {
-        assert_eq!(results.next().unwrap().unwrap(), x * x);
+    let gate = Gate::new();
+    let read = Mutex::new(0);
+    let items = std::iter::from_fn(|| {
+        let mut read = read.lock();
+        *read += 1;
+        Some((gate.clone(), *read))
+    });
+    let mut results = pool.task(stop_at).ahead(10).imap(items);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| results.next().unwrap().unwrap());
+        // It waits for the first result, with as many items on their way as may be.
+        common::eventually("it has read what it may", || *read.lock() >= 10);
+        gate.open(1000);
+        assert_eq!(first.join().unwrap(), 1);
+    });
+    assert_eq!(*read.lock(), 10);
+    for x in 2..=100 {
+        assert_eq!(results.next().unwrap().unwrap(), x);
     }
     drop(results);
-    assert!((1000..=1010).contains(&read), "{read}");
+    let read = *read.lock();
+    assert!((100..=110).contains(&read), "{read}");
+    let mut count = 0_u64;
+    let mut results = pool.task(square).ahead(10).imap(std::iter::from_fn(|| {
+        count += 1;
+        Some(count)
+    }));
+    assert!((1..=1000).all(|x| results.next().unwrap().unwrap() == x * x));
+    drop(results);
+    assert!((1000..=1010).contains(&count), "{count}");
     join(&pool);
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use common::{DEADLINE, Gate, Random, alive, eventually, got, join, kill, lost, signal, stop_at};
+use common::{DEADLINE, Gate, Random, alive, eventually, got, join, kill, lost, signal, stop_at, stopped};
 use mp_core::{SharedTensor, Tensor};
 use mp_pool::{Pool, TaskError};
 use mp_spawn::{Exit, Note, Signal as Kind};
@@ -117,16 +117,16 @@ fn a_task_that_takes_too_long_is_ended_and_no_other() {
 #[test]
 fn the_time_of_a_task_does_not_run_before_it_begins() {
     let pool = Pool::new(1).unwrap();
-    let gate = Gate::new();
-    let first = pool.apply_async(stop_at, (gate.clone(), 1));
-    let (_, pid) = gate.arrived();
-    let second = pool.task(square).timeout(Duration::from_millis(20)).map_async(0..10);
+    let call = pool.task(square).timeout(Duration::from_millis(20));
+    assert_eq!(call.apply(2).unwrap(), 4);
+    let pid = pool.pids()[0];
+    // It has nothing to do, and does not see what it is given now.
     signal(pid, Signal::STOP);
-    let second = second.get_timeout(Duration::from_millis(200)).unwrap_err();
+    eventually("it stands still", || stopped(pid));
+    let results = call.map_async(0..10);
+    let results = results.get_timeout(Duration::from_millis(300)).unwrap_err();
     signal(pid, Signal::CONT);
-    gate.open(1);
-    assert_eq!(got(first).unwrap(), 1);
-    assert_eq!(got(second).unwrap().len(), 10);
+    assert_eq!(got(results).unwrap().len(), 10);
     assert_eq!(pool.pids(), [pid]);
 }
 

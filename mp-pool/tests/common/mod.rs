@@ -67,11 +67,20 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
+/// The state of a process, as `proc(5)` has it.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
 /// Whether a process exists and is no zombie.
 pub fn alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-    state.is_some_and(|state| state != 'Z' && state != 'X')
+    state(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Whether a process, which has one thread, is stopped.
+pub fn stopped(pid: u32) -> bool {
+    state(pid) == Some('T')
 }
 
 /// What a leak would leave in shared memory: blocks, messages, members.
