@@ -4,6 +4,7 @@
 pub(crate) mod alloc;
 pub(crate) mod crowd;
 pub(crate) mod lock;
+pub(crate) mod pool;
 
 use std::time::Duration;
 

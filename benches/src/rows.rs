@@ -48,7 +48,7 @@ macro_rules! peers {
 }
 
 #[cfg(feature = "peers")]
-use crate::peers::{iceoryx2, ipc_channel};
+use crate::peers::{iceoryx2, ipc_channel, python};
 
 /// More rounds than anyone asks for.
 const ANY: usize = usize::MAX;
@@ -427,6 +427,28 @@ pub(crate) const ROWS: &[Row] = &[
         ours: ours::alloc::spawn_at_1m_live,
         peers: peers![],
         note: || "limit: posix_spawn of the same program; the new process becomes a member of the arena that they are in",
+    },
+    Row {
+        id: "pool_map",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "tasks per second of a pool of 2 workers: a trivial function of a u64, chunks of 1",
+        rounds: ANY,
+        limit: limits::one_way,
+        ours: ours::pool::map,
+        peers: peers!["Python" => python::map],
+        note: || "limit: messages through a ring that a killed or stopped process breaks; a task is two of them; Python: multiprocessing.Pool",
+    },
+    Row {
+        id: "pool_tensor_1m",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "the same with a tensor of 1 MiB in each task, of which one element is read",
+        rounds: ANY,
+        limit: limits::one_way,
+        ours: ours::pool::tensor_1m,
+        peers: peers!["Python" => python::tensor_1m],
+        note: || "limit: as for pool_map; Python: torch.multiprocessing.Pool with a shared tensor, where torch is installed",
     },
     Row {
         id: "syscalls_per_message",

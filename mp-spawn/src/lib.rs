@@ -58,6 +58,7 @@ mod outcome;
 mod output;
 mod panics;
 mod process;
+mod raise;
 mod rank;
 mod setup;
 mod sibling;
@@ -105,5 +106,7 @@ pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
 pub use output::Captured;
 pub use process::{Process, ProcessBuilder};
+#[doc(hidden)]
+pub use raise::Raise;
 pub use rank::Status;
 pub use setup::{Output, Setup};
