@@ -352,7 +352,9 @@ impl Raw {
                 return found;
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
-                return Ok(alone().map_or(Ended::Waited, Ended::Alone));
+                let Some(alone) = alone() else { return Ok(Ended::Waited) };
+                // What they put before they left comes first.
+                return look().unwrap_or(Ok(Ended::Alone(alone)));
             }
             let announced = parking.announce();
             if let Some(found) = look() {
@@ -360,7 +362,6 @@ impl Raw {
             }
             // After it was announced: who leaves last wakes the sleepers.
             if let Some(alone) = alone() {
-                // What they put before they left comes first.
                 return look().unwrap_or(Ok(Ended::Alone(alone)));
             }
             let asleep = Instant::now();
@@ -380,5 +381,25 @@ impl Raw {
     pub(crate) fn deserted(&self) -> Option<Alone> {
         let (last, pid) = self.memory.last_gone()?;
         (self.arena().other_holders(&self.hold) == 0).then_some(Alone::Deserted(last, pid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Queue;
+
+    #[test]
+    fn what_was_put_before_the_last_one_left_is_got() {
+        for wait in [Wait::Until(Instant::now()), Wait::Forever] {
+            let queue = Queue::bounded(1).unwrap();
+            let puts_and_leaves = || {
+                queue.try_put(5_u32).unwrap();
+                Some(Alone::Disconnected)
+            };
+            let mut into = None;
+            let end = queue.raw().get(&mut into, wait, puts_and_leaves).unwrap();
+            assert!(matches!(end, Ended::Attempted) && into.is_some(), "{end:?} after {wait:?}");
+        }
     }
 }
