@@ -164,7 +164,7 @@ mod tests {
             assert!(raw.others_lease(), "its slot is empty, and nobody says yet that it is his");
             run(get, m)
         });
-        let Got::Envelope(id, owner, _) = got.unwrap() else { panic!("{got:?}") };
+        let Got::Envelope(id, owner, _) = got.unwrap() else { panic!("there is a message") };
         assert!(!raw.others_lease(), "a lease of this process");
         run(memory.to_return(id, owner), m);
         assert_eq!(queue.get().unwrap(), Some(5));
