@@ -5,9 +5,7 @@ use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};
 use mp_queue::ring::{Census, ChainAt, Extend, Get, Got, Link, Put, PutEnd, Return};
 use mp_tests::explore::{Actor, Fate, Memory, World};
-use mp_tests::ring::{
-    COUNT, META, OWNER, PLACE, chain, free, intent, member, memory, owner, returns, slots,
-};
+use mp_tests::ring::{COUNT, META, OWNER, PLACE, chain, free, intent, member, memory, owner, returns, slots};
 
 /// The envelope of each task, which puts the next one before it is done. Each goes into one that was looked at before, or
 /// into one that was just freed.
@@ -124,7 +122,9 @@ impl Actor for Process {
             Doing::Done => {
                 let e = TASKS[self.begun - 1];
                 let mine = owner(m, e);
-                assert!(m.cas(OWNER.of(e), mine.pack(), mine.then(Holder::Member(member(me))).pack()).is_ok());
+                assert!(
+                    m.cas(OWNER.of(e), mine.pack(), mine.then(Holder::Member(member(me))).pack()).is_ok()
+                );
                 ghost.open.retain(|open| *open != e);
                 Doing::Free
             }
