@@ -50,6 +50,7 @@
 //! | of a type known at run time; of none; of parts | [`AnyTensor`], [`dispatch!`]; [`MetaTensor`]; [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
 //! | into shared memory | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
 //! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`Options`], [`SpawnError`] |
+//! | a pool of processes | [`Pool`], [`Call`], [`AsyncResult`], [`MapResult`], [`Imap`], [`TaskError`] |
 //! | functions that travel | [`closure!`], [`Closure`], [`start_closure`] |
 //! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | waiting for many things | [`wait()`], [`select`], [`Waitable`], [`Descriptor`] |
@@ -62,7 +63,7 @@
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
 //! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
 //!
-//! Each row is a crate of its own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-reduce`) for those who want only that.
+//! Each row is a crate of its own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`) for those who want only that.
 //!
 //! # For those who know torch.multiprocessing
 //! | torch | mp |
@@ -72,6 +73,8 @@
 //! | `mp.Process(target=f, args=…)`, `start`, `join` | [`Process::spawn`], [`Process::builder`], [`Process::join`] |
 //! | `set_start_method`, `get_context`, `set_forkserver_preload` | [`set_start_method`], [`get_context`], [`set_forkserver_preload`]: [`StartMethod`] |
 //! | `active_children`, `current_process`, `parent_process` | [`active_children`], [`current_process`], [`parent_process`] |
+//! | `mp.Pool(n)`, `apply`, `map`, `imap`, `starmap`, … | [`Pool::new`], [`Pool::apply`], [`Pool::map`], [`Pool::imap`], [`Pool::starmap`]; a killed worker costs one task |
+//! | `chunksize`, `initializer`, `maxtasksperchild` | [`Call::chunksize`], [`PoolBuilder::initializer`], [`PoolBuilder::max_tasks_per_child`] |
 //! | lambdas and closures as `fn` (ice-learn) | [`closure!`] |
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
 //! | `mp.Queue(maxsize)` | [`Queue::bounded`]; typed, and `None` instead of sentinels |
@@ -99,9 +102,10 @@
 //!
 //! # Features
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`,
-//! `sync` (default): the crates of that name. `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as
-//! `bytes::Bytes`, without copying. `futures`: queues as `Stream` and `Sink`. `authkey` (default): a secret that two programs
-//! prove to each other. `cuda`: reserved; it adds nothing usable yet.
+//! `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`]. `ndarray`: tensors as
+//! arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying. `futures`: queues as `Stream` and
+//! `Sink`. `authkey` (default): a secret that two programs prove to each other. `cuda`: reserved; it adds nothing usable
+//! yet.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
@@ -120,9 +124,14 @@ pub use mp_core::{
 };
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;
+#[cfg(feature = "pool")]
+pub use mp_pool::{
+    AsyncResult, Call, Full, Imap, Many, MapResult, One, Pool, PoolBuilder, PoolError, Progress, Shape,
+    StarFn, TaskError, TaskOutcome, WorkerLost, current_worker,
+};
 #[cfg(feature = "queue")]
 pub use mp_queue::{
-    Address, ConnectError, Connection, GetError, JoinError, JoinableQueue, Lease, Listener, PutError,
+    Address, ConnectError, Connection, GetError, JoinError, JoinableQueue, Lease, Listener, Packed, PutError,
     PutManyError, Queue, QueueOptions, Receiver, RecvIntoError, Room, Sender, SocketOptions, bounded_channel,
     channel, connect, one_way_pipe, pipe,
 };
@@ -136,9 +145,9 @@ pub use mp_spawn::{
     ActiveChild, Capture, Captured, Closure, Context, CurrentProcess, Exit, Launch, Note, OnFailure, Options,
     Outcome, Output, ParentProcess, Process, ProcessBuilder, ProcessContext, ProcessExited, ProcessRaised,
     RaisedKind, Refusal, Setup, Signal, SpawnError, StartMethod, Status, UnknownStartMethod, active_children,
-    closure, current_process, get_all_start_methods, get_context, get_start_method, init, is_child, name,
-    parent_pid, parent_process, rank, set_executable, set_forkserver_preload, set_start_method,
-    set_thread_name, spawn, start_closure, start_processes, thread_name,
+    closure, cpu_count, current_process, get_all_start_methods, get_context, get_start_method, init,
+    is_child, name, parent_pid, parent_process, rank, set_executable, set_forkserver_preload,
+    set_start_method, set_thread_name, spawn, start_closure, start_processes, thread_name,
 };
 #[cfg(feature = "sync")]
 pub use mp_sync as sync;

@@ -2,7 +2,9 @@
 //! mp only carries it.
 
 pub(crate) mod alloc;
+pub(crate) mod crowd;
 pub(crate) mod lock;
+pub(crate) mod pool;
 
 use std::time::Duration;
 

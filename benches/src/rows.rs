@@ -48,7 +48,7 @@ macro_rules! peers {
 }
 
 #[cfg(feature = "peers")]
-use crate::peers::{iceoryx2, ipc_channel};
+use crate::peers::{iceoryx2, ipc_channel, python};
 
 /// More rounds than anyone asks for.
 const ANY: usize = usize::MAX;
@@ -93,6 +93,83 @@ pub(crate) const ROWS: &[Row] = &[
             "limit: a ring that a killed or stopped process breaks; iceoryx2: lossless (no overflow, retry until \
              delivered), buffer of 1024, consumer polls busily"
         },
+    },
+    Row {
+        id: "one_way_2p2c",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "u64 messages per second from two producers to two consumers",
+        rounds: ANY,
+        limit: limits::one_way,
+        ours: ours::crowd::one_way_2p2c,
+        peers: peers![],
+        note: || "limit: as one_way_1p1c, one to one; start and end of the four processes are not counted but for the last",
+    },
+    Row {
+        id: "struct_200b",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "a struct of some 200 bytes (texts, numbers, a list), encoded and decoded: messages per second, one to one",
+        rounds: ANY,
+        limit: limits::one_way,
+        ours: ours::crowd::struct_200b,
+        peers: peers![],
+        note: || "limit: as one_way_1p1c, of a u64",
+    },
+    Row {
+        id: "tensors_100",
+        unit: "ns",
+        better: Better::Lower,
+        about: "a stream of messages with the same 100 tensors, one element of each read: time for each message",
+        rounds: ANY,
+        limit: ours::crowd::no_limit,
+        ours: ours::crowd::tensors_100,
+        peers: peers![],
+        note: || "each tensor is one more holder there and one less here: some ten shared words",
+    },
+    Row {
+        id: "fair_8p8c_least",
+        unit: "%",
+        better: Better::Higher,
+        about: "8 producers and 8 consumers of one queue for 4 s: the least that one did, in percent of its side's mean",
+        rounds: 3,
+        limit: ours::crowd::no_limit,
+        ours: ours::crowd::fair_least,
+        peers: peers![],
+        note: || "100 if all did the same",
+    },
+    Row {
+        id: "fair_8p8c_most",
+        unit: "%",
+        better: Better::Lower,
+        about: "the same: the most that one did",
+        rounds: 3,
+        limit: ours::crowd::no_limit,
+        ours: ours::crowd::fair_most,
+        peers: peers![],
+        note: || "100 if all did the same",
+    },
+    Row {
+        id: "idle_1",
+        unit: "ms",
+        better: Better::Lower,
+        about: "CPU time of a consumer into whose queue nothing is put, for each 10 s",
+        rounds: 1,
+        limit: ours::crowd::no_limit,
+        ours: ours::crowd::idle_1,
+        peers: peers![],
+        note: || "it wakes each 100 ms, and looks for the dead",
+    },
+    Row {
+        id: "idle_100",
+        unit: "ms",
+        better: Better::Lower,
+        about: "the same of 100 consumers of one queue, all together",
+        rounds: 1,
+        limit: ours::crowd::no_limit,
+        ours: ours::crowd::idle_100,
+        peers: peers![],
+        note: || "one of them looks for the dead, for all",
     },
     Row {
         id: "tensor_again_64m",
@@ -350,6 +427,28 @@ pub(crate) const ROWS: &[Row] = &[
         ours: ours::alloc::spawn_at_1m_live,
         peers: peers![],
         note: || "limit: posix_spawn of the same program; the new process becomes a member of the arena that they are in",
+    },
+    Row {
+        id: "pool_map",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "tasks per second of a pool of 2 workers: a trivial function of a u64, chunks of 1",
+        rounds: ANY,
+        limit: limits::one_way,
+        ours: ours::pool::map,
+        peers: peers!["Python" => python::map],
+        note: || "limit: messages through a ring that a killed or stopped process breaks; a task is two of them; Python: multiprocessing.Pool",
+    },
+    Row {
+        id: "pool_tensor_1m",
+        unit: "1/s",
+        better: Better::Higher,
+        about: "the same with a tensor of 1 MiB in each task, of which one element is read",
+        rounds: ANY,
+        limit: limits::one_way,
+        ours: ours::pool::tensor_1m,
+        peers: peers!["Python" => python::tensor_1m],
+        note: || "limit: as for pool_map; Python: torch.multiprocessing.Pool with a shared tensor, where torch is installed",
     },
     Row {
         id: "syscalls_per_message",

@@ -2,6 +2,10 @@
 //!
 //! With the feature `inject`, every shared access counts; [`arm`] says at which one the process sends itself a
 //! signal. So a test can go through all the points at which a process can die, one by one.
+//!
+//! And it knows a few bugs, which a test plants by the environment variable `MP_PLANTED`, to see that they are found.
+
+pub(crate) mod planted;
 
 use crate::sync::shared::{AtomicU64, Ordering};
 

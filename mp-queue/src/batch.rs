@@ -45,7 +45,7 @@ impl<T, I> std::error::Error for PutManyError<T, I> {
 }
 
 /// What was put or taken in one segment since the others were last told.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     raw: &'a Raw,
     segment: u32,
     putting: bool,
@@ -54,7 +54,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(raw: &'a Raw, putting: bool) -> Self {
+    pub(crate) fn new(raw: &'a Raw, putting: bool) -> Self {
         let segment = if putting { raw.tail_segment() } else { raw.head_segment() };
         Self { raw, segment, putting, tickets: None, count: 0 }
     }
@@ -73,7 +73,7 @@ impl<'a> Run<'a> {
     }
 
     /// Puts the next one; `false` where that needs more than this.
-    fn put(&mut self, envelope: &mut Envelope) -> Result<bool, Error> {
+    pub(crate) fn put(&mut self, envelope: &mut Envelope) -> Result<bool, Error> {
         // In the last segment of a queue that grows, what is in earlier ones counts, too.
         let segments = self.raw.memory().segments();
         if segments > 1 && self.segment + 1 == segments {
@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
             memory.not_empty().wake_some(count);
         } else {
             memory.advance_head(self.segment, first, last);
-            memory.not_full().wake_some(count);
+            memory.made_room(count);
         }
     }
 }

@@ -35,6 +35,17 @@ pub(crate) struct Group {
     seen: OnceLock<()>,
     /// The pidfd of the only process, if it is one.
     sentinel: OnceLock<Arc<OwnedFd>>,
+    /// What is called when all are over.
+    at_end: Mutex<Vec<AtEnd>>,
+}
+
+/// Called when all processes are over.
+struct AtEnd(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for AtEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AtEnd")
+    }
 }
 
 impl Group {
@@ -46,6 +57,7 @@ impl Group {
             bell: Mutex::new(None),
             seen: OnceLock::new(),
             sentinel: OnceLock::new(),
+            at_end: Mutex::new(Vec::new()),
         }
     }
 
@@ -170,6 +182,20 @@ impl Group {
             rank.running = None;
             rank.over = true;
         });
+        self.call_at_end();
+    }
+
+    /// Calls this when all are over; at once if they are.
+    pub(crate) fn at_end(&self, call: impl FnOnce() + Send + 'static) {
+        self.at_end.lock().push(AtEnd(Box::new(call)));
+        self.call_at_end();
+    }
+
+    fn call_at_end(&self) {
+        if self.all_over() {
+            let calls = std::mem::take(&mut *self.at_end.lock());
+            calls.into_iter().for_each(|AtEnd(call)| call());
+        }
     }
 
     /// The last signal that the program sent to this rank alone.

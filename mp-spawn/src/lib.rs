@@ -58,6 +58,7 @@ mod outcome;
 mod output;
 mod panics;
 mod process;
+mod raise;
 mod rank;
 mod setup;
 mod sibling;
@@ -69,6 +70,17 @@ mod verdict;
 mod watch;
 mod wire;
 mod zygote;
+
+/// How many processes of this program can run at once: the processors that this process may use, as its affinity and its
+/// cgroup allow. 1 if nobody knows.
+///
+/// ```
+/// assert!(mp_spawn::cpu_count() >= 1);
+/// ```
+#[must_use]
+pub fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
 
 #[doc(hidden)]
 pub use closure::captured;
@@ -94,5 +106,7 @@ pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
 pub use output::Captured;
 pub use process::{Process, ProcessBuilder};
+#[doc(hidden)]
+pub use raise::Raise;
 pub use rank::Status;
 pub use setup::{Output, Setup};

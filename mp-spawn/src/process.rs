@@ -146,6 +146,24 @@ impl<T> Process<T> {
         self.group.sentinel().expect("a process that was started has a pidfd")
     }
 
+    /// Calls `call` when it has ended and was reaped, well or not; at once if it has.
+    ///
+    /// ```
+    /// use mp_spawn::Process;
+    ///
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let child = Process::spawn(|(): ()| {}, ())?;
+    /// child.on_exit(move || _ = tell.send("it is over"));
+    /// assert_eq!(told.recv().unwrap(), "it is over");
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// It runs in the thread that hears of the end, which watches all the other processes as well: it must be quick, not
+    /// panic, and neither start a process nor wait for one.
+    pub fn on_exit(&self, call: impl FnOnce() + Send + 'static) {
+        self.group.at_end(call);
+    }
+
     /// Sends it a SIGTERM; nothing happens if it has ended.
     ///
     /// # Errors

@@ -86,10 +86,13 @@ fn a_worker_that_prints_a_gigabyte_ends() {
 }
 
 /// Becomes nobody, if it is root.
+#[allow(unsafe_code)]
 fn give_up_privileges() -> Result<bool, String> {
     // SAFETY: plain system calls, in a process of this test's own.
-    #[allow(unsafe_code)]
-    match unsafe { (libc::getuid(), libc::setuid(65_534)) } {
+    let user = unsafe { libc::getuid() };
+    // SAFETY: as above.
+    let error = unsafe { libc::setuid(65_534) };
+    match (user, error) {
         (0, 0) => Ok(true),
         (0, _) => Err("this root can't become anybody else".to_string()),
         _ => Ok(false),

@@ -2,6 +2,7 @@
 
 pub(crate) mod iceoryx2;
 pub(crate) mod ipc_channel;
+pub(crate) mod python;
 
 use crate::process::Child;
 use crate::work::{Outcome, Plan};

@@ -28,7 +28,7 @@ static LATER: Mutex<Later> = Mutex::new(Later::None);
 
 /// To be joined.
 pub(super) fn put(fd: OwnedFd, joined: Joined) {
-    *LATER.lock() = Later::Join { fd, process: std::process::id(), user: memory::user() as u32, joined };
+    *LATER.lock() = Later::Join { fd, process: std::process::id(), user: memory::user(), joined };
 }
 
 /// What is to be joined now, if anything is.
@@ -41,7 +41,7 @@ pub(super) fn take() -> Result<Option<(OwnedFd, Joined)>> {
             Err(Error::NotAnArena(format!("this process could not join the one of its parent: {why}")))
         }
         Later::Join { process, .. } if *process != std::process::id() => Err(Error::Forked),
-        Later::Join { user, .. } if *user != memory::user() as u32 => Err(Error::NotAnArena(
+        Later::Join { user, .. } if *user != memory::user() => Err(Error::NotAnArena(
             "this process has given up its user before it joined the one of its parent: call Arena::current before"
                 .into(),
         )),

@@ -7,8 +7,8 @@ use crate::session::{Outcome, Session};
 /// Features of which one alone has to do.
 const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
 
-/// Features that only add conversions: alone and together, not in every set.
-const ADAPTERS: [&str; 2] = ["ndarray", "bytes"];
+/// Features that only add something on top: alone and together, not in every set.
+const ADDED: [&str; 4] = ["ndarray", "bytes", "pool", "indicatif"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
@@ -28,8 +28,8 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     match features() {
         Ok(features) => {
-            let adapters = [ADAPTERS[0].to_owned(), ADAPTERS[1].to_owned(), ADAPTERS.join(",")];
-            for set in powerset(&features).into_iter().chain(adapters) {
+            let added = ADDED.map(str::to_owned).into_iter().chain([ADDED.join(",")]);
+            for set in powerset(&features).into_iter().chain(added) {
                 let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", &set];
                 session.run(&mut session.cargo(&words));
             }
@@ -39,14 +39,14 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The facade's features, without `default` and [`ADAPTERS`].
+/// The facade's features, without `default` and [`ADDED`].
 fn features() -> Result<Vec<String>, String> {
     let packages = layers::packages(None)?;
     let facade = packages.into_iter().find(|package| package.name == FACADE).ok_or("no root package")?;
     Ok(facade
         .features
         .into_iter()
-        .filter(|name| name != "default" && !ADAPTERS.contains(&name.as_str()))
+        .filter(|name| name != "default" && !ADDED.contains(&name.as_str()))
         .collect())
 }
 

@@ -16,7 +16,16 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     };
     for name in &names {
         let (_, args, words) = SHORT.into_iter().find(|(n, ..)| n == name).unwrap_or(("", &[], ""));
-        let mut command = session.cargo(&["run", "--quiet", "--release", "--example", name, "--"]);
+        let mut command = session.cargo(&[
+            "run",
+            "--quiet",
+            "--release",
+            "--features",
+            "indicatif",
+            "--example",
+            name,
+            "--",
+        ]);
         let ran = session.run(command.args(args));
         if ran.ok && !ran.last_line.contains(words) {
             session.fail(format!("the last line of {name} must say `{words}`; it says `{}`", ran.last_line));

@@ -1,0 +1,178 @@
+//! What a pool is made with.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp_spawn::{Capture, Closure, ProcessBuilder, StartMethod};
+
+use crate::error::PoolError;
+use crate::outcome::TaskOutcome;
+use crate::pool::Pool;
+use crate::worker::Initializer;
+
+type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>;
+
+/// How a pool is made.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_pool::Pool;
+/// use mp_spawn::StartMethod;
+///
+/// let pool = Pool::builder()
+///     .processes(2)
+///     .initializer(|seed: u64| println!("worker {:?} begins with {seed}", mp_pool::current_worker()), 17)
+///     .max_tasks_per_child(1000)
+///     .start_method(StartMethod::Spawn)
+///     .build()?;
+/// assert_eq!(pool.map(|x: u32| 2 * x, 0..3)?, [0, 2, 4]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until `build` is called"]
+pub struct PoolBuilder(Settings);
+
+/// What [`PoolBuilder`] has gathered.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) processes: Option<usize>,
+    pub(crate) name: String,
+    pub(crate) most_tasks: u64,
+    pub(crate) initializer: Option<Initializer>,
+    pub(crate) grace: Duration,
+    pub(crate) max_waiting: usize,
+    method: Option<StartMethod>,
+    configure: Option<Configure>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("processes", &self.processes)
+            .field("name", &self.name)
+            .field("max_tasks_per_child", &self.most_tasks)
+            .field("initializer", &self.initializer)
+            .field("grace_period", &self.grace)
+            .field("max_waiting", &self.max_waiting)
+            .field("start_method", &self.method)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// What a worker is started with.
+    pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
+        let builder = match self.method {
+            Some(method) => builder.start_method(method),
+            None => builder,
+        };
+        match &self.configure {
+            Some(configure) => configure(worker, builder),
+            None => builder,
+        }
+    }
+}
+
+impl PoolBuilder {
+    pub(crate) fn new() -> PoolBuilder {
+        PoolBuilder(Settings {
+            processes: None,
+            name: "pool-worker".to_string(),
+            most_tasks: 0,
+            initializer: None,
+            grace: Duration::from_millis(500),
+            max_waiting: usize::MAX,
+            method: None,
+            configure: None,
+        })
+    }
+
+    /// How many workers; as many as there are processors without this.
+    pub fn processes(mut self, processes: usize) -> PoolBuilder {
+        self.0.processes = Some(processes);
+        self
+    }
+
+    /// Names the workers: number 3 is called `pool-worker-3`, or with the prefix that is given here.
+    pub fn name(mut self, prefix: impl Into<String>) -> PoolBuilder {
+        self.0.name = prefix.into();
+        self
+    }
+
+    /// What each worker calls before its first task, with a copy of `args`; also one that takes the place of another.
+    ///
+    /// If it fails, or the worker dies in it, it is tried again in a new process, later each time; after five times in a row
+    /// the worker is given up. When all are, the pool is [`Broken`](crate::TaskError::Broken), and says why.
+    #[doc(alias = "initargs")]
+    pub fn initializer<F, A, R>(mut self, function: F, args: A) -> PoolBuilder
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Capture + Clone,
+        R: TaskOutcome,
+    {
+        self.0.initializer = Some(Closure::from_parts((args,), move |(args,): &(A,), (): ()| {
+            function(args.clone()).into_result().map(drop)
+        }));
+        self
+    }
+
+    /// After so many tasks a worker ends, and another one takes its place; 0 is never, as without this. For functions
+    /// that leak.
+    #[doc(alias = "maxtasksperchild")]
+    pub fn max_tasks_per_child(mut self, tasks: u64) -> PoolBuilder {
+        self.0.most_tasks = tasks;
+        self
+    }
+
+    /// How workers come to be; what [`set_start_method`](mp_spawn::set_start_method) says without this.
+    #[doc(alias("context", "get_context"))]
+    pub fn start_method(mut self, method: StartMethod) -> PoolBuilder {
+        self.0.method = Some(method);
+        self
+    }
+
+    /// Sets what the process of a worker is started with: `configure` gets the number of the worker.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::builder()
+    ///     .processes(2)
+    ///     .per_worker(|number, process| process.env("DEVICE", number.to_string()))
+    ///     .build()?;
+    /// let device = pool.apply(|(): ()| std::env::var("DEVICE").unwrap_or_default(), ())?;
+    /// assert!(device == "0" || device == "1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn per_worker(
+        mut self,
+        configure: impl Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync + 'static,
+    ) -> PoolBuilder {
+        self.0.configure = Some(Arc::new(configure));
+        self
+    }
+
+    /// So many tasks may be without an outcome before [`apply_async`](crate::Call::apply_async) and
+    /// [`map_async`](crate::Call::map_async) wait, and [`try_apply_async`](crate::Call::try_apply_async) gives its arguments
+    /// back. A `map` enters as a whole. Without this there is no bound, but the memory of this process: no more than a few
+    /// hundred tasks for each worker are in shared memory.
+    pub fn max_waiting(mut self, tasks: usize) -> PoolBuilder {
+        self.0.max_waiting = tasks.max(1);
+        self
+    }
+
+    /// How long workers have to obey the SIGTERM that they get when the pool is ended with work left, before a SIGKILL; half
+    /// a second without this.
+    pub fn grace_period(mut self, grace: Duration) -> PoolBuilder {
+        self.0.grace = grace;
+        self
+    }
+
+    /// Starts the workers, about a millisecond each; they are initialised while this returns.
+    ///
+    /// # Errors
+    /// [`PoolError::Start`] when the system refuses a process (the limit is named where it is known), [`PoolError::Memory`]
+    /// when shared memory does, [`PoolError::Options`] for no processes or more than 1000. Nothing is left then.
+    pub fn build(self) -> Result<Pool, PoolError> {
+        Pool::start(self.0)
+    }
+}

@@ -1,0 +1,183 @@
+//! What can go wrong with a task, and with the pool itself.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp_spawn::{Exit, Note, ProcessRaised, SpawnError};
+
+/// Why a task has no result.
+///
+/// ```
+/// use mp_pool::{Pool, TaskError};
+///
+/// fn parse(text: String) -> Result<u32, std::num::ParseIntError> {
+///     text.parse()
+/// }
+///
+/// let pool = Pool::new(1)?;
+/// match pool.apply(parse, "x7".to_string()) {
+///     Err(TaskError::Raised(raised)) => assert_eq!(raised.message, "invalid digit found in string"),
+///     other => panic!("unexpected: {other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # What a failure looks like
+///
+/// | what happens | the task that runs | tasks that wait | the worker |
+/// |---|---|---|---|
+/// | the function returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, place of the panic | go on | goes on |
+/// | the worker is killed, crashes, aborts, calls `exit` | [`WorkerLost`](Self::WorkerLost), or another attempt ([`Call::retries`](crate::Call::retries)) | go on, in another worker | is replaced |
+/// | the worker is killed between two tasks | – | go on, in another worker | is replaced |
+/// | the worker is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or [`Call::timeout`](crate::Call::timeout) says | go on, in another worker | is waited for |
+/// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
+/// | the initializer fails, or the worker dies in it | – | wait | is tried again, later each time; after five times it is given up |
+/// | all workers were given up | – | [`Broken`](Self::Broken), with the reason | – |
+/// | arguments or a result can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | go on | goes on |
+/// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
+/// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
+/// | the program that has the pool dies, however | – | – | ends with it |
+///
+/// A worker takes one task at a time, so there is never more than one task that could be lost with it. What is lost was
+/// begun, or was just being taken; what it did before it was lost, it did.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum TaskError {
+    /// The function returned an error or panicked.
+    Raised(Box<ProcessRaised>),
+    /// The process that had the task ended.
+    WorkerLost(Box<WorkerLost>),
+    /// It took too long, and its worker was killed for it.
+    TimedOut {
+        /// The number of the worker.
+        worker: usize,
+        /// Its process id.
+        pid: u32,
+        /// How long it was given.
+        timeout: Duration,
+    },
+    /// It was taken back before it had begun.
+    Cancelled,
+    /// The pool was ended before the task was done.
+    Terminated,
+    /// The pool takes no tasks any more.
+    Closed,
+    /// No worker could be started, or none lived; why.
+    Broken(Arc<str>),
+    /// The arguments could not be encoded here, or not be decoded in the worker.
+    Arguments(String),
+    /// What the function returned could not be encoded in the worker, or not be decoded here.
+    Value(String),
+}
+
+/// A process ended while it had a task.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct WorkerLost {
+    /// The number of the worker.
+    pub worker: usize,
+    /// The process id that it had.
+    pub pid: u32,
+    /// Exit code or signal.
+    pub how: Exit,
+    /// What is known beyond that.
+    pub note: Option<Note>,
+    /// How often the task was begun: more than once, if it was to be tried again.
+    pub attempts: u32,
+}
+
+impl fmt::Display for WorkerLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WorkerLost { worker, pid, how, note, attempts } = self;
+        write!(f, "worker {worker} (pid {pid}) {how} while it had this task")?;
+        if let Some(note) = note {
+            write!(f, ": {note}")?;
+        }
+        if *attempts > 1 {
+            write!(f, " (attempt {attempts})")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TaskError::Raised(raised) => raised.fmt(f),
+            TaskError::WorkerLost(lost) => lost.fmt(f),
+            TaskError::TimedOut { worker, pid, timeout } => {
+                write!(f, "the task took more than {timeout:?}; its worker {worker} (pid {pid}) was killed")
+            }
+            TaskError::Cancelled => f.write_str("the task was cancelled before it began"),
+            TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
+            TaskError::Closed => f.write_str("the pool is closed: it takes no tasks any more"),
+            TaskError::Broken(why) => write!(f, "the pool has no workers left: {why}"),
+            TaskError::Arguments(why) => write!(f, "the arguments of the task can't be sent: {why}"),
+            TaskError::Value(why) => write!(f, "what the task returned can't be sent: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for TaskError {}
+
+/// Why there is no pool, or why it ended badly.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The workers could not be started.
+    Start(SpawnError),
+    /// Shared memory: none left, forked, and so on.
+    Memory(mp_reduce::Error),
+    /// What was asked for makes no sense.
+    Options(String),
+    /// No worker could be started, or none lived; why.
+    Broken(Arc<str>),
+    /// The pool belongs to another process: this one was forked from it.
+    OtherProcess {
+        /// The process that made it.
+        owner: u32,
+    },
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolError::Start(error) => write!(f, "the workers of the pool could not be started: {error}"),
+            PoolError::Memory(error) => error.fmt(f),
+            PoolError::Options(why) => f.write_str(why),
+            PoolError::Broken(why) => write!(f, "the pool has no workers left: {why}"),
+            PoolError::OtherProcess { owner } => {
+                write!(f, "the pool belongs to process {owner}, from which this one was forked")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PoolError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PoolError::Start(error) => Some(error),
+            PoolError::Memory(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<SpawnError> for PoolError {
+    fn from(error: SpawnError) -> Self {
+        PoolError::Start(error)
+    }
+}
+
+impl From<mp_reduce::Error> for PoolError {
+    fn from(error: mp_reduce::Error) -> Self {
+        PoolError::Memory(error)
+    }
+}
+
+impl From<mp_core::Error> for PoolError {
+    fn from(error: mp_core::Error) -> Self {
+        PoolError::Memory(error.into())
+    }
+}

@@ -1,0 +1,146 @@
+//! Giving tasks to workers.
+//!
+//! Whoever brings tasks gives them out itself, as far as workers have room; from there on the pool's thread does, whenever a
+//! reply comes. Encoding runs code of the user, so it is done without the lock: the worker is marked as being fed, and if it
+//! is dead when the tasks are encoded, they go to another one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use mp_queue::Packed;
+use mp_spawn::Raise;
+
+use crate::error::TaskError;
+use crate::job::{Code, Item, Job};
+use crate::message::{Body, Task};
+use crate::shared::{Settled, Shared};
+use crate::state::{Given, Ready, Taken};
+
+impl Shared {
+    /// Gives tasks to workers, as long as there are some of both.
+    pub(crate) fn feed(&self) {
+        while self.feed_one() {}
+    }
+
+    /// Gives tasks to one worker; false if there are none, or nobody wants any.
+    fn feed_one(&self) -> bool {
+        let mut ready = Vec::new();
+        let mut job = None;
+        let (worker, pid, portion) = {
+            let mut state = self.state.lock();
+            let Some(worker) = state.wanting() else { return false };
+            if state.returned.is_empty() {
+                job = state.next_job();
+                if job.is_none() && !state.help(worker) {
+                    return false;
+                }
+            }
+            let chunk = job.as_ref().map_or(0, |job| job.terms.chunk);
+            let portion = state.workers[worker].portion(chunk);
+            let returned = portion.min(state.returned.len());
+            ready.extend(state.returned.drain(..returned));
+            let found = &mut state.workers[worker];
+            found.feeding = true;
+            (worker, found.pid, portion)
+        };
+        let mut settled = Settled::default();
+        if let Some(job) = job {
+            for item in job.take(portion - ready.len()) {
+                self.pack(&job, item, &mut ready, &mut settled);
+            }
+        }
+        self.give(worker, pid, ready, &mut settled);
+        self.tell(settled);
+        true
+    }
+
+    /// Encodes a task.
+    fn pack(&self, job: &Arc<Job>, item: Item, ready: &mut Vec<Ready>, settled: &mut Settled) {
+        let Item { index, tries, args, kept } = item;
+        let taken = Taken { id: self.next_id(), job: Arc::clone(job), index, tries, kept };
+        let timed = job.terms.timeout.is_some();
+        let run = |args| Task::Run { id: taken.id, code: job.code.number, timed, args: Body::Out(args) };
+        match args.and_then(|args| self.packed(run(args))) {
+            Ok(packed) => ready.push(Ready { taken, packed }),
+            Err(why) => settled.add(taken, Err(TaskError::Arguments(why))),
+        }
+    }
+
+    /// A message for a worker. Whatever the user's code does in it: a panic is an error.
+    fn packed(&self, task: Task) -> Result<Packed<Task>, String> {
+        let pack = || self.form.pack(task).map_err(|error| error.to_string());
+        Raise::catch(pack).unwrap_or_else(|raise| Err(raise.message().to_string()))
+    }
+
+    /// Gives tasks to a worker that was marked as being fed, if it is still the same one.
+    fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, settled: &mut Settled) {
+        let unknown: Vec<Arc<Code>> = {
+            let state = self.state.lock();
+            let knows = &state.workers[worker].knows;
+            let mut unknown: Vec<Arc<Code>> = Vec::new();
+            for code in ready.iter().map(|ready| &ready.taken.job.code) {
+                if !knows.contains(&code.number) && !unknown.iter().any(|u| u.number == code.number) {
+                    unknown.push(Arc::clone(code));
+                }
+            }
+            unknown
+        };
+        let mut notes = Vec::new();
+        let mut unsendable = HashMap::new();
+        for code in unknown {
+            match self.packed(Task::Learn { code: code.number, runner: code.runner.clone() }) {
+                Ok(packed) => notes.push((code.number, packed)),
+                Err(why) => _ = unsendable.insert(code.number, why),
+            }
+        }
+        let mut state = self.state.lock();
+        let end = state.phase.error();
+        let found = &mut state.workers[worker];
+        found.feeding = false;
+        let alive = found.ready && found.pid == pid;
+        let mut batch = VecDeque::new();
+        for (code, packed) in notes.into_iter().filter(|_| alive) {
+            found.knows.insert(code);
+            batch.push_back((code, packed));
+        }
+        let notes = batch.into_iter().map(|(code, packed)| {
+            let message = packed.number();
+            (packed, Given::Note { code, message })
+        });
+        let mut keep = Vec::new();
+        let mut send = Vec::new();
+        for Ready { taken, packed } in ready {
+            if let Some(why) = unsendable.get(&taken.job.code.number) {
+                settled.add(taken, Err(TaskError::Arguments(format!("the function can't be sent: {why}"))));
+            } else if end.is_some() || taken.job.is_cancelled() {
+                let error = end.clone().unwrap_or(TaskError::Cancelled);
+                settled.add(taken, Err(error));
+            } else if alive {
+                let message = packed.number();
+                send.push((packed, Given::Task { taken, message }));
+            } else {
+                keep.push(Ready { taken, packed });
+            }
+        }
+        // What there was no room for.
+        for (packed, given) in found.give(notes.chain(send)) {
+            match given {
+                Given::Task { taken, .. } => keep.push(Ready { taken, packed }),
+                Given::Note { code, .. } => _ = found.knows.remove(&code),
+            }
+        }
+        state.returned.extend(keep);
+    }
+
+    /// Tells a worker to forget a function.
+    pub(crate) fn forget(&self, worker: usize, code: u64) {
+        let Ok(packed) = self.packed(Task::Forget { code }) else { return };
+        let mut state = self.state.lock();
+        let found = &mut state.workers[worker];
+        if found.ready && found.knows.remove(&code) {
+            let message = packed.number();
+            // If there is no room, it keeps the function for as long as it lives.
+            _ = found.give([(packed, Given::Note { code, message })]);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! One call of the pool: the tasks that are still to be sent, and the outcomes that have come back.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use mp_core::message::Incoming;
+use mp_reduce::Message;
+use mp_spawn::{Closure, Raise};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::error::TaskError;
+use crate::message::{Runner, Write};
+
+/// A function, as the workers know it.
+pub(crate) struct Code {
+    pub(crate) number: u64,
+    pub(crate) runner: Closure<(), Runner>,
+    /// Where its number goes when nobody uses it any more.
+    pub(crate) unused: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        self.unused.lock().push(self.number);
+    }
+}
+
+/// How the tasks of a call are treated.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// How many are given to a worker at once; 0: as it turns out to be best.
+    pub(crate) chunk: usize,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) retries: u32,
+}
+
+/// The arguments of one task.
+pub(crate) struct Item {
+    pub(crate) index: usize,
+    /// How often it was begun before.
+    pub(crate) tries: u32,
+    /// Or why there are none.
+    pub(crate) args: Result<Box<dyn Write>, String>,
+    pub(crate) kept: Option<Box<dyn Keep>>,
+}
+
+/// Arguments that were kept for another attempt.
+pub(crate) trait Keep: Send {
+    fn again(&self) -> Result<Box<dyn Write>, String>;
+}
+
+struct Kept<A>(A, fn(&A) -> A);
+
+impl<A: Message + Send> Keep for Kept<A> {
+    fn again(&self) -> Result<Box<dyn Write>, String> {
+        Ok(Box::new(cloned(&self.0, self.1)?))
+    }
+}
+
+/// Calls the user's `clone`, which may panic.
+fn cloned<A>(args: &A, clone: fn(&A) -> A) -> Result<A, String> {
+    Raise::catch(|| clone(args)).map_err(|raise| format!("its `Clone` panicked: {}", raise.message()))
+}
+
+/// Where arguments come from; knows their type.
+pub(crate) trait Source: Send + Sync {
+    fn take(&self, most: usize, into: &mut Vec<Item>);
+    fn left(&self) -> usize;
+    /// Drops what is left; which they were.
+    fn clear(&self) -> Range<usize>;
+}
+
+/// Arguments that are there already.
+pub(crate) struct Items<A> {
+    /// And the index of the first.
+    queue: Mutex<(VecDeque<A>, usize)>,
+    clone: Option<fn(&A) -> A>,
+}
+
+impl<A> Items<A> {
+    pub(crate) fn new(clone: Option<fn(&A) -> A>) -> Self {
+        Self { queue: Mutex::new((VecDeque::new(), 0)), clone }
+    }
+
+    /// The first items, all at once.
+    pub(crate) fn bring(&self, items: VecDeque<A>) {
+        self.queue.lock().0 = items;
+    }
+
+    pub(crate) fn push(&self, items: impl Iterator<Item = A>) {
+        self.queue.lock().0.extend(items);
+    }
+}
+
+impl<A: Message + Send> Source for Items<A> {
+    fn take(&self, most: usize, into: &mut Vec<Item>) {
+        let (taken, first) = {
+            let mut queue = self.queue.lock();
+            let count = most.min(queue.0.len());
+            let first = queue.1;
+            queue.1 += count;
+            (queue.0.drain(..count).collect::<Vec<A>>(), first)
+        };
+        // Code of the user runs here, without the lock.
+        into.extend(taken.into_iter().zip(first..).map(|(args, index)| {
+            let kept =
+                self.clone.map(|clone| cloned(&args, clone).map(|args| Box::new(Kept(args, clone)) as _));
+            match kept.transpose() {
+                Ok(kept) => Item { index, tries: 0, args: Ok(Box::new(args)), kept },
+                Err(why) => Item { index, tries: 0, args: Err(why), kept: None },
+            }
+        }));
+    }
+
+    fn left(&self) -> usize {
+        self.queue.lock().0.len()
+    }
+
+    fn clear(&self) -> Range<usize> {
+        let mut queue = self.queue.lock();
+        let items = std::mem::take(&mut queue.0);
+        let first = queue.1;
+        queue.1 += items.len();
+        drop(queue);
+        first..first + items.len()
+    }
+}
+
+/// What came of a task: bytes and attachments of its result, not read yet.
+pub(crate) type Outcome = Result<Box<Incoming>, TaskError>;
+
+/// How outcomes are handed out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// By the index of the task.
+    AsGiven,
+    /// As they come.
+    AsDone,
+}
+
+/// How far a call is.
+///
+/// ```
+/// let pool = mp_pool::Pool::new(2)?;
+/// let squares = pool.map_async(|x: u64| x * x, 0..100);
+/// squares.wait();
+/// assert_eq!((squares.progress().done, squares.progress().total), (100, 100));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Tasks that are done, well or not.
+    pub done: usize,
+    /// Those among them that have no result.
+    pub failed: usize,
+    /// All tasks.
+    pub total: usize,
+}
+
+/// The outcomes so far.
+pub(crate) struct Slots {
+    order: Order,
+    /// The index of the first outcome in here.
+    base: usize,
+    outcomes: VecDeque<Option<Outcome>>,
+    progress: Progress,
+    wakers: Vec<Waker>,
+    on_done: Option<Box<dyn FnOnce() + Send>>,
+    cancelled: bool,
+}
+
+impl Slots {
+    /// The next outcome, in the order of this call.
+    pub(crate) fn next(&mut self) -> Option<Outcome> {
+        let next = self.outcomes.pop_front_if(|slot| slot.is_some()).flatten();
+        self.base += usize::from(next.is_some());
+        next
+    }
+
+    pub(crate) fn has_next(&self) -> bool {
+        matches!(self.outcomes.front(), Some(Some(_)))
+    }
+    pub(crate) fn all_done(&self) -> bool {
+        self.progress.done == self.progress.total
+    }
+    pub(crate) fn progress(&self) -> Progress {
+        self.progress
+    }
+    pub(crate) fn wake(&mut self, waker: &Waker) {
+        if !self.wakers.iter().any(|w| w.will_wake(waker)) {
+            self.wakers.push(waker.clone());
+        }
+    }
+}
+
+/// A task that was lost with its worker and is to be tried again.
+struct Lost {
+    index: usize,
+    tries: u32,
+    kept: Box<dyn Keep>,
+}
+
+/// One call.
+pub(crate) struct Job {
+    pub(crate) code: Arc<Code>,
+    pub(crate) terms: Terms,
+    source: Arc<dyn Source>,
+    lost: Mutex<Vec<Lost>>,
+    slots: Mutex<Slots>,
+    changed: Condvar,
+}
+
+impl Job {
+    pub(crate) fn new(code: Arc<Code>, terms: Terms, source: Arc<dyn Source>, order: Order) -> Arc<Job> {
+        let progress = Progress { done: 0, failed: 0, total: 0 };
+        let slots = Slots {
+            order,
+            base: 0,
+            outcomes: VecDeque::new(),
+            progress,
+            wakers: Vec::new(),
+            on_done: None,
+            cancelled: false,
+        };
+        let lost = Mutex::new(Vec::new());
+        Arc::new(Job { code, terms, source, lost, slots: Mutex::new(slots), changed: Condvar::new() })
+    }
+
+    /// So many more tasks will have an outcome.
+    pub(crate) fn expect(&self, tasks: usize) {
+        let mut slots = self.slots.lock();
+        slots.progress.total += tasks;
+        if slots.order == Order::AsGiven {
+            let len = slots.outcomes.len() + tasks;
+            slots.outcomes.resize_with(len, || None);
+        }
+    }
+
+    /// Takes tasks that are to be sent.
+    pub(crate) fn take(&self, most: usize) -> Vec<Item> {
+        let lost = {
+            let mut lost = self.lost.lock();
+            let count = most.min(lost.len());
+            lost.drain(..count).collect::<Vec<_>>()
+        };
+        let again = |Lost { index, tries, kept }| {
+            let args = kept.again();
+            Item { index, tries, args, kept: Some(kept) }
+        };
+        let mut items: Vec<Item> = lost.into_iter().map(again).collect();
+        if items.len() < most {
+            self.source.take(most - items.len(), &mut items);
+        }
+        items
+    }
+
+    /// How many tasks are to be sent.
+    pub(crate) fn left(&self) -> usize {
+        self.lost.lock().len() + self.source.left()
+    }
+
+    /// This task is to be sent once more.
+    pub(crate) fn again(&self, index: usize, tries: u32, kept: Box<dyn Keep>) {
+        self.lost.lock().push(Lost { index, tries, kept });
+    }
+
+    /// Sends no more tasks; which ones were not sent. Somebody has to settle them.
+    pub(crate) fn cancel(&self) -> impl Iterator<Item = usize> + use<> {
+        self.slots.lock().cancelled = true;
+        let lost = std::mem::take(&mut *self.lost.lock());
+        let rest = self.source.clear();
+        lost.into_iter().map(|lost| lost.index).chain(rest)
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.slots.lock().cancelled
+    }
+
+    /// Notes what came of a task; whether it had no outcome yet. [`notify`](Self::notify) tells who waits.
+    pub(crate) fn settle(&self, index: usize, outcome: Outcome) -> bool {
+        let slots = &mut *self.slots.lock();
+        let failed = outcome.is_err();
+        match slots.order {
+            Order::AsDone => slots.outcomes.push_back(Some(outcome)),
+            Order::AsGiven => match index.checked_sub(slots.base).and_then(|i| slots.outcomes.get_mut(i)) {
+                Some(slot @ None) => *slot = Some(outcome),
+                _ => return false,
+            },
+        }
+        slots.progress.done += 1;
+        slots.progress.failed += usize::from(failed);
+        true
+    }
+
+    /// Tells who waits that outcomes have come.
+    pub(crate) fn notify(&self) {
+        let (wakers, on_done) = {
+            let mut slots = self.slots.lock();
+            let wakers = std::mem::take(&mut slots.wakers);
+            let done = slots.all_done();
+            (wakers, if done { slots.on_done.take() } else { None })
+        };
+        self.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+        if let Some(on_done) = on_done {
+            // The panic hook has shown it; the pool goes on.
+            _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(on_done));
+        }
+    }
+
+    /// Calls this when all is done: at once if it is.
+    pub(crate) fn on_done(&self, call: Box<dyn FnOnce() + Send>) {
+        self.slots.lock().on_done = Some(call);
+        self.notify();
+    }
+
+    pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock()
+    }
+
+    /// Waits until something is so; false when the time is over.
+    pub(crate) fn wait(&self, until: Option<Instant>, so: impl Fn(&Slots) -> bool) -> bool {
+        let mut slots = self.slots.lock();
+        while !so(&slots) {
+            match until {
+                None => self.changed.wait(&mut slots),
+                Some(until) if self.changed.wait_until(&mut slots, until).timed_out() => return so(&slots),
+                Some(_) => {}
+            }
+        }
+        true
+    }
+}

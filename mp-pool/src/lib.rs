@@ -1,0 +1,58 @@
+//! A pool of worker processes: the pool of `mp`.
+//!
+//! ```
+//! use mp_core::{FrozenTensor, Tensor};
+//! use mp_pool::Pool;
+//!
+//! fn mean(column: FrozenTensor<f32>) -> f32 {
+//!     column.iter().sum::<f32>() / column.len() as f32
+//! }
+//!
+//! let table = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 9.0], &[3, 2])?.freeze();
+//! let columns = [table.select(1, 0)?, table.select(1, 1)?]; // views: nothing is copied
+//! let pool = Pool::new(2)?;
+//! assert_eq!(pool.map(mean, columns)?, [3.0, 5.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | | |
+//! |---|---|
+//! | [`Pool`], [`PoolBuilder`] | the workers, and how they are started |
+//! | [`Pool::apply`], [`Pool::map`], [`Pool::imap`], … | calls of a function in the workers |
+//! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries |
+//! | [`AsyncResult`], [`MapResult`], [`Imap`] | results that have to come: waited for, polled, awaited, called back |
+//! | [`TaskError`], [`PoolError`] | what can go wrong, in a table |
+//!
+//! # What holds
+//! - **A worker that dies costs the task that it was at, and no other.** It is replaced.
+//! - **Nobody waits for ever:** each task has an outcome, whatever happens to workers, pool and program.
+//! - **Tensors are not copied**, neither in arguments nor in results.
+//! - **No system call for a task** while the pool and its workers are awake.
+
+mod builder;
+mod call;
+mod error;
+mod feed;
+mod job;
+mod manager;
+mod message;
+mod outcome;
+mod pool;
+#[cfg(feature = "indicatif")]
+mod progress;
+mod result;
+mod shared;
+mod start;
+mod state;
+mod stream;
+mod worker;
+
+pub use builder::PoolBuilder;
+pub use call::{Call, Full};
+pub use error::{PoolError, TaskError, WorkerLost};
+pub use job::Progress;
+pub use outcome::{StarFn, TaskOutcome};
+pub use pool::Pool;
+pub use result::{AsyncResult, Many, MapResult, One, Shape};
+pub use stream::Imap;
+pub use worker::current_worker;

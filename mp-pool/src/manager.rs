@@ -1,0 +1,370 @@
+//! The pool's thread: hears replies and deaths, replaces workers, watches the time, and ends the pool.
+//!
+//! All replies come through one queue, in the order in which they were put. A death comes as an event beside it, from the
+//! thread that reaps processes; before it is looked at, all replies are taken that were put before. So what a worker has
+//! answered is known when its death is, and what is in its queue was not begun: the one task that is neither is lost.
+//!
+//! | phase | tasks | a worker that dies | the pool is over |
+//! |---|---|---|---|
+//! | open | are taken and given out | is replaced | |
+//! | closed | are given out, no more are taken | is replaced, as long as there are tasks | when the last is settled and the workers, whose queues are closed then, have ended |
+//! | terminating, broken | are settled with an error at once | is not replaced | when all are gone: SIGTERM, the grace period, SIGKILL |
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_queue::GetError;
+use mp_spawn::{Exit, Raise, SpawnError, Status};
+
+use crate::error::{TaskError, WorkerLost};
+use crate::job::Outcome;
+use crate::message::Reply;
+use crate::shared::{Exited, Settled, Shared};
+use crate::start::{back_off, name, start};
+use crate::state::{Phase, Taken};
+use crate::worker::CONDEMNED;
+
+/// So many replies are taken at once.
+const REPLIES: usize = 64;
+/// Starts that fail in a row before the place of a worker is given up.
+const MOST_FAILED_STARTS: u32 = 5;
+/// How long to wait for a process that got a SIGKILL: one in an uninterruptible system call stays.
+const AFTER_KILL: Duration = Duration::from_secs(10);
+/// The longest sleep where nothing would wake this thread for certain.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// How far the end of the workers is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending {
+    Not,
+    /// Their queues are closed: they end by themselves.
+    Closed,
+    /// They got a SIGTERM, and get a SIGKILL then.
+    Asked(Instant),
+    /// They got a SIGKILL; who is still there then is left.
+    Killed(Instant),
+}
+
+pub(crate) struct Manager {
+    shared: Arc<Shared>,
+    ending: Ending,
+    /// The last reason why a worker could not be started.
+    why: String,
+}
+
+impl Manager {
+    pub(crate) fn new(shared: Arc<Shared>) -> Manager {
+        Manager { shared, ending: Ending::Not, why: String::new() }
+    }
+
+    /// Until the pool is over. Nobody waits for ever for it, even if there is an error in here.
+    pub(crate) fn run(self) {
+        let shared = Arc::clone(&self.shared);
+        if Raise::catch(|| self.serve()).is_err() {
+            shared.break_off("the thread of the pool has panicked");
+        }
+        // There are workers still only after a panic, or if one does not even obey a SIGKILL.
+        let mut settled = Settled::default();
+        for worker in &mut shared.state.lock().workers {
+            // It fails only if it has ended.
+            worker.process.iter().for_each(|process| _ = process.kill());
+            worker.bury().into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
+        }
+        shared.tell(settled);
+        shared.state.lock().over = true;
+        shared.changed.notify_all();
+    }
+
+    fn serve(mut self) {
+        let mut replies = Vec::with_capacity(REPLIES);
+        while !self.is_over() {
+            self.hear(&mut replies);
+            self.bury_the_dead(&mut replies);
+            self.watch_the_time();
+            self.restart();
+            self.send_forgotten();
+            self.shared.feed();
+            self.end();
+        }
+    }
+
+    /// Waits for replies, and for whatever else there may be.
+    fn hear(&mut self, replies: &mut Vec<Reply>) {
+        let until = self.next_deadline();
+        let far = || Instant::now() + Duration::from_secs(3600);
+        match self.shared.replies.get_many_deadline(replies, REPLIES, until.unwrap_or_else(far)) {
+            Ok(_) => {}
+            Err(GetError::Empty) => {}
+            Err(GetError::Deserted { .. }) => {
+                // No worker is there: only this process can have news.
+                let mut events = self.shared.events.lock();
+                if events.is_empty() {
+                    let slice = Instant::now() + SLICE;
+                    self.shared.rang.wait_until(&mut events, until.map_or(slice, |until| until.min(slice)));
+                }
+            }
+            Err(error) => self.shared.break_off(&error.to_string()),
+        }
+        self.take(replies);
+    }
+
+    /// Looks at replies.
+    fn take(&mut self, replies: &mut Vec<Reply>) {
+        if replies.is_empty() {
+            return;
+        }
+        let mut settled = Settled::default();
+        let now = Instant::now();
+        let mut state = self.shared.state.lock();
+        let mut answered = vec![0_u32; state.workers.len()];
+        for reply in replies.drain(..) {
+            let (number, id, outcome) = match reply {
+                Reply::Wake => continue,
+                Reply::Noted { worker, code } => {
+                    if let Some(worker) = state.workers.get_mut(worker) {
+                        worker.noted(code);
+                    }
+                    continue;
+                }
+                Reply::Ready { worker, pid } => {
+                    if let Some(worker) = state.workers.get_mut(worker).filter(|worker| worker.pid == pid) {
+                        worker.ready = true;
+                        worker.failed_starts = 0;
+                        worker.since = now;
+                    }
+                    continue;
+                }
+                Reply::Done { worker, id, value } => {
+                    let received = value.received().ok_or_else(|| TaskError::Value("it is not there".into()));
+                    (worker, id, Said::Done(received))
+                }
+                Reply::Raised { worker, id, raise } => (worker, id, Said::Raised(raise)),
+                Reply::Unsendable { worker, id, result: true, why } => {
+                    (worker, id, Said::Done(Err(TaskError::Value(why))))
+                }
+                Reply::Unsendable { worker, id, result: false, why } => {
+                    (worker, id, Said::Done(Err(TaskError::Arguments(why))))
+                }
+            };
+            let Some(worker) = state.workers.get_mut(number) else { continue };
+            let Some(taken) = worker.answered(id) else { continue };
+            answered[number] += 1;
+            let outcome = match outcome {
+                Said::Done(outcome) => outcome,
+                Said::Raised(raise) => Err(TaskError::Raised(Box::new(raise.of(
+                    number,
+                    worker.pid,
+                    name(&self.shared.settings.name, number),
+                )))),
+            };
+            settled.add(taken, outcome);
+        }
+        for (worker, count) in state.workers.iter_mut().zip(answered).filter(|(_, count)| *count > 0) {
+            worker.keeps_pace(count, now);
+        }
+        drop(state);
+        self.shared.tell(settled);
+    }
+
+    /// Replaces the workers that have ended, and settles what they had.
+    fn bury_the_dead(&mut self, replies: &mut Vec<Reply>) {
+        let events = std::mem::take(&mut *self.shared.events.lock());
+        if events.is_empty() {
+            return;
+        }
+        // What they answered before they died comes first.
+        while self.shared.replies.try_get_many(replies, REPLIES).is_ok_and(|count| count > 0) {
+            self.take(replies);
+        }
+        for event in events {
+            self.bury(event);
+        }
+    }
+
+    fn bury(&mut self, Exited { worker: number, pid }: Exited) {
+        let shared = Arc::clone(&self.shared);
+        let mut settled = Settled::default();
+        let mut state = shared.state.lock();
+        let end = state.phase.error();
+        let Some(worker) = state.workers.get_mut(number).filter(|worker| worker.pid == pid) else { return };
+        let Some(process) = worker.process.take() else { return };
+        let was_ready = worker.ready;
+        let condemned = worker.condemned.take();
+        let recalled = worker.recall_all(true);
+        let lost = worker.bury();
+        shared.watch.store(number, 0);
+        let exit = process.exit().unwrap_or(Exit::Unknown);
+        let failure = match process.status() {
+            Status::Failed(error) => Some(error),
+            _ => None,
+        };
+        if was_ready {
+            worker.idle_deaths = if worker.had_tasks { 0 } else { worker.idle_deaths + 1 };
+            let delay = back_off(worker.idle_deaths);
+            worker.restart_at = Some(Instant::now() + delay);
+        } else {
+            worker.failed_starts += 1;
+            worker.restart_at = Some(Instant::now() + back_off(worker.failed_starts));
+            worker.given_up = worker.failed_starts >= MOST_FAILED_STARTS;
+            self.why = match &failure {
+                Some(SpawnError::ProcessRaised(raised)) => {
+                    let mut raised = raised.clone();
+                    raised.rank = number;
+                    raised.to_string()
+                }
+                Some(error) => error.to_string(),
+                None => format!("worker {number} (pid {pid}) {exit} before it was ready"),
+            };
+        }
+        worker.had_tasks = false;
+        for ready in recalled.into_iter().rev() {
+            match &end {
+                Some(end) => settled.add(ready.taken, Err(end.clone())),
+                None => state.returned.push_front(ready),
+            }
+        }
+        for taken in lost {
+            let timed_out = condemned == Some(taken.id);
+            let lost = end.clone().unwrap_or_else(|| {
+                if let (true, Some(timeout)) = (timed_out, taken.job.terms.timeout) {
+                    return TaskError::TimedOut { worker: number, pid, timeout };
+                }
+                let note = match &failure {
+                    Some(SpawnError::ProcessExited(exited)) => exited.note.clone(),
+                    _ => None,
+                };
+                let attempts = taken.tries + 1;
+                TaskError::WorkerLost(Box::new(WorkerLost { worker: number, pid, how: exit, note, attempts }))
+            });
+            let again = !timed_out && end.is_none() && taken.tries < taken.job.terms.retries;
+            match taken {
+                Taken { kept: Some(kept), job, index, tries, .. } if again && !job.is_cancelled() => {
+                    job.again(index, tries + 1, kept);
+                    state.enlist(&job);
+                }
+                taken => settled.add(taken, Err(lost)),
+            }
+        }
+        drop(state);
+        drop(process);
+        shared.tell(settled);
+    }
+
+    /// Starts workers whose time it is.
+    fn restart(&mut self) {
+        let now = Instant::now();
+        let due: Vec<usize> = {
+            let state = self.shared.state.lock();
+            if !state.is_serving() {
+                return;
+            }
+            let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+            let workers = state.workers.iter().enumerate();
+            workers
+                .filter(|(_, w)| w.process.is_none() && !w.given_up && due(w.restart_at))
+                .map(|(i, _)| i)
+                .collect()
+        };
+        for number in due {
+            if let Err(error) = start(&self.shared, number) {
+                self.why = error.to_string();
+                let worker = &mut self.shared.state.lock().workers[number];
+                worker.failed_starts += 1;
+                worker.restart_at = Some(Instant::now() + back_off(worker.failed_starts));
+                worker.given_up = worker.failed_starts >= MOST_FAILED_STARTS;
+            }
+        }
+        let all_given_up = self.shared.state.lock().workers.iter().all(|worker| worker.given_up);
+        if all_given_up {
+            let why = std::mem::take(&mut self.why);
+            self.shared.break_off(&why);
+        }
+    }
+
+    /// Condemns tasks whose time is over, and kills their workers.
+    fn watch_the_time(&mut self) {
+        let now = Instant::now();
+        let state = &mut *self.shared.state.lock();
+        for (number, worker) in state.workers.iter_mut().enumerate() {
+            let Some((id, deadline, timeout)) = worker.deadline().filter(|(_, at, _)| *at <= now) else {
+                continue;
+            };
+            _ = deadline;
+            if self.shared.watch.compare_exchange(number, id, id | CONDEMNED).is_ok() {
+                worker.condemned = Some(id);
+                if let Some(process) = &worker.process {
+                    // It fails only if it has ended.
+                    _ = process.kill();
+                }
+            } else {
+                // It has not begun, for its worker is stopped; or it is done, and the reply is on its way.
+                worker.since += (timeout / 8).max(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// Tells the workers which functions nobody uses any more.
+    fn send_forgotten(&self) {
+        for code in self.shared.take_unused() {
+            let know: Vec<usize> = {
+                let state = self.shared.state.lock();
+                let workers = state.workers.iter().enumerate();
+                workers
+                    .filter(|(_, w)| w.ready && w.knows.contains(&code))
+                    .map(|(number, _)| number)
+                    .collect()
+            };
+            know.into_iter().for_each(|number| self.shared.forget(number, code));
+        }
+    }
+
+    /// Ends the workers when there is nothing left for them.
+    fn end(&mut self) {
+        let state = &mut *self.shared.state.lock();
+        let now = Instant::now();
+        let processes = || state.workers.iter().filter_map(|worker| worker.process.as_ref());
+        match (&state.phase, self.ending) {
+            (Phase::Open, _) => {}
+            (Phase::Closed, Ending::Not) if state.unsettled == 0 => {
+                state.workers.iter().for_each(|worker| _ = worker.tasks.close());
+                self.ending = Ending::Closed;
+            }
+            (Phase::Closed, _) => {}
+            (Phase::Terminating | Phase::Broken(_), Ending::Not | Ending::Closed) => {
+                processes().for_each(|process| _ = process.terminate());
+                self.ending = Ending::Asked(now + self.shared.settings.grace);
+            }
+            (_, Ending::Asked(until)) if until <= now => {
+                processes().for_each(|process| _ = process.kill());
+                self.ending = Ending::Killed(now + AFTER_KILL);
+            }
+            (_, Ending::Asked(_) | Ending::Killed(_)) => {}
+        }
+    }
+
+    /// Whether all is done.
+    fn is_over(&self) -> bool {
+        let state = self.shared.state.lock();
+        let left = matches!(self.ending, Ending::Killed(until) if until <= Instant::now());
+        self.ending != Ending::Not && (left || !state.has_workers())
+    }
+
+    /// When there is something to do, even if nothing is heard.
+    fn next_deadline(&self) -> Option<Instant> {
+        let state = self.shared.state.lock();
+        let ending = match self.ending {
+            Ending::Asked(until) | Ending::Killed(until) => Some(until),
+            Ending::Not | Ending::Closed => None,
+        };
+        let restarts =
+            state.workers.iter().filter(|w| state.is_serving() && w.process.is_none() && !w.given_up);
+        let restarts = restarts.filter_map(|worker| worker.restart_at);
+        let tasks = state.workers.iter().filter_map(|worker| worker.deadline().map(|(_, at, _)| at));
+        restarts.chain(tasks).chain(ending).min()
+    }
+}
+
+enum Said {
+    Done(Outcome),
+    Raised(Box<Raise>),
+}

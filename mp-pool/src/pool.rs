@@ -1,0 +1,373 @@
+//! The pool, as its users hold it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mp_core::{SharedTensor, Tensor};
+use mp_queue::Queue;
+use mp_reduce::Message;
+use mp_spawn::Closure;
+use parking_lot::Mutex;
+
+use crate::builder::{PoolBuilder, Settings};
+use crate::call::Call;
+use crate::error::{PoolError, TaskError};
+use crate::manager::Manager;
+use crate::outcome::{StarFn, TaskOutcome};
+use crate::result::{AsyncResult, MapResult};
+use crate::shared::Shared;
+use crate::start;
+use crate::state::{Phase, ROOM, State, Worker};
+use crate::stream::Imap;
+
+/// How many replies wait for the pool's thread before workers do.
+const REPLIES: usize = 1024;
+const MOST_PROCESSES: usize = 1000;
+
+/// Processes that run functions for this one, each task once.
+///
+/// ```
+/// use mp_pool::Pool;
+///
+/// let pool = Pool::new(2)?;
+/// assert_eq!(pool.map(|x: u64| x * x, [1, 2, 3])?, [1, 4, 9]);
+/// let later = pool.apply_async(|name: String| format!("hello, {name}"), "you".to_string());
+/// assert_eq!(later.get()?, "hello, you");
+/// pool.join()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Functions
+/// Function items and closures that capture nothing, any number of different ones through the same pool; for closures with
+/// captures there is [`task_closure`](Self::task_closure). What they may return: [`TaskOutcome`]. Arguments and results
+/// travel as messages: tensors in them are not copied.
+///
+/// # When something goes wrong
+/// An error or a panic of a task is the result of that task. A worker that dies takes the one task along that it was at,
+/// and is replaced; others that it was given go to other workers. The table is at [`TaskError`].
+///
+/// # Its end
+/// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it: tasks that are
+/// not done end with [`TaskError::Terminated`], and so nobody waits for ever. Both return when the workers are gone. A pool
+/// can be used, and dropped, in a task of another pool, in a callback and while a panic unwinds.
+#[doc(alias = "multiprocessing.Pool")]
+pub struct Pool {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state.lock();
+        let (workers, tasks, phase) = (state.workers.len(), state.unsettled, &state.phase);
+        write!(f, "Pool({workers} workers, {tasks} tasks, {phase:?})")
+    }
+}
+
+impl Pool {
+    /// A pool of so many workers.
+    ///
+    /// # Errors
+    /// Those of [`PoolBuilder::build`].
+    pub fn new(processes: usize) -> Result<Pool, PoolError> {
+        Pool::builder().processes(processes).build()
+    }
+
+    /// Sets what the pool is made with, and makes it then.
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::new()
+    }
+
+    pub(crate) fn start(settings: Settings) -> Result<Pool, PoolError> {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        let processes = settings.processes.unwrap_or_else(processors);
+        if processes == 0 || processes > MOST_PROCESSES {
+            let why = format!("a pool of {processes} processes: 1 to {MOST_PROCESSES} are possible");
+            return Err(PoolError::Options(why));
+        }
+        let form = Queue::bounded(ROOM)?;
+        let mut workers = vec![Worker::new(form.clone())];
+        while workers.len() < processes {
+            workers.push(Worker::new(Queue::bounded(ROOM)?));
+        }
+        let watch: SharedTensor<u64> = Tensor::zeros(&[processes])?.share();
+        let state = State {
+            phase: Phase::Open,
+            workers,
+            returned: VecDeque::new(),
+            jobs: VecDeque::new(),
+            unsettled: 0,
+            over: false,
+        };
+        let shared = Arc::new(Shared::new(settings, Queue::bounded(REPLIES)?, form, watch, state));
+        // From here on, dropping it ends what was started.
+        let pool = Pool { shared: Arc::clone(&shared), thread: Mutex::new(None) };
+        let started = (0..processes).try_for_each(|number| start::start(&shared, number));
+        if started.is_err() {
+            shared.stop(Phase::Terminating);
+        }
+        let manager = Manager::new(shared);
+        let thread = std::thread::Builder::new().name("mp-pool".into()).spawn(move || manager.run());
+        match thread {
+            Ok(thread) => *pool.thread.lock() = Some(thread),
+            Err(error) => {
+                let mut state = pool.shared.state.lock();
+                state.workers.iter_mut().filter_map(|w| w.process.take()).for_each(|p| _ = p.kill());
+                return Err(PoolError::Options(format!("no thread for the pool: {error}")));
+            }
+        }
+        started?;
+        Ok(pool)
+    }
+
+    /// A function to be called in the workers, with options: how many tasks at once, how long they may take, how often they
+    /// are tried.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let pool = mp_pool::Pool::new(2)?;
+    /// let lengths = pool.task(|text: String| text.len()).retries(2).timeout(Duration::from_secs(60));
+    /// assert_eq!(lengths.map(["a".to_string(), "bc".to_string()])?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn task<F, A, R>(&self, function: F) -> Call<'_, A, R::Value>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: TaskOutcome,
+    {
+        Call::new(&self.shared, self.shared.function(function))
+    }
+
+    /// A closure with captures, made by [`closure!`](mp_spawn::closure!), to be called in the workers. What it captures is
+    /// sent to each of them once.
+    ///
+    /// ```
+    /// use mp_spawn::closure;
+    ///
+    /// let pool = mp_pool::Pool::new(2)?;
+    /// let factor = 3;
+    /// let scaled = pool.task_closure(closure!([factor] |x: u64| factor * x)).map(0..4)?;
+    /// assert_eq!(scaled, [0, 3, 6, 9]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn task_closure<A, R>(&self, closure: Closure<A, R>) -> Call<'_, A, R::Value>
+    where
+        A: Message + Send,
+        R: TaskOutcome,
+    {
+        Call::new(&self.shared, self.shared.closure(closure))
+    }
+
+    /// Calls `function(args)` in a worker, and waits for its result.
+    ///
+    /// # Errors
+    /// What became of the task: see [`TaskError`].
+    pub fn apply<F, A, R>(&self, function: F, args: A) -> Result<R::Value, TaskError>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: TaskOutcome,
+    {
+        self.task(function).apply(args)
+    }
+
+    /// Calls `function(args)` in a worker, and returns at once.
+    pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: TaskOutcome,
+    {
+        self.task(function).apply_async(args)
+    }
+
+    /// Calls a function for each item, and waits for all; the results are in the order of the items.
+    ///
+    /// # Errors
+    /// Of those that failed, the first in the order of the items; the others were done all the same. For each its own:
+    /// [`MapResult::results`].
+    pub fn map<F, A, R>(
+        &self,
+        function: F,
+        items: impl IntoIterator<Item = A>,
+    ) -> Result<Vec<R::Value>, TaskError>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: TaskOutcome,
+    {
+        self.task(function).map(items)
+    }
+
+    /// As [`map`](Self::map), but returns at once.
+    pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: TaskOutcome,
+    {
+        self.task(function).map_async(items)
+    }
+
+    /// Calls a function for each item, and gives the results one after the other, in the order of the items. Items are taken
+    /// as results are asked for, a bounded number ahead: they may be endless.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::new(2)?;
+    /// let first: Vec<u64> = pool.imap(|x: u64| x * x, 1..).take(4).collect::<Result<_, _>>()?;
+    /// assert_eq!(first, [1, 4, 9, 16]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn imap<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: TaskOutcome,
+        I: IntoIterator<Item = A>,
+    {
+        self.task(function).imap(items)
+    }
+
+    /// As [`imap`](Self::imap), in the order in which they are done.
+    pub fn imap_unordered<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: TaskOutcome,
+        I: IntoIterator<Item = A>,
+    {
+        self.task(function).imap_unordered(items)
+    }
+
+    /// As [`map`](Self::map), for a function of up to six arguments, each item a tuple of them.
+    ///
+    /// ```
+    /// fn power(base: u64, exponent: u32) -> u64 {
+    ///     base.pow(exponent)
+    /// }
+    ///
+    /// let pool = mp_pool::Pool::new(2)?;
+    /// assert_eq!(pool.starmap(power, [(2, 3), (3, 2)])?, [8, 9]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn starmap<F, A>(
+        &self,
+        function: F,
+        items: impl IntoIterator<Item = A>,
+    ) -> Result<Vec<<F::Output as TaskOutcome>::Value>, TaskError>
+    where
+        F: StarFn<A>,
+        A: Message + Send,
+    {
+        self.starmap_async(function, items).get()
+    }
+
+    /// As [`starmap`](Self::starmap), but returns at once.
+    pub fn starmap_async<F, A>(
+        &self,
+        function: F,
+        items: impl IntoIterator<Item = A>,
+    ) -> MapResult<<F::Output as TaskOutcome>::Value>
+    where
+        F: StarFn<A>,
+        A: Message + Send,
+    {
+        self.task(move |args: A| function.call(args)).map_async(items)
+    }
+
+    /// How many workers it has.
+    #[must_use]
+    pub fn processes(&self) -> usize {
+        self.shared.state.lock().workers.len()
+    }
+
+    /// The process ids of the workers that live, by their number; 0 for one that is just being replaced.
+    #[must_use]
+    pub fn pids(&self) -> Vec<u32> {
+        let state = self.shared.state.lock();
+        state.workers.iter().map(|worker| if worker.process.is_some() { worker.pid } else { 0 }).collect()
+    }
+
+    /// Takes no more tasks. Those that it has are done, and then the workers end.
+    pub fn close(&self) {
+        if self.shared.check_owner().is_ok() {
+            self.shared.close();
+        }
+    }
+
+    /// Takes no more tasks, drops those that it has, and ends the workers: SIGTERM, the
+    /// [grace period](PoolBuilder::grace_period), SIGKILL. Does not wait for that.
+    pub fn terminate(&self) {
+        if self.shared.check_owner().is_ok() {
+            self.shared.stop(Phase::Terminating);
+        }
+    }
+
+    /// Takes no more tasks, waits until those that it has are done, and until the workers have ended.
+    ///
+    /// # Errors
+    /// [`PoolError::Broken`] when no worker lived; [`PoolError::OtherProcess`] in a process that was forked.
+    pub fn join(self) -> Result<(), PoolError> {
+        self.shared.check_owner()?;
+        self.close();
+        self.wait(None);
+        match &self.shared.state.lock().phase {
+            Phase::Broken(why) => Err(PoolError::Broken(Arc::clone(why))),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`join`](Self::join), but waits no longer than this; whether the workers have ended.
+    ///
+    /// # Errors
+    /// [`PoolError::OtherProcess`] in a process that was forked.
+    pub fn join_timeout(&self, timeout: Duration) -> Result<bool, PoolError> {
+        self.shared.check_owner()?;
+        self.close();
+        Ok(self.wait(Instant::now().checked_add(timeout)))
+    }
+
+    /// Waits until the workers have ended.
+    fn wait(&self, until: Option<Instant>) -> bool {
+        let thread = self.thread.lock().as_ref().map(|thread| thread.thread().id());
+        if thread.is_none_or(|id| id == std::thread::current().id()) {
+            // A callback can't wait for the thread that it runs in.
+            return false;
+        }
+        let mut state = self.shared.state.lock();
+        while !state.over {
+            match until {
+                None => self.shared.changed.wait(&mut state),
+                Some(until) => {
+                    if self.shared.changed.wait_until(&mut state, until).timed_out() {
+                        return state.over;
+                    }
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.shared.check_owner().is_err() {
+            return;
+        }
+        self.terminate();
+        self.wait(None);
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            // It does not panic.
+            _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Progress bars.
+
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use mp_reduce::Message;
+
+use crate::error::TaskError;
+use crate::outcome::TaskOutcome;
+use crate::pool::Pool;
+use crate::result::{AsyncResult, Shape};
+
+/// How often a bar is drawn at most.
+const TICK: Duration = Duration::from_millis(50);
+
+impl<T, S: Shape<T>> AsyncResult<T, S> {
+    /// As [`get`](Self::get); meanwhile the bar shows how many tasks are done.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_with_progress(self, bar: &ProgressBar) -> Result<S::Value, TaskError> {
+        bar.set_length(self.progress().total as u64);
+        while !self.wait_timeout(TICK) {
+            bar.set_position(self.progress().done as u64);
+        }
+        bar.set_position(self.progress().done as u64);
+        self.get()
+    }
+}
+
+impl Pool {
+    /// As [`map`](Self::map); meanwhile the bar shows how many tasks are done.
+    ///
+    /// ```
+    /// use indicatif::ProgressBar;
+    ///
+    /// let pool = mp_pool::Pool::new(2)?;
+    /// let bar = ProgressBar::hidden();
+    /// let squares = pool.map_with_progress(|x: u64| x * x, 0..100, &bar)?;
+    /// assert_eq!((squares[9], bar.position()), (81, 100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    #[doc(alias = "tqdm")]
+    pub fn map_with_progress<F, A, R>(
+        &self,
+        function: F,
+        items: impl IntoIterator<Item = A>,
+        bar: &ProgressBar,
+    ) -> Result<Vec<R::Value>, TaskError>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message + Send,
+        R: TaskOutcome,
+    {
+        self.map_async(function, items).get_with_progress(bar)
+    }
+}

@@ -1,0 +1,243 @@
+//! Results that may still have to come.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use mp_reduce::{Message, MessagePack};
+use mp_spawn::Raise;
+
+use crate::error::TaskError;
+use crate::job::{Job, Outcome, Progress, Slots};
+use crate::shared::Shared;
+
+/// Reads what came of a task. Code of the user runs here: a panic of it is an error.
+pub(crate) fn read<T: Message>(outcome: Outcome) -> Result<T, TaskError> {
+    let mut received = outcome?;
+    match Raise::catch(|| T::decode::<MessagePack>(&mut received)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(TaskError::Value(error.to_string())),
+        Err(raise) => Err(TaskError::Value(raise.message().to_string())),
+    }
+}
+
+/// How many results there are: one, or one for each item.
+pub trait Shape<T>: sealed::Sealed {
+    /// The result, or all of them.
+    type Value;
+
+    #[doc(hidden)]
+    fn read(slots: &mut Taking<'_>) -> Result<Self::Value, TaskError>;
+}
+
+/// The outcomes of a call that is done.
+#[doc(hidden)]
+#[expect(missing_debug_implementations, reason = "no value of it is ever seen")]
+pub struct Taking<'a>(&'a Job);
+
+impl Taking<'_> {
+    fn next(&self) -> Option<Outcome> {
+        self.0.slots().next()
+    }
+}
+
+/// One result.
+#[derive(Clone, Copy, Debug)]
+pub enum One {}
+
+/// A result for each item.
+#[derive(Clone, Copy, Debug)]
+pub enum Many {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::One {}
+    impl Sealed for super::Many {}
+}
+
+impl<T: Message> Shape<T> for One {
+    type Value = T;
+
+    fn read(slots: &mut Taking<'_>) -> Result<T, TaskError> {
+        slots.next().map_or(Err(TaskError::Terminated), read)
+    }
+}
+
+impl<T: Message> Shape<T> for Many {
+    type Value = Vec<T>;
+
+    fn read(slots: &mut Taking<'_>) -> Result<Vec<T>, TaskError> {
+        std::iter::from_fn(|| slots.next()).map(read).collect()
+    }
+}
+
+/// The result of a task, or the results of many ([`MapResult`]), once they are there.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let pool = mp_pool::Pool::new(1)?;
+/// let mut result = pool.apply_async(|x: u32| x + 1, 1);
+/// let value = loop {
+///     match result.get_timeout(Duration::from_millis(100)) {
+///         Ok(value) => break value?,
+///         Err(not_yet) => result = not_yet,
+///     }
+/// };
+/// assert_eq!(value, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It is a future as well, of any runtime: `pool.apply_async(f, x).await?`. Dropping it drops the result; the tasks are done
+/// all the same, unless they are [cancelled](Self::cancel).
+///
+/// Waiting ends in any case: when the pool is dropped, or breaks, tasks that are not done get an error.
+#[must_use = "the result is lost if nobody asks for it"]
+pub struct AsyncResult<T, S = One> {
+    shared: Arc<Shared>,
+    job: Arc<Job>,
+    taken: bool,
+    shape: PhantomData<fn() -> (T, S)>,
+}
+
+/// The results of [`Pool::map_async`](crate::Pool::map_async), in the order of the items.
+///
+/// ```
+/// let pool = mp_pool::Pool::new(2)?;
+/// let halves = pool.map_async(|x: u32| if x % 2 == 0 { Ok(x / 2) } else { Err("odd") }, 1..=4);
+/// let halves: Vec<Option<u32>> = halves.results().into_iter().map(Result::ok).collect();
+/// assert_eq!(halves, [None, Some(1), None, Some(2)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type MapResult<T> = AsyncResult<T, Many>;
+
+impl<T, S> fmt::Debug for AsyncResult<T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Progress { done, total, .. } = self.progress();
+        write!(f, "AsyncResult({done} of {total} done)")
+    }
+}
+
+impl<T, S: Shape<T>> AsyncResult<T, S> {
+    pub(crate) fn new(shared: Arc<Shared>, job: Arc<Job>) -> Self {
+        AsyncResult { shared, job, taken: false, shape: PhantomData }
+    }
+
+    /// Waits for the result. Of several tasks: for all of them, and if some failed, the error is that of the first in the
+    /// order of the items.
+    ///
+    /// # Errors
+    /// What became of the task: see [`TaskError`].
+    pub fn get(self) -> Result<S::Value, TaskError> {
+        self.wait();
+        self.take()
+    }
+
+    /// Waits for the result, but no longer than this.
+    ///
+    /// # Errors
+    /// Itself, if it is not there yet; within, those of [`get`](Self::get).
+    pub fn get_timeout(self, timeout: Duration) -> Result<Result<S::Value, TaskError>, Self> {
+        if self.wait_timeout(timeout) { Ok(self.take()) } else { Err(self) }
+    }
+
+    fn take(&self) -> Result<S::Value, TaskError> {
+        if self.shared.check_owner().is_err() {
+            return Err(TaskError::Terminated);
+        }
+        S::read(&mut Taking(&self.job))
+    }
+
+    /// Calls `call` with the result when it is there; at once if it is.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::new(1)?;
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// pool.apply_async(|x: u32| x + 1, 1).on_done(move |result| _ = tell.send(result));
+    /// assert_eq!(told.recv()??, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// It runs in the pool's thread, which does nothing else meanwhile: it should be quick, and must not wait for a result
+    /// of this pool. A panic in it costs nobody else anything.
+    #[doc(alias("callback", "error_callback"))]
+    pub fn on_done(self, call: impl FnOnce(Result<S::Value, TaskError>) + Send + 'static)
+    where
+        T: 'static,
+        S: 'static,
+    {
+        let job = Arc::clone(&self.job);
+        job.on_done(Box::new(move || call(self.take())));
+    }
+}
+
+impl<T, S> AsyncResult<T, S> {
+    /// Waits until it is there.
+    pub fn wait(&self) {
+        if self.shared.check_owner().is_ok() {
+            self.job.wait(None, Slots::all_done);
+        }
+    }
+
+    /// Waits until it is there, but no longer than this; whether it is.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.shared.check_owner().is_err()
+            || self.job.wait(Instant::now().checked_add(timeout), Slots::all_done)
+    }
+
+    /// Whether it is there, result or error.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.job.slots().all_done()
+    }
+
+    /// Whether all went well; `None` as long as that is not known.
+    #[must_use]
+    pub fn successful(&self) -> Option<bool> {
+        let Progress { done, failed, total } = self.progress();
+        (done == total).then_some(failed == 0)
+    }
+
+    /// How many tasks are done.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.job.slots().progress()
+    }
+
+    /// Takes back the tasks that have not begun; how many. They end with [`TaskError::Cancelled`]. What runs, runs on.
+    ///
+    /// (A task that was given to a worker just now, together with a function that is new to it, may not be taken back.)
+    pub fn cancel(&self) -> usize {
+        self.shared.cancel(&self.job)
+    }
+}
+
+impl<T: Message> AsyncResult<T, Many> {
+    /// Waits for all, and gives for each item its result or its error.
+    #[must_use]
+    pub fn results(self) -> Vec<Result<T, TaskError>> {
+        self.wait();
+        std::iter::from_fn(|| self.job.slots().next()).map(read).collect()
+    }
+}
+
+impl<T, S: Shape<T>> Future for AsyncResult<T, S> {
+    type Output = Result<S::Value, TaskError>;
+
+    /// Pending for ever once it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        {
+            let mut slots = self.job.slots();
+            if self.taken || !slots.all_done() {
+                slots.wake(context.waker());
+                return Poll::Pending;
+            }
+        }
+        self.taken = true;
+        Poll::Ready(self.take())
+    }
+}

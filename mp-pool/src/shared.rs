@@ -1,0 +1,297 @@
+//! What the pool's handle, its calls and its thread have in common: giving tasks to workers, and outcomes to calls.
+//!
+//! A task is counted before anybody can see it, and settled once; so the count says when there is nothing left.
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use mp_core::SharedTensor;
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU64;
+use mp_queue::Queue;
+use mp_reduce::Message;
+use mp_spawn::Closure;
+use parking_lot::{Condvar, Mutex};
+
+use crate::builder::Settings;
+use crate::error::{PoolError, TaskError};
+use crate::job::{Code, Job, Outcome};
+use crate::message::{Reply, Runner, Task};
+use crate::outcome::TaskOutcome;
+use crate::state::{Phase, State, Taken};
+
+/// The process of a worker has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exited {
+    pub(crate) worker: usize,
+    pub(crate) pid: u32,
+}
+
+/// Outcomes that are to be told once no lock is held.
+#[derive(Default)]
+pub(crate) struct Settled(Vec<(Taken, Outcome)>);
+
+impl Settled {
+    pub(crate) fn add(&mut self, taken: Taken, outcome: Outcome) {
+        self.0.push((taken, outcome));
+    }
+
+    /// Of tasks that never left their call.
+    fn add_rest(&mut self, job: &Arc<Job>, error: &TaskError) {
+        for index in job.cancel() {
+            let taken = Taken { id: 0, job: Arc::clone(job), index, tries: 0, kept: None };
+            self.add(taken, Err(error.clone()));
+        }
+    }
+}
+
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    /// The process that made the pool.
+    owner: u32,
+    pub(crate) replies: Queue<Reply>,
+    /// Any of the queues of tasks: messages for all of them are packed alike.
+    pub(crate) form: Queue<Task>,
+    pub(crate) watch: SharedTensor<u64>,
+    pub(crate) state: Mutex<State>,
+    /// Tasks have been settled, or the pool is over.
+    pub(crate) changed: Condvar,
+    pub(crate) events: Mutex<Vec<Exited>>,
+    /// There is an event, for a thread that can't wait for replies because no worker is there.
+    pub(crate) rang: Condvar,
+    functions: Mutex<HashMap<TypeId, Arc<Code>>>,
+    unused: Arc<Mutex<Vec<u64>>>,
+    ids: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        settings: Settings,
+        replies: Queue<Reply>,
+        form: Queue<Task>,
+        watch: SharedTensor<u64>,
+        state: State,
+    ) -> Self {
+        Shared {
+            settings,
+            owner: std::process::id(),
+            replies,
+            form,
+            watch,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            events: Mutex::new(Vec::new()),
+            rang: Condvar::new(),
+            functions: Mutex::new(HashMap::new()),
+            unused: Arc::new(Mutex::new(Vec::new())),
+            ids: AtomicU64::new(1),
+        }
+    }
+
+    pub(crate) fn check_owner(&self) -> Result<(), PoolError> {
+        if self.owner == std::process::id() {
+            Ok(())
+        } else {
+            Err(PoolError::OtherProcess { owner: self.owner })
+        }
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn code(&self, runner: Closure<(), Runner>) -> Arc<Code> {
+        Arc::new(Code { number: self.next_id(), runner, unused: Arc::clone(&self.unused) })
+    }
+
+    /// The code of a function, which is sent to each worker once.
+    pub(crate) fn function<F, A, R>(&self, function: F) -> Arc<Code>
+    where
+        F: Fn(A) -> R + Copy + Send + 'static,
+        A: Message,
+        R: TaskOutcome,
+    {
+        let key = TypeId::of::<PhantomData<fn(F, A) -> R>>();
+        let mut functions = self.functions.lock();
+        let code = functions.entry(key).or_insert_with(|| {
+            self.code(Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)))
+        });
+        Arc::clone(code)
+    }
+
+    /// The code of a closure; workers forget it when its tasks are done.
+    pub(crate) fn closure<A: Message, R: TaskOutcome>(&self, closure: Closure<A, R>) -> Arc<Code> {
+        self.code(Closure::from_parts((closure,), |(closure,): &(Closure<A, R>,), (): ()| {
+            let closure = closure.clone();
+            Runner::new(move |args| closure.call(args))
+        }))
+    }
+
+    /// Lets the pool's thread look at events and deadlines.
+    pub(crate) fn ring(&self) {
+        // When it is full, the thread is awake.
+        _ = self.replies.try_put(Reply::Wake);
+        drop(self.events.lock());
+        self.rang.notify_all();
+    }
+
+    /// The process of a worker has ended.
+    pub(crate) fn exited(&self, exited: Exited) {
+        self.events.lock().push(exited);
+        self.ring();
+    }
+
+    /// Takes over so many more tasks of a call; `bring` puts them into it, once they are counted and before anybody looks for
+    /// them. False if the pool takes none: then they have an error.
+    pub(crate) fn submit(&self, job: &Arc<Job>, tasks: usize, bring: impl FnOnce()) -> bool {
+        job.expect(tasks);
+        let refused = self.count(tasks).err();
+        bring();
+        if let Some(error) = refused.or_else(|| self.enlist(job)) {
+            let mut settled = Settled::default();
+            settled.add_rest(job, &error);
+            self.tell(settled);
+            return false;
+        }
+        self.feed();
+        if job.terms.timeout.is_some() {
+            self.ring();
+        }
+        true
+    }
+
+    /// Counts tasks that will come. They are counted also if there is an error, but for a forked process.
+    fn count(&self, tasks: usize) -> Result<(), TaskError> {
+        let mut state = self.state.lock();
+        state.unsettled += tasks;
+        match &state.phase {
+            _ if self.check_owner().is_err() => Err(TaskError::Closed),
+            Phase::Open => Ok(()),
+            Phase::Closed | Phase::Terminating => Err(TaskError::Closed),
+            Phase::Broken(why) => Err(TaskError::Broken(Arc::clone(why))),
+        }
+    }
+
+    /// Has the tasks of a call sent; why not, if the pool is being ended.
+    fn enlist(&self, job: &Arc<Job>) -> Option<TaskError> {
+        let mut state = self.state.lock();
+        let error = state.phase.error();
+        if error.is_none() {
+            state.enlist(job);
+        }
+        error
+    }
+
+    /// Whether as many tasks wait as may.
+    pub(crate) fn is_full(&self) -> bool {
+        let state = self.state.lock();
+        state.is_open() && state.unsettled >= self.settings.max_waiting
+    }
+
+    /// Waits until not too many tasks wait.
+    pub(crate) fn wait_for_room(&self) {
+        if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() {
+            return;
+        }
+        let mut state = self.state.lock();
+        while state.is_open() && state.unsettled >= self.settings.max_waiting {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Takes back the tasks of a call that have not begun; how many.
+    pub(crate) fn cancel(&self, job: &Arc<Job>) -> usize {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        let mut settled = Settled::default();
+        settled.add_rest(job, &TaskError::Cancelled);
+        {
+            let mut state = self.state.lock();
+            let State { workers, returned, jobs, .. } = &mut *state;
+            jobs.retain(|listed| !Arc::ptr_eq(listed, job));
+            for worker in workers.iter_mut().filter(|worker| worker.has_more_of(job)) {
+                returned.extend(worker.recall_all(false));
+            }
+            for ready in std::mem::take(returned) {
+                if Arc::ptr_eq(&ready.taken.job, job) {
+                    settled.add(ready.taken, Err(TaskError::Cancelled));
+                } else {
+                    returned.push_back(ready);
+                }
+            }
+        }
+        let count = settled.0.len();
+        self.tell(settled);
+        self.feed();
+        count
+    }
+
+    /// Hands outcomes to their calls. No lock may be held.
+    pub(crate) fn tell(&self, settled: Settled) {
+        let mut count = 0;
+        let mut told: Vec<Arc<Job>> = Vec::new();
+        for (Taken { job, index, .. }, outcome) in settled.0 {
+            count += usize::from(job.settle(index, outcome));
+            if told.last().is_none_or(|last| !Arc::ptr_eq(last, &job)) {
+                told.push(job);
+            }
+        }
+        if count > 0 {
+            let last = {
+                let mut state = self.state.lock();
+                debug_assert!(state.unsettled >= count, "{count} more settled of {}", state.unsettled);
+                state.unsettled = state.unsettled.saturating_sub(count);
+                state.unsettled == 0 && !state.is_open()
+            };
+            self.changed.notify_all();
+            if last {
+                // The workers may end now.
+                self.ring();
+            }
+        }
+        told.iter().for_each(|job| job.notify());
+    }
+
+    /// Takes no more tasks, and ends the workers: `phase` says why.
+    pub(crate) fn stop(&self, phase: Phase) {
+        let Some(error) = phase.error() else { return };
+        let (jobs, returned) = {
+            let mut state = self.state.lock();
+            if state.phase.error().is_some() {
+                return;
+            }
+            state.phase = phase;
+            self.changed.notify_all();
+            (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned))
+        };
+        let mut settled = Settled::default();
+        jobs.iter().for_each(|job| settled.add_rest(job, &error));
+        returned.into_iter().for_each(|ready| settled.add(ready.taken, Err(error.clone())));
+        self.tell(settled);
+        self.ring();
+    }
+
+    /// No worker lives, and none can be started.
+    pub(crate) fn break_off(&self, why: &str) {
+        self.stop(Phase::Broken(why.into()));
+    }
+
+    /// Takes no more tasks; the workers end when those that there are are done.
+    pub(crate) fn close(&self) {
+        {
+            let mut state = self.state.lock();
+            if state.is_open() {
+                state.phase = Phase::Closed;
+            }
+        }
+        self.ring();
+    }
+
+    /// The functions that nobody uses any more.
+    pub(crate) fn take_unused(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.unused.lock())
+    }
+}

@@ -1,0 +1,57 @@
+//! Starting a worker in an empty place, and not too often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp_spawn::{Process, SpawnError};
+
+use crate::shared::{Exited, Shared};
+use crate::worker::{Orders, work};
+
+/// How long to wait before the second start; doubled each time.
+const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
+/// The longest wait before a start.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
+
+/// What a worker is called.
+pub(crate) fn name(prefix: &str, number: usize) -> String {
+    format!("{prefix}-{number}")
+}
+
+/// How long to wait after so many failures in a row.
+pub(crate) fn back_off(failures: u32) -> Duration {
+    if failures == 0 {
+        return Duration::ZERO;
+    }
+    FIRST_BACK_OFF.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_BACK_OFF)
+}
+
+/// Starts a worker in an empty place.
+pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), SpawnError> {
+    let settings = &shared.settings;
+    let tasks = shared.state.lock().workers[number].tasks.clone();
+    let orders = Orders {
+        worker: number,
+        tasks,
+        replies: shared.replies.clone(),
+        watch: shared.watch.clone(),
+        most_tasks: settings.most_tasks,
+        initializer: settings.initializer.clone(),
+    };
+    let builder = Process::builder().name(name(&settings.name, number)).daemon(true);
+    let process = settings.configured(number, builder).spawn(work, orders)?;
+    let pid = process.pid();
+    let told = Arc::downgrade(shared);
+    let mut state = shared.state.lock();
+    let worker = &mut state.workers[number];
+    worker.pid = pid;
+    worker.restart_at = None;
+    // It may have been over before this is called, and then calls at once: an event, no lock.
+    process.on_exit(move || {
+        if let Some(shared) = told.upgrade() {
+            shared.exited(Exited { worker: number, pid });
+        }
+    });
+    worker.process = Some(process);
+    Ok(())
+}

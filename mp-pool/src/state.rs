@@ -1,0 +1,336 @@
+//! Who has which task: what the pool knows about its workers, under one lock. No code of the user runs here, and nothing
+//! waits.
+//!
+//! A task is in one of these places, and moves from one to the other under the lock:
+//!
+//! | where | it goes to | when |
+//! |---|---|---|
+//! | in its [`Job`], not encoded | a worker's `given`, through somebody who encodes it without the lock | a worker has room |
+//! | `given` to a worker: in its queue, or in its hands | settled | its reply comes |
+//! | | `returned` | it is found in the queue of a worker that is dead, or too busy for it |
+//! | | its job, or settled as lost | its worker is dead, and it is not in the queue |
+//! | `returned`: encoded, and nobody's | a worker's `given` | a worker has room |
+//!
+//! A worker takes from its queue in order and answers each task before it takes the next, so of those it was given it has one
+//! at most; the others are in the queue, told apart by the number of their message. A message's number may be used again once
+//! the worker has taken it: of two that were given with the same number, it is the later one that is in the queue.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_queue::{Packed, Queue};
+use mp_spawn::Process;
+
+use crate::error::TaskError;
+use crate::job::{Job, Keep};
+use crate::message::Task;
+
+/// The most messages that a worker's queue holds.
+pub(crate) const ROOM: usize = 256;
+/// The most tasks that a worker is given ahead of time, unless a chunk is larger.
+const DEEPEST: u64 = 64;
+/// For so long a worker should have enough to do: a thousand times what it takes to give it more.
+const AHEAD_NANOS: u64 = 1_000_000;
+
+/// A task that has left its job.
+pub(crate) struct Taken {
+    pub(crate) id: u64,
+    pub(crate) job: Arc<Job>,
+    pub(crate) index: usize,
+    /// How often it was begun before.
+    pub(crate) tries: u32,
+    pub(crate) kept: Option<Box<dyn Keep>>,
+}
+
+/// A task that can be given to a worker.
+pub(crate) struct Ready {
+    pub(crate) taken: Taken,
+    pub(crate) packed: Packed<Task>,
+}
+
+/// What a worker was given.
+pub(crate) enum Given {
+    Task {
+        taken: Taken,
+        message: u32,
+    },
+    /// To learn or forget a function.
+    Note {
+        code: u64,
+        message: u32,
+    },
+}
+
+impl Given {
+    fn message(&self) -> u32 {
+        match self {
+            Given::Task { message, .. } | Given::Note { message, .. } => *message,
+        }
+    }
+}
+
+/// Whether the pool takes tasks.
+#[derive(Clone, Debug)]
+pub(crate) enum Phase {
+    Open,
+    /// It takes no more.
+    Closed,
+    /// It drops what it has, and ends its workers.
+    Terminating,
+    /// As [`Terminating`](Self::Terminating), for no worker lives.
+    Broken(Arc<str>),
+}
+
+impl Phase {
+    /// What becomes of tasks that are not done.
+    pub(crate) fn error(&self) -> Option<TaskError> {
+        match self {
+            Phase::Open | Phase::Closed => None,
+            Phase::Terminating => Some(TaskError::Terminated),
+            Phase::Broken(why) => Some(TaskError::Broken(Arc::clone(why))),
+        }
+    }
+}
+
+/// A worker, or the place of one.
+pub(crate) struct Worker {
+    pub(crate) tasks: Queue<Task>,
+    pub(crate) process: Option<Process>,
+    pub(crate) pid: u32,
+    /// It was initialised, and lives.
+    pub(crate) ready: bool,
+    /// Somebody is about to give it tasks.
+    pub(crate) feeding: bool,
+    pub(crate) given: VecDeque<Given>,
+    /// How many of `given` are tasks.
+    pub(crate) outstanding: usize,
+    /// Since when it has its first task.
+    pub(crate) since: Instant,
+    /// How long a task took lately, in nanoseconds; 0 if that is not known.
+    pace: u64,
+    /// The functions that it knows, or will when it has read its queue.
+    pub(crate) knows: HashSet<u64>,
+    /// How often in a row it died before it was ready.
+    pub(crate) failed_starts: u32,
+    /// How often in a row it died without having had a task.
+    pub(crate) idle_deaths: u32,
+    pub(crate) had_tasks: bool,
+    pub(crate) restart_at: Option<Instant>,
+    /// The task whose time is over.
+    pub(crate) condemned: Option<u64>,
+    /// Nobody tries to start it again.
+    pub(crate) given_up: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(tasks: Queue<Task>) -> Worker {
+        Worker {
+            tasks,
+            process: None,
+            pid: 0,
+            ready: false,
+            feeding: false,
+            given: VecDeque::new(),
+            outstanding: 0,
+            since: Instant::now(),
+            pace: 0,
+            knows: HashSet::new(),
+            failed_starts: 0,
+            idle_deaths: 0,
+            had_tasks: false,
+            restart_at: None,
+            condemned: None,
+            given_up: false,
+        }
+    }
+
+    /// How many tasks it should have.
+    fn depth(&self) -> usize {
+        match self.pace {
+            0 => 1,
+            pace => (AHEAD_NANOS / pace).clamp(1, DEEPEST) as usize,
+        }
+    }
+
+    fn wants(&self) -> bool {
+        self.ready && !self.feeding && self.outstanding <= self.depth() / 2
+    }
+
+    /// How many tasks to give it, if a call wants `chunk` at once.
+    pub(crate) fn portion(&self, chunk: usize) -> usize {
+        let wanted = self.depth().saturating_sub(self.outstanding).max(chunk);
+        wanted.min(ROOM.saturating_sub(self.given.len() + 1)).max(1)
+    }
+
+    /// Gives it messages; those that it could not be given come back.
+    pub(crate) fn give(
+        &mut self,
+        batch: impl IntoIterator<Item = (Packed<Task>, Given)>,
+    ) -> Vec<(Packed<Task>, Given)> {
+        let (mut messages, mut given): (VecDeque<_>, VecDeque<_>) = batch.into_iter().unzip();
+        if self.outstanding == 0 {
+            self.since = Instant::now();
+        }
+        // It fails in a forked process only, where nothing is given.
+        let put = self.tasks.try_put_packed_many(&mut messages).unwrap_or(0);
+        let rest = given.split_off(put.min(given.len()));
+        self.outstanding += given.iter().filter(|given| matches!(given, Given::Task { .. })).count();
+        self.had_tasks |= self.outstanding > 0;
+        self.given.append(&mut given);
+        messages.into_iter().zip(rest).collect()
+    }
+
+    /// It has answered this task.
+    pub(crate) fn answered(&mut self, id: u64) -> Option<Taken> {
+        let is = |given: &Given| matches!(given, Given::Task { taken, .. } if taken.id == id);
+        let at = self.given.iter().position(is)?;
+        match self.given.remove(at)? {
+            Given::Task { taken, .. } => {
+                self.outstanding -= 1;
+                Some(taken)
+            }
+            Given::Note { .. } => None,
+        }
+    }
+
+    /// It has answered so many tasks since it was last asked.
+    pub(crate) fn keeps_pace(&mut self, answered: u32, now: Instant) {
+        let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
+        // Quick to see that it is faster, slow to see that it is slower: then others help.
+        self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
+        self.since = now;
+    }
+
+    /// It has read a note.
+    pub(crate) fn noted(&mut self, code: u64) {
+        let is = |given: &Given| matches!(given, Given::Note { code: c, .. } if *c == code);
+        if let Some(at) = self.given.iter().position(is) {
+            self.given.remove(at);
+        }
+    }
+
+    /// Whether tasks may be taken out of its queue while it lives: not while it may have to learn something from it, for it
+    /// would miss that.
+    fn may_be_recalled(&self) -> bool {
+        self.given.iter().all(|given| matches!(given, Given::Task { .. }))
+    }
+
+    /// Whether it has tasks of this call beside the one that it may have begun.
+    pub(crate) fn has_more_of(&self, job: &Arc<Job>) -> bool {
+        let is = |given: &Given| matches!(given, Given::Task { taken, .. } if Arc::ptr_eq(&taken.job, job));
+        self.outstanding > 1 && self.given.iter().any(is)
+    }
+
+    /// Takes the next task out of its queue, which it has not begun.
+    fn recall(&mut self) -> Option<Ready> {
+        loop {
+            let packed = self.tasks.try_get_packed().ok()??;
+            let number = packed.number();
+            let at = self.given.iter().rposition(|given| given.message() == number)?;
+            if let Given::Task { taken, .. } = self.given.remove(at)? {
+                self.outstanding -= 1;
+                return Some(Ready { taken, packed });
+            }
+        }
+    }
+
+    /// Takes all that it has not begun out of its queue.
+    pub(crate) fn recall_all(&mut self, dead: bool) -> Vec<Ready> {
+        if !dead && !self.may_be_recalled() {
+            return Vec::new();
+        }
+        std::iter::from_fn(|| self.recall()).collect()
+    }
+
+    /// It is dead, and what it had not begun was recalled: what it had.
+    pub(crate) fn bury(&mut self) -> Vec<Taken> {
+        self.ready = false;
+        self.process = None;
+        self.outstanding = 0;
+        self.pace = 0;
+        self.knows.clear();
+        let task = |given| match given {
+            Given::Task { taken, .. } => Some(taken),
+            Given::Note { .. } => None,
+        };
+        self.given.drain(..).filter_map(task).collect()
+    }
+
+    /// When the time of its first task is over.
+    pub(crate) fn deadline(&self) -> Option<(u64, Instant, Duration)> {
+        if self.condemned.is_some() || !self.ready {
+            return None;
+        }
+        let first = self.given.iter().find_map(|given| match given {
+            Given::Task { taken, .. } => Some(taken),
+            Given::Note { .. } => None,
+        })?;
+        let timeout = first.job.terms.timeout?;
+        Some((first.id, self.since.checked_add(timeout)?, timeout))
+    }
+}
+
+/// Everything that is under the lock.
+pub(crate) struct State {
+    pub(crate) phase: Phase,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) returned: VecDeque<Ready>,
+    /// Calls with tasks that are still to be sent.
+    pub(crate) jobs: VecDeque<Arc<Job>>,
+    /// Tasks that have no outcome yet.
+    pub(crate) unsettled: usize,
+    /// All workers are gone, and no more will be started.
+    pub(crate) over: bool,
+}
+
+impl State {
+    /// The worker that most needs something to do.
+    pub(crate) fn wanting(&self) -> Option<usize> {
+        let wanting = self.workers.iter().enumerate().filter(|(_, worker)| worker.wants());
+        wanting.min_by_key(|(_, worker)| worker.outstanding).map(|(number, _)| number)
+    }
+
+    /// The call whose tasks are to be sent next.
+    pub(crate) fn next_job(&mut self) -> Option<Arc<Job>> {
+        while let Some(job) = self.jobs.front() {
+            if job.left() > 0 {
+                return Some(Arc::clone(job));
+            }
+            self.jobs.pop_front();
+        }
+        None
+    }
+
+    /// Sees to it that the tasks of a call are sent.
+    pub(crate) fn enlist(&mut self, job: &Arc<Job>) {
+        if !self.jobs.iter().any(|listed| Arc::ptr_eq(listed, job)) {
+            self.jobs.push_back(Arc::clone(job));
+        }
+    }
+
+    /// There is nothing else to do for this worker: takes a task that another one has not begun. Whether there was one.
+    pub(crate) fn help(&mut self, idle: usize) -> bool {
+        if self.workers[idle].outstanding > 0 {
+            return false;
+        }
+        let busy = |worker: &&mut Worker| worker.outstanding > 1 && worker.may_be_recalled();
+        let found = self.workers.iter_mut().filter(busy).find_map(Worker::recall);
+        let any = found.is_some();
+        self.returned.extend(found);
+        any
+    }
+
+    /// Whether a worker lives, or will.
+    pub(crate) fn has_workers(&self) -> bool {
+        self.workers.iter().any(|worker| worker.process.is_some())
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+    /// Whether workers that die are replaced.
+    pub(crate) fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Open) || matches!(self.phase, Phase::Closed) && self.unsettled > 0
+    }
+}

@@ -1,0 +1,101 @@
+//! Results one after the other.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use mp_reduce::Message;
+
+use crate::error::TaskError;
+use crate::job::{Items, Job, Slots};
+use crate::result::read;
+use crate::shared::Shared;
+
+/// The results of [`Pool::imap`](crate::Pool::imap) and [`Pool::imap_unordered`](crate::Pool::imap_unordered).
+///
+/// Items are taken from the iterator in [`next`](Iterator::next), by the thread that calls it, up to a
+/// [bound](crate::Call::ahead) before their results are asked for. Dropping it cancels the tasks that have not begun.
+#[must_use = "nothing is called until results are asked for"]
+pub struct Imap<I: Iterator, T> {
+    shared: Arc<Shared>,
+    job: Arc<Job>,
+    iter: I,
+    items: Arc<Items<I::Item>>,
+    /// How many items to take ahead of their results.
+    ahead: usize,
+    workers: usize,
+    sent: usize,
+    received: usize,
+    exhausted: bool,
+    results: PhantomData<fn() -> T>,
+}
+
+impl<I: Iterator, T> fmt::Debug for Imap<I, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (received, sent) = (self.received, self.sent);
+        write!(f, "Imap({received} results of {sent} tasks, {} ahead)", self.ahead)
+    }
+}
+
+impl<I: Iterator, T> Imap<I, T> {
+    pub(crate) fn new(
+        (shared, job): (Arc<Shared>, Arc<Job>),
+        (iter, items): (I, Arc<Items<I::Item>>),
+        (ahead, workers): (usize, usize),
+    ) -> Self {
+        let (sent, received, exhausted, results) = (0, 0, false, PhantomData);
+        Imap { shared, job, iter, items, ahead, workers, sent, received, exhausted, results }
+    }
+
+    /// Sends more tasks, unless enough are on their way.
+    fn send(&mut self) {
+        let mut under_way = self.sent - self.received;
+        if under_way > self.ahead / 2 {
+            return;
+        }
+        while !self.exhausted && under_way < self.ahead {
+            // An iterator may be slow: nobody waits for it while workers have something to do, and a result is there.
+            if under_way >= self.workers && self.job.slots().has_next() {
+                return;
+            }
+            let portion = under_way.max(1).min(self.ahead - under_way);
+            let items: Vec<I::Item> = self.iter.by_ref().take(portion).collect();
+            self.exhausted = items.len() < portion;
+            let count = items.len();
+            self.sent += count;
+            under_way += count;
+            let bring = || self.items.push(items.into_iter());
+            self.exhausted |= count > 0 && !self.shared.submit(&self.job, count, bring);
+        }
+    }
+}
+
+impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
+    type Item = Result<T, TaskError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.send();
+        if self.received == self.sent || self.shared.check_owner().is_err() {
+            return None;
+        }
+        self.job.wait(None, Slots::has_next);
+        let outcome = self.job.slots().next()?;
+        self.received += 1;
+        Some(read(outcome))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let under_way = self.sent - self.received;
+        if self.exhausted {
+            return (under_way, Some(under_way));
+        }
+        let (least, most) = self.iter.size_hint();
+        (least.saturating_add(under_way), most.and_then(|most| most.checked_add(under_way)))
+    }
+}
+
+impl<I: Iterator, T> Drop for Imap<I, T> {
+    fn drop(&mut self) {
+        self.shared.cancel(&self.job);
+    }
+}

@@ -1,0 +1,136 @@
+//! The life of a worker: it takes one task after the other, and answers each before it takes the next.
+//!
+//! A task is *timed* if it may take only so long. Then the worker's word of the *watch* says what it runs:
+//!
+//! | word | meaning | changed by |
+//! |---|---|---|
+//! | 0 | no timed task runs | the worker → `id`; the pool, while no worker lives |
+//! | `id` | task `id` runs | the worker, when it is done → 0; the pool, when its time is over → `id` + [`CONDEMNED`] |
+//! | `id` + [`CONDEMNED`] | its time was over before it was done: the worker will be killed, and does nothing more | – |
+//!
+//! One compare-and-swap decides whether the task was done in time, so that no other task dies with the worker.
+//!
+//! | the worker is killed | its queue | the task |
+//! |---|---|---|
+//! | before it has taken a task | has it still | is given to another worker |
+//! | between taking it and putting the reply | has the others still | is lost: the one that can be |
+//! | after it has put the reply | has the others still | is done |
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use mp_core::SharedTensor;
+use mp_queue::{PutError, Queue};
+use mp_spawn::{Closure, Raise};
+use serde::{Deserialize, Serialize};
+
+use crate::message::{Body, Ran, Reply, Runner, Task};
+
+/// Added to a task's id: its time was over.
+pub(crate) const CONDEMNED: u64 = 1 << 63;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// What a worker calls before its first task.
+pub(crate) type Initializer = Closure<(), Result<(), Failure>>;
+
+/// What a worker is given.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) worker: usize,
+    pub(crate) tasks: Queue<Task>,
+    pub(crate) replies: Queue<Reply>,
+    pub(crate) watch: SharedTensor<u64>,
+    /// After so many tasks it ends; 0 is never.
+    pub(crate) most_tasks: u64,
+    pub(crate) initializer: Option<Initializer>,
+}
+
+static WORKER: OnceLock<usize> = OnceLock::new();
+
+/// The number of this worker in its pool, from 0; `None` in a process that is no worker of a pool. A worker that takes the
+/// place of another has its number.
+///
+/// ```
+/// let pool = mp_pool::Pool::new(1)?;
+/// assert_eq!(pool.apply(|(): ()| mp_pool::current_worker(), ())?, Some(0));
+/// assert_eq!(mp_pool::current_worker(), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn current_worker() -> Option<usize> {
+    WORKER.get().copied()
+}
+
+/// The function of the process.
+pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
+    let Orders { worker, tasks, replies, watch, most_tasks, initializer } = orders;
+    // Once in the life of a process.
+    _ = WORKER.set(worker);
+    if let Some(initializer) = initializer {
+        initializer.call(())?;
+    }
+    say(&replies, Reply::Ready { worker, pid: std::process::id() })?;
+    let mut known = HashMap::<u64, Runner>::new();
+    let mut done = 0;
+    while let Some(task) = tasks.get()? {
+        let (id, code, timed, args) = match task {
+            Task::Run { id, code, timed, args } => (id, code, timed, args),
+            Task::Learn { code, runner } => {
+                known.insert(code, runner.call(()));
+                say(&replies, Reply::Noted { worker, code })?;
+                continue;
+            }
+            Task::Forget { code } => {
+                known.remove(&code);
+                say(&replies, Reply::Noted { worker, code })?;
+                continue;
+            }
+        };
+        if timed {
+            watch.store(worker, id);
+        }
+        let ran = match (known.get(&code), args.received()) {
+            (Some(runner), Some(args)) => runner.run(*args),
+            _ => Ran::Undecodable("the worker does not know the function".into()),
+        };
+        if timed && watch.compare_exchange(worker, id, 0).is_err() {
+            wait_for_the_end();
+        }
+        answer(&replies, worker, id, ran)?;
+        done += 1;
+        if done == most_tasks {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Puts the reply; if the result can't be sent, another one that says so.
+fn answer(replies: &Queue<Reply>, worker: usize, id: u64, ran: Ran) -> Result<(), Failure> {
+    let reply = match ran {
+        Ran::Done(value) => Reply::Done { worker, id, value: Body::Out(value) },
+        Ran::Raised(raise) => Reply::Raised { worker, id, raise },
+        Ran::Undecodable(why) => Reply::Unsendable { worker, id, result: false, why },
+    };
+    // Packing drops the result, which may be a type of the user's that panics in it.
+    let why = match Raise::catch(|| replies.put(reply)) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(PutError::Failed { error, .. })) => {
+            Reply::Unsendable { worker, id, result: true, why: error.to_string() }
+        }
+        Ok(Err(error)) => return Err(error.to_string().into()),
+        Err(raise) => Reply::Raised { worker, id, raise },
+    };
+    say(replies, why)
+}
+
+fn say(replies: &Queue<Reply>, reply: Reply) -> Result<(), Failure> {
+    replies.put(reply).map_err(|error| error.to_string().into())
+}
+
+/// The pool has decided to kill this worker.
+fn wait_for_the_end() -> ! {
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,141 @@
+//! What the tests of the pool share. Each wait here has a deadline, each worker ends with its test.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use mp_core::{Arena, MemoryStats};
+use mp_pool::{AsyncResult, Pool, Shape, TaskError, WorkerLost};
+use mp_queue::Queue;
+use mp_reduce::Message;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+/// For what should take milliseconds on a machine that is busy with something else.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The result, which has to come.
+#[track_caller]
+pub fn got<T, S: Shape<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
+    match result.get_timeout(DEADLINE) {
+        Ok(value) => value,
+        Err(result) => panic!("not within {DEADLINE:?}: {result:?}"),
+    }
+}
+
+/// Lets the pool end, which it has to.
+#[track_caller]
+pub fn join(pool: &Pool) {
+    assert!(pool.join_timeout(DEADLINE).unwrap(), "not over within {DEADLINE:?}: {pool:?}");
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !so() {
+        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
+    }
+}
+
+/// The next message, which has to come: also from a process that is still to be started.
+#[track_caller]
+pub fn take<T: Message>(queue: &Queue<T>) -> T {
+    let mut got = None;
+    eventually("a message", || {
+        got = queue.try_get().ok().flatten();
+        got.is_some()
+    });
+    got.unwrap()
+}
+
+/// How a task was lost.
+#[track_caller]
+pub fn lost<T: Debug>(result: Result<T, TaskError>) -> WorkerLost {
+    match result {
+        Err(TaskError::WorkerLost(lost)) => *lost,
+        other => panic!("a lost worker was expected: {other:?}"),
+    }
+}
+
+pub fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
+pub fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+/// The state of a process, as `proc(5)` has it.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// Whether a process exists and is no zombie.
+pub fn alive(pid: u32) -> bool {
+    state(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Whether a process, which has one thread, is stopped.
+pub fn stopped(pid: u32) -> bool {
+    state(pid) == Some('T')
+}
+
+/// What a leak would leave in shared memory: blocks, messages, members.
+pub fn in_use() -> (u64, u64, u64) {
+    let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();
+    (live_blocks, queued, members)
+}
+
+/// A place where tasks stop: each says that it has begun, with its number and its process, and goes on when it is told to.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Gate {
+    begun: Queue<(u32, u32)>,
+    go: Queue<()>,
+}
+
+impl Gate {
+    pub fn new() -> Gate {
+        Gate { begun: Queue::unbounded().unwrap(), go: Queue::unbounded().unwrap() }
+    }
+
+    /// In a task.
+    pub fn pass(&self, number: u32) {
+        self.begun.put((number, std::process::id())).unwrap();
+        // If the test is gone, so is this process soon.
+        _ = self.go.get_timeout(DEADLINE);
+    }
+
+    /// Waits for a task: its number, and its process.
+    #[track_caller]
+    pub fn arrived(&self) -> (u32, u32) {
+        take(&self.begun)
+    }
+
+    /// Lets so many pass, now or later.
+    pub fn open(&self, tasks: usize) {
+        (0..tasks).for_each(|_| self.go.put(()).unwrap());
+    }
+}
+
+/// Stops at the gate, and returns its number.
+pub fn stop_at((gate, number): (Gate, u32)) -> u32 {
+    gate.pass(number);
+    number
+}
+
+/// Random numbers that are the same each time: splitmix64.
+#[derive(Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % limit
+    }
+}

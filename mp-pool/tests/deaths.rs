@@ -1,0 +1,265 @@
+//! Workers that die, or stand still: what it costs, and what it doesn't.
+
+mod common;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use common::{DEADLINE, Gate, Random, alive, eventually, got, join, kill, lost, signal, stop_at, stopped};
+use mp_core::{SharedTensor, Tensor};
+use mp_pool::{Pool, TaskError};
+use mp_spawn::{Exit, Note, Signal as Kind};
+use rustix::process::Signal;
+
+fn square(x: u64) -> u64 {
+    x * x
+}
+
+#[test]
+fn a_killed_worker_costs_the_task_that_it_was_at() {
+    let pool = Pool::new(2).unwrap();
+    let gate = Gate::new();
+    // The chunks are larger than what is lost.
+    let results = pool.task(stop_at).chunksize(50).map_async((0..100).map(|x| (gate.clone(), x)));
+    let (victim, pid) = gate.arrived();
+    kill(pid);
+    gate.open(200);
+    for (x, result) in (0..100).zip(results.results()) {
+        if x == victim {
+            let lost = lost(result);
+            assert_eq!((lost.pid, lost.attempts), (pid, 1));
+            assert!(matches!(lost.how, Exit::Signal { signal: Kind::KILL, .. }), "{lost}");
+        } else {
+            assert_eq!(result.unwrap(), x);
+        }
+    }
+    assert!(!alive(pid));
+    assert_eq!(pool.map(square, 0..4).unwrap(), [0, 1, 4, 9]);
+    join(&pool);
+}
+
+#[test]
+fn however_a_worker_ends_its_task_says_how() {
+    let pool = Pool::new(1).unwrap();
+    let end = |code: i32| -> u32 { std::process::exit(code) };
+    assert_eq!(lost(pool.apply(end, 3)).how, Exit::Code(3));
+    assert_eq!(lost(pool.apply(end, 0)).how, Exit::Code(0));
+    let lost_task = lost(pool.apply(|(): ()| -> u32 { std::process::abort() }, ()));
+    assert!(lost_task.to_string().contains("SIGABRT"), "{lost_task}");
+    #[allow(unconditional_recursion)]
+    fn deep(x: u64) -> u64 {
+        deep(std::hint::black_box(x) + 1) + std::hint::black_box(1)
+    }
+    let lost_task = lost(pool.apply(deep, 0));
+    assert!(matches!(lost_task.note, Some(Note::StackOverflow { .. })), "{lost_task}");
+    assert_eq!(pool.apply(square, 3).unwrap(), 9);
+}
+
+#[test]
+fn a_lost_task_is_tried_again_if_that_is_asked_for() {
+    let pool = Pool::new(2).unwrap();
+    let begun: SharedTensor<u64> = Tensor::zeros(&[3]).unwrap().share();
+    // Dies as often as it is told to.
+    let fragile = |(begun, task, deaths): (SharedTensor<u64>, usize, u64)| {
+        if begun.fetch_add(task, 1) < deaths {
+            std::process::abort();
+        }
+        task
+    };
+    let call = pool.task(fragile).retries(2);
+    let results = call.map_async([(begun.clone(), 0, 0), (begun.clone(), 1, 2), (begun.clone(), 2, 9)]);
+    let [first, second, third] = results.results().try_into().unwrap();
+    assert_eq!((first.unwrap(), second.unwrap()), (0, 1));
+    assert_eq!(lost(third).attempts, 3);
+    assert_eq!(begun.to_vec(), [1, 3, 3]);
+}
+
+#[test]
+fn a_stopped_worker_delays_its_own_task_alone() {
+    let pool = Pool::new(2).unwrap();
+    let gate = Gate::new();
+    let results = pool.task(stop_at).chunksize(10).map_async((0..20).map(|x| (gate.clone(), x)));
+    let ((task, stopped), _) = (gate.arrived(), gate.arrived());
+    signal(stopped, Signal::STOP);
+    gate.open(40);
+    eventually("all but one are done", || results.progress().done == 19);
+    assert_eq!(pool.map(square, 0..100).unwrap().len(), 100);
+    assert!(!results.ready());
+    signal(stopped, Signal::CONT);
+    assert!(got(results).unwrap().into_iter().eq(0..20), "task {task} included");
+}
+
+#[test]
+fn a_task_that_takes_too_long_is_ended_and_no_other() {
+    let pool = Pool::new(2).unwrap();
+    let gate = Gate::new();
+    let some_stop = |(gate, x): (Gate, u32)| {
+        if x % 10 == 3 {
+            gate.pass(x);
+        }
+        x
+    };
+    // No gate is opened: those that come there stay.
+    let call = pool.task(some_stop).timeout(Duration::from_millis(100)).chunksize(5);
+    let results = call.map_async((0..40).map(|x| (gate.clone(), x))).results();
+    for (x, result) in (0..).zip(results) {
+        match result {
+            Ok(y) => assert_eq!((x, x % 10 == 3), (y, false)),
+            Err(TaskError::TimedOut { timeout, .. }) => {
+                assert_eq!((x % 10, timeout), (3, Duration::from_millis(100)));
+            }
+            Err(other) => panic!("task {x}: {other}"),
+        }
+    }
+    join(&pool);
+}
+
+#[test]
+fn the_time_of_a_task_does_not_run_before_it_begins() {
+    let pool = Pool::new(1).unwrap();
+    let call = pool.task(square).timeout(Duration::from_millis(20));
+    assert_eq!(call.apply(2).unwrap(), 4);
+    let pid = pool.pids()[0];
+    // It has nothing to do, and does not see what it is given now.
+    signal(pid, Signal::STOP);
+    eventually("it stands still", || stopped(pid));
+    let results = call.map_async(0..10);
+    let results = results.get_timeout(Duration::from_millis(300)).unwrap_err();
+    signal(pid, Signal::CONT);
+    assert_eq!(got(results).unwrap().len(), 10);
+    assert_eq!(pool.pids(), [pid]);
+}
+
+#[test]
+fn tasks_that_have_not_begun_can_be_cancelled() {
+    let pool = Pool::new(1).unwrap();
+    let gate = Gate::new();
+    let results = pool.map_async(stop_at, (0..1000).map(|x| (gate.clone(), x)));
+    gate.arrived();
+    let cancelled = results.cancel();
+    assert!((990..1000).contains(&cancelled), "{cancelled}");
+    gate.open(1000);
+    let results = results.results();
+    let (done, rest): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    assert_eq!((done.len(), rest.len()), (1000 - cancelled, cancelled));
+    assert!(rest.iter().all(|result| matches!(result, Err(TaskError::Cancelled))));
+    assert_eq!(pool.apply(square, 9).unwrap(), 81);
+}
+
+#[test]
+fn tasks_in_the_queue_of_a_busy_worker_can_be_cancelled() {
+    let pool = Pool::new(1).unwrap();
+    let (gate, quick) = (Gate::new(), Gate::new());
+    quick.open(1);
+    assert_eq!(pool.apply(stop_at, (quick, 0)).unwrap(), 0);
+    // It knows the function now, so its chunk may be taken back, all but the one that runs.
+    let results = pool.task(stop_at).chunksize(100).map_async((0..100).map(|x| (gate.clone(), x)));
+    gate.arrived();
+    assert_eq!(results.cancel(), 99);
+    gate.open(1);
+    assert_eq!(results.results().iter().filter(|result| result.is_ok()).count(), 1);
+}
+
+#[test]
+fn a_pool_whose_workers_never_get_ready_says_why() {
+    let initializer = |path: String| std::fs::read(path).map(drop);
+    let pool =
+        Pool::builder().processes(2).initializer(initializer, "/nowhere/at all".to_string()).build().unwrap();
+    let Err(TaskError::Broken(why)) = got(pool.apply_async(square, 1)) else { panic!("it can't work") };
+    assert!(why.contains("No such file"), "{why}");
+    assert!(matches!(pool.apply(square, 1), Err(TaskError::Broken(_))));
+    assert!(pool.join().unwrap_err().to_string().contains("No such file"));
+
+    let abort = |(): ()| -> () { std::process::abort() };
+    let pool = Pool::builder().processes(1).initializer(abort, ()).build().unwrap();
+    let results = got(pool.map_async(square, 0..10_000));
+    assert!(matches!(&results, Err(TaskError::Broken(why)) if why.contains("SIGABRT")), "{results:?}");
+    assert!(pool.imap(square, 0..).take(100).all(|result| result.is_err()));
+}
+
+#[test]
+fn an_initializer_that_fails_at_first_is_tried_again() {
+    let count: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+    let third_time = |count: SharedTensor<u64>| match count.fetch_add(0, 1) {
+        0 => panic!("not yet"),
+        1 => std::process::exit(0),
+        _ => {}
+    };
+    let pool = Pool::builder().processes(1).initializer(third_time, count.clone()).build().unwrap();
+    assert_eq!(got(pool.apply_async(square, 4)).unwrap(), 16);
+    assert_eq!(count.to_vec(), [3]);
+}
+
+#[test]
+fn an_idle_worker_that_is_killed_is_replaced() {
+    let pool = Pool::new(2).unwrap();
+    assert_eq!(pool.map(square, 0..100).unwrap().len(), 100);
+    let before = pool.pids();
+    before.iter().for_each(|pid| kill(*pid));
+    eventually("both are replaced", || pool.pids().iter().all(|pid| *pid != 0 && !before.contains(pid)));
+    assert_eq!(pool.map(square, 0..100).unwrap().len(), 100);
+    join(&pool);
+}
+
+/// Kills workers at random times while tasks of all kinds run; what has no result was lost with a worker that was killed.
+#[test]
+fn random_kills_cost_a_task_each_at_most() {
+    let seed = std::env::var("MP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let pool = Pool::new(2).unwrap();
+    let counts: SharedTensor<u64> = Tensor::zeros(&[3]).unwrap().share();
+    let spin = |(counts, kind, x): (SharedTensor<u64>, usize, u64)| {
+        counts.fetch_add(kind, 1);
+        let mut sum = x;
+        (0..2000_u64).for_each(|i| sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(i)));
+        let mut tensor = Tensor::zeros(&[64])?;
+        tensor.as_mut_slice()?[0] = x;
+        Ok::<_, mp_core::Error>((x, tensor.freeze()))
+    };
+    let check = |x: u64, (y, tensor): (u64, mp_core::FrozenTensor<u64>)| assert_eq!((x, x), (y, tensor[[0]]));
+    let mut killed = HashSet::new();
+    let (mut lost_tasks, mut total) = (0, [0; 3]);
+    while killed.len() < 60 {
+        const TASKS: u64 = 2000;
+        let items = |kind: usize| (0..TASKS).map(|x| (counts.clone(), kind, x)).collect::<Vec<_>>();
+        let plain = pool.map_async(spin, items(0));
+        let chunked = pool.task(spin).chunksize(33).map_async(items(1));
+        let again = pool.task(spin).retries(1000).map_async(items(2));
+        total.iter_mut().for_each(|total| *total += TASKS);
+        while !(plain.ready() && chunked.ready() && again.ready()) {
+            let pids = pool.pids();
+            let pid = pids[random.below(pids.len() as u64) as usize];
+            if pid != 0 && alive(pid) && killed.len() < 60 && killed.insert(pid) {
+                kill(pid);
+            }
+            let until = std::time::Instant::now() + Duration::from_micros(random.below(8000));
+            while std::time::Instant::now() < until {
+                std::thread::yield_now();
+            }
+            assert!(total[0] < 1_000_000, "{pool:?}");
+        }
+        for (kind, results) in [plain, chunked].into_iter().enumerate() {
+            for (x, result) in (0..).zip(results.results()) {
+                match result {
+                    Ok(value) => check(x, value),
+                    Err(TaskError::WorkerLost(lost)) => {
+                        assert!(killed.contains(&lost.pid), "{lost}");
+                        lost_tasks += 1;
+                    }
+                    Err(other) => panic!("task {x} of kind {kind}: {other}"),
+                }
+            }
+        }
+        for (x, value) in (0..).zip(got(again).unwrap()) {
+            check(x, value);
+        }
+    }
+    assert!(lost_tasks <= killed.len(), "{lost_tasks} tasks lost by {} kills", killed.len());
+    let begun = counts.to_vec();
+    // No task that was not lost was begun twice, and none was forgotten.
+    assert!(begun.iter().zip(total).all(|(begun, total)| *begun <= total + 60), "{begun:?} of {total:?}");
+    assert!(begun[2] >= total[2], "{begun:?} of {total:?}");
+    println!("{lost_tasks} tasks lost by {} kills", killed.len());
+    assert!(pool.join_timeout(DEADLINE).unwrap());
+}

@@ -1,0 +1,226 @@
+//! How a pool ends: nobody waits for ever, and nothing is left.
+
+mod common;
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Gate, alive, eventually, got, in_use, join, kill, signal, stop_at};
+use mp_core::{Arena, FrozenTensor, Tensor};
+use mp_pool::{AsyncResult, Pool, PoolError, TaskError};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::process::Signal;
+
+fn square(x: u64) -> u64 {
+    x * x
+}
+
+/// Nobody else in this program uses shared memory as long as this lives.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock()
+}
+
+/// Waits until nothing is in shared memory, and nobody but this process has it: what other tests have left may still be on
+/// its way out.
+#[track_caller]
+fn released() {
+    let until = Instant::now() + DEADLINE;
+    while in_use() != (0, 0, 1) {
+        Arena::current().unwrap().sweep().unwrap();
+        assert!(Instant::now() < until, "blocks, messages, members: {:?}", in_use());
+        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what other processes hold
+    }
+}
+
+/// Ends something in a thread of its own, which has to come to its end.
+fn ends(what: &str, end: impl FnOnce() + Send + 'static) {
+    let (tell, told) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        end();
+        tell.send(()).unwrap();
+    });
+    assert!(told.recv_timeout(DEADLINE).is_ok(), "not within {DEADLINE:?}: {what}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn joining_waits_for_all_tasks_and_leaves_nothing() {
+    let _alone = alone();
+    released();
+    let files = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    {
+        let pool = Pool::new(2).unwrap();
+        let pids = pool.pids();
+        let tensor = Tensor::<u64>::full(&[100], 2).unwrap().freeze();
+        let sum = |(tensor, x): (FrozenTensor<u64>, u64)| (tensor.iter().sum::<u64>() + x, tensor);
+        let results = pool.map_async(sum, (0..5000).map(|x| (tensor.clone(), x)));
+        let never_asked_for = pool.map_async(sum, (0..5000).map(|x| (tensor.clone(), x)));
+        pool.close();
+        assert!(matches!(got(pool.apply_async(square, 1)), Err(TaskError::Closed)));
+        join(&pool);
+        assert!(pids.into_iter().all(|pid| !alive(pid)));
+        assert!(results.ready() && never_asked_for.ready());
+        assert!(got(results).unwrap().into_iter().map(|(sum, _)| sum).eq(200..5200));
+        pool.join().unwrap();
+    }
+    released();
+    eventually("no file is left", || std::fs::read_dir("/proc/self/fd").unwrap().count() <= files + 4);
+}
+
+#[test]
+fn dropping_it_ends_what_runs_and_what_waits() {
+    let _alone = alone();
+    released();
+    {
+        let pool = Pool::new(2).unwrap();
+        let pids = pool.pids();
+        let gate = Gate::new();
+        // Queues and replies are full of work.
+        let stuck = pool.map_async(stop_at, (0..5).map(|x| (gate.clone(), x)));
+        let flood = pool.task(square).chunksize(1000).map_async(0..100_000);
+        let mut stream = pool.imap(square, 0..);
+        gate.arrived();
+        ends("dropping the pool", move || drop(pool));
+        assert!(pids.into_iter().all(|pid| !alive(pid)));
+        assert!(stuck.results().into_iter().all(|result| matches!(result, Err(TaskError::Terminated))));
+        assert!(matches!(got(flood), Err(TaskError::Terminated)));
+        assert!(matches!(stream.next(), Some(Err(TaskError::Closed))));
+        assert!(stream.next().is_none());
+    }
+    released();
+}
+
+#[test]
+fn it_ends_although_workers_are_stopped() {
+    let _alone = alone();
+    let pool = Pool::builder().processes(2).grace_period(Duration::from_millis(50)).build().unwrap();
+    let gate = Gate::new();
+    let results = pool.map_async(stop_at, (0..4).map(|x| (gate.clone(), x)));
+    let stopped = [gate.arrived().1, gate.arrived().1];
+    stopped.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    pool.terminate();
+    join(&pool);
+    assert!(stopped.iter().all(|pid| !alive(*pid)));
+    assert!(results.results().into_iter().all(|result| matches!(result, Err(TaskError::Terminated))));
+}
+
+#[test]
+fn it_is_dropped_while_a_panic_unwinds() {
+    let _alone = alone();
+    let pool = Pool::new(2).unwrap();
+    let pids = pool.pids();
+    let gate = Gate::new();
+    let result = pool.apply_async(stop_at, (gate.clone(), 1));
+    gate.arrived();
+    ends("the panic", move || {
+        let caught = panic::catch_unwind(AssertUnwindSafe(move || {
+            let _pool = pool;
+            panic!("with a pool at work");
+        }));
+        assert!(caught.is_err());
+    });
+    assert!(matches!(got(result), Err(TaskError::Terminated)));
+    assert!(pids.into_iter().all(|pid| !alive(pid)));
+}
+
+#[test]
+fn it_is_dropped_in_a_callback() {
+    let _alone = alone();
+    let pool = Pool::new(1).unwrap();
+    let (pid, gate) = (pool.pids()[0], Gate::new());
+    let result = pool.apply_async(stop_at, (gate.clone(), 1));
+    gate.arrived();
+    let (tell, told) = mpsc::channel();
+    result.on_done(move |_| {
+        drop(pool);
+        tell.send(()).unwrap();
+    });
+    gate.open(1);
+    told.recv_timeout(DEADLINE).unwrap();
+    eventually("the worker is gone", || !alive(pid));
+}
+
+#[test]
+fn it_ends_while_its_workers_are_killed() {
+    let _alone = alone();
+    released();
+    for round in 0..20 {
+        let pool = Pool::new(3).unwrap();
+        let results = pool.map_async(square, 0..2000);
+        let pids = pool.pids();
+        let ending = std::thread::spawn(move || {
+            match round % 3 {
+                0 => pool.join().unwrap(),
+                1 => pool.terminate(),
+                _ => {}
+            };
+        });
+        pids.into_iter().filter(|pid| alive(*pid)).for_each(|pid| {
+            // It may have ended just now.
+            _ = rustix::process::kill_process(
+                rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
+                Signal::KILL,
+            );
+        });
+        ending.join().unwrap();
+        assert!(results.wait_timeout(DEADLINE), "{results:?}");
+    }
+    released();
+}
+
+#[test]
+fn a_pool_at_work_in_a_worker_ends_with_it() {
+    let _alone = alone();
+    let outer = Pool::new(1).unwrap();
+    let gate = Gate::new();
+    let nested = |gate: Gate| {
+        let inner = Pool::new(2)?;
+        inner.map(stop_at, (0..2).map(|x| (gate.clone(), x)))?;
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    };
+    let result = outer.apply_async(nested, gate.clone());
+    let (first, second) = (gate.arrived().1, gate.arrived().1);
+    kill(outer.pids()[0]);
+    common::lost(got(result));
+    eventually("its workers are gone", || !alive(first) && !alive(second));
+    // And the other way round: the outer pool is ended while the inner one works.
+    let result = outer.apply_async(nested, gate.clone());
+    let (first, second) = (gate.arrived().1, gate.arrived().1);
+    ends("dropping the outer pool", move || drop(outer));
+    assert!(matches!(got(result), Err(TaskError::Terminated)));
+    eventually("its workers are gone", || !alive(first) && !alive(second));
+}
+
+#[test]
+fn no_more_tasks_wait_than_may() {
+    let _alone = alone();
+    let pool = Pool::builder().processes(1).max_waiting(3).build().unwrap();
+    let gate = Gate::new();
+    let first: Vec<_> = (0..3).map(|x| pool.apply_async(stop_at, (gate.clone(), x))).collect();
+    let back = pool.task(stop_at).try_apply_async((gate.clone(), 3)).unwrap_err();
+    assert_eq!(back.0.1, 3);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| pool.apply_async(stop_at, (gate.clone(), 4)));
+        gate.open(1);
+        let result = waits.join().unwrap();
+        assert!(first.iter().any(AsyncResult::ready), "it did not wait");
+        gate.open(3);
+        assert_eq!(got(result).unwrap(), 4);
+    });
+    join(&pool);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let _alone = alone();
+    for processes in [0, 100_000] {
+        let error = Pool::new(processes).unwrap_err();
+        assert!(matches!(&error, PoolError::Options(why) if why.contains(&processes.to_string())), "{error}");
+    }
+    let nowhere =
+        Pool::builder().processes(2).per_worker(|_, process| process.executable("/nowhere/at all")).build();
+    let error = nowhere.unwrap_err();
+    assert!(matches!(error, PoolError::Start(_)) && error.to_string().contains("/nowhere/at all"), "{error}");
+}

@@ -1,0 +1,116 @@
+//! Messages that are packed before it is known where they go, and taken before anybody reads them.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use mp_core::words::EnvelopeId;
+use mp_core::{Envelope, Message};
+use mp_reduce::{Error, PackError, TypeFingerprint, pack_as, unpack_as};
+
+use crate::batch::Run;
+use crate::error::{GetError, PutError};
+use crate::queue::{Queue, nothing};
+use crate::raw::{Ended, PutRaw, Wait};
+
+/// A message that is encoded already, and in no queue: to be put without running any code of the value, under a lock of
+/// one's own say.
+///
+/// ```
+/// use mp_queue::Queue;
+///
+/// let (here, there) = (Queue::bounded(4)?, Queue::bounded(4)?);
+/// let packed = here.pack("a job".to_string())?;
+/// here.try_put_packed(packed)?;
+/// // It was given to the wrong one, who has not begun yet: from one queue into another, unread.
+/// let packed = here.try_get_packed()?.expect("it is not closed");
+/// there.try_put_packed(packed)?;
+/// assert_eq!(there.get()?.as_deref(), Some("a job"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It belongs to this process: when this dies, so does the message. Dropped, it releases what is in it.
+pub struct Packed<T> {
+    envelope: Envelope,
+    fingerprint: TypeFingerprint<T>,
+}
+
+impl<T> fmt::Debug for Packed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packed<{}>({})", std::any::type_name::<T>(), self.envelope.id())
+    }
+}
+
+impl<T: Message> Packed<T> {
+    /// Its number: no two messages that exist at the same time have the same one. As long as it is in a queue, it keeps it.
+    pub fn number(&self) -> EnvelopeId {
+        self.envelope.id()
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When it can't be decoded; it is lost then.
+    pub fn unpack(self) -> Result<T, Error> {
+        unpack_as(self.fingerprint, self.envelope)
+    }
+}
+
+impl<T: Message> Queue<T> {
+    /// Encodes a message, to be put later.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), when it can't be encoded or there is no memory; the value comes back.
+    pub fn pack(&self, value: T) -> Result<Packed<T>, PackError<T>> {
+        let fingerprint = self.fingerprint();
+        pack_as(self.raw().arena(), fingerprint, value).map(|envelope| Packed { envelope, fingerprint })
+    }
+
+    /// Puts a packed message if the queue is not full.
+    ///
+    /// # Errors
+    /// As [`try_put`](Self::try_put); the message comes back.
+    pub fn try_put_packed(&self, mut packed: Packed<T>) -> Result<(), PutError<Packed<T>>> {
+        match self.raw().put(&mut packed.envelope, Wait::Never, || None) {
+            Ok(PutRaw::Done) => Ok(()),
+            Ok(PutRaw::Closed) => Err(PutError::Closed(packed)),
+            Ok(PutRaw::TooLarge { bytes, limit }) => Err(PutError::TooLarge { value: packed, bytes, limit }),
+            Ok(PutRaw::Not(_)) => Err(PutError::Full(packed)),
+            Err(error) => Err(PutError::Failed { value: Some(packed), error }),
+        }
+    }
+
+    /// Puts packed messages, the first ones first, as long as the queue is not full; how many. Those stay in `from` that
+    /// were not put. Consumers that sleep are woken once for up to 64.
+    ///
+    /// # Errors
+    /// In a process that was forked from a member.
+    pub fn try_put_packed_many(&self, from: &mut VecDeque<Packed<T>>) -> Result<usize, Error> {
+        let mut run = Run::new(self.raw(), true);
+        let mut put = 0;
+        while let Some(mut packed) = from.pop_front() {
+            match run.put(&mut packed.envelope) {
+                Ok(true) => put += 1,
+                end => {
+                    from.push_front(packed);
+                    return end.map(|_| put);
+                }
+            }
+        }
+        Ok(put)
+    }
+
+    /// Takes the oldest message without reading it, if there is one. `None` when the queue is closed and drained.
+    ///
+    /// # Errors
+    /// As [`try_get`](Self::try_get).
+    pub fn try_get_packed(&self) -> Result<Option<Packed<T>>, GetError> {
+        let mut envelope = None;
+        match self.raw().get(&mut envelope, Wait::Never, || None)? {
+            Ended::Attempted => {
+                let fingerprint = self.fingerprint();
+                Ok(envelope.map(|envelope| Packed { envelope, fingerprint }))
+            }
+            end => Err(nothing(end)),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! How a function failed that a worker called, and lived on: for the layers that call one function after another.
+
+use std::error::Error;
+use std::panic::{self, AssertUnwindSafe};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ProcessRaised, RaisedKind};
+use crate::message::{PanicNote, cut, sources};
+use crate::panics;
+
+/// An error or a panic in words, to be sent to whoever asked for the call.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Raise {
+    panicked: bool,
+    message: String,
+    chain: Vec<String>,
+    debug: String,
+    location: Option<String>,
+    backtrace: Option<String>,
+}
+
+impl Raise {
+    /// Calls a function that may panic. In a worker the place of the panic is known.
+    ///
+    /// # Errors
+    /// The panic.
+    pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Box<Raise>> {
+        panic::catch_unwind(AssertUnwindSafe(function)).map_err(|payload| {
+            let PanicNote { message, location, backtrace } = panics::caught(&*payload);
+            // Dropping the payload may panic again.
+            std::mem::forget(payload);
+            let (chain, debug) = (Vec::new(), String::new());
+            Box::new(Raise { panicked: true, message, chain, debug, location, backtrace })
+        })
+    }
+
+    /// An error, with all its sources.
+    pub fn error(error: &(dyn Error + 'static)) -> Box<Raise> {
+        Box::new(Raise {
+            panicked: false,
+            message: cut(error.to_string()),
+            chain: sources(error),
+            debug: cut(format!("{error:?}")),
+            location: None,
+            backtrace: None,
+        })
+    }
+
+    /// What it says.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// As the failure of a process.
+    pub fn of(self, rank: usize, pid: u32, name: String) -> ProcessRaised {
+        let Raise { panicked, message, chain, debug, location, backtrace } = self;
+        let kind = if panicked { RaisedKind::Panic } else { RaisedKind::Error };
+        ProcessRaised { rank, pid, name, kind, message, chain, debug, location, backtrace }
+    }
+}
