@@ -145,7 +145,7 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
     let mut args: libc::clone_args = unsafe { mem::zeroed() };
     // The copy gets this process's exit signal, SIGCHLD: see CLONE_PARENT.
     args.flags = (libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
-    args.parent_tid = slip.0.addr().get() as u64;
+    args.parent_tid = slip.at.addr().get() as u64;
     if alone.thread_id != 0 {
         // As `fork` of the C library has it: its record of the thread's number is kept right.
         args.flags |= (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;
