@@ -2,6 +2,7 @@
 //! mp only carries it.
 
 pub(crate) mod alloc;
+pub(crate) mod crowd;
 pub(crate) mod lock;
 pub(crate) mod pool;
 

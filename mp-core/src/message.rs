@@ -142,6 +142,16 @@ impl Outgoing {
         self.attached.get_or_insert_default()
     }
 
+    /// The bytes, if there are at most `most` and nothing is attached: such a message needs no shared memory on its way.
+    /// [`Incoming::from_plain`] reads them. Else the message, as it is.
+    ///
+    /// # Errors
+    /// The message.
+    pub fn into_plain(self, most: usize) -> std::result::Result<Vec<u8>, Self> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
+    }
+
     /// What is to be packed.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
@@ -263,6 +273,11 @@ pub struct Incoming {
 }
 
 impl Incoming {
+    /// Of bytes that [`Outgoing::into_plain`] gave, or any others: they are checked when they are read.
+    pub fn from_plain(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
     /// The buffer of a message that is being taken out of its envelope.
     #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {

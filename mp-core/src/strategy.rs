@@ -142,6 +142,11 @@ pub(crate) fn republish() {
 }
 
 /// Takes over a parent's settings, unless this process has set something itself.
+/// Whether this process has settings of its own, or of its parent's.
+pub(crate) fn is_set() -> bool {
+    SETTINGS.lock().is_some()
+}
+
 pub(crate) fn inherit(parent: Settings) {
     if SETTINGS.lock().is_none() && parent.strategy.supported() {
         change(|now| *now = parent);

@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
         Ok(Some(envelope))
     }
 
-    fn tell(&mut self) {
+    pub(crate) fn tell(&mut self) {
         let Some((first, last)) = self.tickets.take() else { return };
         let (memory, count) = (self.raw.memory(), std::mem::take(&mut self.count));
         if self.putting {
@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
             memory.not_empty().wake_some(count);
         } else {
             memory.advance_head(self.segment, first, last);
-            memory.not_full().wake_some(count);
+            memory.made_room(count);
         }
     }
 }

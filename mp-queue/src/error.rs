@@ -22,6 +22,15 @@ pub enum PutError<T> {
     },
     /// The other side of the channel has no receiver any more: they were dropped, or their processes are dead.
     Disconnected(T),
+    /// The message alone is more than may be in the queue, see [`QueueOptions::bytes`](crate::QueueOptions::bytes).
+    TooLarge {
+        /// The value.
+        value: T,
+        /// How many bytes the message has.
+        bytes: u64,
+        /// How many may be in the queue.
+        limit: u64,
+    },
     /// It could not be encoded, or there is no memory for it.
     Failed {
         /// The value. `None` only if its `Deserialize` refuses what its `Serialize` wrote.
@@ -38,6 +47,7 @@ impl<T> PutError<T> {
             PutError::Full(v)
             | PutError::Closed(v)
             | PutError::Disconnected(v)
+            | PutError::TooLarge { value: v, .. }
             | PutError::Deserted { value: v, .. } => Some(v),
             PutError::Failed { value, .. } => value,
         }
@@ -49,6 +59,9 @@ impl<T> PutError<T> {
             PutError::Full(v) => PutError::Full(f(v)),
             PutError::Closed(v) => PutError::Closed(f(v)),
             PutError::Disconnected(v) => PutError::Disconnected(f(v)),
+            PutError::TooLarge { value, bytes, limit } => {
+                PutError::TooLarge { value: f(value), bytes, limit }
+            }
             PutError::Deserted { value, last, pid } => PutError::Deserted { value: f(value), last, pid },
             PutError::Failed { value, error } => PutError::Failed { value: value.map(f), error },
         }
@@ -67,6 +80,9 @@ impl<T> fmt::Debug for PutError<T> {
             PutError::Full(_) => f.write_str("Full(..)"),
             PutError::Closed(_) => f.write_str("Closed(..)"),
             PutError::Disconnected(_) => f.write_str("Disconnected(..)"),
+            PutError::TooLarge { bytes, limit, .. } => {
+                f.debug_struct("TooLarge").field("bytes", bytes).field("limit", limit).finish_non_exhaustive()
+            }
             PutError::Deserted { last, pid, .. } => {
                 f.debug_struct("Deserted").field("last", last).field("pid", pid).finish_non_exhaustive()
             }
@@ -83,6 +99,11 @@ impl<T> fmt::Display for PutError<T> {
             PutError::Full(_) => f.write_str("the queue is full"),
             PutError::Closed(_) => f.write_str("the queue is closed"),
             PutError::Disconnected(_) => f.write_str("the channel has no receiver any more"),
+            PutError::TooLarge { bytes, limit, .. } => write!(
+                f,
+                "the message has {bytes} bytes, and no more than {limit} may be in the queue: make it smaller, or the \
+                 queue with a higher bound (QueueOptions::bytes)"
+            ),
             PutError::Deserted { last, pid, .. } => write!(
                 f,
                 "the queue is full and no other process has it any more: the last one, {last} (pid {pid}), is gone"

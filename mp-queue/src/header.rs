@@ -13,6 +13,7 @@
 //! | 200 | returned: counts messages that came back; 0 if none is there | by who returns one; by consumers that find none |
 //! | 208 | undeliverable: the same for messages that came back too often | |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
+//! | 232 | how many bytes may be in it; 0 is any number | by the maker |
 //! | 256 | head hint | by consumers |
 //! | 384 | tail hint | by producers and closers |
 //! | 512 | parking: not empty | |
@@ -92,6 +93,11 @@ impl Header {
     }
     pub(crate) const fn undeliverable(self) -> Word {
         self.word(208)
+    }
+
+    /// How many bytes may be in it.
+    pub(crate) const fn bytes_bound(self) -> Word {
+        self.word(232)
     }
 
     /// The token of one side of a channel.

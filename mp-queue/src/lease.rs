@@ -141,7 +141,7 @@ impl Raw {
             let end = self.within(wait, self.getting(), self.memory().not_empty(), attempt, &alone)?;
             match (end, leased.take()) {
                 (Ended::Attempted, Some(leased)) => {
-                    self.memory().not_full().wake_one();
+                    self.memory().made_room(1);
                     return Ok(Ok(leased));
                 }
                 (Ended::Attempted, None) if closed => {

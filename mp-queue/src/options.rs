@@ -21,6 +21,7 @@ pub struct QueueOptions {
     capacity: Option<usize>,
     growing: bool,
     deliveries: u32,
+    bytes: u64,
 }
 
 /// How often a message is delivered, unless told otherwise.
@@ -35,7 +36,7 @@ impl Default for QueueOptions {
 impl QueueOptions {
     /// A queue without a bound, that delivers a message at most five times.
     pub const fn new() -> Self {
-        Self { capacity: None, growing: true, deliveries: DELIVERIES }
+        Self { capacity: None, growing: true, deliveries: DELIVERIES, bytes: 0 }
     }
 
     /// Room for `capacity` messages, there from the start: as [`Queue::bounded`].
@@ -48,6 +49,39 @@ impl QueueOptions {
         Self { capacity: Some(limit), growing: true, ..self }
     }
 
+    /// At most so many bytes in the queue, beside its [capacity](Self::capacity): a put waits, or is [`Full`], while its
+    /// message would exceed them.
+    ///
+    /// ```
+    /// use mp_core::Tensor;
+    /// use mp_queue::{PutError, QueueOptions};
+    ///
+    /// // However large the batches are: no more than 64 MiB of them wait.
+    /// let batches = QueueOptions::new().capacity(100).bytes(64 << 20).create::<Tensor<u8>>()?;
+    /// batches.put(Tensor::zeros(&[40 << 20])?)?;
+    /// let error = batches.try_put(Tensor::zeros(&[40 << 20])?).unwrap_err();
+    /// assert!(error.is_full());
+    /// batches.get()?;
+    /// batches.put(error.into_value().expect("it comes back"))?;
+    /// // What would never fit is no reason to wait.
+    /// let error = batches.put(Tensor::zeros(&[65 << 20])?).unwrap_err();
+    /// assert!(matches!(error, PutError::TooLarge { bytes, limit, .. } if bytes > limit));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// What counts of a message: its bytes as they are encoded, and of each tensor, queue or other handle in it the memory
+    /// behind that, as it was allocated (sizes are rounded up), in each message that has it. What is in the queue counts,
+    /// from the moment it is put to the moment it is taken: not what a consumer works on, with or without acknowledgement,
+    /// and not what has come back. The bound is exact, however many put at once; it needs no repair when a process dies,
+    /// since nothing is counted that could be left wrong.
+    ///
+    /// Who waits with a large message may be overtaken by smaller ones of others. 0 is no bound.
+    ///
+    /// [`Full`]: crate::PutError::Full
+    pub const fn bytes(self, bytes: u64) -> Self {
+        Self { bytes, ..self }
+    }
+
     /// How often a message is delivered by [`Queue::get_ack`], before it is set aside ([`Queue::dead_letter`]). 0 is for
     /// ever; above 127 is 127.
     pub const fn deliveries(self, times: u32) -> Self {
@@ -57,8 +91,12 @@ impl QueueOptions {
     /// Makes the queue.
     ///
     /// # Errors
-    /// As [`Queue::bounded`].
+    /// As [`Queue::bounded`]; and if there is a bound of bytes, but no [capacity](Self::capacity).
     pub fn create<T: Message>(self) -> Result<Queue<T>, Error> {
-        Queue::create(self.capacity, self.growing, self.deliveries)
+        if self.bytes != 0 && self.growing {
+            let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
+            return Err(mp_core::Error::Shape(why.into()).into());
+        }
+        Queue::create(self.capacity, self.growing, self.deliveries, self.bytes)
     }
 }

@@ -120,10 +120,16 @@ impl<T: Message> Queue<T> {
         self.fingerprint
     }
 
-    pub(crate) fn create(size: Option<usize>, growing: bool, deliveries: u32) -> Result<Self, Error> {
+    pub(crate) fn create(
+        size: Option<usize>,
+        growing: bool,
+        deliveries: u32,
+        bytes: u64,
+    ) -> Result<Self, Error> {
         let fingerprint = TypeFingerprint::<T>::new();
         let type_of = (fingerprint.get(), std::any::type_name::<T>());
-        let raw = Raw::create(size, growing, deliveries, type_of)?;
+        let mut raw = Raw::create(size, growing, deliveries, type_of)?;
+        raw.bound_bytes(bytes);
         Ok(Self { raw, fingerprint, messages: PhantomData })
     }
 
@@ -290,6 +296,7 @@ pub(crate) fn not_put<T: Message>(
     };
     match end {
         Ok(PutRaw::Closed) => PutError::Closed(value),
+        Ok(PutRaw::TooLarge { bytes, limit }) => PutError::TooLarge { value, bytes, limit },
         Ok(PutRaw::Not(Ended::Alone(Alone::Deserted(last, pid)))) => PutError::Deserted { value, last, pid },
         Ok(PutRaw::Not(Ended::Alone(Alone::Disconnected))) => PutError::Disconnected(value),
         Ok(PutRaw::Done | PutRaw::Not(_)) => PutError::Full(value),

@@ -53,6 +53,11 @@ pub(crate) enum Alone {
 pub(crate) enum PutRaw {
     Done,
     Closed,
+    /// It alone is more than may be in the queue.
+    TooLarge {
+        bytes: u64,
+        limit: u64,
+    },
     Not(Ended),
 }
 
@@ -123,6 +128,11 @@ impl Raw {
     /// The same queue; this handle and its clones sleep at once instead of looking first.
     pub(crate) fn without_spinning(self) -> Self {
         Self { local: Local::new(Patience::none), ..self }
+    }
+
+    /// Only so many bytes may be in it. Before anybody else has it; it does not grow.
+    pub(crate) fn bound_bytes(&mut self, bytes: u64) {
+        self.memory.bound_bytes(bytes);
     }
 
     #[inline]
@@ -255,6 +265,10 @@ impl Raw {
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<PutRaw, Error> {
         let mut closed = false;
+        let limit = self.memory.bytes_bound();
+        if limit != 0 && envelope.weight() > limit {
+            return Ok(PutRaw::TooLarge { bytes: envelope.weight(), limit });
+        }
         let attempt = || {
             Ok(match self.attempt_put(envelope)? {
                 Given::Done => true,
@@ -292,7 +306,7 @@ impl Raw {
         };
         let end = self.within(wait, &self.local.getting, self.memory.not_empty(), attempt, alone)?;
         if into.is_some() {
-            self.memory.not_full().wake_one();
+            self.memory.made_room(1);
         }
         Ok(end)
     }

@@ -6,17 +6,22 @@
 use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::{Column, Mem, Word, run};
+use mp_core::steps::{BlockAt, Release, Released, Unclaim};
 use mp_core::sync::HeapMem;
-use mp_core::words::{BlockId, Holder, Member, Owner};
+use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
-    Close, Extend, Get, Got, Link, Put, PutEnd, Reclaim, Return, ReturnsAt, RingAt, Settle, Settled, Slot,
-    SlotState, Surroundings, Ticket,
+    Advance, Close, Extend, Get, Got, Link, Put, PutEnd, PutWithin, Reclaim, Return, ReturnsAt, RingAt,
+    Settle, Settled, Slot, SlotState, Surroundings, Ticket, Weight,
 };
 
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
 const PLACE: Column = Column { base: Word::at(88), stride: 24 };
 const PAYLOAD: Column = Column { base: Word::at(96), stride: 24 };
-const WORDS: usize = 10 + 3 * 3;
+/// The token of one side of a channel, with one seat.
+const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(152), inline: 1, per_page: 1 };
+/// Where each envelope has the ends of its bytes.
+const ENDS: Column = Column { base: Word::at(176), stride: 16 };
+const WORDS: usize = 10 + 3 * 3 + 3 + 3 * 2;
 
 fn intent(i: u32) -> Word {
     Word::at(32 + 8 * u64::from(i))
@@ -217,5 +222,102 @@ fn loom_return_and_reclaim() {
         assert_eq!(giver.join().unwrap(), Some(Holder::Returned));
         let second = reclaim();
         assert!(first.is_some() != second.is_some(), "found {first:?} and {second:?}");
+    });
+}
+
+/// Two messages are put as a batch while another thread takes them, the second one as part of a batch: in their order.
+#[test]
+fn loom_batches() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let m = memory(2);
+        let producer = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                let mut run_of = None;
+                for e in 0..2 {
+                    let owner = Owner { holder: Holder::Member(member(0)), seq: 1 };
+                    m.store(OWNER.of(e), owner.pack());
+                    m.store_relaxed(PAYLOAD.of(e), u64::from(e) + 100);
+                    let words = (e, OWNER.of(e), PLACE.of(e));
+                    let last = run_of.map(|(_, last)| last);
+                    let put = Put::new(ring(2), intent(0), words, member(0), owner).batched(last);
+                    let PutEnd::Done(ticket) = run(put, &*m) else { panic!("there is room") };
+                    run_of = Some((run_of.map_or(ticket, |(first, _)| first), ticket));
+                }
+                let (first, last) = run_of.unwrap();
+                run(Advance::tail(ring(2), first, last), &*m);
+            })
+        };
+        let mut last = None;
+        for wanted in 0..2 {
+            loop {
+                let get = Get::new(ring(2), intent(1), OWNER, member(1)).batched(last);
+                match run(get, &*m) {
+                    Got::Envelope(e, _, ticket) => {
+                        assert_eq!((e, m.load_relaxed(PAYLOAD.of(e))), (wanted, u64::from(wanted) + 100));
+                        last = Some(ticket);
+                        break;
+                    }
+                    Got::Empty => thread::yield_now(),
+                    Got::Closed => panic!("nobody closes"),
+                }
+            }
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// The last sender sends and leaves while the receiver looks: who sees that nobody is there finds what was sent.
+#[test]
+fn loom_the_last_sender_leaves() {
+    loom::model(|| {
+        let m = memory(1);
+        let pages: fn(BlockId) -> Option<Word> = |_| None;
+        let mine = Seat::Member(member(0));
+        m.store(TOKEN.state, BlockState { life: Life::Live, kind: Kind::Object, version: 1 }.pack());
+        m.store(TOKEN.seat(0), mine.pack());
+        let sender = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                assert!(matches!(put(&m, 1, 0, 0), PutEnd::Done(_)));
+                let release = Release::new(TOKEN, pages, member(0), TOKEN.seat(0), mine);
+                let Released::ToFree(state) = run(release, &*m) else { panic!("it was the last") };
+                run(Unclaim::new(TOKEN, state), &*m);
+            })
+        };
+        let look = || run(Get::new(ring(1), intent(1), OWNER, member(1)), &*m);
+        if look() == Got::Empty && BlockState::unpack(m.load(TOKEN.state)).life != Life::Live {
+            assert!(matches!(look(), Got::Envelope(0, ..)), "told so before all was received");
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// Two messages, of which only one may be in the queue by its bytes, are put at once: one is, exactly.
+#[test]
+fn loom_a_bound_of_bytes() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let m = memory(2);
+        let put_within = |m: &HeapMem, me: u32| {
+            let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
+            m.store(OWNER.of(me), owner.pack());
+            m.store_relaxed(PAYLOAD.of(me), u64::from(me) + 100);
+            let words = (me, OWNER.of(me), PLACE.of(me));
+            let weight = Weight { ends: ENDS, bytes: 2, limit: 3 };
+            run(PutWithin::new(ring(2), intent(me), words, member(me), owner, weight), m)
+        };
+        let others = [0, 1].map(|i| {
+            let m = Arc::clone(&m);
+            thread::spawn(move || put_within(&m, i))
+        });
+        let done = others.map(|t| matches!(t.join().unwrap(), PutEnd::Done(_)));
+        assert!(done[0] != done[1], "{done:?}");
+        let wanted = u64::from(done[1]) + 100;
+        assert_eq!(get(&m, 2, 2), Some(wanted));
+        assert_eq!(run(Get::new(ring(2), intent(2), OWNER, member(2)), &*m), Got::Empty);
     });
 }

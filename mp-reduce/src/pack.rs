@@ -159,6 +159,14 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     pub fn new(arena: Arena, value: &T) -> Result<Encoded<T>> {
         let mut out = Outgoing::default();
         value.encode::<MessagePack>(&mut out)?;
+        Encoded::finish(arena, out)
+    }
+
+    /// What was encoded already.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn finish(arena: Arena, out: Outgoing) -> Result<Encoded<T>> {
         Ok(Encoded(Repeated::new(arena, out, TypeFingerprint::<T>::new().get())?, PhantomData))
     }
 

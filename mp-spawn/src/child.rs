@@ -15,7 +15,7 @@ use rustix::thread::CpuSet;
 
 use crate::clock::now;
 use crate::current::{self, Current};
-use crate::handoff::{self, FromParent, Ticket};
+use crate::handoff::{self, FromParent, Ticket, Value};
 use crate::line::{self, Line};
 use crate::message::{Hello, Report, Serve, Start};
 use crate::method;
@@ -70,7 +70,7 @@ fn live(token: Token, socket: OwnedFd) -> i32 {
         Ok(line) => line,
         Err(error) => useless(&error),
     };
-    let attached = handoff::child_attach(fds);
+    let attached = handoff::child_attach(fds, args.need_memory());
     let member = attached.as_ref().ok().copied().flatten();
     if line.send(Kind::Hello, &Hello { nonce: token.nonce, member }).is_err() {
         return USELESS;
@@ -86,6 +86,14 @@ fn tell(line: &Line, report: &Report) -> i32 {
     let sent = line.send(Kind::Report, report);
     match report {
         Report::Done => 0,
+        // Without it there would be no value: the parent must not take this for a good end.
+        Report::Plain(_) => {
+            if sent.is_ok() {
+                0
+            } else {
+                FAILED
+            }
+        }
         // What it returned is lost when this process ends too early.
         Report::Value(_) if sent.and_then(|()| line.wait()).is_ok() => 0,
         _ => FAILED,
@@ -151,6 +159,7 @@ fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Orders)> {
             | Kind::Report
             | Kind::Taken
             | Kind::Fork
+            | Kind::Joined
             | Kind::Answer => return Err(malformed("a frame that does not belong there")),
         }
     }
@@ -271,7 +280,8 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
     };
     match panic::catch_unwind(AssertUnwindSafe(|| (desc.entry)(rank, args))) {
         Ok(Ended::Returned(None)) => Report::Done,
-        Ok(Ended::Returned(Some(value))) => Report::Value(Ticket::leave(value)),
+        Ok(Ended::Returned(Some(Value::Plain(bytes)))) => Report::Plain(bytes),
+        Ok(Ended::Returned(Some(Value::Shared(envelope)))) => Report::Value(Ticket::leave(envelope)),
         Ok(Ended::Failed(Fault { message, chain, debug })) => {
             Report::Error { at: now(), message, chain, debug }
         }

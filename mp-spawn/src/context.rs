@@ -70,7 +70,8 @@ where
 /// nothing of this process's memory goes along but `args`, which are encoded once and read by each. The processes don't
 /// outlive this one, however it ends; they do outlive the thread that started them.
 ///
-/// This blocks until all processes run, about a millisecond each, and not until they do anything.
+/// This blocks until all processes run, about a tenth of a millisecond each, and not until they do anything: while the
+/// next one is started, those that run already load and begin.
 ///
 /// # The function
 ///
@@ -110,14 +111,18 @@ where
     let plan = Plan {
         function: start::reference(Ranked::<F, A, R>::DESC)?,
         returns: !is_unit::<R::Value>(),
-        daemon: true,
+        daemon: options.daemon,
         names: (0..options.nprocs).map(|rank| format!("{}-{rank}", options.name)).collect(),
     };
     let args = ToChild::encode(&args)?;
     let group = start::start(plan, &options, |_| ToChild::pack(&args))?;
-    family::note(&group);
-    let (on_failure, grace_period) = (options.on_failure, options.grace_period);
-    Ok(ProcessContext { group, on_failure, grace_period, value: PhantomData })
+    if options.daemon {
+        family::note(&group);
+    } else {
+        family::adopt(&group, false);
+    }
+    let Options { on_failure, grace_period, daemon, .. } = options;
+    Ok(ProcessContext { group, on_failure, grace_period, daemon, value: PhantomData })
 }
 
 /// Starts processes that run a [`Closure`] with what it captures; it is called with rank and arguments. See
@@ -168,7 +173,8 @@ where
 /// ```
 ///
 /// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. That blocks until they are
-/// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one.
+/// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one. If they are no
+/// [daemons](Options::daemon), they live on.
 ///
 /// `T` is what the function returns. What each failure looks like is told where the errors are: [`SpawnError`].
 #[doc(alias = "SpawnContext")]
@@ -177,6 +183,7 @@ pub struct ProcessContext<T = ()> {
     group: Arc<Group>,
     on_failure: OnFailure,
     grace_period: Option<Duration>,
+    daemon: bool,
     value: PhantomData<fn() -> T>,
 }
 
@@ -245,8 +252,8 @@ pub(crate) fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
         return Ok(*nothing);
     }
     let unreadable = |message: String| SpawnError::Value { rank, message };
-    let envelope = group.take_value(rank).ok_or_else(|| unreadable("it did not arrive".to_string()))?;
-    mp_reduce::unpack(envelope).map_err(|error| unreadable(error.to_string()))
+    let value = group.take_value(rank).ok_or_else(|| unreadable("it did not arrive".to_string()))?;
+    value.unpack().map_err(|error| unreadable(error.to_string()))
 }
 
 impl<T> ProcessContext<T> {
@@ -370,7 +377,7 @@ impl<T> ProcessContext<T> {
 
 impl<T> Drop for ProcessContext<T> {
     fn drop(&mut self) {
-        if self.group.check_owner().is_ok() {
+        if self.daemon && self.group.check_owner().is_ok() {
             self.group.end_all(None, self.grace_period.unwrap_or(GRACE));
         }
     }

@@ -5,7 +5,6 @@ use std::sync::{Arc, Once, Weak};
 use parking_lot::Mutex;
 
 use crate::group::{GRACE, Group};
-use crate::rank::Status;
 use crate::sys;
 
 /// Processes that somebody holds and cares for, and those that nobody need hold.
@@ -13,7 +12,7 @@ use crate::sys;
 enum Member {
     /// Of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped.
     Cared(Weak<Group>),
-    /// A [`Process`](crate::Process): lives on when its handle is dropped.
+    /// Of a [`Process`](crate::Process), or of a context without daemons: they live on when the handle is dropped.
     Free { group: Arc<Group>, daemon: bool },
 }
 
@@ -67,7 +66,7 @@ pub(crate) fn note(group: &Arc<Group>) {
     add(Member::Cared(Arc::downgrade(group)));
 }
 
-/// Notes a process that lives without its handle. When this one exits, it ends it (`daemon`) or waits for it.
+/// Notes processes that live without their handle. When this one exits, it ends them (`daemon`) or waits for them.
 pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| sys::at_exit(care_at_exit));
@@ -100,7 +99,7 @@ fn care_at_exit() {
     }
     for (group, _) in daemons.iter().chain(&others) {
         if group.has_unseen_failure()
-            && let Ok(Status::Failed(error)) = group.status(0)
+            && let Some(error) = group.first_failure()
         {
             eprintln!("mp: {error}");
         }

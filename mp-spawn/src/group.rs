@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mp_core::Envelope;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
@@ -13,6 +12,7 @@ use crate::clock::{deadline, now, timespec};
 use crate::error::{Result, SpawnError};
 use crate::exit::{Exit, Signal};
 use crate::family::ActiveChild;
+use crate::handoff::Value;
 use crate::output::Streams;
 use crate::rank::{Rank, Running, Status};
 use crate::supervisor;
@@ -111,14 +111,14 @@ impl Group {
     }
 
     /// The function of this rank returned something.
-    pub(crate) fn returned(&self, rank: usize, value: Envelope) {
+    pub(crate) fn returned(&self, rank: usize, value: Value) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             rank.value = Some(value);
         }
     }
 
     /// Takes what the function of this rank returned.
-    pub(crate) fn take_value(&self, rank: usize) -> Option<Envelope> {
+    pub(crate) fn take_value(&self, rank: usize) -> Option<Value> {
         self.ranks.lock().get_mut(rank).and_then(|rank| rank.value.take())
     }
 

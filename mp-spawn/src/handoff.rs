@@ -4,10 +4,13 @@
 //! sound, because file and number go to one child, over a socket that only this child has, the parent takes the
 //! envelope back by the same compare-and-swap, which one of the two wins, and a death is declared after `waitid`.
 //!
-//! This is the one place where processes meet shared memory. The arena's file goes to each child, which joins as a
-//! member before it says hello. The arguments are packed into an envelope that stays the parent's until the child
-//! takes it over; so a child that dies on the way leaves nothing, and neither does a parent. What the function returns
-//! goes back the same way: it stays the child's until the parent has claimed it, and the child waits for that.
+//! This is the one place where processes meet shared memory. The arena's file goes to each child. Short arguments without
+//! tensors or the like go through the socket, and the child joins as a member when it first needs shared memory; it tells
+//! its parent then. (A child that is killed between the two is found by its locks, as one without a parent.) All others
+//! are packed into an envelope that stays the parent's until the child takes it over, and the child joins before it says
+//! hello; so a child that dies on the way leaves nothing, and neither does a parent. What the function returns goes back
+//! in the same two ways: in its report, or in an envelope that stays the child's until the parent has claimed it, and the
+//! child waits for that.
 //!
 //! | killed | left | who cleans up |
 //! |---|---|---|
@@ -21,52 +24,99 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use mp_core::message::Message;
+use mp_core::message::{Incoming, Message, Outgoing};
 use mp_core::words::{EnvelopeId, Member};
 use mp_core::{Arena, Envelope};
-use mp_reduce::Encoded;
+use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SpawnError};
+use crate::line;
+use crate::message::Joined;
+use crate::wire::Kind;
+
+/// Longer arguments go through shared memory: what a socket takes at once is limited, and so is a frame.
+const MOST_PLAIN: usize = 2 << 10;
+/// The first byte of what a child gets, if its arguments follow.
+const PLAIN: u8 = 0;
+/// The first byte of what a child gets, if a ticket for them follows.
+const TICKET: u8 = 1;
+/// The first byte of what a child gets, if its arguments follow and it has settings to take over.
+const PLAIN_WITH_SETTINGS: u8 = 2;
 
 /// What goes to a child with its start message.
 #[derive(Debug)]
 pub(crate) struct ToChild {
-    /// Which envelope has the arguments.
+    /// The arguments, or which envelope has them.
     pub(crate) bytes: Vec<u8>,
     /// File descriptors that the child gets first: the arena's.
     pub(crate) fds: Vec<BorrowedFd<'static>>,
-    /// Keeps the arguments until the child has taken them.
-    pub(crate) parcel: Parcel,
+    /// Keeps the arguments until the child has taken them, if they are in an envelope.
+    pub(crate) parcel: Option<Parcel>,
+}
+
+/// Arguments, encoded once for any number of children.
+#[derive(Debug)]
+pub(crate) enum Args<A> {
+    Plain(Vec<u8>),
+    Shared(Encoded<A>),
 }
 
 impl ToChild {
     /// Encodes arguments, to be packed for each of several children.
-    pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<Encoded<A>> {
-        let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
-        Encoded::new(arena, args).map_err(unencodable)
+    pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<Args<A>> {
+        let mut out = Outgoing::default();
+        args.encode::<MessagePack>(&mut out).map_err(|e| unencodable(e.into()))?;
+        match out.into_plain(MOST_PLAIN) {
+            Ok(bytes) => Ok(Args::Plain(bytes)),
+            Err(out) => Ok(Args::Shared(Encoded::finish(arena()?, out).map_err(unencodable)?)),
+        }
     }
 
     /// Packs arguments for one child.
-    pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &Encoded<A>) -> Result<ToChild> {
-        let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
-        ToChild::with(arena, args.pack().map_err(unencodable)?)
+    pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &Args<A>) -> Result<ToChild> {
+        match args {
+            Args::Plain(bytes) => ToChild::plain(bytes),
+            Args::Shared(args) => ToChild::with(args.pack().map_err(unencodable)?),
+        }
     }
 
     /// Moves arguments to one child.
     pub(crate) fn pack_moved<A: Message>(args: A) -> Result<ToChild> {
-        let arena = Arena::current().map_err(|e| unencodable(e.into()))?;
-        let envelope = mp_reduce::pack(args).map_err(|e| unencodable(e.error))?;
-        ToChild::with(arena, envelope)
+        let mut out = Outgoing::default();
+        let encoded = args.encode::<MessagePack>(&mut out).and_then(|()| out.check_exclusive());
+        encoded.map_err(|e| unencodable(e.into()))?;
+        // From here on the message is the value.
+        drop(args);
+        match out.into_plain(MOST_PLAIN) {
+            Ok(bytes) => ToChild::plain(&bytes),
+            Err(mut out) => {
+                let fingerprint = TypeFingerprint::<A>::new().get();
+                ToChild::with(arena()?.pack(&mut out, fingerprint).map_err(|e| unencodable(e.into()))?)
+            }
+        }
     }
 
-    fn with(arena: Arena, envelope: Envelope) -> Result<ToChild> {
-        let parcel = Parcel::new(arena, envelope);
-        // SAFETY: sent to a child that attaches it, and not duplicated here.
-        let fd = unsafe { arena.fd() }.map_err(|e| unencodable(e.into()))?;
-        Ok(ToChild { bytes: parcel.ticket(), fds: vec![fd], parcel })
+    fn plain(args: &[u8]) -> Result<ToChild> {
+        let first = if Arena::children_inherit_settings() { PLAIN_WITH_SETTINGS } else { PLAIN };
+        ToChild::new([&[first], args].concat(), None)
     }
+
+    fn with(envelope: Envelope) -> Result<ToChild> {
+        let parcel = Parcel::new(arena()?, envelope);
+        ToChild::new([&[TICKET], &parcel.ticket()[..]].concat(), Some(parcel))
+    }
+
+    fn new(bytes: Vec<u8>, parcel: Option<Parcel>) -> Result<ToChild> {
+        // SAFETY: sent to a child that attaches it, and not duplicated here.
+        let fd = unsafe { arena()?.fd() }.map_err(|e| unencodable(e.into()))?;
+        Ok(ToChild { bytes, fds: vec![fd], parcel })
+    }
+}
+
+fn arena() -> Result<Arena> {
+    Arena::current().map_err(|e| unencodable(e.into()))
 }
 
 fn unencodable(error: mp_reduce::Error) -> SpawnError {
@@ -137,14 +187,25 @@ impl Drop for Parcel {
 /// What a child got with its start message.
 #[derive(Debug)]
 pub(crate) struct FromParent {
-    /// Which envelope has the arguments.
+    /// The arguments, or which envelope has them.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl FromParent {
+    /// Whether there is something in shared memory that the child needs at once.
+    pub(crate) fn need_memory(&self) -> bool {
+        self.bytes.first() != Some(&PLAIN)
+    }
+
     /// Takes the arguments over, and decodes them.
-    pub(crate) fn unpack<A: Message>(self) -> Result<A, String> {
-        let ticket = Ticket::from_bytes(&self.bytes).ok_or("the ticket for the arguments makes no sense")?;
+    pub(crate) fn unpack<A: Message>(mut self) -> Result<A, String> {
+        if !matches!(self.bytes.first(), Some(&TICKET)) {
+            let args = self.bytes.split_off(self.bytes.len().min(1));
+            let decoded = A::decode::<MessagePack>(&mut Incoming::from_plain(args));
+            return decoded.map_err(|e| mp_reduce::Error::from(e).to_string());
+        }
+        let ticket = self.bytes.get(1..).and_then(Ticket::from_bytes);
+        let ticket = ticket.ok_or("the ticket for the arguments makes no sense")?;
         let arena = Arena::current().map_err(|e| e.to_string())?;
         // SAFETY: the parent sent this ticket to this process only.
         let envelope = unsafe { arena.claim_envelope(ticket.id, ticket.owner) }.map_err(|e| e.to_string())?;
@@ -152,13 +213,58 @@ impl FromParent {
     }
 }
 
-/// Joins the shared memory that came with these file descriptors, before anything else in the child; returns
-/// who this process is there.
-pub(crate) fn child_attach(fds: Vec<OwnedFd>) -> io::Result<Option<u32>> {
+/// What a function returned, on its way to the parent.
+#[derive(Debug)]
+pub(crate) enum Value {
+    Plain(Vec<u8>),
+    Shared(Envelope),
+}
+
+impl Value {
+    /// In a child: packs what its function returned.
+    pub(crate) fn pack<T: Message>(value: T) -> mp_reduce::Result<Value> {
+        let mut out = Outgoing::default();
+        value.encode::<MessagePack>(&mut out)?;
+        out.check_exclusive()?;
+        // From here on the message is the value.
+        drop(value);
+        match out.into_plain(MOST_PLAIN) {
+            Ok(bytes) => Ok(Value::Plain(bytes)),
+            Err(mut out) => {
+                let fingerprint = TypeFingerprint::<T>::new().get();
+                Ok(Value::Shared(Arena::current()?.pack(&mut out, fingerprint)?))
+            }
+        }
+    }
+
+    /// In the parent: takes it out.
+    pub(crate) fn unpack<T: Message>(self) -> mp_reduce::Result<T> {
+        match self {
+            Value::Plain(bytes) => Ok(T::decode::<MessagePack>(&mut Incoming::from_plain(bytes))?),
+            Value::Shared(envelope) => mp_reduce::unpack(envelope),
+        }
+    }
+}
+
+/// Joins the shared memory that came with these file descriptors, before anything else in the child: now, or when this
+/// process first needs it. Returns who this process is there by now.
+pub(crate) fn child_attach(fds: Vec<OwnedFd>, now: bool) -> io::Result<Option<u32>> {
     let Some(fd) = fds.into_iter().next() else { return Ok(None) };
-    // SAFETY: it came from the parent, which sends its arena's.
+    if !now {
+        // SAFETY: it came from the parent, which sends its arena's.
+        unsafe { Arena::attach_later(fd, tell_parent) };
+        return Ok(None);
+    }
+    // SAFETY: as above.
     let me = unsafe { Arena::attach(fd) }.and_then(|arena| arena.me()).map_err(io::Error::other)?;
     Ok(Some(me.raw() as u32))
+}
+
+/// This process has joined: its parent declares it dead one day. A parent that is gone doesn't.
+fn tell_parent(me: Member) {
+    if let Some(line) = line::get() {
+        _ = line.send(Kind::Joined, &Joined { member: me.raw() as u32 });
+    }
 }
 
 /// Tells the shared memory that a child has died, and releases what it held. Called once for each child, right

@@ -71,6 +71,17 @@ mod watch;
 mod wire;
 mod zygote;
 
+/// How many processes of this program can run at once: the processors that this process may use, as its affinity and its
+/// cgroup allow. 1 if nobody knows.
+///
+/// ```
+/// assert!(mp_spawn::cpu_count() >= 1);
+/// ```
+#[must_use]
+pub fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 #[doc(hidden)]
 pub use closure::captured;
 pub use closure::{Capture, Closure};

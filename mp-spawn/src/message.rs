@@ -61,8 +61,14 @@ pub(crate) enum Answer {
 pub(crate) struct Hello {
     /// The random part of its token: proof that it is the process that was started.
     pub(crate) nonce: u64,
-    /// Who it is among the members of the shared memory.
+    /// Who it is among the members of the shared memory, if it has joined already.
     pub(crate) member: Option<u32>,
+}
+
+/// The child has joined the shared memory later, as this member.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Joined {
+    pub(crate) member: u32,
 }
 
 /// A panic, as the panic hook saw it.
@@ -78,6 +84,8 @@ pub(crate) struct PanicNote {
 pub(crate) enum Report {
     /// It returned and had nothing to complain about.
     Done,
+    /// It returned this value.
+    Plain(Vec<u8>),
     /// It returned a value, and waits until the parent has it.
     Value(Ticket),
     /// It returned an error.
@@ -147,6 +155,7 @@ impl Crash {
 #[derive(Debug)]
 pub(crate) enum FromChild {
     Hello(Hello),
+    Joined(Joined),
     Panic(PanicNote),
     Crash(Crash),
     Report(Report),
@@ -159,6 +168,7 @@ impl FromChild {
             |error: rmp_serde::decode::Error| format!("malformed {:?} frame: {error}", frame.kind);
         match frame.kind {
             Kind::Hello => rmp_serde::from_slice(&frame.payload).map(FromChild::Hello).map_err(malformed),
+            Kind::Joined => rmp_serde::from_slice(&frame.payload).map(FromChild::Joined).map_err(malformed),
             Kind::Panic => rmp_serde::from_slice(&frame.payload).map(FromChild::Panic).map_err(malformed),
             Kind::Report => rmp_serde::from_slice(&frame.payload).map(FromChild::Report).map_err(malformed),
             Kind::Crash => Crash::from_bytes(&frame.payload)

@@ -33,6 +33,7 @@ pub struct Options {
     pub(crate) setup: Setup,
     pub(crate) per_rank: Option<PerRank>,
     pub(crate) method: Option<StartMethod>,
+    pub(crate) daemon: bool,
 }
 
 /// Changes the setup of one rank.
@@ -65,6 +66,7 @@ impl Options {
             setup: Setup::default(),
             per_rank: None,
             method: None,
+            daemon: true,
         }
     }
 
@@ -94,6 +96,24 @@ impl Options {
     #[doc(alias = "get_context")]
     pub fn start_method(mut self, method: StartMethod) -> Options {
         self.method = Some(method);
+        self
+    }
+
+    /// Whether the processes end with who cares for them (true without this): when the
+    /// [`ProcessContext`](crate::ProcessContext) is dropped, or this process returns from `main`. If not, they live on
+    /// when the context is dropped, this process waits for them when it exits, and prints the first failure if nobody has
+    /// asked for it. However this process ends otherwise, they end with it.
+    ///
+    /// ```
+    /// use mp_spawn::{Options, start_processes};
+    ///
+    /// let quick = |_: usize, (): ()| {};
+    /// drop(start_processes(quick, (), Options::nprocs(2).daemon(false))?);
+    /// // Both run to their end: this process waits for that before it exits.
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    pub fn daemon(mut self, daemon: bool) -> Options {
+        self.daemon = daemon;
         self
     }
 
@@ -175,6 +195,7 @@ impl fmt::Debug for Options {
             .field("setup", &self.setup)
             .field("per_rank", &self.per_rank.is_some())
             .field("method", &self.method)
+            .field("daemon", &self.daemon)
             .finish()
     }
 }

@@ -3,9 +3,9 @@
 use std::any::TypeId;
 use std::error::Error;
 
-use mp_core::Envelope;
 use mp_core::message::Message;
 
+use crate::handoff::Value;
 use crate::message::{cut, sources};
 
 /// What the function of a process may return: nothing, `Result<T, E>`, or never (`!`).
@@ -52,7 +52,7 @@ pub struct Fault {
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// It returned; `None` stands for `()`.
-    Returned(Option<Envelope>),
+    Returned(Option<Value>),
     Failed(Fault),
     Undecodable(String),
 }
@@ -63,8 +63,8 @@ impl Ended {
         match result {
             Err(fault) => Ended::Failed(fault),
             Ok(_) if is_unit::<T>() => Ended::Returned(None),
-            Ok(value) => match mp_reduce::pack(value) {
-                Ok(envelope) => Ended::Returned(Some(envelope)),
+            Ok(value) => match Value::pack(value) {
+                Ok(value) => Ended::Returned(Some(value)),
                 Err(error) => Ended::Failed(Fault {
                     message: cut(format!("what the function returned can't be sent: {error}")),
                     chain: Vec::new(),

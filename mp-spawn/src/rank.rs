@@ -3,12 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use mp_core::Envelope;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::error::SpawnError;
 use crate::exit::{Exit, Signal};
+use crate::handoff::Value;
 use crate::output::Streams;
 
 /// How a process is doing.
@@ -59,7 +59,7 @@ pub(crate) struct Rank {
     /// How it ended.
     pub(crate) exit: Option<Exit>,
     /// What its function returned.
-    pub(crate) value: Option<Envelope>,
+    pub(crate) value: Option<Value>,
     pub(crate) streams: Streams,
     pub(crate) over: bool,
 }

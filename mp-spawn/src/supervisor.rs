@@ -360,18 +360,23 @@ impl Supervisor {
             // If this fails, the socket stays writable and the next turn tries again.
             let _ = epoll::modify(&self.poll, socket, epoll::EventData::new_u64(id << 1), listen);
         }
-        if !watch.receive()
-            && let Some(socket) = watch.socket.take()
+        let more = watch.receive();
+        if let Some(socket) = &watch.socket
+            && (!more || watch.reported)
         {
-            // Explicitly, for a forked process may hold the socket too. It was added, so this can't fail.
-            let _ = epoll::delete(&self.poll, &socket);
+            // Explicitly, for a forked process may hold the socket too. That it has been deleted before is no matter.
+            // Who has reported is about to end: to be woken for each step of that would cost as much as the rest.
+            let _ = epoll::delete(&self.poll, socket);
+        }
+        if !more {
+            watch.socket = None;
         }
     }
 
     fn forget(&self, watch: Watch) {
-        // Both were added, so neither can fail.
+        // It was added, so this can't fail; the socket may have been deleted already.
         let _ = epoll::delete(&self.poll, &watch.pidfd);
-        if let Some(socket) = &watch.socket {
+        if let Some(socket) = watch.socket.as_ref().filter(|_| !watch.reported) {
             let _ = epoll::delete(&self.poll, socket);
         }
         watch.close();

@@ -74,7 +74,7 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
         }))
     };
     match report {
-        Report::Done | Report::Value(_) => None,
+        Report::Done | Report::Plain(_) | Report::Value(_) => None,
         Report::Error { at, message, chain, debug } => {
             Some((at.min(now), raised(RaisedKind::Error, message, chain, debug, None, None)))
         }

@@ -16,9 +16,9 @@ use crate::clock::{deadline, now};
 use crate::error::SpawnError;
 use crate::exit::{self, Exit};
 use crate::group::Group;
-use crate::handoff::{self, Parcel};
+use crate::handoff::{self, Parcel, Value};
 use crate::launch::Launched;
-use crate::message::{FromChild, Hello, Report};
+use crate::message::{FromChild, Hello, Joined, Report};
 use crate::method::StartMethod;
 use crate::oom;
 use crate::rank::{Running, pid_number};
@@ -86,10 +86,12 @@ pub(crate) struct Watch {
     pub(crate) pidfd: Arc<OwnedFd>,
     /// Open while something may come from it.
     pub(crate) socket: Option<OwnedFd>,
+    /// Whether it has reported: what may follow is read when it has ended.
+    pub(crate) reported: bool,
     inbox: Inbox,
     outbox: Outbox,
     /// Its arguments, until it has taken them.
-    _parcel: Parcel,
+    _parcel: Option<Parcel>,
     member: Option<u32>,
     seen: Seen,
     patience: Duration,
@@ -103,7 +105,7 @@ pub(crate) struct Watch {
 pub(crate) struct Order {
     pub(crate) rank: usize,
     pub(crate) outbox: Outbox,
-    pub(crate) parcel: Parcel,
+    pub(crate) parcel: Option<Parcel>,
     pub(crate) setup: Setup,
 }
 
@@ -131,6 +133,7 @@ impl Watch {
             name: group.name(order.rank),
             nonce: launched.nonce,
             socket: Some(launched.socket),
+            reported: false,
             inbox: Inbox::default(),
             outbox: order.outbox,
             _parcel: order.parcel,
@@ -201,6 +204,7 @@ impl Watch {
 
     fn take_frames(&mut self) -> Result<(), String> {
         while let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
+            self.reported |= frame.kind == Kind::Report;
             match FromChild::from_frame(&frame)? {
                 FromChild::Hello(Hello { nonce, member }) => {
                     if nonce != self.nonce {
@@ -211,11 +215,17 @@ impl Watch {
                     self.hello_until = None;
                 }
                 _ if !self.seen.hello => return Err("something came before the hello".to_string()),
+                FromChild::Joined(Joined { member }) => self.member = Some(member),
                 FromChild::Panic(note) => self.seen.note_panic(note),
                 FromChild::Crash(crash) => self.seen.crash = Some(crash),
                 FromChild::Report(Report::Done) => self.seen.done = true,
+                FromChild::Report(Report::Plain(value)) => {
+                    self.group.returned(self.rank, Value::Plain(value));
+                    self.seen.done = true;
+                    self.seen.returned = true;
+                }
                 FromChild::Report(Report::Value(ticket)) => {
-                    self.group.returned(self.rank, ticket.claim()?);
+                    self.group.returned(self.rank, Value::Shared(ticket.claim()?));
                     self.seen.done = true;
                     self.seen.returned = true;
                     wire::append(&mut self.outbox.bytes, Kind::Taken, &[]).map_err(|e| e.to_string())?;

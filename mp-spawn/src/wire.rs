@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     Fds = 1,
     /// To the child: what it is and which function it runs.
     Start = 2,
-    /// To the child, last: which envelope has the arguments.
+    /// To the child, last: the arguments, or which envelope has them.
     Args = 3,
     /// To the parent, first: the child is a worker.
     Hello = 4,
@@ -41,10 +41,12 @@ pub(crate) enum Kind {
     Fork = 10,
     /// From a fork server: whether it could.
     Answer = 11,
+    /// To the parent: the child has joined the shared memory.
+    Joined = 12,
 }
 
 impl Kind {
-    const ALL: [Kind; 11] = [
+    const ALL: [Kind; 12] = [
         Kind::Fds,
         Kind::Start,
         Kind::Args,
@@ -56,6 +58,7 @@ impl Kind {
         Kind::Serve,
         Kind::Fork,
         Kind::Answer,
+        Kind::Joined,
     ];
 
     fn from_byte(byte: u8) -> Option<Kind> {
@@ -71,7 +74,7 @@ impl Kind {
             Kind::Answer => 256 * KIB,
             Kind::Fork => MIB,
             Kind::Args => 4 * KIB,
-            Kind::Hello => 256,
+            Kind::Hello | Kind::Joined => 256,
             Kind::Panic | Kind::Report => 4 * MIB,
             Kind::Crash => CRASH_PAYLOAD,
         }

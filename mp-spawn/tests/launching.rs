@@ -165,6 +165,18 @@ fn a_program_that_is_not_there() {
 }
 
 #[test]
+fn the_same_build_under_another_path_is_as_good() {
+    fn program((): ()) -> Result<std::path::PathBuf, std::io::Error> {
+        std::env::current_exe()
+    }
+    let folder = common::Folder::new("another-path");
+    let copy = folder.0.join("the same");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let ran = mp_spawn::Process::builder().executable(&copy).spawn(program, ()).unwrap().join().unwrap();
+    assert_eq!(ran, std::fs::canonicalize(&copy).unwrap());
+}
+
+#[test]
 fn a_worker_to_be_starts_nothing() {
     let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_with_a_token");
     wait_for(&mut running, "helper: refused");

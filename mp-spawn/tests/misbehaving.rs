@@ -85,15 +85,27 @@ fn a_worker_that_prints_a_gigabyte_ends() {
     assert_eq!((captured.bytes.len() as u64 + captured.lost, captured.bytes.len()), (SIZE, 1 << 20));
 }
 
+/// Becomes nobody, if it is root.
+#[allow(unsafe_code)]
+fn give_up_privileges() -> Result<bool, String> {
+    // SAFETY: plain system calls, in a process of this test's own.
+    let user = unsafe { libc::getuid() };
+    // SAFETY: as above.
+    let error = unsafe { libc::setuid(65_534) };
+    match (user, error) {
+        (0, 0) => Ok(true),
+        (0, _) => Err("this root can't become anybody else".to_string()),
+        _ => Ok(false),
+    }
+}
+
 #[test]
 #[allow(unsafe_code)]
 fn more_processes_than_allowed_are_an_error_with_the_limit() {
     fn crowd((): ()) -> Result<String, String> {
+        mp_core::Arena::current().map_err(|e| e.to_string())?;
         // Limits of this kind don't hold for root.
-        // SAFETY: plain system calls, in a process of this test's own.
-        if unsafe { libc::getuid() } == 0 && unsafe { libc::setuid(65_534) } != 0 {
-            return Err("this root can't become anybody else".to_string());
-        }
+        give_up_privileges()?;
         let few = libc::rlimit { rlim_cur: 8, rlim_max: 8 };
         // SAFETY: the limit is valid for reads.
         unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const few) };
@@ -104,4 +116,18 @@ fn more_processes_than_allowed_are_an_error_with_the_limit() {
     }
     let text = Process::spawn(crowd, ()).unwrap().join().unwrap();
     assert!(text.contains("RLIMIT_NPROC = 8"), "{text}");
+}
+
+#[test]
+fn who_gives_up_its_user_before_it_needs_memory_is_told() {
+    fn late((): ()) -> Result<Option<String>, String> {
+        if !give_up_privileges()? {
+            return Ok(None);
+        }
+        Ok(mp_core::Arena::current().err().map(|e| e.to_string()))
+    }
+    match Process::spawn(late, ()).unwrap().join().unwrap() {
+        None => println!("SKIPPED: only root can become somebody else"),
+        Some(text) => assert!(text.contains("call Arena::current before"), "{text}"),
+    }
 }

@@ -166,6 +166,49 @@ fn a_process_waits_at_its_exit_for_those_it_has_started() {
 }
 
 #[test]
+fn ranks_that_are_no_daemons_outlive_their_context_and_are_waited_for() {
+    fn late(rank: usize, meeting: String) -> Outcome {
+        wait_for_word(&format!("{meeting}-go-{rank}"))?;
+        assert!(!mp_spawn::current_process().daemon);
+        if rank == 1 { Err("rank 1 failed at last".into()) } else { say(&meeting, "late") }
+    }
+    let worker = |_: usize, meeting: String| -> Outcome {
+        drop(start_processes(late, meeting, Options::nprocs(2).daemon(false))?);
+        Ok(())
+    };
+    let meeting = Meeting::new("no-daemons");
+    let options = Options::nprocs(1).stderr(mp_spawn::Output::Capture);
+    let context = start_processes(worker, meeting.name.clone(), options).unwrap();
+    assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "it did not wait");
+    for rank in [0, 1] {
+        eventually("the late one listens", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
+    }
+    assert_eq!(meeting.hear(), "late");
+    join(&context).unwrap();
+    let text = context.stderr(0).unwrap().text();
+    assert!(text.contains("rank 1 failed at last"), "{text}");
+}
+
+/// Each waits for all others: they would wait for ever if one had to do anything before the next is started.
+#[test]
+fn no_rank_waits_for_another_to_begin() {
+    const RANKS: usize = 8;
+    let worker = |rank: usize, meeting: String| -> Outcome {
+        say(&meeting, &rank.to_string())?;
+        wait_for_word(&format!("{meeting}-go-{rank}"))
+    };
+    let meeting = Meeting::new("all-at-once");
+    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(RANKS)).unwrap();
+    let mut heard: Vec<String> = (0..RANKS).map(|_| meeting.hear()).collect();
+    heard.sort_unstable();
+    assert_eq!(heard, (0..RANKS).map(|rank| rank.to_string()).collect::<Vec<_>>());
+    for rank in 0..RANKS {
+        eventually("each listens", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
+    }
+    join(&context).unwrap();
+}
+
+#[test]
 fn a_process_ends_its_daemons_at_its_exit() {
     let worker = |_: usize, (): ()| -> Result<u32, SpawnError> {
         let daemon = Process::builder().daemon(true).spawn(|(): ()| wait_for_the_end(), ())?;

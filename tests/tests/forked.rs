@@ -9,8 +9,8 @@ use std::cell::Cell;
 use common::{Outcome, alone, in_use, join, next, send, take};
 use mp::{
     AcquireError, Arena, Array, Barrier, BarrierError, Condition, Error, Event, FrozenTensor, GetError,
-    ListError, Lock, LockError, Once, Options, PutError, Queue, RLock, RawArray, RwLock, Semaphore,
-    ShareableList, Tensor, Value, start_processes,
+    JoinError, JoinableQueue, ListError, Lock, LockError, Once, Options, PutError, Queue, QueueOptions,
+    RLock, RawArray, RwLock, Semaphore, ShareableList, Tensor, Value, channel, pipe, start_processes,
 };
 
 /// Runs `f` in a forked copy of this process, which has `code` as its exit status.
@@ -249,6 +249,50 @@ fn the_copy_can_use_no_lock_and_releases_none() {
         drop((lock.try_lock()?, rlock.try_lock()?, rwlock.try_write()?, writes.try_read()?));
         assert_eq!(semaphore.available(), 2);
         drop(barrier.enroll()?);
+        Ok(())
+    }
+    join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn queues_of_every_kind_are_refused_in_the_copy() {
+    let _alone = alone();
+    fn worker(_: usize, (): ()) -> Outcome {
+        let queue = QueueOptions::new().capacity(4).bytes(1000).create::<u32>()?;
+        let (sender, receiver) = channel::<u32>()?;
+        let (here, there) = pipe()?;
+        let tasks = JoinableQueue::<u32>::bounded(4)?;
+        queue.put(1)?;
+        sender.send(1)?;
+        here.send(1_u32)?;
+        tasks.put(1)?;
+        let before = in_use();
+        let lease = Cell::new(queue.get_ack()?);
+        let code = in_a_fork(|| {
+            // Dropped in the copy: given back to nobody.
+            drop(lease.take());
+            let checks = [
+                ("get_ack", get_is_refused(queue.get_ack())),
+                ("put_many", queue.put_many([1, 2]).is_err()),
+                ("get_many", get_is_refused(queue.get_many(&mut Vec::new(), 2))),
+                ("send", put_is_refused(sender.send(2))),
+                ("recv", get_is_refused(receiver.recv())),
+                ("send into a pipe", put_is_refused(here.send(2_u32))),
+                ("recv from a pipe", get_is_refused(there.recv::<u32>())),
+                ("poll", get_is_refused(there.poll(std::time::Duration::ZERO))),
+                ("put of a task", put_is_refused(tasks.put(2))),
+                ("get of a task", get_is_refused(tasks.get())),
+                ("join", matches!(tasks.join(), Err(JoinError::Failed(_)))),
+                ("what is in them", (queue.len(), receiver.len(), tasks.unfinished()) == (0, 0, 0)),
+            ];
+            first_failure(&checks)
+        });
+        assert_eq!((code, in_use()), (0, before));
+        assert!(queue.try_get_ack().is_err(), "the lease is the parent's still");
+        lease.take().ok_or("the parent has its lease")?.done();
+        assert_eq!((receiver.recv()?, there.recv::<u32>()?), (1, 1));
+        tasks.get()?.ok_or("closed")?.done();
+        tasks.join()?;
         Ok(())
     }
     join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();

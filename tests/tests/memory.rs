@@ -174,3 +174,38 @@ fn a_death_costs_what_the_dead_did_not_what_lives() {
     drop(live);
     eventually("all is released", || stats().live_blocks + 200_000 <= before);
 }
+
+/// How much of this arena's mapping is behind entries for huge pages, in kB.
+fn mapped_huge() -> u64 {
+    let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let of_arena = all.split_inclusive("VmFlags").filter(|mapping| mapping.contains("/memfd:mp-arena"));
+    let sizes = of_arena.filter_map(|mapping| {
+        let line = mapping.lines().find(|line| line.starts_with("ShmemPmdMapped:"))?;
+        line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    sizes.sum()
+}
+
+#[test]
+fn large_tensors_get_huge_pages_where_the_kernel_has_some() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    if let Err(why) = arena.set_huge_pages(true) {
+        let why = why.to_string();
+        assert!(why.contains("shmem_enabled") && why.contains("advise"), "{why}");
+        println!("SKIPPED: {why}");
+        return;
+    }
+    arena.empty_cache().unwrap();
+    let before = (stats().reserved, mapped_huge());
+    let held = [Tensor::<u8>::full(&[64 * MIB], 3).unwrap(), Tensor::<u8>::full(&[64 * MIB], 4).unwrap()];
+    assert!(stats().reserved - before.0 >= 128 * MIB as u64, "counted as other pages are");
+    assert!(held.iter().zip([3, 4]).all(|(t, v)| t.iter().all(|x| x == v)), "all of it is there");
+    // Memory may be too scattered for some of them.
+    assert!(mapped_huge() > before.1, "no huge page at all");
+    drop(held);
+    arena.set_huge_pages(false).unwrap();
+    arena.empty_cache().unwrap();
+    let left = stats().reserved - before.0;
+    assert!(left < MIB as u64, "{left} bytes were not given back");
+}

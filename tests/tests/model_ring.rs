@@ -1,9 +1,9 @@
-//! The envelope ring, exhaustively: every interleaving of put, get, close and sweep, with kills and stops at every
-//! shared access, sweepers killed too. The steps are the ones that run in processes.
+//! The envelope ring, exhaustively: every interleaving of put, get, batches of both, close and sweep, with kills and stops
+//! at every shared access, sweepers killed too. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot};
+use mp_queue::ring::{Advance, Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, Ticket};
 use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
 use mp_tests::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
@@ -18,6 +18,8 @@ enum Doing {
     Put(Put),
     /// Consumer.
     Get(Get),
+    /// Ends a batch; then, without one, what it could not do in it.
+    Advance(Advance, Option<Put>),
     Free(u32, Owner),
     /// Closes when it gets to it.
     Close(Close),
@@ -38,10 +40,33 @@ struct Process {
     producers: usize,
     /// The actors from this one on are sweepers.
     sweepers: usize,
+    /// Whether it puts and gets in batches; the tickets of the first and the last message of the present one.
+    batches: bool,
+    run: Option<(Ticket, Ticket)>,
     doing: Doing,
 }
 
 impl Process {
+    /// To put its present envelope.
+    fn put(&self, me: usize, owner: Owner) -> Put {
+        let e = self.items.start - 1;
+        Put::new(self.ring, intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner)
+    }
+
+    fn get(&self, me: usize) -> Doing {
+        Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
+    }
+
+    /// The message with this ticket is part of the batch.
+    fn add(&mut self, ticket: Ticket) {
+        let first = self.run.map_or(ticket, |(first, _)| first);
+        self.run = self.batches.then_some((first, ticket));
+    }
+
+    fn last(&self) -> Option<Ticket> {
+        self.run.map(|(_, last)| last)
+    }
+
     fn sweep(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         Some(match left(m, fates)? {
             Left::Intent(dead) => {
@@ -59,22 +84,32 @@ impl Actor for Process {
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let next = match &mut self.doing {
             Doing::Claim => {
-                let Some(e) = self.items.next() else { return true };
+                let Some(e) = self.items.next() else {
+                    let Some((first, last)) = self.run.take() else { return true };
+                    self.doing = Doing::Advance(Advance::tail(self.ring, first, last), None);
+                    return false;
+                };
                 let owner = Owner::unpack(m.peek(OWNER.of(e))).then(Holder::Member(member(me)));
                 m.store(OWNER.of(e), owner.pack());
-                Doing::Put(Put::new(self.ring, intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner))
+                let put = self.put(me, owner);
+                Doing::Put(if self.batches { put.batched(self.last()) } else { put })
             }
             Doing::Put(put) => {
                 let end = put.step(m);
                 committed(m, self.ring, ghost);
                 match end {
                     None => return false,
-                    Some(PutEnd::Done(_)) => Doing::Claim,
-                    Some(PutEnd::Full(owner)) => {
-                        let e = self.items.start - 1;
-                        let at = (e, OWNER.of(e), PLACE.of(e));
-                        Doing::Put(Put::new(self.ring, intent(me), at, member(me), owner))
+                    Some(PutEnd::Done(ticket)) => {
+                        self.add(ticket);
+                        Doing::Claim
                     }
+                    // What does not fit into the batch is put without it, when the others know of the batch.
+                    Some(PutEnd::Full(owner) | PutEnd::Closed(owner)) if self.run.is_some() => {
+                        let put = self.put(me, owner);
+                        let (first, last) = self.run.take().expect("there is one");
+                        Doing::Advance(Advance::tail(self.ring, first, last), Some(put))
+                    }
+                    Some(PutEnd::Full(owner)) => Doing::Put(self.put(me, owner)),
                     Some(PutEnd::Closed(owner)) => {
                         assert!(ghost.closed);
                         Doing::Free(self.items.start - 1, owner)
@@ -83,7 +118,8 @@ impl Actor for Process {
             }
             Doing::Get(get) => match get.step(m) {
                 None => return false,
-                Some(Got::Envelope(e, owner, _)) => {
+                Some(Got::Envelope(e, owner, ticket)) => {
+                    self.add(ticket);
                     assert_eq!(owner.holder, Holder::Member(member(me)));
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     assert!(ghost.committed.contains(&e), "envelope {e} from nowhere");
@@ -91,19 +127,32 @@ impl Actor for Process {
                     ghost.consumed.sort_unstable();
                     Doing::Free(e, owner)
                 }
+                // The batch ends here, and what follows is waited for without one.
+                Some(Got::Empty | Got::Closed) if self.run.is_some() => {
+                    let (first, last) = self.run.take().expect("there is one");
+                    Doing::Advance(Advance::head(self.ring, first, last), None)
+                }
                 Some(Got::Empty) if self.last => return true,
                 Some(Got::Closed) => return true,
                 Some(Got::Empty) => {
                     self.last = fates[..self.producers].iter().all(|f| f.gone());
-                    Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
+                    self.get(me)
                 }
             },
+            Doing::Advance(advance, then) => {
+                _ = advance.step(m);
+                match (then.take(), me < self.producers) {
+                    (Some(put), _) => Doing::Put(put),
+                    (None, true) => Doing::Claim,
+                    (None, false) => self.get(me),
+                }
+            }
             Doing::Free(e, owner) => {
                 m.store(OWNER.of(*e), owner.then(Holder::Free).pack());
-                if me < self.producers {
-                    Doing::Claim
-                } else {
-                    Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
+                match self.get(me) {
+                    _ if me < self.producers => Doing::Claim,
+                    Doing::Get(get) if self.batches => Doing::Get(get.batched(self.last())),
+                    get => get,
                 }
             }
             Doing::Close(close) => {
@@ -159,6 +208,7 @@ struct Setup {
     closers: usize,
     sweepers: usize,
     slots: u32,
+    batches: bool,
 }
 
 impl Setup {
@@ -183,6 +233,8 @@ impl Setup {
                 last: false,
                 producers: self.producers,
                 sweepers: n - self.sweepers,
+                batches: self.batches,
+                run: None,
                 doing,
             }
         });
@@ -264,6 +316,47 @@ fn closing_strands_nothing() {
     Setup { slots: 1, ..s }.explore(1, 0);
     Setup { producers: 2, items: 1, slots: 1, ..s }.explore(0, 1);
     Setup { closers: 2, slots: 1, ..s }.explore(0, 0);
+}
+
+#[test]
+fn batches_are_put_and_taken_by_those_who_are_killed_and_stopped() {
+    let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
+    s.explore(1, 0);
+    s.explore(0, 1);
+    Setup { items: 2, sweepers: 1, ..s }.explore(1, 0);
+}
+
+#[test]
+fn batches_of_several_meet() {
+    let s = Setup { producers: 2, items: 2, consumers: 1, slots: 2, batches: true, ..Setup::default() };
+    s.explore(0, 0);
+    Setup { items: 1, ..s }.explore(1, 1);
+    Setup { producers: 1, consumers: 2, ..s }.explore(1, 1);
+}
+
+#[test]
+fn closing_strands_no_batch() {
+    let s = Setup {
+        producers: 1,
+        items: 2,
+        consumers: 1,
+        closers: 1,
+        slots: 2,
+        batches: true,
+        ..Setup::default()
+    };
+    s.explore(1, 1);
+    Setup { slots: 1, ..s }.explore(1, 0);
+}
+
+/// Hints may lag, but somebody has to help them.
+#[test]
+#[should_panic(expected = "wedged")]
+fn where_hints_stay_nobody_goes_on() {
+    let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
+    let (mut world, ring) = (s.world(), chain(s.slots, 0).first);
+    world.memory.lose([ring.head, ring.tail]);
+    s.check(world, 0, 0);
 }
 
 #[test]

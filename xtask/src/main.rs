@@ -9,6 +9,7 @@ mod report;
 mod session;
 mod steps;
 mod tidy;
+mod torture;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,6 +27,9 @@ cargo xtask <task> [options]
              --only a,b   these rows alone       --quick      short runs
              --json FILE  keep the figures          --pin        each process on a processor of its own
              --minutes N  give up after so many
+  torture  processes that use everything while they are killed and stopped at random
+             --seconds S  for so long         --seed N     the same choices again
+             --processes P  so many at a time
   help     this page
 
 Steps of ci, each a task of its own (with --strict, if wanted):
@@ -50,6 +54,7 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
     match task.as_str() {
         "ci" => ci::run(&mut args),
         "bench" => bench::run(&mut args),
+        "torture" => torture::run(&mut args),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             steps::ALL.iter().for_each(|step| println!("  {:<9}{}", step.name, step.what));

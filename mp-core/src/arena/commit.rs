@@ -29,6 +29,7 @@ impl Arena {
                 ((self.data_of(slab * SLAB_BLOCKS).0, span_of(class)), u64::MAX)
             };
             self.reserve(at, len)?;
+            self.ask_for_huge_pages(slab, class, at, len);
             self.commit_at(at, len)?;
             self.map().or(self.slab_word(slab, 2), bits);
             self.raise(Word::at(control::PEAK_RESERVED), self.committed());

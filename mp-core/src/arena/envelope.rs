@@ -18,13 +18,15 @@ use super::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
 use super::pack::AttachRequest;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
-use crate::mem::{Mem, Word, run};
+use crate::mem::{Column, Mem, Word, run};
 use crate::message::Incoming;
 use crate::steps::{Release, Released};
 use crate::words::{Attach, EnvelopeId, Holder, Owner, Seat};
 
 /// Bytes of an envelope's own.
 pub(super) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
+/// Of these, those that a queue may use when the message does not.
+pub(super) const TAIL: usize = 16;
 /// Version of the bytes in an envelope, and of what they mean.
 const WIRE_VERSION: u64 = 1;
 /// The most attachments a message may have.
@@ -127,6 +129,24 @@ impl Envelope {
         self.arena.map().load(self.arena.envelope_word(self.id, field::TYPE))
     }
 
+    /// Bytes of the message in it: as it was encoded, and of each block attached to it, as it was allocated.
+    pub fn weight(&self) -> u64 {
+        let (arena, id) = (self.arena, self.id);
+        let map = arena.map();
+        let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META))).unwrap_or_default();
+        let attached = |k| Attach::unpack(map.load_relaxed(arena.attachments_at(id, meta).plus(k)));
+        let sizes = (0..meta.attachments as u64).filter_map(attached).map(|a| arena.data_of(a.block).1);
+        meta.bytes as u64 + sizes.sum::<u64>()
+    }
+
+    /// Sees to it that its last two words ([`Arena::tail_words`]) are free for its queue.
+    ///
+    /// # Errors
+    /// When there is no memory for what is in them.
+    pub fn free_tail(&self) -> Result<()> {
+        self.arena.spill(self)
+    }
+
     /// Takes the message out, into an empty `inc`. Its attachments become handles of this process.
     ///
     /// # Errors
@@ -141,7 +161,7 @@ impl Envelope {
         if meta.attachments == 0 && spill == 0 && meta.bytes <= INLINE {
             let buffer = inc.buffer();
             buffer.resize(meta.bytes, 0);
-            super::bytes::read_own(map, arena.envelope_word(id, field::INLINE).offset(), buffer);
+            arena.read_inline(id, 0, buffer);
         } else {
             self.open_attached(meta, Attach::unpack(spill), inc)?;
         }
@@ -182,8 +202,7 @@ impl Envelope {
             None => {
                 let buffer = inc.buffer();
                 buffer.resize(meta.bytes, 0);
-                let at = arena.envelope_word(id, field::INLINE).offset() + from as u64;
-                super::bytes::read_own(map, at, buffer);
+                arena.read_inline(id, from, buffer);
             }
         }
         Ok(())
@@ -206,6 +225,52 @@ impl Arena {
         Word::at(self.layout().envelopes_at + ENVELOPE * u64::from(e) + field)
     }
 
+    /// Writes bytes into an envelope, from byte `from` of its own on. The last ones ([`TAIL`]) are only ever reached as words:
+    /// who puts a message into a queue may look at the words of one that has just been taken out.
+    #[inline]
+    pub(super) fn write_inline(&self, id: EnvelopeId, from: usize, bytes: &[u8]) {
+        let at = self.envelope_word(id, field::INLINE);
+        let (bytes, tail) = bytes.split_at(bytes.len().min((INLINE - TAIL).saturating_sub(from)));
+        super::bytes::write_own(self.map(), at.offset() + from as u64, bytes);
+        if !tail.is_empty() {
+            let first = at.plus((from + bytes.len()) as u64 / 8);
+            for (i, part) in tail.chunks(8).enumerate() {
+                let mut word = [0; 8];
+                word[..part.len()].copy_from_slice(part);
+                self.map().store_relaxed(first.plus(i as u64), u64::from_ne_bytes(word));
+            }
+        }
+    }
+
+    /// Reads bytes out of an envelope, as [`write_inline`](Self::write_inline) writes them.
+    #[inline]
+    pub(super) fn read_inline(&self, id: EnvelopeId, from: usize, bytes: &mut [u8]) {
+        let at = self.envelope_word(id, field::INLINE);
+        let (bytes, tail) = bytes.split_at_mut(bytes.len().min((INLINE - TAIL).saturating_sub(from)));
+        super::bytes::read_own(self.map(), at.offset() + from as u64, bytes);
+        if !tail.is_empty() {
+            let first = at.plus((from + bytes.len()) as u64 / 8);
+            for (i, part) in tail.chunks_mut(8).enumerate() {
+                let word = self.map().load_relaxed(first.plus(i as u64)).to_ne_bytes();
+                part.copy_from_slice(&word[..part.len()]);
+            }
+        }
+    }
+
+    /// The last two words of each envelope, which a queue may use while it has the envelope, if they are free.
+    pub fn tail_words(&self) -> Column {
+        Column { base: self.envelope_word(0, ENVELOPE - TAIL as u64), stride: ENVELOPE }
+    }
+
+    /// Where an envelope lists what is attached.
+    fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> Word {
+        let spill = Attach::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
+        match spill {
+            Some(attach) if meta.spilled => Word::at(self.data_of(attach.block).0),
+            _ => self.envelope_word(id, field::INLINE),
+        }
+    }
+
     /// Gives up every seat that an envelope of this process holds.
     pub(crate) fn empty_envelope(&self, id: EnvelopeId) {
         let map = self.map();
@@ -213,10 +278,7 @@ impl Arena {
         let meta = Meta::unpack(map.load_relaxed(meta_word)).unwrap_or_default();
         let spill_word = self.envelope_word(id, field::SPILL);
         let spill = Attach::unpack(map.load_relaxed(spill_word));
-        let entries = match spill {
-            Some(attach) if meta.spilled => Word::at(self.data_of(attach.block).0),
-            _ => self.envelope_word(id, field::INLINE),
-        };
+        let entries = self.attachments_at(id, meta);
         for k in 0..meta.attachments as u64 {
             if let Some(attach) = Attach::unpack(map.load_relaxed(entries.plus(k))) {
                 self.release_attachment(id, attach);

@@ -334,6 +334,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks for the parent process")]
     fn a_file_names_those_who_keep_it() {
         let mut head = vec![0_u8; 4096];
         let parent = memory::parent_pid();

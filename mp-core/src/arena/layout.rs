@@ -68,6 +68,8 @@ pub(crate) mod control {
     pub(crate) const DEATHS: u64 = 4096 + 640;
     /// The most bytes that the arena may have pages for; 0 is no budget.
     pub(crate) const BUDGET: u64 = 4096 + 768;
+    /// Whether large blocks should have huge pages: 0 or 1.
+    pub(crate) const HUGE: u64 = 4096 + 768 + 8;
     /// For each class, the slab after its last one.
     pub(crate) const CLASS_ENDS: u64 = 8192;
     /// The table of extents.

@@ -77,7 +77,7 @@ impl Leased {
         }
         let buffer = inc.buffer();
         buffer.resize(meta.bytes, 0);
-        super::bytes::read_own(map, word(field::INLINE).offset() + parts.from as u64, buffer);
+        self.arena.read_inline(self.id, parts.from, buffer);
         Ok(())
     }
 

@@ -13,8 +13,10 @@ mod envelope;
 mod extent;
 mod files;
 mod holds;
+mod huge;
 mod idle;
 mod lane;
+mod later;
 mod layout;
 mod lease;
 mod mark;
@@ -143,15 +145,21 @@ impl Arena {
             return Self::local();
         }
         let (settings, _) = strategy::settings();
-        let arena = {
+        let (arena, joined) = {
             let _making = MAKING.lock();
-            match CURRENT.get() {
-                Some(arena) => *arena,
-                None => Self::make_current(Self::create(&settings)?),
+            match (CURRENT.get(), later::take()?) {
+                (Some(arena), _) => (*arena, None),
+                (None, Some((fd, joined))) => {
+                    (Self::attach_now(fd).inspect_err(later::failed)?, Some(joined))
+                }
+                (None, None) => (Self::make_current(Self::create(&settings)?), None),
             }
         };
         files::watch_the_end();
         arena.publish_own_settings();
+        if let Some(joined) = joined {
+            joined(arena.me()?);
+        }
         Ok(arena)
     }
 
@@ -203,6 +211,15 @@ impl Arena {
 
     fn attach_to(fd: OwnedFd) -> Result<Self> {
         let making = MAKING.lock();
+        let arena = Self::attach_now(fd)?;
+        drop(making);
+        files::watch_the_end();
+        arena.inherit_settings();
+        Ok(arena)
+    }
+
+    /// Under the lock.
+    fn attach_now(fd: OwnedFd) -> Result<Self> {
         if CURRENT.get().is_some() {
             return Err(Self::has_one());
         }
@@ -219,12 +236,8 @@ impl Arena {
         }
         drop(fd);
         let arena = Self::map_and_join(Some(own), size, None)?;
-        files::watch_the_end();
         arena.hold_extents();
-        Self::make_current(arena);
-        drop(making);
-        arena.inherit_settings();
-        Ok(arena)
+        Ok(Self::make_current(arena))
     }
 
     fn create(settings: &strategy::Settings) -> Result<Self> {

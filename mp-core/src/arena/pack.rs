@@ -1,6 +1,6 @@
 //! Packing a message: its bytes and seats go into an envelope.
 
-use super::envelope::{Envelope, INLINE, MAX_ATTACHMENTS, Meta};
+use super::envelope::{Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
 use super::layout::envelope as field;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ impl Arena {
             None if bytes.len() <= INLINE => {
                 let meta = Meta { attachments: 0, spilled: false, bytes: bytes.len() };
                 map.store(self.envelope_word(envelope.id, field::META), meta.pack());
-                super::bytes::write_own(map, self.envelope_word(envelope.id, field::INLINE).offset(), bytes);
+                self.write_inline(envelope.id, 0, bytes);
             }
             None => self.fill(&envelope, bytes, &mut Vec::new())?,
             Some(attachments) => self.fill(&envelope, bytes, attachments)?,
@@ -73,13 +73,14 @@ impl Arena {
         let meta_word = self.envelope_word(id, field::META);
         let mut meta = Meta { attachments: n, spilled: false, bytes: bytes.len() };
         let mut entries = self.envelope_word(id, field::INLINE);
-        let mut data = entries.offset() + head as u64;
+        let mut data = None;
         if head + bytes.len() > INLINE {
-            meta.spilled = head > INLINE;
+            // The last words of an envelope that spills are free for its queue.
+            meta.spilled = head > INLINE - TAIL;
             let spill_head = if meta.spilled { head } else { 0 };
             let hold = self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill)?;
             let at = self.data_of(hold.block()).0;
-            data = at + spill_head as u64;
+            data = Some(at + spill_head as u64);
             if meta.spilled {
                 entries = Word::at(at);
             }
@@ -90,7 +91,10 @@ impl Arena {
             map.store_relaxed(entries.plus(k), 0);
         }
         map.store(meta_word, meta.pack());
-        super::bytes::write_own(map, data, bytes);
+        match data {
+            Some(at) => super::bytes::write_own(map, at, bytes),
+            None => self.write_inline(id, head, bytes),
+        }
         // First everything that can fail; moving can't.
         for (k, a) in attachments.iter().enumerate() {
             if a.access != Access::Exclusive {
@@ -109,6 +113,23 @@ impl Arena {
                 self.move_seat(id, entries.plus(k as u64), a);
             }
         }
+        Ok(())
+    }
+
+    /// Moves an envelope's bytes into a block if they reach into its last two words. What was attached stays.
+    pub(super) fn spill(&self, envelope: &Envelope) -> Result<()> {
+        let (id, map) = (envelope.id, self.map());
+        let spill_word = self.envelope_word(id, field::SPILL);
+        let meta = Meta::unpack(map.load_relaxed(self.envelope_word(id, field::META)))?;
+        let listed = 8 * meta.attachments;
+        if map.load_relaxed(spill_word) != 0 || listed + meta.bytes <= INLINE - TAIL {
+            return Ok(());
+        }
+        let mut bytes = vec![0; meta.bytes];
+        self.read_inline(id, listed, &mut bytes);
+        let hold = self.alloc_kind(meta.bytes as u64, Kind::Spill)?;
+        super::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
+        self.move_seat(id, spill_word, AttachRequest { hold, access: Access::Object, tag: 0 });
         Ok(())
     }
 

@@ -198,6 +198,13 @@ impl Parking {
 
     /// Sleeps until the word changes, but at most a slice and not beyond `deadline`; whether it was woken.
     pub fn sleep(&self, announced: u64, deadline: Option<Instant>) -> bool {
+        #[cfg(feature = "inject")]
+        if crate::inject::planted::is(crate::inject::planted::LOST_WAKE_UP) {
+            let now = self.arena.map().load(self.word);
+            return futex::wait(self.futex(), now as u32, Duration::MAX / 4);
+        }
+        #[cfg(feature = "inject")]
+        crate::inject::planted::sleep(self.arena.map());
         let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
         futex::wait(self.futex(), (announced & LOW) as u32, left.min(SLICE))
     }

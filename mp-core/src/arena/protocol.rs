@@ -78,6 +78,21 @@ impl Arena {
         Self::attach_to(fd)
     }
 
+    /// As [`attach`](Self::attach), but only when this process first needs an arena; `joined` is then called once, with who
+    /// this process is. It begins with settings of its own, not with its parent's: see
+    /// [`children_inherit_settings`](Self::children_inherit_settings).
+    ///
+    /// # Safety
+    /// As for [`attach`](Self::attach).
+    pub unsafe fn attach_later(fd: OwnedFd, joined: fn(Member)) {
+        super::later::put(fd, joined);
+    }
+
+    /// Whether this process has settings (a sharing strategy, a directory) that a child must take over at its start.
+    pub fn children_inherit_settings() -> bool {
+        crate::strategy::is_set()
+    }
+
     /// Says that a member is dead. For its parent, which has seen its exit through a pidfd or `waitid`. Nothing happens if
     /// the slot has another tenant by now.
     ///

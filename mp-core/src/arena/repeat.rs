@@ -8,7 +8,7 @@
 //! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](super::pack) leaves them | gives up those seats; the block goes with the last one |
 //! | a receiver | its seat of the block | gives it up; the others have theirs |
 
-use super::envelope::{INLINE, Meta};
+use super::envelope::{INLINE, Meta, TAIL};
 use super::layout::envelope as field;
 use super::{Arena, AttachRequest, Envelope, Hold};
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ impl Repeated {
         }
         let head = 8 * attachments.len();
         // A list that is too long for the envelope lies before the bytes, and each envelope has its own.
-        let apart = head <= INLINE && head + bytes.len() > INLINE;
+        let apart = head <= INLINE - TAIL && head + bytes.len() > INLINE;
         let mut block = None;
         if apart && bytes.len() <= u32::MAX as usize {
             let hold = arena.alloc_kind(bytes.len() as u64, Kind::Spill)?;

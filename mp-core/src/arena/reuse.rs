@@ -332,6 +332,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
     fn a_slab_that_was_missed_is_not_covered() {
         let arena = Arena::current().unwrap();
         let me = arena.me().unwrap();

@@ -179,6 +179,13 @@ impl Mapping {
     #[cfg(miri)]
     pub(crate) fn populate(&self, _: u64, _: u64) {}
 
+    /// Tells the kernel that a range should have huge pages. Kernels that have none leave it as it is.
+    pub(crate) fn ask_for_huge_pages(&self, offset: u64, len: u64) {
+        let at = self.bytes(offset, len);
+        // SAFETY: the range is inside of the mapping, and the advice doesn't change its contents.
+        _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxHugepage) };
+    }
+
     /// Drops this process's page tables of a range whose pages were given back. What is there again by now is mapped by the
     /// next access, as it is.
     pub(crate) fn drop_page_tables(&self, offset: u64, len: u64) {
@@ -189,50 +196,80 @@ impl Mapping {
 }
 
 #[inline]
-fn hook() {
+fn hook(map: &Mapping, changes: bool) {
     #[cfg(feature = "inject")]
-    crate::inject::access();
+    crate::inject::access(changes);
+    #[cfg(feature = "inject")]
+    crate::inject::planted::pass_time(map);
+    #[cfg(not(feature = "inject"))]
+    let _ = (map, changes);
+}
+
+/// A word is about to be changed by a read-modify-write.
+#[inline]
+fn hook_rmw(map: &Mapping, w: crate::mem::Word) {
+    hook(map, true);
+    #[cfg(feature = "inject")]
+    crate::inject::planted::store_now(map, w);
+    #[cfg(not(feature = "inject"))]
+    let _ = w;
 }
 
 impl crate::mem::Mem for Mapping {
     #[inline]
     fn load(&self, w: crate::mem::Word) -> u64 {
-        hook();
+        hook(self, false);
+        #[cfg(feature = "inject")]
+        if let Some(v) = crate::inject::planted::stored_late(w) {
+            return v;
+        }
         self.u64_at(w.offset()).load(Ordering::SeqCst)
     }
     #[inline]
     fn load_relaxed(&self, w: crate::mem::Word) -> u64 {
-        hook();
+        hook(self, false);
+        #[cfg(feature = "inject")]
+        if let Some(v) = crate::inject::planted::stored_late(w) {
+            return v;
+        }
         self.u64_at(w.offset()).load(Ordering::Relaxed)
     }
     #[inline]
     fn store(&self, w: crate::mem::Word, v: u64) {
-        hook();
+        hook(self, true);
+        #[cfg(feature = "inject")]
+        if crate::inject::planted::store_late(w, v) {
+            return;
+        }
         self.u64_at(w.offset()).store(v, Ordering::Release);
     }
     #[inline]
     fn store_relaxed(&self, w: crate::mem::Word, v: u64) {
-        hook();
+        hook(self, true);
+        #[cfg(feature = "inject")]
+        if crate::inject::planted::store_late(w, v) {
+            return;
+        }
         self.u64_at(w.offset()).store(v, Ordering::Relaxed);
     }
     #[inline]
     fn cas(&self, w: crate::mem::Word, old: u64, new: u64) -> Result<(), u64> {
-        hook();
+        hook_rmw(self, w);
         self.u64_at(w.offset()).compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).map(drop)
     }
     #[inline]
     fn add(&self, w: crate::mem::Word, v: u64) -> u64 {
-        hook();
+        hook_rmw(self, w);
         self.u64_at(w.offset()).fetch_add(v, Ordering::SeqCst)
     }
     #[inline]
     fn or(&self, w: crate::mem::Word, v: u64) -> u64 {
-        hook();
+        hook_rmw(self, w);
         self.u64_at(w.offset()).fetch_or(v, Ordering::SeqCst)
     }
     #[inline]
     fn and(&self, w: crate::mem::Word, v: u64) -> u64 {
-        hook();
+        hook_rmw(self, w);
         self.u64_at(w.offset()).fetch_and(v, Ordering::SeqCst)
     }
     #[inline]

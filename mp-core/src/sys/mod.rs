@@ -8,6 +8,7 @@ mod cgroup;
 pub(crate) mod directory;
 pub(crate) mod foreign;
 pub(crate) mod futex;
+pub(crate) mod huge;
 pub(crate) mod identity;
 pub(crate) mod leave;
 pub(crate) mod limits;

@@ -28,7 +28,8 @@
 //! | get | slot `EMPTY`, owner still `QUEUED` | no slot holds it, nobody live intends it | takes it over, frees it: the one lost message |
 //! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
 //!
-//! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`].
+//! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. One that is bounded by bytes, too, puts
+//! by [`PutWithin`].
 //!
 //! Laps have 38 bits and compare modulo 2^38. A process that slept through an exact multiple of 2^38 laps and
 //! then compares-and-swaps succeeds on a slot that is in precisely the state it believes in, which is correct.
@@ -40,6 +41,7 @@ mod lease;
 mod put;
 mod settle;
 mod slot;
+mod within;
 
 pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
@@ -49,6 +51,7 @@ pub use put::{Advance, Put, PutEnd};
 pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;
 pub use slot::{Slot, SlotState, Ticket};
+pub use within::{PutWithin, Weight};
 
 use mp_core::mem::Word;
 use mp_core::words::BlockId;

@@ -49,6 +49,8 @@ pub struct Put {
     batched: bool,
     /// Where to begin to look is known.
     known: bool,
+    /// It is to be published there or not at all.
+    only: bool,
     pc: Pc,
 }
 
@@ -63,8 +65,14 @@ impl Put {
         owner: Owner,
     ) -> Self {
         let ticket = Ticket { lap: 0, index: 0 };
-        let (end, batched, known, pc) = (None, false, false, Pc::Intend);
-        Self { ring, intent, owner_at, place_at, envelope, me, owner, ticket, end, batched, known, pc }
+        let (end, batched, known, only, pc) = (None, false, false, false, Pc::Intend);
+        Self { ring, intent, owner_at, place_at, envelope, me, owner, ticket, end, batched, known, only, pc }
+    }
+
+    /// To be published under this ticket, or not: then it ends with [`PutEnd::Full`].
+    #[must_use]
+    pub(super) fn only_at(self, ticket: Ticket) -> Self {
+        Self { ticket, known: true, only: true, ..self }
     }
 
     /// As one of a batch: it begins to look after `last`, the ticket of the message before it, and leaves the tail where
@@ -104,6 +112,7 @@ impl Steps for Put {
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
                         return self.end(PutEnd::Closed(self.owner));
                     }
+                    (Lag::At | Lag::Ahead, _) if self.only => return self.end(PutEnd::Full(self.owner)),
                     (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
                     (Lag::Behind, _) => return self.end(PutEnd::Full(self.owner)),
                 }
@@ -134,6 +143,9 @@ impl Steps for Put {
             Pc::Retreat => {
                 self.owner = self.owner.then(Holder::Member(self.me));
                 m.store(self.owner_at, self.owner.pack());
+                if self.only {
+                    return self.end(PutEnd::Full(self.owner));
+                }
                 self.pc = Pc::Tail;
             }
             Pc::Advance => {

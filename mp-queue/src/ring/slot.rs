@@ -113,6 +113,14 @@ impl Ticket {
         }
     }
 
+    /// The one before it in a ring of `slots`.
+    pub(super) const fn before(self, slots: u32) -> Self {
+        match self.index.checked_sub(1) {
+            Some(index) => Self { lap: self.lap, index },
+            None => Self { lap: self.lap.wrapping_sub(1) & LAP_MASK, index: slots - 1 },
+        }
+    }
+
     /// How many tickets `self` is ahead of `earlier`, in a ring of `slots`.
     pub const fn since(self, earlier: Self, slots: u32) -> u64 {
         let laps = self.lap.wrapping_sub(earlier.lap) & LAP_MASK;
@@ -172,6 +180,7 @@ mod tests {
         assert_eq!(Ticket::unpack(last.pack()), last);
         assert_eq!(last.next(3), Ticket { lap: 0, index: 0 });
         assert_eq!(last.next(3).since(last, 3), 1);
+        assert_eq!(last.next(3).before(3), last);
         let slot = |lap| Slot { lap, state: SlotState::Empty };
         assert_eq!(last.lag(slot(0)), Lag::Ahead);
         assert_eq!(last.next(3).lag(slot(LAP_MASK)), Lag::Behind);

@@ -6,12 +6,13 @@
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
-use mp_core::words::{BlockId, Holder, Member};
+use mp_core::words::{BlockId, EnvelopeId, Holder, Member};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
 use crate::header::{Header, Made};
 use crate::ring::{
-    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, RingAt, Slot, Standing, Ticket,
+    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, PutWithin, RingAt, Slot, Standing,
+    Ticket, Weight,
 };
 
 mod layer;
@@ -25,6 +26,8 @@ pub(crate) struct RingMemory {
     arena: Arena,
     header: Header,
     chain: ChainAt,
+    /// How many bytes may be in it; 0 is any number.
+    bytes: u64,
 }
 
 /// What a get found.
@@ -59,7 +62,7 @@ impl RingMemory {
         header.write(Self::words(arena), &chain, made);
         // SAFETY: the block was just allocated, nobody else has it, and the header is written.
         unsafe { arena.become_ring(&hold) };
-        Ok((hold, Self { arena, header, chain }))
+        Ok((hold, Self { arena, header, chain, bytes: 0 }))
     }
 
     /// The queue in a block that is held, or swept, by the caller; `None` if there is none in it.
@@ -72,7 +75,8 @@ impl RingMemory {
     pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
         let header = Header::at(base);
         let chain = header.read(Self::words(arena), block, len)?;
-        Some(Self { arena, header, chain })
+        let bytes = Self::words(arena).load_relaxed(header.bytes_bound());
+        Some(Self { arena, header, chain, bytes })
     }
 
     /// How many messages fit.
@@ -159,9 +163,37 @@ impl RingMemory {
         let arena = self.arena;
         let (id, owner) = (envelope.id(), envelope.owner());
         let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
+        if self.bytes != 0 {
+            return self.put_within(i, words, envelope);
+        }
         let end = arena.with_intent(|me, intent| {
             run(Put::new(self.chain.segment(i), intent, words, me, owner), Self::words(arena))
         })?;
+        Ok(Self::given(envelope, end))
+    }
+
+    /// As [`put`](Self::put), if there are not more bytes in the queue then than may be.
+    #[cold]
+    fn put_within(
+        &self,
+        i: u32,
+        words: (EnvelopeId, Word, Word),
+        envelope: &mut Envelope,
+    ) -> mp_core::Result<Given> {
+        let (arena, owner) = (self.arena, envelope.owner());
+        envelope.free_tail()?;
+        let weight = Weight { ends: arena.tail_words(), bytes: envelope.weight(), limit: self.bytes };
+        let end = arena.with_intent(|me, intent| {
+            let put = PutWithin::new(self.chain.segment(i), intent, words, me, owner, weight);
+            run(put, Self::words(arena))
+        })?;
+        Ok(Self::given(envelope, end))
+    }
+
+    /// What became of an envelope that was put.
+    #[inline]
+    fn given(envelope: &mut Envelope, end: PutEnd) -> Given {
+        let owner = envelope.owner();
         let (given, owner) = match end {
             PutEnd::Done(_) => (Given::Done, owner.then(Holder::Queued)),
             PutEnd::Full(owner) => (Given::Full, owner),
@@ -170,7 +202,26 @@ impl RingMemory {
         // SAFETY: published, it is the ring's; neither published nor freed, it is still this process's, with the owner
         // word given back.
         unsafe { envelope.set_owner(owner) };
-        Ok(given)
+        given
+    }
+
+    /// From now on only so many bytes may be in it. Before anybody else has it; it has one segment.
+    pub(crate) fn bound_bytes(&mut self, bytes: u64) {
+        Self::words(self.arena).store(self.header.bytes_bound(), bytes);
+        self.bytes = bytes;
+    }
+
+    /// How many bytes may be in it; 0 is any number.
+    pub(crate) fn bytes_bound(&self) -> u64 {
+        self.bytes
+    }
+
+    /// So many messages were taken: wakes who waits for room.
+    #[inline]
+    pub(crate) fn made_room(&self, messages: u32) {
+        // Whose message fits into what is free now, only they can tell.
+        let n = if self.bytes == 0 { messages } else { u32::MAX >> 1 };
+        self.not_full().wake_some(n);
     }
 
     /// Takes an envelope out of segment `i`, once; into `into`, if there is one.
@@ -199,6 +250,9 @@ impl RingMemory {
         last: Option<Ticket>,
     ) -> mp_core::Result<Option<Ticket>> {
         let arena = self.arena;
+        if self.bytes != 0 {
+            return Ok(None);
+        }
         let (id, owner) = (envelope.id(), envelope.owner());
         let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
         let end = arena.with_intent(|me, intent| {

@@ -26,6 +26,7 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "doctest", what: "the examples in the documentation", run: doctest },
     Step { name: "doc", what: "the documentation builds without a warning", run: doc },
     Step { name: "loom", what: "models of the concurrent parts, every interleaving", run: loom::run },
+    Step { name: "torture", what: "15 seconds of random kills and stops", run: crate::torture::short },
     Step { name: "example", what: "the examples run", run: example::run },
 ];
 

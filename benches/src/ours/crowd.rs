@@ -1,0 +1,217 @@
+//! Queues with several processes at each end, larger messages, and processes that wait.
+
+use std::time::Duration;
+
+use mp::{Event, FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::process::PATIENCE;
+use crate::work::{Outcome, Plan, now};
+
+/// As in the other rows of queues.
+const CAPACITY: usize = 1024;
+
+/// What processes around one queue share: rank 0 and up put, the others take; `counts` has a number for each.
+type Crowd = (Queue<u64>, Event, Event, SharedTensor<u64>, usize, u64);
+
+/// Puts and takes until told to end, or `each` messages; counts, and checks that each producer's numbers come in order.
+fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Result<()> {
+    go.wait()?;
+    if rank < producers {
+        for number in 0..each {
+            if over.is_set() {
+                return Ok(());
+            }
+            queue.put(number << 8 | rank as u64)?;
+            counts.store(rank, number + 1);
+        }
+        return Ok(());
+    }
+    let (mut taken, mut last) = (0, vec![None; producers]);
+    while let Some(message) = queue.get()? {
+        let (number, from) = (message >> 8, &mut last[(message & 0xff) as usize]);
+        if from.is_some_and(|before| before >= number) {
+            return Err("wrong result: messages of one producer out of order".into());
+        }
+        *from = Some(number);
+        taken += 1;
+        counts.store(rank, taken);
+    }
+    Ok(())
+}
+
+/// Runs `side` producers and as many consumers, for so long or for so many messages of each producer. How many each
+/// process put or took, and the time in ns.
+fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u64)> {
+    let queue = Queue::bounded(CAPACITY)?;
+    let (go, over) = (Event::new()?, Event::new()?);
+    let counts = Tensor::zeros(&[2 * side])?.share();
+    let args = (queue.clone(), go.clone(), over.clone(), counts.clone(), side, each);
+    let all = start_processes(member, args, Options::nprocs(2 * side))?;
+    let start = now();
+    go.set()?;
+    if let Some(time) = time {
+        std::thread::sleep(time);
+        over.set()?;
+    }
+    while counts.iter().take(side).sum::<u64>() < each * side as u64 && !over.is_set() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Those who put have put all, or end now; the queue is drained, and the others end.
+    while !(0..side).all(|rank| all.exit(rank).is_ok_and(|exit| exit.is_some())) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    queue.close();
+    if !all.join_timeout(PATIENCE)? {
+        return Err(format!("they didn't end within {PATIENCE:?}").into());
+    }
+    let took = now() - start;
+    let counts = counts.to_vec();
+    let (put, got) = (counts[..side].iter().sum::<u64>(), counts[side..].iter().sum::<u64>());
+    if put != got {
+        return Err(format!("wrong result: {put} messages put, and {got} got").into());
+    }
+    Ok((counts, took))
+}
+
+/// Two producers, two consumers: messages per second.
+pub(crate) fn one_way_2p2c(plan: &Plan) -> Outcome {
+    let each = plan.repetitions(2_000_000);
+    let (_, took) = crowd(2, each, None)?;
+    Ok(Some(2.0 * each as f64 * 1e9 / took as f64))
+}
+
+/// The shares of eight producers and of eight consumers, each in percent of the mean of its side.
+fn shares(plan: &Plan) -> Result<Vec<f64>> {
+    let time = Duration::from_millis(plan.repetitions(4000));
+    let (counts, _) = crowd(8, u64::MAX >> 16, Some(time))?;
+    let share = |side: &[u64]| -> Vec<f64> {
+        let mean = side.iter().sum::<u64>() as f64 / side.len() as f64;
+        side.iter().map(|&n| n as f64 * 100.0 / mean).collect()
+    };
+    Ok([share(&counts[..8]), share(&counts[8..])].concat())
+}
+
+/// The smallest share.
+pub(crate) fn fair_least(plan: &Plan) -> Outcome {
+    Ok(Some(shares(plan)?.into_iter().fold(f64::INFINITY, f64::min)))
+}
+
+/// The largest share.
+pub(crate) fn fair_most(plan: &Plan) -> Outcome {
+    Ok(Some(shares(plan)?.into_iter().fold(0.0, f64::max)))
+}
+
+/// CPU time of this process so far, in ms.
+fn cpu_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
+}
+
+fn wait_idle(_: usize, (queue, time): (Queue<u64>, u64)) -> Result<f64> {
+    let before = cpu_time();
+    match queue.get_timeout(Duration::from_millis(time)) {
+        Err(error) if error.is_empty() => Ok(cpu_time() - before),
+        other => Err(format!("wrong result: {other:?} from an empty queue").into()),
+    }
+}
+
+/// CPU time of so many consumers of one queue into which nothing is put, in ms for each 10 s, all together.
+fn idle(plan: &Plan, consumers: usize) -> Outcome {
+    let time = plan.repetitions(10_000);
+    let queue = Queue::bounded(1)?;
+    let all = start_processes(wait_idle, (queue.clone(), time), Options::nprocs(consumers))?;
+    let spent: f64 = all.join()?.into_iter().sum();
+    Ok(Some(spent * 10_000.0 / time as f64))
+}
+
+/// One consumer.
+pub(crate) fn idle_1(plan: &Plan) -> Outcome {
+    idle(plan, 1)
+}
+
+/// A hundred.
+pub(crate) fn idle_100(plan: &Plan) -> Outcome {
+    idle(plan, 100)
+}
+
+/// A message of some 200 bytes: numbers, texts, a list.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct Record {
+    id: u64,
+    time: f64,
+    name: String,
+    tags: [String; 2],
+    values: [f64; 12],
+    valid: Option<bool>,
+}
+
+fn record(id: u64) -> Record {
+    Record {
+        id,
+        time: id as f64 / 1000.0,
+        name: "a sensor on the northern roof".to_owned(),
+        tags: ["temperature".to_owned(), "calibrated".to_owned()],
+        values: [0.5 + id as f64; 12],
+        valid: Some(true),
+    }
+}
+
+fn put_records(_: usize, (queue, count): (Queue<Record>, u64)) -> Result<()> {
+    (0..count).try_for_each(|id| Ok(queue.put(record(id))?))
+}
+
+/// Messages per second of a struct of 200 bytes, encoded and decoded, from one producer to one consumer.
+pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
+    let count = plan.repetitions(1_000_000);
+    let queue = Queue::bounded(CAPACITY)?;
+    let producer = start_processes(put_records, (queue.clone(), count), Options::nprocs(1))?;
+    let warm_up = count / 10;
+    let mut start = now();
+    for id in 0..count {
+        let got = queue.get()?.ok_or("closed")?;
+        if got.id != id || got.values[11] != 0.5 + id as f64 || got.tags[1] != "calibrated" {
+            return Err(format!("wrong result: record {id}").into());
+        }
+        if id == warm_up {
+            start = now();
+        }
+    }
+    let took = now() - start;
+    producer.join()?;
+    Ok(Some((count - warm_up) as f64 * 1e9 / took as f64))
+}
+
+/// How many tensors a message has.
+const MANY: usize = 100;
+
+fn take_many(_: usize, (queue, count): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> Result<()> {
+    let wanted: u64 = (0..MANY as u64).sum();
+    for _ in 0..count {
+        let tensors = queue.get()?.ok_or("closed")?;
+        let sum: u64 = tensors.iter().filter_map(|t| t.get(&[3]).ok()).sum();
+        if sum != wanted {
+            return Err(format!("wrong result: {sum} instead of {wanted}").into());
+        }
+    }
+    Ok(())
+}
+
+/// A stream of messages with a hundred tensors, each of which is read: ns for each message.
+pub(crate) fn tensors_100(plan: &Plan) -> Outcome {
+    let batches = plan.batches(40_000);
+    let count = batches.warm_up + batches.count * batches.each;
+    let queue = Queue::bounded(16)?;
+    let child = start_processes(take_many, (queue.clone(), count), Options::nprocs(1))?;
+    let tensors: Result<Vec<_>> = (0..MANY as u64).map(|n| Ok(Tensor::full(&[16], n)?.freeze())).collect();
+    let tensors = tensors?;
+    let time = batches.time(|_| Ok(queue.put(tensors.clone())?))?;
+    child.join()?;
+    Ok(Some(time))
+}
+
+/// Nothing to compare with: what is measured is a share, or should be nothing.
+pub(crate) fn no_limit(_: &Plan) -> Outcome {
+    Ok(None)
+}

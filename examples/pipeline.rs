@@ -1,0 +1,70 @@
+//! Three stages with a queue between each two. One worker is killed in the middle of it, another takes its place, and the
+//! pipeline goes on: at most the job that the dead one had in hand is missing.
+//!
+//! `cargo run --release --example pipeline`
+
+use std::time::Duration;
+
+use mp::{FrozenTensor, GetError, Process, Queue, Tensor};
+
+type Image = (u32, FrozenTensor<f32>);
+type Sum = (u32, f32);
+
+const IMAGES: u32 = 2000;
+
+/// Stage one: loads. The memory of an image is written here, and never moves again.
+fn load(images: Queue<Image>) -> mp::Result<()> {
+    for number in 0..IMAGES {
+        images.put((number, Tensor::full(&[64, 64], number as f32)?.freeze()))?;
+    }
+    images.close();
+    Ok(())
+}
+
+/// Stage two: works.
+fn work((images, sums): (Queue<Image>, Queue<Sum>)) -> mp::Result<()> {
+    while let Some((number, image)) = images.get()? {
+        sums.put((number, image.iter().sum()))?;
+    }
+    Ok(())
+}
+
+fn main() -> mp::Result<()> {
+    let (images, sums) = (Queue::bounded(8)?, Queue::bounded(8)?);
+    let loader = Process::spawn(load, images.clone())?;
+    let start = || Process::spawn(work, (images.clone(), sums.clone()));
+    let mut workers = vec![start()?, start()?];
+
+    // Stage three, in this process: collects.
+    let mut seen = vec![false; IMAGES as usize];
+    let mut killed = 0;
+    loop {
+        match sums.get_timeout(Duration::from_millis(20)) {
+            Ok(Some((number, sum))) => {
+                assert_eq!(sum, number as f32 * 4096.0);
+                assert!(!std::mem::replace(&mut seen[number as usize], true), "nothing comes twice");
+            }
+            // All workers are at their end: nobody else has the queue any more.
+            Ok(None) | Err(GetError::Deserted { .. }) => break,
+            Err(GetError::Empty) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let got = seen.iter().filter(|&&s| s).count();
+        if killed < got / 500 && got < 1900 {
+            // As the OOM killer would: in whatever instruction it is.
+            let victim = workers.remove(0);
+            println!("after {got} images: killing {} (pid {})", victim.name(), victim.pid());
+            victim.kill()?;
+            victim.wait_timeout(Duration::from_secs(10));
+            println!("  {}", victim.join().expect_err("it was killed"));
+            workers.push(start()?);
+            killed += 1;
+        }
+    }
+    loader.join()?;
+    workers.into_iter().try_for_each(Process::join)?;
+    let missing = seen.iter().filter(|&&s| !s).count();
+    println!("{IMAGES} images, {killed} workers killed, {missing} images missing");
+    assert!(missing <= killed);
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! An arena that this process joins when it first needs one.
+//!
+//! Many a worker needs none, and joining costs more than starting it otherwise does. Until then the process is no member: it
+//! holds nothing, and nothing is released when it dies.
+
+use std::os::fd::OwnedFd;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::sys::memory;
+use crate::words::Member;
+
+/// What is called, once, when the process has joined.
+pub(super) type Joined = fn(Member);
+
+#[derive(Debug)]
+enum Later {
+    /// Nothing, or it has happened.
+    None,
+    /// By this process.
+    Join { fd: OwnedFd, process: u32, user: u32, joined: Joined },
+    /// It was tried.
+    Failed(String),
+}
+
+static LATER: Mutex<Later> = Mutex::new(Later::None);
+
+/// To be joined.
+pub(super) fn put(fd: OwnedFd, joined: Joined) {
+    *LATER.lock() = Later::Join { fd, process: std::process::id(), user: memory::user(), joined };
+}
+
+/// What is to be joined now, if anything is.
+pub(super) fn take() -> Result<Option<(OwnedFd, Joined)>> {
+    let mut later = LATER.lock();
+    match &*later {
+        Later::None => Ok(None),
+        // An arena of its own instead would not be the one that the others are in.
+        Later::Failed(why) => {
+            Err(Error::NotAnArena(format!("this process could not join the one of its parent: {why}")))
+        }
+        Later::Join { process, .. } if *process != std::process::id() => Err(Error::Forked),
+        Later::Join { user, .. } if *user != memory::user() => Err(Error::NotAnArena(
+            "this process has given up its user before it joined the one of its parent: call Arena::current before"
+                .into(),
+        )),
+        Later::Join { .. } => match std::mem::replace(&mut *later, Later::None) {
+            Later::Join { fd, joined, .. } => Ok(Some((fd, joined))),
+            _ => Ok(None),
+        },
+    }
+}
+
+/// It could not be joined.
+pub(super) fn failed(why: &Error) {
+    *LATER.lock() = Later::Failed(why.to_string());
+}

@@ -1,0 +1,214 @@
+//! Putting an envelope into a ring that is bounded by bytes as well.
+//!
+//! How many bytes are in the ring is counted without a counter, which a killed process would leave wrong. Each envelope
+//! carries two words: where its bytes *begin* and where they *end* if those of all messages are laid one behind the other in
+//! the order of their tickets. A producer that is about to publish ticket `t` looks at `t - 1`: if that message is still
+//! there, its own bytes begin where those end; if not, then all before are taken, and it begins at 0. What is in the ring is
+//! from the beginning of the oldest message to the end of the newest one.
+//!
+//! | word | written by | when |
+//! |---|---|---|
+//! | begin, end | its owner | before it is published; nobody changes them while it is in a slot |
+//!
+//! Both ends are read between two equal looks at the slot that holds the envelope: then they belong to that message. That
+//! the oldest and the newest one are measured from the same beginning follows from the order in which messages are taken:
+//! while the oldest is there, none after it was taken, so each after it was laid behind the one before it. If another
+//! producer publishes `t` first, the whole calculation is void, and begins anew; if messages are taken meanwhile, there are
+//! fewer bytes than was thought. So the bound is never exceeded, however many put at once.
+//!
+//! | killed | left | |
+//! |---|---|---|
+//! | while it looks | nothing | |
+//! | before it has published | as in [`Put`] | what was not published counts for nothing |
+//! | with a message that it has taken | | it does not count any more since it was taken |
+
+use mp_core::mem::{Column, Mem, Steps, Word};
+use mp_core::words::{EnvelopeId, Member, Owner};
+
+use super::slot::{Lag, Slot, SlotState, Standing, Ticket};
+use super::{Put, PutEnd, RingAt};
+
+/// A bound by bytes, and one message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Weight {
+    /// Where each envelope has its words: begin, and behind it end.
+    pub ends: Column,
+    /// Bytes of the message, at most `limit`.
+    pub bytes: u64,
+    /// Bytes that the ring may have in it.
+    pub limit: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Tail,
+    Look,
+    Help,
+    Before,
+    BeforeEnd,
+    BeforeAgain,
+    Head,
+    Oldest,
+    OldestBegin,
+    OldestAgain,
+    Begin,
+    End,
+    Put(Put),
+}
+
+/// As [`Put`], into a ring that may have only so many bytes in it: [`PutEnd::Full`] also when they would be more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PutWithin {
+    ring: RingAt,
+    intent: Word,
+    words: (EnvelopeId, Word, Word),
+    me: Member,
+    owner: Owner,
+    weight: Weight,
+    ticket: Ticket,
+    /// The slot that is looked at, what was in it, and the word of its envelope.
+    at: Ticket,
+    seen: Slot,
+    found: u64,
+    /// Where the bytes begin.
+    begin: u64,
+    pc: Pc,
+}
+
+impl PutWithin {
+    /// As [`Put::new`], of a message with this weight.
+    pub fn new(
+        ring: RingAt,
+        intent: Word,
+        words: (EnvelopeId, Word, Word),
+        me: Member,
+        owner: Owner,
+        weight: Weight,
+    ) -> Self {
+        let (ticket, seen) = (Ticket { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
+        Self {
+            ring,
+            intent,
+            words,
+            me,
+            owner,
+            weight,
+            ticket,
+            at: ticket,
+            seen,
+            found: 0,
+            begin: 0,
+            pc: Pc::Tail,
+        }
+    }
+
+    fn ends_of(&self, e: EnvelopeId) -> Word {
+        self.weight.ends.of(e)
+    }
+
+    /// There is room for all but `used` bytes.
+    fn decide(&mut self, used: u64) -> Option<PutEnd> {
+        if used > self.weight.limit - self.weight.bytes.min(self.weight.limit) {
+            return Some(PutEnd::Full(self.owner));
+        }
+        self.pc = Pc::Begin;
+        None
+    }
+}
+
+impl Steps for PutWithin {
+    type Out = PutEnd;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutEnd> {
+        let slot_at = |ticket: Ticket| self.ring.slot(ticket.index);
+        match &mut self.pc {
+            Pc::Tail => {
+                self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                self.pc = Pc::Look;
+            }
+            Pc::Look => {
+                let slot = Slot::unpack(m.load(slot_at(self.ticket)));
+                match (self.ticket.lag(slot), slot.state) {
+                    (Lag::At, SlotState::Empty) => {
+                        self.at = self.ticket.before(self.ring.slots);
+                        self.pc = Pc::Before;
+                    }
+                    (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
+                        return Some(PutEnd::Closed(self.owner));
+                    }
+                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                    (Lag::Behind, _) => return Some(PutEnd::Full(self.owner)),
+                }
+            }
+            Pc::Help => {
+                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                self.pc = Pc::Tail;
+            }
+            Pc::Before => {
+                self.seen = Slot::unpack(m.load(slot_at(self.at)));
+                match self.at.stands(self.seen) {
+                    Standing::Message => self.pc = Pc::BeforeEnd,
+                    // All before are taken, too.
+                    Standing::Taken => {
+                        self.begin = 0;
+                        return self.decide(0);
+                    }
+                    // The ticket was from a hint that is older than this slot.
+                    Standing::Nothing | Standing::Closed => self.pc = Pc::Tail,
+                }
+            }
+            Pc::BeforeEnd => {
+                self.begin = m.load_relaxed(self.ends_of(self.seen.envelope()?).plus(1));
+                self.pc = Pc::BeforeAgain;
+            }
+            Pc::BeforeAgain => {
+                let again = m.load(slot_at(self.at));
+                self.pc = if again == self.seen.pack() { Pc::Head } else { Pc::Before };
+            }
+            Pc::Head => {
+                self.at = Ticket::unpack(m.load(self.ring.head));
+                self.pc = Pc::Oldest;
+            }
+            Pc::Oldest => {
+                self.seen = Slot::unpack(m.load(slot_at(self.at)));
+                match self.at.stands(self.seen) {
+                    // Somebody has published under the ticket that was to be this message's.
+                    Standing::Message if self.at == self.ticket => self.pc = Pc::Tail,
+                    Standing::Message => self.pc = Pc::OldestBegin,
+                    Standing::Taken => self.at = self.at.next(self.ring.slots),
+                    // All are taken by now.
+                    Standing::Nothing if self.at == self.ticket => return self.decide(0),
+                    Standing::Nothing | Standing::Closed => self.pc = Pc::Tail,
+                }
+            }
+            Pc::OldestBegin => {
+                self.found = m.load_relaxed(self.ends_of(self.seen.envelope()?));
+                self.pc = Pc::OldestAgain;
+            }
+            Pc::OldestAgain => {
+                if m.load(slot_at(self.at)) == self.seen.pack() {
+                    return self.decide(self.begin.wrapping_sub(self.found));
+                }
+                self.pc = Pc::Oldest;
+            }
+            Pc::Begin => {
+                m.store_relaxed(self.ends_of(self.words.0), self.begin);
+                self.pc = Pc::End;
+            }
+            Pc::End => {
+                m.store_relaxed(self.ends_of(self.words.0).plus(1), self.begin + self.weight.bytes);
+                let put = Put::new(self.ring, self.intent, self.words, self.me, self.owner);
+                self.pc = Pc::Put(put.only_at(self.ticket));
+            }
+            Pc::Put(put) => match put.step(m)? {
+                // Another one was faster, or there is no room any more: only a new look tells.
+                PutEnd::Full(owner) => {
+                    self.owner = owner;
+                    self.pc = Pc::Tail;
+                }
+                end => return Some(end),
+            },
+        }
+        None
+    }
+}

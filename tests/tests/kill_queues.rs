@@ -1,0 +1,299 @@
+//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script: in batches,
+//! in channels, in pipes, with tasks. (Single messages, acknowledgement and growing are in `kill_at`.)
+//!
+//! After each death the others go on, are told who is not there any more, and nothing is left of the dead.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::kill::{for_every_access, killed};
+use common::{DEADLINE, Outcome, eventually, signal, threads_are};
+use mp::{
+    Connection, FrozenTensor, GetError, JoinError, JoinableQueue, Options, PutError, Queue, Receiver, Sender,
+    SharedTensor, Tensor, bounded_channel, channel, pipe, start_processes,
+};
+use mp_core::inject;
+use rustix::process::Signal;
+
+const KILL: i32 = 9;
+const STOP: i32 = 19;
+/// Messages that a script puts or gets.
+const MESSAGES: u64 = 5;
+
+type Numbered = (u64, FrozenTensor<u64>);
+
+fn numbered(number: u64) -> Numbered {
+    (number, Tensor::full(&[20], number).unwrap().freeze())
+}
+
+/// The number of a message, which must be whole.
+fn number((number, tensor): Numbered) -> u64 {
+    assert!(tensor.iter().all(|v| v == number), "message {number} is torn: {tensor}");
+    number
+}
+
+/// All that is in a queue.
+fn drain(queue: &Queue<Numbered>) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while let Ok(Some(message)) = queue.try_get() {
+        numbers.push(number(message));
+    }
+    numbers
+}
+
+/// Which numbers were noted.
+fn noted(got: &SharedTensor<u64>) -> Vec<u64> {
+    (0..MESSAGES).filter(|&n| got.load(n as usize) != 0).collect()
+}
+
+type Script = (Queue<Numbered>, SharedTensor<u64>, u64, i32);
+
+fn script(queue: Queue<Numbered>, at: u64, signal: i32) -> Script {
+    (queue, Tensor::zeros(&[MESSAGES as usize]).unwrap().share(), at, signal)
+}
+
+fn put_batches(_: usize, (queue, _, at, signal): Script) -> Outcome {
+    let all: Vec<_> = (0..MESSAGES).map(numbered).collect();
+    inject::arm(at, signal);
+    let mut all = all.into_iter();
+    queue.put_many(all.by_ref().take(3)).map_err(|e| e.to_string())?;
+    queue.put_many(all).map_err(|e| e.to_string())?;
+    Ok(())
+}
+
+fn get_batches(_: usize, (queue, got, at, signal): Script) -> Outcome {
+    inject::arm(at, signal);
+    let mut left = MESSAGES as usize;
+    while left > 0 {
+        let mut messages = Vec::new();
+        left -= queue.get_many_deadline(&mut messages, left.min(3), Instant::now() + DEADLINE)?;
+        messages.into_iter().for_each(|message| got.store(number(message) as usize, 1));
+    }
+    Ok(())
+}
+
+/// What the others still can do after a death.
+fn goes_on(queue: &Queue<Numbered>, at: u64) -> Vec<u64> {
+    let mut got = Vec::new();
+    for n in 100..110 {
+        queue.put_timeout(numbered(n), DEADLINE).unwrap_or_else(|e| panic!("{e}, at access {at}"));
+        got.extend(drain(queue));
+    }
+    assert_eq!(got.iter().filter(|&&n| n >= 100).count(), 10, "at access {at}");
+    got.retain(|&n| n < 100);
+    got
+}
+
+#[test]
+fn a_producer_is_killed_at_every_access_of_a_batch() {
+    for_every_access(|at| {
+        let script = script(Queue::bounded(8).unwrap(), at, KILL);
+        let queue = script.0.clone();
+        let killed = killed(&start_processes(put_batches, script, Options::nprocs(1)).unwrap());
+        let got = goes_on(&queue, at);
+        assert!(got.iter().copied().eq(0..got.len() as u64), "killed at access {at}: {got:?}");
+        assert!(killed || got.len() as u64 == MESSAGES);
+        killed
+    });
+}
+
+#[test]
+fn a_consumer_is_killed_at_every_access_of_a_batch() {
+    for_every_access(|at| {
+        let script = script(Queue::bounded(8).unwrap(), at, KILL);
+        let (queue, got) = (script.0.clone(), script.1.clone());
+        (0..MESSAGES).for_each(|n| queue.put(numbered(n)).unwrap());
+        let killed = killed(&start_processes(get_batches, script, Options::nprocs(1)).unwrap());
+        let mut all = noted(&got);
+        assert!(killed || all.len() as u64 == MESSAGES);
+        all.extend(goes_on(&queue, at));
+        let lost = MESSAGES as usize - all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(MESSAGES as usize - all.len(), lost, "one came twice, killed at access {at}");
+        // It takes the batch along that it has.
+        assert!(lost <= if killed { 3 } else { 0 }, "{lost} lost, killed at access {at}");
+        killed
+    });
+}
+
+/// The process is stopped in a batch, the others go on; then it goes on as well.
+fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put: bool) {
+    for_every_access(|at| {
+        let script = script(Queue::bounded(8).unwrap(), at, STOP);
+        let (queue, got) = (script.0.clone(), script.1.clone());
+        if !put {
+            (0..MESSAGES).for_each(|n| queue.put(numbered(n)).unwrap());
+        }
+        let context = start_processes(work, script, Options::nprocs(1)).unwrap();
+        let (pid, mut ended) = (context.pids()[0], false);
+        eventually("it stops or ends", || {
+            ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
+            ended || threads_are(pid, 'T')
+        });
+        let mut all = Vec::new();
+        if !ended {
+            all = goes_on(&queue, at);
+            // The consumer waits for as many as it has to get.
+            (0..if put { 0 } else { MESSAGES }).for_each(|_| queue.put(numbered(MESSAGES - 1)).unwrap());
+            signal(pid, Signal::CONT);
+            assert!(!killed(&context));
+        }
+        all.extend(drain(&queue));
+        all.extend(noted(&got));
+        all.sort_unstable();
+        all.dedup();
+        assert!(all.into_iter().eq(0..MESSAGES), "stopped at access {at}");
+        !ended
+    });
+}
+
+#[test]
+fn a_producer_is_stopped_at_every_access_of_a_batch() {
+    stop_in_a_batch(put_batches, true);
+}
+
+#[test]
+fn a_consumer_is_stopped_at_every_access_of_a_batch() {
+    stop_in_a_batch(get_batches, false);
+}
+
+fn send(_: usize, (sender, at): (Sender<Numbered>, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    for n in 0..MESSAGES {
+        let another = sender.clone();
+        another.send(numbered(n))?;
+    }
+    drop(sender);
+    // A few more, so that it also dies after the last one was dropped.
+    (0..8).for_each(|n| drop(numbered(n)));
+    Ok(())
+}
+
+#[test]
+fn a_sender_is_killed_at_every_access_and_its_receiver_is_told() {
+    for bounded in [false, true] {
+        for_every_access(|at| {
+            let (sender, receiver) = if bounded { bounded_channel(2) } else { channel() }.unwrap();
+            let context = start_processes(send, (sender, at), Options::nprocs(1)).unwrap();
+            let mut got = Vec::new();
+            let end = loop {
+                match receiver.recv_timeout(DEADLINE) {
+                    Ok(message) => got.push(number(message)),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(end, GetError::Disconnected), "{end}, killed at access {at}");
+            let killed = killed(&context);
+            assert!(got.iter().copied().eq(0..got.len() as u64), "killed at access {at}: {got:?}");
+            assert!(killed || got.len() as u64 == MESSAGES);
+            killed
+        });
+    }
+}
+
+fn receive(_: usize, (receiver, at): (Receiver<Numbered>, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    for _ in 0..3 {
+        number(receiver.clone().recv_timeout(DEADLINE)?);
+    }
+    drop(receiver);
+    (0..8).for_each(|n| drop(numbered(n)));
+    Ok(())
+}
+
+#[test]
+fn a_receiver_is_killed_at_every_access_and_its_sender_is_told() {
+    for_every_access(|at| {
+        let (sender, receiver) = bounded_channel(2).unwrap();
+        let context = start_processes(receive, (receiver, at), Options::nprocs(1)).unwrap();
+        let end = (0..).find_map(|n| sender.send_timeout(numbered(n), DEADLINE).err()).unwrap();
+        // The value is given back, whole.
+        assert!(matches!(&end, PutError::Disconnected(_)), "{end}, killed at access {at}");
+        number(end.into_value().unwrap());
+        killed(&context)
+    });
+}
+
+fn talk(_: usize, (connection, at): (Connection, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    for n in 0..2 {
+        connection.send(numbered(n))?;
+        connection.send_bytes(&[n as u8; 300])?;
+        assert!(connection.poll(DEADLINE)?);
+        assert_eq!(connection.recv::<u64>()?, n);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_a_pipe_and_the_other_end_is_told() {
+    for_every_access(|at| {
+        let (here, there) = pipe().unwrap();
+        let context = start_processes(talk, (there, at), Options::nprocs(1)).unwrap();
+        let mut whole = 0;
+        let end = loop {
+            match here.recv_timeout(DEADLINE) {
+                Ok(message) => assert_eq!(number(message), whole, "killed at access {at}"),
+                Err(error) => break error,
+            }
+            match here.recv_bytes() {
+                Ok(bytes) => assert_eq!(bytes, [whole as u8; 300], "killed at access {at}"),
+                Err(error) => break error,
+            }
+            // It may be gone by now.
+            match here.send(whole) {
+                Ok(()) | Err(PutError::Disconnected(_)) => whole += 1,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert!(matches!(end, GetError::Disconnected), "{end}, killed at access {at}");
+        assert!(here.is_disconnected() && matches!(here.send(1), Err(PutError::Disconnected(1))));
+        let killed = killed(&context);
+        assert!(killed || whole == 2);
+        killed
+    });
+}
+
+fn do_tasks(_: usize, (tasks, done, at): (JoinableQueue<Numbered>, SharedTensor<u64>, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    for _ in 0..MESSAGES {
+        let task = tasks.get_timeout(DEADLINE)?.ok_or("closed")?;
+        let (n, before) = (task.0, done.load(task.0 as usize));
+        number(task.done());
+        done.store(n as usize, before + 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_a_task_and_join_reports_it() {
+    for_every_access(|at| {
+        let tasks = JoinableQueue::bounded(8).unwrap();
+        (0..MESSAGES).for_each(|n| tasks.put(numbered(n)).unwrap());
+        let done = Tensor::zeros(&[MESSAGES as usize]).unwrap().share();
+        let args = (tasks.clone(), done.clone(), at);
+        let killed = killed(&start_processes(do_tasks, args, Options::nprocs(1)).unwrap());
+        // What it had is lost, what it had not begun is for others.
+        let mut others = Vec::new();
+        while let Ok(Some(task)) = tasks.try_get() {
+            others.push(number(task.done()));
+        }
+        let lost = match tasks.join_timeout(DEADLINE) {
+            Ok(()) => 0,
+            Err(JoinError::Lost(n)) => n,
+            Err(error) => panic!("{error}, killed at access {at}"),
+        };
+        let reported: Vec<u64> = std::iter::from_fn(|| tasks.take_lost().unwrap()).map(number).collect();
+        assert!(reported.len() == lost && lost <= usize::from(killed), "{lost} lost, killed at access {at}");
+        let mut all = noted(&done);
+        all.extend(reported);
+        all.extend(others);
+        // One that was done, and not noted any more.
+        assert!(all.len() as u64 + u64::from(killed) >= MESSAGES, "killed at access {at}: {all:?}");
+        all.sort_unstable();
+        assert!(all.windows(2).all(|two| two[0] != two[1]), "killed at access {at}: {all:?}");
+        killed
+    });
+}

@@ -1,0 +1,224 @@
+//! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and sweep, with kills and stops at every
+//! shared access. There are never more bytes in it than may be, and whoever fits in goes on. The steps are the ones that run
+//! in processes.
+
+use mp_core::mem::{Column, Mem, Steps};
+use mp_core::words::{Holder, Owner};
+use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Settled, Weight};
+use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_tests::ring::{
+    Around, ENVELOPES, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
+};
+
+/// What each envelope weighs.
+const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Claim,
+    Put(PutWithin),
+    Get(Get),
+    Free(u32),
+    Look,
+    Settle(Box<Settle<Around>>),
+    Own(u32, u64),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    setup: Setup,
+    items: std::ops::Range<u32>,
+    last: bool,
+    doing: Doing,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    committed: Vec<u32>,
+    consumed: Vec<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Setup {
+    producers: usize,
+    items: u32,
+    consumers: usize,
+    sweepers: usize,
+    slots: u32,
+    limit: u64,
+}
+
+impl Setup {
+    fn ring(&self) -> RingAt {
+        chain(self.slots, 0).first
+    }
+
+    /// Where a second segment would be, which this queue does not have.
+    fn ends(&self) -> Column {
+        Column { base: chain(self.slots, self.slots + 1).second, stride: 16 }
+    }
+
+    fn first_sweeper(&self) -> usize {
+        self.producers + self.consumers
+    }
+}
+
+impl Process {
+    fn put(&self, me: usize, owner: Owner) -> Doing {
+        let e = self.items.start - 1;
+        let (words, bytes) = ((e, OWNER.of(e), PLACE.of(e)), BYTES[e as usize]);
+        let weight = Weight { ends: self.setup.ends(), bytes, limit: self.setup.limit };
+        Doing::Put(PutWithin::new(self.setup.ring(), intent(me), words, member(me), owner, weight))
+    }
+
+    fn get(&self, me: usize) -> Doing {
+        Doing::Get(Get::new(self.setup.ring(), intent(me), OWNER, member(me)))
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let (setup, chain) = (self.setup, chain(self.setup.slots, 0));
+        let mut doing = self.doing.clone();
+        let next = match &mut doing {
+            Doing::Claim => {
+                let Some(e) = self.items.next() else { return true };
+                let mine = owner(m, e).then(Holder::Member(member(me)));
+                m.store(OWNER.of(e), mine.pack());
+                self.put(me, mine)
+            }
+            Doing::Put(put) => {
+                let end = put.step(m);
+                let inside: Vec<u32> = slots(m, &chain).iter().filter_map(|s| s.envelope()).collect();
+                let bytes: u64 = inside.iter().map(|&e| BYTES[e as usize]).sum();
+                assert!(bytes <= setup.limit, "{bytes} bytes in the queue: {inside:?}");
+                for e in inside {
+                    if !ghost.committed.contains(&e) {
+                        ghost.committed.push(e);
+                        ghost.committed.sort_unstable();
+                    }
+                }
+                match end {
+                    None => doing,
+                    Some(PutEnd::Done(_)) => Doing::Claim,
+                    Some(PutEnd::Full(owner)) => self.put(me, owner),
+                    Some(PutEnd::Closed(_)) => unreachable!("nobody closes"),
+                }
+            }
+            Doing::Get(get) => match get.step(m) {
+                None => doing,
+                Some(Got::Envelope(e, ..)) => {
+                    assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
+                    ghost.consumed.push(e);
+                    ghost.consumed.sort_unstable();
+                    Doing::Free(e)
+                }
+                Some(Got::Empty) if self.last => return true,
+                Some(Got::Empty) => {
+                    self.last = fates[..setup.producers].iter().all(|f| f.gone());
+                    self.get(me)
+                }
+                Some(Got::Closed) => unreachable!("nobody closes"),
+            },
+            Doing::Free(e) => {
+                free(m, *e, me);
+                if me < setup.first_sweeper() { self.get(me) } else { Doing::Look }
+            }
+            Doing::Look => match left(m, fates) {
+                Some(Left::Intent(dead)) => {
+                    let around = Around::new(fates, chain, false);
+                    let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                    Doing::Settle(Box::new(settle))
+                }
+                Some(Left::Envelope(e, owner)) => Doing::Own(e, owner.pack()),
+                None if fates[..setup.first_sweeper()].iter().all(|f| f.gone()) => return true,
+                None => Doing::Look,
+            },
+            Doing::Settle(settle) => match settle.step(m) {
+                None => doing,
+                Some(Settled::TakenOver(e)) => Doing::Free(e),
+                Some(_) => Doing::Look,
+            },
+            Doing::Own(e, found) => {
+                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
+                let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
+                if won { Doing::Free(*e) } else { Doing::Look }
+            }
+        };
+        self.doing = next;
+        false
+    }
+}
+
+impl Setup {
+    fn world(self) -> World<Process> {
+        let m = memory(&chain(self.slots, self.slots + 1), 1);
+        let actors = (0..self.first_sweeper() + self.sweepers).map(|i| {
+            let items = i as u32 * self.items..(i as u32 + 1) * self.items;
+            let mut p = Process { setup: self, items, last: false, doing: Doing::Claim };
+            if i >= self.first_sweeper() {
+                p.doing = Doing::Look;
+            } else if i >= self.producers {
+                p.doing = p.get(i);
+            }
+            p
+        });
+        World::new(m, actors.collect(), Ghost::default())
+    }
+
+    fn explore(self, kills: u32, stops: u32) {
+        self.check(self.world(), kills, stops);
+    }
+
+    fn check(self, world: World<Process>, kills: u32, stops: u32) {
+        let consumers = self.producers..self.first_sweeper();
+        let end = |w: &World<Process>| {
+            let of = |fate| w.count(consumers.clone(), fate);
+            if of(Fate::Ended) > 0 {
+                let lost = w.ghost.committed.len() - w.ghost.consumed.len();
+                assert!(lost <= of(Fate::Killed) + of(Fate::Stopped), "{lost} messages lost");
+            }
+        };
+        // As long as somebody consumes, whoever puts has room in the end.
+        let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
+        let explored = world.explore(kills, stops, end, wedged);
+        println!("{} states, {} ends", explored.states, explored.ends);
+        assert!(explored.ends > 0);
+    }
+}
+
+const BASE: Setup = Setup { producers: 1, items: 3, consumers: 1, sweepers: 0, slots: 2, limit: 3 };
+
+#[test]
+fn one_producer_is_held_up_by_bytes() {
+    BASE.explore(1, 0);
+    BASE.explore(0, 1);
+    Setup { limit: 4, slots: 3, ..BASE }.explore(1, 1);
+    Setup { slots: 1, ..BASE }.explore(1, 0);
+    Setup { items: 2, sweepers: 1, ..BASE }.explore(1, 0);
+}
+
+#[test]
+fn two_producers_never_exceed_the_bound_together() {
+    let s = Setup { producers: 2, items: 1, ..BASE };
+    s.explore(1, 1);
+    Setup { limit: 4, ..s }.explore(1, 0);
+}
+
+#[test]
+fn two_consumers_make_room() {
+    Setup { items: 2, consumers: 2, ..BASE }.explore(1, 1);
+    Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
+}
+
+/// Without the words there is nothing to measure by, and the bound is exceeded.
+#[test]
+#[should_panic(expected = "bytes in the queue")]
+fn without_ends_the_bound_is_exceeded() {
+    let s = Setup { items: 3, ..BASE };
+    let mut world = s.world();
+    world.memory.lose((0..ENVELOPES).map(|e| s.ends().of(e).plus(1)));
+    s.check(world, 0, 0);
+}

@@ -1,0 +1,301 @@
+//! A channel whose senders leave, exhaustively: every interleaving of sending, dropping the sender, receiving, being told
+//! that there is no sender any more, and sweeping, with kills and stops at every shared access. The steps are the ones that
+//! run in processes. (When receivers leave, the same happens with the other token.)
+//!
+//! The receiver is told at the end, not before: all that was sent is received then, and nobody sends any more. A sender that
+//! is stopped keeps the channel connected; one that is killed does not.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::{BlockAt, FreeCheck, Release, Released, Unclaim};
+use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Owner, Seat};
+use mp_queue::ring::{ChainAt, Get, Got, Put, PutEnd, Settle, Settled};
+use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_tests::ring::{
+    Around, ENVELOPES, Left, META, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
+};
+
+/// The token of the senders, where nothing else is in this model.
+const TOKEN: BlockAt = BlockAt { id: 1, state: META.base, inline: 2, per_page: 1 };
+const NO_PAGES: Pages = |_| None;
+type Pages = fn(BlockId) -> Option<Word>;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    // sender
+    Claim,
+    Put(Put),
+    Drop(Release<Pages>),
+    Unclaim(BlockState),
+    // receiver
+    Get(Get),
+    /// The queue is empty: is there any sender?
+    Ask,
+    Free(u32),
+    // sweeper
+    Look,
+    Settle(Box<Settle<Around>>),
+    Own(u32, u64),
+    Seat(u32, Seat),
+    Busy(u64),
+    Check(FreeCheck<Pages>),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    chain: ChainAt,
+    senders: usize,
+    items: std::ops::Range<u32>,
+    /// The receiver has seen that nobody sends any more, and looks for what they have left.
+    told: bool,
+    /// The bug: it does not look again.
+    hasty: bool,
+    doing: Doing,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    sent: Vec<u32>,
+    received: Vec<u32>,
+    /// Senders that have given up their seat by themselves.
+    left: Vec<usize>,
+}
+
+impl Process {
+    fn put(&self, me: usize, owner: Owner) -> Doing {
+        let e = self.items.start - 1;
+        let at = (e, OWNER.of(e), PLACE.of(e));
+        Doing::Put(Put::new(self.chain.first, intent(me), at, member(me), owner))
+    }
+
+    fn get(&self, me: usize) -> Doing {
+        Doing::Get(Get::new(self.chain.first, intent(me), OWNER, member(me)))
+    }
+
+    /// What there is to sweep; envelopes before seats, as in processes.
+    fn sweep(&self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        match left(m, fates) {
+            Some(Left::Intent(dead)) => {
+                let around = Around::new(fates, self.chain, false);
+                let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                return Some(Doing::Settle(Box::new(settle)));
+            }
+            Some(Left::Envelope(e, owner)) => return Some(Doing::Own(e, owner.pack())),
+            None => {}
+        }
+        let dead = |p: mp_core::words::Member| fates[p.slot() as usize] == Fate::Killed;
+        let state = m.peek(TOKEN.state);
+        match BlockState::unpack(state).life {
+            Life::Busy(p) if dead(p) => Some(Doing::Busy(state)),
+            Life::Live => {
+                let seat = |i| Seat::unpack(m.peek(TOKEN.seat(i)));
+                let of_dead = |&i: &u32| matches!(seat(i), Seat::Member(p) if dead(p));
+                match (0..TOKEN.inline).find(of_dead) {
+                    Some(i) => Some(Doing::Seat(i, seat(i))),
+                    None => (0..TOKEN.inline)
+                        .all(|i| seat(i) == Seat::Free)
+                        .then(|| Doing::Check(FreeCheck::new(TOKEN, NO_PAGES, member(me)))),
+                }
+            }
+            Life::Free | Life::Busy(_) => None,
+        }
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let is_sender = me < self.senders;
+        let mut doing = self.doing.clone();
+        let next = match &mut doing {
+            Doing::Claim => match self.items.next() {
+                Some(e) => {
+                    let mine = owner(m, e).then(Holder::Member(member(me)));
+                    m.store(OWNER.of(e), mine.pack());
+                    self.put(me, mine)
+                }
+                None => {
+                    let (seat, holder) = (TOKEN.seat(me as u32), Seat::Member(member(me)));
+                    Doing::Drop(Release::new(TOKEN, NO_PAGES, member(me), seat, holder))
+                }
+            },
+            Doing::Put(put) => {
+                let end = put.step(m);
+                for e in slots(m, &self.chain).iter().filter_map(|slot| slot.envelope()) {
+                    if !ghost.sent.contains(&e) {
+                        ghost.sent.push(e);
+                        ghost.sent.sort_unstable();
+                    }
+                }
+                match end {
+                    None => doing,
+                    Some(PutEnd::Done(_)) => Doing::Claim,
+                    Some(PutEnd::Full(owner)) => self.put(me, owner),
+                    Some(PutEnd::Closed(_)) => unreachable!("nobody closes"),
+                }
+            }
+            Doing::Drop(release) => {
+                let end = release.step(m);
+                if is_sender
+                    && Seat::unpack(m.peek(TOKEN.seat(me as u32))) == Seat::Free
+                    && !ghost.left.contains(&me)
+                {
+                    ghost.left.push(me);
+                    ghost.left.sort_unstable();
+                }
+                match end {
+                    None => doing,
+                    Some(Released::ToFree(state)) => Doing::Unclaim(state),
+                    Some(Released::Held) if is_sender => return true,
+                    Some(Released::Held) => Doing::Look,
+                }
+            }
+            Doing::Unclaim(state) => {
+                Unclaim::new(TOKEN, *state).step(m);
+                if is_sender {
+                    return true;
+                }
+                Doing::Look
+            }
+            Doing::Get(get) => match get.step(m) {
+                None => doing,
+                Some(Got::Envelope(e, ..)) => {
+                    assert!(!ghost.received.contains(&e), "message {e} twice");
+                    ghost.received.push(e);
+                    ghost.received.sort_unstable();
+                    Doing::Free(e)
+                }
+                Some(Got::Empty) if self.told => {
+                    for sender in (0..self.senders).filter(|s| !ghost.left.contains(s)) {
+                        assert_eq!(fates[sender], Fate::Killed, "told so while sender {sender} is there");
+                    }
+                    assert_eq!(ghost.sent, ghost.received, "told so before all was received");
+                    return true;
+                }
+                Some(Got::Empty) => Doing::Ask,
+                Some(Got::Closed) => unreachable!("nobody closes"),
+            },
+            Doing::Ask => {
+                self.told = BlockState::unpack(m.load(TOKEN.state)).life != Life::Live;
+                if self.told && self.hasty {
+                    assert_eq!(ghost.sent, ghost.received, "told so before all was received");
+                    return true;
+                }
+                self.get(me)
+            }
+            Doing::Free(e) => {
+                free(m, *e, me);
+                if me > self.senders { Doing::Look } else { self.get(me) }
+            }
+            Doing::Look => match self.sweep(me, m, fates) {
+                Some(doing) => doing,
+                None => return fates[..=self.senders].iter().all(|f| f.gone()),
+            },
+            Doing::Settle(settle) => match settle.step(m) {
+                None => doing,
+                Some(Settled::TakenOver(e)) => Doing::Free(e),
+                Some(_) => Doing::Look,
+            },
+            Doing::Own(e, found) => {
+                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
+                let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
+                if won { Doing::Free(*e) } else { Doing::Look }
+            }
+            // The sweeper's own first, then given up.
+            Doing::Seat(i, theirs) => {
+                let mine = Seat::Member(member(me));
+                match m.cas(TOKEN.seat(*i), theirs.pack(), mine.pack()) {
+                    Ok(()) => Doing::Drop(Release::new(TOKEN, NO_PAGES, member(me), TOKEN.seat(*i), mine)),
+                    Err(_) => Doing::Look,
+                }
+            }
+            Doing::Busy(found) => {
+                let state = BlockState::unpack(*found).with(Life::Busy(member(me)));
+                let won = m.cas(TOKEN.state, *found, state.pack()).is_ok();
+                if won { Doing::Unclaim(state) } else { Doing::Look }
+            }
+            Doing::Check(check) => match check.step(m) {
+                None => doing,
+                Some(Released::Held) => Doing::Look,
+                Some(Released::ToFree(state)) => Doing::Unclaim(state),
+            },
+        };
+        self.doing = next;
+        false
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Setup {
+    senders: usize,
+    items: u32,
+    sweepers: usize,
+    slots: u32,
+    hasty: bool,
+}
+
+const BASE: Setup = Setup { senders: 1, items: 1, sweepers: 1, slots: 1, hasty: false };
+
+impl Setup {
+    /// Senders, one receiver, sweepers.
+    fn world(self) -> World<Process> {
+        let chain = chain(self.slots, 0);
+        let m = memory(&chain, 1);
+        let live = BlockState { life: Life::Live, kind: Kind::Object, version: 1 };
+        m.poke(TOKEN.state, live.pack());
+        (0..self.senders).for_each(|i| m.poke(TOKEN.seat(i as u32), Seat::Member(member(i)).pack()));
+        let actors = (0..self.senders + 1 + self.sweepers).map(|i| {
+            let items = i as u32 * self.items..(i as u32 + 1) * self.items;
+            let Self { senders, hasty, .. } = self;
+            let mut p = Process { chain, senders, items, told: false, hasty, doing: Doing::Claim };
+            if i == senders {
+                p.doing = p.get(i);
+            } else if i > senders {
+                p.doing = Doing::Look;
+            }
+            p
+        });
+        World::new(m, actors.collect(), Ghost::default())
+    }
+
+    fn explore(self, kills: u32, stops: u32) {
+        let receiver = self.senders;
+        let end = |w: &World<Process>| {
+            // A kill after the last look is for the next sweep.
+            if w.fates[receiver] == Fate::Ended && left(&w.memory, &w.fates).is_none() {
+                (0..ENVELOPES).for_each(|e| {
+                    let holder = owner(&w.memory, e).holder;
+                    assert_eq!(holder, Holder::Free, "envelope {e} leaks");
+                });
+            }
+        };
+        let wedged = |w: &World<Process>| {
+            let swept = w.count(receiver + 1..w.actors.len(), Fate::Running) > 0 || kills == 0;
+            let stopped = w.count(0..self.senders, Fate::Stopped) > 0;
+            w.fates[receiver] == Fate::Running && swept && !stopped
+        };
+        let explored = self.world().explore(kills, stops, end, wedged);
+        println!("{} states, {} ends", explored.states, explored.ends);
+        assert!(explored.ends > 0);
+    }
+}
+
+#[test]
+fn the_receiver_is_told_when_the_last_sender_has_left_or_was_killed() {
+    BASE.explore(1, 0);
+    Setup { items: 2, ..BASE }.explore(1, 1);
+    Setup { senders: 2, ..BASE }.explore(1, 0);
+    Setup { senders: 2, slots: 2, sweepers: 0, ..BASE }.explore(0, 1);
+}
+
+#[test]
+fn it_is_told_also_when_sweepers_are_killed() {
+    Setup { sweepers: 2, ..BASE }.explore(2, 0);
+}
+
+/// Who does not look again after it has seen that nobody is there loses what was sent in between.
+#[test]
+#[should_panic(expected = "before all was received")]
+fn without_a_second_look_a_message_is_lost() {
+    Setup { hasty: true, ..BASE }.explore(0, 0);
+}

@@ -1,0 +1,47 @@
+//! The command line.
+
+use std::time::Duration;
+
+/// What the program is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Args {
+    /// For how long it goes on.
+    pub(crate) time: Duration,
+    /// What all choices follow from; not the times at which signals meet their processes.
+    pub(crate) seed: u64,
+    /// How many workers there are at a time.
+    pub(crate) processes: usize,
+    /// A variable that the workers have in their environment.
+    pub(crate) env: Option<(String, String)>,
+}
+
+pub(crate) const USAGE: &str = "mp-torture [--seconds S] [--seed N] [--processes P] [--env NAME=VALUE]";
+
+impl Args {
+    /// From the words after the program's name.
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let seed = std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64 & 0xffff_ffff);
+        let mut args = Self { time: Duration::from_secs(15), seed, processes: 16, env: None };
+        while let Some(word) = words.next() {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+                None => (word, None),
+            };
+            let value = value.or_else(|| words.next()).ok_or(format!("{name} needs a value"))?;
+            if name == "--env" {
+                let (name, value) = value.split_once('=').ok_or("--env NAME=VALUE: for the workers")?;
+                args.env = Some((name.to_owned(), value.to_owned()));
+                continue;
+            }
+            let number: u64 = value.parse().map_err(|_| format!("{name} {value}: that is no number"))?;
+            match name.as_str() {
+                "--seconds" => args.time = Duration::from_secs(number),
+                "--seed" => args.seed = number,
+                "--processes" if (4..=200).contains(&number) => args.processes = number as usize,
+                "--processes" => return Err(format!("{number} processes: 4 to 200 are possible")),
+                _ => return Err(format!("don't know {name}: {USAGE}")),
+            }
+        }
+        Ok(args)
+    }
+}

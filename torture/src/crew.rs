@@ -1,0 +1,292 @@
+//! The workers of a round: starts them, sends them signals, replaces the dead, and notices who does nothing.
+
+use std::time::{Duration, Instant};
+
+use mp::{Exit, FrozenTensor, Process};
+use rustix::process::{Signal, pidfd_send_signal};
+
+use crate::board::Board;
+use crate::finding::Finding;
+use crate::group::{Group, Kind};
+use crate::ledger::Account;
+use crate::random::Random;
+use crate::work::{Post, work};
+
+/// For so long a worker may do nothing while others work: they wait for each other, but not longer than one of them is
+/// stopped at most.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest stop.
+const MOST_STOPPED: u64 = 200;
+
+/// Time that passes only while this process runs: somebody may have stopped all of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    last: Instant,
+    passed: Duration,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self { last: Instant::now(), passed: Duration::ZERO }
+    }
+
+    /// Waits a little; how long.
+    pub(crate) fn tick(&mut self) -> Duration {
+        // sleep: the pace of the torture
+        std::thread::sleep(Duration::from_millis(1));
+        let passed = self.last.elapsed().min(Duration::from_millis(50));
+        self.last = Instant::now();
+        self.passed += passed;
+        passed
+    }
+
+    pub(crate) fn passed(&self) -> Duration {
+        self.passed
+    }
+}
+
+/// How many signals were sent.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Signals {
+    pub(crate) kills: u64,
+    pub(crate) stops: u64,
+    pub(crate) started: u64,
+}
+
+/// A place of a worker.
+pub(crate) struct Place {
+    group: usize,
+    index: usize,
+    process: Option<Process<()>>,
+    killed: bool,
+    /// When it goes on, if it is stopped.
+    stopped: Option<Duration>,
+    beats: u64,
+    quiet: Duration,
+}
+
+/// All of them.
+pub(crate) struct Crew {
+    pub(crate) groups: Vec<Group>,
+    pub(crate) board: Board,
+    places: Vec<Place>,
+    everybodys: FrozenTensor<u64>,
+    random: Random,
+    env: Option<(String, String)>,
+    clock: Clock,
+    pub(crate) signals: Signals,
+}
+
+impl Crew {
+    pub(crate) fn new(
+        groups: Vec<Group>,
+        everybodys: FrozenTensor<u64>,
+        random: Random,
+        env: Option<(String, String)>,
+    ) -> Result<Self, Finding> {
+        let places: Vec<Place> = groups
+            .iter()
+            .enumerate()
+            .flat_map(|(group, g)| (0..g.workers).map(move |index| (group, index)))
+            .map(|(group, index)| Place {
+                group,
+                index,
+                process: None,
+                killed: false,
+                stopped: None,
+                beats: 0,
+                quiet: Duration::ZERO,
+            })
+            .collect();
+        let board = Board::new(places.len())?;
+        let (clock, signals) = (Clock::new(), Signals::default());
+        Ok(Self { groups, board, places, everybodys, random, env, clock, signals })
+    }
+
+    fn start(&mut self, at: usize) -> Result<(), Finding> {
+        let place = &mut self.places[at];
+        let group = &mut self.groups[place.group];
+        let post = Post {
+            work: group.work(place.index)?,
+            ledger: group.ledger.clone(),
+            everybodys: self.everybodys.clone(),
+            row: self.board.row(at),
+            seed: self.random.next(),
+        };
+        let mut process = Process::builder();
+        if let Some((name, value)) = &self.env {
+            process = process.env(name, value);
+        }
+        place.process = Some(process.spawn(work, post)?);
+        (place.killed, place.stopped, place.quiet) = (false, None, Duration::ZERO);
+        self.signals.started += 1;
+        Ok(())
+    }
+
+    /// Starts whoever is missing.
+    pub(crate) fn fill(&mut self) -> Result<(), Finding> {
+        for at in 0..self.places.len() {
+            let group = self.places[at].group;
+            let together = |p: &Place| p.group == group && p.process.is_some();
+            let free = self.groups[group].one_by_one() || self.places[at].index == 0;
+            if self.places[at].process.is_some()
+                || !free
+                || !self.groups[group].one_by_one() && self.places.iter().any(together)
+            {
+                continue;
+            }
+            self.start(at)?;
+            if !self.groups[group].one_by_one() {
+                (1..self.groups[group].workers).try_for_each(|i| self.start(at + i))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes those out that have ended; it is wrong if they failed by themselves, or if they do nothing.
+    pub(crate) fn look(&mut self) -> Result<(), Finding> {
+        let passed = self.clock.tick();
+        let now = self.clock.passed();
+        for at in 0..self.places.len() {
+            let place = &mut self.places[at];
+            let Some(process) = &place.process else { continue };
+            if let Some(exit) = process.exit() {
+                let ours =
+                    place.killed && matches!(exit, Exit::Signal { signal, .. } if signal == mp::Signal::KILL);
+                let end = place.process.take().map_or(Ok(()), Process::join);
+                if ours {
+                    self.groups[place.group].killed(place.index);
+                } else {
+                    end.map_err(|e| Finding::of(&e))?;
+                }
+                continue;
+            }
+            if place.stopped.is_some_and(|until| until <= now) {
+                place.stopped = None;
+                self.signal(at, Signal::CONT);
+            }
+            let (place, beats) = (&mut self.places[at], self.board.beats(at));
+            let quiet = beats == place.beats && place.stopped.is_none();
+            place.quiet = if quiet { place.quiet + passed } else { Duration::ZERO };
+            place.beats = beats;
+            if place.quiet > PATIENCE {
+                let kind = self.groups[place.group].kind.name();
+                return Err(Finding::hang(format!("worker {at} ({kind}) does nothing for {PATIENCE:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn signal(&self, at: usize, signal: Signal) -> bool {
+        let process = self.places[at].process.as_ref();
+        process.is_some_and(|p| pidfd_send_signal(p.sentinel(), signal).is_ok())
+    }
+
+    fn kill(&mut self, at: usize) {
+        if self.signal(at, Signal::KILL) {
+            self.signals.kills += u64::from(!self.places[at].killed);
+            self.places[at].killed = true;
+        }
+    }
+
+    fn stop(&mut self, at: usize, most: u64) {
+        let until = self.clock.passed() + Duration::from_millis(1 + self.random.below(most));
+        if self.signal(at, Signal::STOP) {
+            self.places[at].stopped = Some(until);
+            self.signals.stops += 1;
+        }
+    }
+
+    /// Sends some signals.
+    pub(crate) fn torment(&mut self) {
+        let victim = self.random.below(self.places.len() as u64) as usize;
+        match self.random.below(100) {
+            0..45 => self.kill(victim),
+            45..52 => {
+                // Several at once: also those that would sweep the others.
+                for _ in 0..3 {
+                    let other = self.random.below(self.places.len() as u64) as usize;
+                    self.kill(other);
+                }
+            }
+            52..85 => self.stop(victim, MOST_STOPPED),
+            85..93 => {
+                self.stop(victim, MOST_STOPPED);
+                self.kill(victim);
+            }
+            _ => (0..self.places.len()).for_each(|at| {
+                if self.random.percent(50) {
+                    self.stop(at, MOST_STOPPED / 4);
+                }
+            }),
+        }
+    }
+
+    /// How long until the next signals.
+    pub(crate) fn pause(&mut self) -> Duration {
+        self.clock.passed() + Duration::from_micros(500 + self.random.below(40_000))
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.passed()
+    }
+
+    /// Waits until none of those runs any more.
+    pub(crate) fn wait_for(&mut self, which: impl Fn(&Self, &Place) -> bool) -> Result<(), Finding> {
+        loop {
+            self.look()?;
+            if !self.places.iter().any(|place| place.process.is_some() && which(self, place)) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether it is on its way out.
+    pub(crate) fn was_killed(&self, place: &Place) -> bool {
+        place.killed
+    }
+
+    /// Whether it ends when the round does.
+    pub(crate) fn produces(&self, place: &Place) -> bool {
+        self.groups[place.group].produces(place.index)
+    }
+
+    /// Looks, when all have ended, whether all is as was promised.
+    pub(crate) fn settle(&self) -> Result<Vec<(Kind, Account)>, Finding> {
+        let settle = |(g, group): (usize, &Group)| {
+            let beats =
+                |(at, place): (usize, &Place)| if place.group == g { self.board.beats(at) } else { 0 };
+            let mut account = group.settle()?;
+            if group.kind == Kind::Locks {
+                account.done = self.places.iter().enumerate().map(beats).sum();
+            }
+            Ok((group.kind, account))
+        };
+        self.groups.iter().enumerate().map(settle).collect()
+    }
+
+    /// What everybody did last, and the state of the structures.
+    pub(crate) fn describe(&self) -> String {
+        let mut lines = Vec::new();
+        for (g, group) in self.groups.iter().enumerate() {
+            lines.push(format!("{group}"));
+            for (at, place) in self.places.iter().enumerate().filter(|(_, p)| p.group == g) {
+                let pid = place.process.as_ref().map_or("-".to_owned(), |p| p.pid().to_string());
+                lines.push(format!("  worker {at}, pid {pid}, {}", self.board.last(at)));
+            }
+        }
+        lines.join("\n")
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for place in &self.places {
+            if let Some(process) = &place.process {
+                _ = process.kill();
+                process.wait_timeout(PATIENCE);
+                _ = process.status();
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Workers that share one structure, and what has to be true of it at the end.
+
+use std::fmt;
+
+use mp::{
+    Connection, JoinError, JoinableQueue, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel,
+    pipe,
+};
+
+use crate::ledger::{Account, Ledger};
+use crate::locks::Locks;
+use crate::parcel::{Job, Parcel};
+use crate::random::Random;
+use crate::work::{IN_PIPE, Work};
+
+/// What is tortured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Kind {
+    Bounded,
+    Growing,
+    Acknowledged,
+    Channel,
+    Joinable,
+    Pipe,
+    Locks,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 7] = [
+        Kind::Bounded,
+        Kind::Acknowledged,
+        Kind::Locks,
+        Kind::Growing,
+        Kind::Channel,
+        Kind::Joinable,
+        Kind::Pipe,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Kind::Bounded => "bounded queue, batches, bytes",
+            Kind::Growing => "growing queue, batches",
+            Kind::Acknowledged => "queue with acknowledgement",
+            Kind::Channel => "channel",
+            Kind::Joinable => "joinable queue",
+            Kind::Pipe => "pipe",
+            Kind::Locks => "locks",
+        }
+    }
+}
+
+/// The structure itself, as this program holds it.
+enum Ends {
+    Queue(Queue<Parcel>),
+    Jobs(Queue<Job>),
+    Channel(Option<Sender<Parcel>>, Receiver<Parcel>),
+    Tasks(JoinableQueue<Job>),
+    /// Only until both have started: nobody else may have an end.
+    Pipe(Option<Connection>, Option<Connection>),
+    Locks(Locks),
+}
+
+/// One group.
+pub(crate) struct Group {
+    pub(crate) kind: Kind,
+    pub(crate) ledger: Ledger,
+    ends: Ends,
+    producers: usize,
+    pub(crate) workers: usize,
+    /// How many a consumer takes at once.
+    batch: usize,
+    /// How many messages may be missing.
+    allowed: u64,
+}
+
+impl Group {
+    pub(crate) fn new(kind: Kind, random: &mut Random) -> mp::Result<Self> {
+        let capacity = random.pick(&[1, 2, 8, 64]);
+        let ends = match kind {
+            Kind::Bounded => {
+                let bytes = random.pick(&[0, 100_000, 2_000_000]);
+                Ends::Queue(QueueOptions::new().capacity(capacity).bytes(bytes).create()?)
+            }
+            Kind::Growing => Ends::Queue(Queue::growing(random.pick(&[300, 1000, 2000]))?),
+            Kind::Acknowledged => Ends::Jobs(QueueOptions::new().capacity(capacity).deliveries(0).create()?),
+            Kind::Channel => {
+                let bounded = random.percent(70);
+                let (sender, receiver) = if bounded { bounded_channel(capacity)? } else { channel()? };
+                Ends::Channel(Some(sender), receiver)
+            }
+            Kind::Joinable => Ends::Tasks(JoinableQueue::bounded(capacity)?),
+            Kind::Pipe => Ends::Pipe(None, None),
+            Kind::Locks => Ends::Locks(Locks::new()?),
+        };
+        let (producers, consumers) = match kind {
+            Kind::Locks => (3, 0),
+            Kind::Pipe => (1, 1),
+            _ => (1 + random.below(2) as usize, 1 + random.below(2) as usize),
+        };
+        let batch = if random.percent(40) { 1 + random.below(20) as usize } else { 1 };
+        let ledger = Ledger::new()?;
+        Ok(Self { kind, ledger, ends, producers, workers: producers + consumers, batch, allowed: 0 })
+    }
+
+    /// Whether worker `i` puts, and ends when the round does; others end when nothing more comes.
+    pub(crate) fn produces(&self, i: usize) -> bool {
+        i < self.producers
+    }
+
+    /// Whether one that is dead is replaced at once; if not, all together when all are.
+    pub(crate) fn one_by_one(&self) -> bool {
+        self.kind != Kind::Pipe
+    }
+
+    /// What worker `i` does.
+    pub(crate) fn work(&mut self, i: usize) -> mp::Result<Work> {
+        let produces = self.produces(i);
+        Ok(match &mut self.ends {
+            Ends::Queue(queue) if produces => Work::Put(queue.clone()),
+            Ends::Queue(queue) => Work::Get(queue.clone(), self.batch),
+            Ends::Jobs(queue) if produces => Work::PutJobs(queue.clone()),
+            Ends::Jobs(queue) => Work::Acknowledge(queue.clone()),
+            Ends::Channel(Some(sender), _) if produces => Work::Send(sender.clone()),
+            Ends::Channel(_, receiver) => Work::Receive(receiver.clone()),
+            Ends::Tasks(queue) if produces => Work::PutTasks(queue.clone()),
+            Ends::Tasks(queue) => Work::DoTasks(queue.clone()),
+            Ends::Pipe(ping, pong) => {
+                if produces {
+                    let (here, there) = pipe()?;
+                    (*ping, *pong) = (Some(here), Some(there));
+                }
+                match (produces, ping.take(), pong.take()) {
+                    (true, Some(here), there) => {
+                        *pong = there;
+                        Work::Ping(here)
+                    }
+                    (false, None, Some(there)) => Work::Pong(there),
+                    _ => return Err("the ends of a pipe are given away in order".into()),
+                }
+            }
+            Ends::Locks(locks) => Work::Lock(locks.clone()),
+        })
+    }
+
+    /// Worker `i` was killed: what may be missing for it.
+    pub(crate) fn killed(&mut self, i: usize) {
+        self.allowed += match self.kind {
+            Kind::Locks => 0,
+            Kind::Pipe => 1 + IN_PIPE,
+            _ if self.produces(i) => 0,
+            Kind::Bounded | Kind::Growing => self.batch as u64,
+            Kind::Acknowledged | Kind::Channel | Kind::Joinable => 1,
+        };
+    }
+
+    /// No more will be put.
+    pub(crate) fn close(&mut self) {
+        match &mut self.ends {
+            Ends::Queue(queue) => _ = queue.close(),
+            Ends::Jobs(queue) => _ = queue.close(),
+            Ends::Tasks(queue) => _ = queue.close(),
+            Ends::Channel(sender, _) => *sender = None,
+            Ends::Pipe(..) | Ends::Locks(_) => {}
+        }
+    }
+
+    /// Looks, when all workers have ended, whether all is as was promised.
+    pub(crate) fn settle(&self) -> mp::Result<Account> {
+        match &self.ends {
+            Ends::Locks(locks) => locks.settle()?,
+            Ends::Tasks(tasks) => match tasks.join() {
+                Ok(()) => {}
+                Err(JoinError::Lost(_)) => {
+                    while let Some(task) = tasks.take_lost()? {
+                        task.check()?;
+                        self.ledger.lost(task.number)?;
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            },
+            _ => {}
+        }
+        let account = self.ledger.account();
+        let acknowledged = matches!(self.kind, Kind::Acknowledged | Kind::Joinable);
+        let (missing, undone) = (account.missing, account.undone);
+        let allowed = self.allowed;
+        match acknowledged {
+            true if missing > 0 => Err(format!("lost: {missing} messages that nobody had taken").into()),
+            true if undone > allowed => {
+                Err(format!("lost: {undone} messages were got and never done, {allowed} consumers killed")
+                    .into())
+            }
+            false if missing > allowed => {
+                Err(format!("lost: {missing} messages, where {allowed} may be").into())
+            }
+            _ => Ok(account),
+        }
+    }
+}
+
+/// The queue's state.
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.kind.name())?;
+        match &self.ends {
+            Ends::Queue(queue) => write!(f, "{queue:?}")?,
+            Ends::Jobs(queue) => write!(f, "{queue:?}")?,
+            Ends::Tasks(queue) => write!(f, "{queue:?}, {} unfinished", queue.unfinished())?,
+            Ends::Channel(sender, receiver) => write!(f, "{sender:?}, {receiver:?}")?,
+            Ends::Pipe(..) | Ends::Locks(_) => {}
+        }
+        write!(f, "; {:?}, {} may be missing", self.ledger.account(), self.allowed)
+    }
+}

@@ -1,0 +1,72 @@
+//! What is left when nobody needs anything any more.
+
+use std::fmt;
+
+use mp::Arena;
+
+use crate::crew::Clock;
+use crate::finding::Finding;
+
+/// What a leak would add to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct InUse {
+    blocks: u64,
+    bytes: u64,
+    messages: u64,
+    members: u64,
+    files: usize,
+    names: usize,
+}
+
+impl InUse {
+    /// Everything of this program, as of now.
+    pub(crate) fn now() -> mp::Result<Self> {
+        // What is kept of processes that have ended goes with this, or when the next one starts.
+        drop(mp::active_children());
+        let stats = Arena::current()?.memory_stats();
+        let entries = |folder: &std::path::Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
+        Ok(Self {
+            blocks: stats.live_blocks,
+            bytes: stats.allocated,
+            messages: stats.queued,
+            members: stats.members,
+            files: entries("/proc/self/fd".as_ref()),
+            names: entries(&mp::get_sharing_directory()),
+        })
+    }
+
+    /// Sweeps until no more is in use than this.
+    pub(crate) fn again(&self) -> Result<(), Finding> {
+        let mut clock = Clock::new();
+        loop {
+            Arena::current()?.sweep()?;
+            let now = Self::now()?;
+            if now == *self {
+                return Ok(());
+            }
+            if clock.passed().as_secs() >= 10 {
+                let stats = Arena::current()?.memory_stats();
+                let open = open_files().join("\n");
+                return Err(Finding::of(&format!("leaked: {self} before, {now} now\n{stats}\n{open}")));
+            }
+            clock.tick();
+        }
+    }
+}
+
+/// What this process has open, by number.
+fn open_files() -> Vec<String> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let target = |path: &std::path::Path| std::fs::read_link(path).unwrap_or_default();
+    entries.map(|e| format!("fd {} {}", e.file_name().display(), target(&e.path()).display())).collect()
+}
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { blocks, bytes, messages, members, files, names } = self;
+        write!(
+            f,
+            "{blocks} blocks of {bytes} bytes, {messages} messages, {members} members, {files} files, {names} names"
+        )
+    }
+}

@@ -1,0 +1,131 @@
+//! Who has put and who has got which message: a word for each message of a queue, that outlives its writers.
+//!
+//! | bit | set by | when |
+//! |---|---|---|
+//! | `BEGUN` | its producer | before it puts it |
+//! | `PUT` | its producer | after it was put |
+//! | `REFUSED` | its producer | after it was given back |
+//! | `LOST` | this program | when it came out among the lost tasks |
+//! | 8 and up: how often it was got | its consumer | after it has it |
+//! | 20 and up: how often it was done | its consumer | after it is done |
+
+use mp::{SharedTensor, Tensor};
+use serde::{Deserialize, Serialize};
+
+const BEGUN: u32 = 1;
+const PUT: u32 = 2;
+const REFUSED: u32 = 4;
+const LOST: u32 = 8;
+const GOT: u32 = 1 << 8;
+const DONE: u32 = 1 << 20;
+
+/// Messages of one queue in one round.
+const MOST: u64 = 1 << 19;
+
+/// The ledger of one queue.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Ledger {
+    next: SharedTensor<u64>,
+    messages: SharedTensor<u32>,
+}
+
+/// What a ledger comes to.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Account {
+    /// How much was done, where nothing is put.
+    pub(crate) done: u64,
+    /// Put for certain.
+    pub(crate) put: u64,
+    /// Got by somebody.
+    pub(crate) got: u64,
+    /// Got more than once.
+    pub(crate) again: u64,
+    /// Put, and not got.
+    pub(crate) missing: u64,
+    /// Got, neither done nor lost.
+    pub(crate) undone: u64,
+    /// Among the lost tasks.
+    pub(crate) lost: u64,
+}
+
+impl Ledger {
+    pub(crate) fn new() -> mp::Result<Self> {
+        Ok(Self { next: Tensor::zeros(&[1])?.share(), messages: Tensor::zeros(&[MOST as usize])?.share() })
+    }
+
+    /// The number of another message, which is about to be put; `None`: there were enough.
+    pub(crate) fn begin(&self) -> Option<u64> {
+        if self.next.load(0) >= MOST {
+            return None;
+        }
+        let number = self.next.fetch_add(0, 1);
+        (number < MOST).then(|| {
+            self.messages.fetch_or(number as usize, BEGUN);
+            number
+        })
+    }
+
+    /// How many messages were begun.
+    pub(crate) fn begun(&self) -> u64 {
+        self.next.load(0).min(MOST)
+    }
+
+    pub(crate) fn put(&self, number: u64) {
+        self.messages.fetch_or(number as usize, PUT);
+    }
+
+    pub(crate) fn refused(&self, number: u64) {
+        self.messages.fetch_or(number as usize, REFUSED);
+    }
+
+    pub(crate) fn lost(&self, number: u64) -> mp::Result<()> {
+        match self.messages.fetch_or(self.place(number)?, LOST) {
+            was if was & LOST != 0 => Err(format!("duplicated: task {number} was lost twice").into()),
+            was if was >= DONE => Err(format!("duplicated: task {number} is lost, and done").into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn place(&self, number: u64) -> mp::Result<usize> {
+        match number < MOST && self.messages.load(number as usize) & BEGUN != 0 {
+            true => Ok(number as usize),
+            false => Err(format!("torn: message {number}, which nobody has put").into()),
+        }
+    }
+
+    /// Notes that a message was got; `once`: nobody else may have got it.
+    pub(crate) fn got(&self, number: u64, once: bool) -> mp::Result<()> {
+        let was = self.messages.fetch_add(self.place(number)?, GOT);
+        match was {
+            _ if was & REFUSED != 0 => {
+                Err(format!("duplicated: message {number} was refused, and got").into())
+            }
+            _ if was >= GOT && once => Err(format!("duplicated: message {number} was got twice").into()),
+            _ if was >= DONE => Err(format!("duplicated: message {number} was got after it was done").into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a message is done, for good.
+    pub(crate) fn done(&self, number: u64) -> mp::Result<()> {
+        match self.messages.fetch_add(self.place(number)?, DONE) {
+            was if was >= DONE => Err(format!("duplicated: message {number} was done twice").into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The sums, when nobody changes it any more.
+    pub(crate) fn account(&self) -> Account {
+        let mut sums = Account::default();
+        for word in self.messages.iter().take(self.begun() as usize) {
+            let got = (word & (DONE - 1)) / GOT;
+            sums.put += u64::from(word & PUT != 0);
+            sums.got += u64::from(got > 0);
+            sums.again += u64::from(got > 1);
+            sums.lost += u64::from(word & LOST != 0);
+            sums.missing += u64::from(word & PUT != 0 && got == 0 && word & LOST == 0);
+            sums.undone += u64::from(got > 0 && word < DONE && word & LOST == 0);
+        }
+        sums
+    }
+}

@@ -1,0 +1,212 @@
+//! Locks, and what else synchronises, in all hands at once.
+
+use std::time::Duration;
+
+use mp::{
+    Barrier, BarrierError, Condition, Event, Lock, LockError, RLock, RwLock, Semaphore, SharedTensor, Tensor,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::board::{Op, Row};
+use crate::random::Random;
+use crate::work::LONG;
+
+/// Not for something that somebody surely does.
+const SHORT: Duration = Duration::from_millis(20);
+const PERMITS: u32 = 2;
+const PARTIES: u32 = 2;
+
+/// What the workers of a group share. Of each pair, one half is changed after the other.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Locks {
+    lock: Lock<[u64; 2]>,
+    /// Who is inside of the lock, or was when it died.
+    inside: SharedTensor<u64>,
+    rlock: RLock<[u64; 2]>,
+    rwlock: RwLock<[u64; 2]>,
+    semaphore: Semaphore,
+    tokens: Lock<u64>,
+    more: Condition,
+    barrier: Barrier,
+    event: Event,
+}
+
+impl Locks {
+    pub(crate) fn new() -> mp::Result<Self> {
+        Ok(Self {
+            lock: Lock::new([0; 2])?,
+            inside: Tensor::zeros(&[1])?.share(),
+            rlock: RLock::new([0; 2])?,
+            rwlock: RwLock::new([0; 2])?,
+            semaphore: Semaphore::with_limit(PERMITS, PERMITS)?,
+            tokens: Lock::new(0)?,
+            more: Condition::new()?,
+            barrier: Barrier::new(PARTIES)?,
+            event: Event::new()?,
+        })
+    }
+
+    /// Does one after the other, at random, until the round is over.
+    pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
+        while !row.over() {
+            match random.below(10) {
+                0..3 => self.exclusive(row)?,
+                3 => self.twice(row)?,
+                4 => self.read_or_write(row, random)?,
+                5 => {
+                    row.note(Op::Acquire, self.semaphore.available() as u64);
+                    let permit = self.semaphore.acquire_timeout(LONG)?;
+                    if random.percent(30) {
+                        permit.keep();
+                        self.semaphore.release()?;
+                    }
+                }
+                6..8 => self.tokens(row, random)?,
+                8 => self.meet(row)?,
+                _ => {
+                    row.note(Op::Event, self.event.is_set().into());
+                    match random.below(3) {
+                        0 => _ = self.event.set()?,
+                        1 => _ = self.event.clear()?,
+                        _ => _ = self.event.wait_timeout(SHORT)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn exclusive(&self, row: &Row) -> mp::Result<()> {
+        row.note(Op::Lock, 0);
+        let (me, inside) = (row.mark(), &self.inside);
+        let mut pair = match self.lock.lock_timeout(LONG) {
+            Ok(pair) => {
+                if let Err(other) = inside.compare_exchange(0, 0, me) {
+                    return Err(format!("torn: {me:#x} has the lock, but {other:#x} is inside").into());
+                }
+                if pair[0] != pair[1] {
+                    return Err(format!("torn: {:?} under a lock, and nobody died", *pair).into());
+                }
+                pair
+            }
+            Err(LockError::OwnerDied { pid, .. }) => {
+                row.note(Op::Recover, pid.into());
+                let mut pair = self.lock.recover_timeout(LONG)?;
+                inside.store(0, me);
+                pair[1] = pair[0];
+                pair
+            }
+            Err(error) => return Err(error.into()),
+        };
+        pair[0] += 1;
+        if inside.load(0) != me {
+            return Err(format!("torn: {me:#x} has the lock, and {:#x} came in", inside.load(0)).into());
+        }
+        pair[1] += 1;
+        inside.store(0, 0);
+        Ok(())
+    }
+
+    fn twice(&self, row: &Row) -> mp::Result<()> {
+        row.note(Op::Relock, 0);
+        let outer = match self.rlock.lock_timeout(LONG) {
+            Err(LockError::OwnerDied { .. }) => {
+                let pair = self.rlock.recover_timeout(LONG)?;
+                pair.set([pair.get()[0]; 2]);
+                pair
+            }
+            other => other?,
+        };
+        let inner = self.rlock.lock_timeout(LONG)?;
+        let [a, b] = inner.get();
+        if a != b {
+            return Err(format!("torn: {a} and {b} under a lock that one has twice").into());
+        }
+        inner.set([a + 1, b]);
+        drop(outer);
+        inner.set([a + 1, b + 1]);
+        Ok(())
+    }
+
+    fn read_or_write(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
+        if random.percent(70) {
+            row.note(Op::Read, 0);
+            match self.rwlock.read_timeout(LONG) {
+                Ok(pair) if pair[0] != pair[1] => {
+                    return Err(format!("torn: {:?} is read, and nobody died", *pair).into());
+                }
+                Ok(_) => return Ok(()),
+                Err(LockError::OwnerDied { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        row.note(Op::Write, 0);
+        let mut pair = match self.rwlock.write_timeout(LONG) {
+            Err(LockError::OwnerDied { .. }) => self.rwlock.recover_timeout(LONG)?,
+            Ok(pair) if pair[0] != pair[1] => {
+                return Err(format!("torn: {:?} is written, and nobody died", *pair).into());
+            }
+            other => other?,
+        };
+        pair[0] += 1;
+        pair[1] = pair[0];
+        Ok(())
+    }
+
+    /// Adds a token and tells one, or waits for one.
+    fn tokens(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
+        let mut tokens = match self.tokens.lock_timeout(LONG) {
+            Err(LockError::OwnerDied { .. }) => self.tokens.recover_timeout(LONG)?,
+            other => other?,
+        };
+        if random.percent(50) {
+            row.note(Op::Notify, *tokens);
+            *tokens += 1;
+            self.more.notify_one()?;
+            return Ok(());
+        }
+        row.note(Op::WaitFor, *tokens);
+        match self.more.wait_for_timeout(tokens, SHORT, |tokens| *tokens > 0) {
+            Ok((mut tokens, true)) => *tokens -= 1,
+            // Who holds the lock when the time is over may be stopped.
+            Ok((_, false)) | Err(LockError::OwnerDied { .. } | LockError::Held { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn meet(&self, row: &Row) -> mp::Result<()> {
+        row.note(Op::Barrier, self.barrier.n_waiting() as u64);
+        match self.barrier.wait_timeout(SHORT) {
+            Ok(number) if number < PARTIES as usize => Ok(()),
+            Ok(number) => Err(format!("torn: number {number} of {PARTIES} at a barrier").into()),
+            Err(BarrierError::Failed(error)) => Err(error.into()),
+            Err(error) if error.is_broken() => Ok(self.barrier.reset()?),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// When nobody else has them: all can be had, and nothing of the dead is left in them.
+    pub(crate) fn settle(&self) -> mp::Result<()> {
+        let hang = |what: &str, error: &dyn std::fmt::Display| format!("hang: {what} at the end: {error}");
+        let left = |what: &str, n: usize| format!("leaked: {n} {what}");
+        const ENOUGH: Duration = Duration::from_secs(20);
+        for (what, end) in [
+            ("the lock", self.lock.recover_timeout(ENOUGH).map(drop)),
+            ("the lock that one may have twice", self.rlock.recover_timeout(ENOUGH).map(drop)),
+            ("the lock of readers and writers", self.rwlock.recover_timeout(ENOUGH).map(drop)),
+            ("the lock of the tokens", self.tokens.recover_timeout(ENOUGH).map(drop)),
+        ] {
+            end.map_err(|e| hang(what, &e))?;
+        }
+        let all = [0, 1].map(|_| self.semaphore.acquire_timeout(ENOUGH));
+        for permit in all {
+            drop(permit.map_err(|e| hang("a permit", &e))?);
+        }
+        match (self.semaphore.available(), self.more.waiting()) {
+            (2, 0) => Ok(()),
+            (2, n) => Err(left("places of waiters at a condition", n).into()),
+            (n, _) => Err(left("permits, of two", n).into()),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Processes that use queues, channels, pipes, locks and tensors of all sizes, while this program kills, stops and
+//! continues them at random, and replaces the dead. It checks that nobody hangs, that no message is torn or comes twice,
+//! that no more are lost than is promised (what a killed consumer was getting; none with acknowledgement), and that at the
+//! end nothing is left of anybody. `cargo xtask torture` builds and starts it.
+//!
+//! It goes on in rounds of two seconds, each with other structures, chosen by the seed. On a finding it prints the seed,
+//! each worker's last operations and the state of the queues, and its exit code is 1. The seed repeats all choices, but
+//! not the moment at which a signal meets its process.
+
+mod args;
+mod board;
+mod crew;
+mod finding;
+mod group;
+mod leaks;
+mod ledger;
+mod locks;
+mod parcel;
+mod random;
+mod report;
+mod round;
+mod work;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use args::Args;
+use finding::Finding;
+use leaks::InUse;
+use mp::{Process, SharingStrategy, Tensor, set_sharing_strategy};
+use report::{Bar, Report};
+
+/// How long a round torments.
+const ROUND: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    let args = match Args::parse(std::env::args().skip(1)) {
+        Ok(args) => args,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("seed {}: {error}", args.seed);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is in use when nothing is: the first process, and the first file, bring things along that stay.
+fn baseline() -> mp::Result<InUse> {
+    Process::spawn(|(): ()| {}, ())?.join()?;
+    set_sharing_strategy(SharingStrategy::FileSystem)?;
+    drop(Tensor::<u64>::zeros(&[1])?);
+    set_sharing_strategy(SharingStrategy::FileDescriptor)?;
+    InUse::now()
+}
+
+/// Whether nothing was found.
+fn run(args: &Args) -> Result<bool, Finding> {
+    let before = baseline()?;
+    let mut report = Report::new(args.clone());
+    let bar = Bar::new(args.time);
+    let begun = Instant::now();
+    for number in 0.. {
+        let left = args.time.saturating_sub(begun.elapsed());
+        if number > 0 && left < ROUND / 4 {
+            break;
+        }
+        let seed = random::mix(args.seed.wrapping_add(number));
+        let seen = |messages, signals| bar.show(begun.elapsed(), &report, messages, signals);
+        let ended = round::round((seed, args), ROUND.min(left), &before, &seen)?;
+        let found = ended.found.is_some();
+        report.add(ended);
+        if found {
+            break;
+        }
+    }
+    bar.done();
+    print!("{report}");
+    Ok(report.clean())
+}

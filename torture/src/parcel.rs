@@ -1,0 +1,115 @@
+//! What travels: numbers, bytes and tensors of all sizes, all of which follow from the message's number, so that whoever
+//! gets it knows what has to be in it.
+
+use mp::{FrozenTensor, Message, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::random::{Random, mix};
+
+/// A message that may be taken by several, one after the other.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) number: u64,
+    /// Who has sent it: what one sends arrives in its order.
+    pub(crate) from: u64,
+    bytes: Vec<u8>,
+    tensors: Vec<FrozenTensor<u64>>,
+    /// One that thousands of messages hold.
+    everybodys: Option<FrozenTensor<u64>>,
+}
+
+/// A message with a tensor that moves.
+#[derive(Message)]
+pub(crate) struct Parcel {
+    pub(crate) job: Job,
+    own: Tensor<u64>,
+}
+
+/// What is in the tensor that all messages hold.
+pub(crate) const EVERYBODYS: u64 = 77;
+
+fn elements(number: u64, i: u64, random: &mut Random) -> mp::Result<Tensor<u64>> {
+    let len = match random.below(1000) {
+        0..2 => 400_000,
+        2..20 => 70_000,
+        20..200 => 1 + random.below(3000),
+        _ => random.below(40),
+    };
+    Ok(Tensor::full(&[len as usize], mix(number ^ i << 48))?)
+}
+
+fn check_elements(number: u64, i: u64, elements: &[u64]) -> mp::Result<()> {
+    let expected = mix(number ^ i << 48);
+    match elements.iter().position(|&e| e != expected) {
+        None => Ok(()),
+        Some(at) => {
+            let (found, len) = (elements[at], elements.len());
+            Err(format!(
+                "torn: element {at} of {len} of tensor {i} of message {number} is {found:#x} instead of {expected:#x}"
+            )
+            .into())
+        }
+    }
+}
+
+impl Job {
+    pub(crate) fn new(
+        number: u64,
+        from: u64,
+        everybodys: &FrozenTensor<u64>,
+        random: &mut Random,
+    ) -> mp::Result<Self> {
+        let bytes = match random.below(100) {
+            0..3 => 1000 + random.below(9000),
+            _ => random.below(120),
+        };
+        let count = match random.below(100) {
+            0..60 => 0,
+            60..98 => 1 + random.below(3),
+            // More than an envelope has room to list.
+            _ => 40,
+        };
+        let tensors: mp::Result<Vec<_>> =
+            (0..count).map(|i| Ok(elements(number, i + 1, random)?.freeze())).collect();
+        Ok(Self {
+            number,
+            from,
+            bytes: vec![mix(number) as u8; bytes as usize],
+            tensors: tensors?,
+            everybodys: random.percent(20).then(|| everybodys.clone()),
+        })
+    }
+
+    pub(crate) fn check(&self) -> mp::Result<()> {
+        let number = self.number;
+        if self.bytes.iter().any(|&b| b != mix(number) as u8) {
+            return Err(format!("torn: bytes of message {number}").into());
+        }
+        for (i, tensor) in self.tensors.iter().enumerate() {
+            check_elements(number, i as u64 + 1, tensor.as_slice()?)?;
+        }
+        match &self.everybodys {
+            Some(t) if t.iter().any(|v| v != EVERYBODYS) => {
+                Err(format!("torn: the tensor that all have, in message {number}").into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Parcel {
+    pub(crate) fn new(
+        number: u64,
+        from: u64,
+        everybodys: &FrozenTensor<u64>,
+        random: &mut Random,
+    ) -> mp::Result<Self> {
+        let own = if random.percent(30) { elements(number, 0, random)? } else { Tensor::zeros(&[0])? };
+        Ok(Self { job: Job::new(number, from, everybodys, random)?, own })
+    }
+
+    pub(crate) fn check(&self) -> mp::Result<()> {
+        check_elements(self.job.number, 0, self.own.as_slice()?)?;
+        self.job.check()
+    }
+}

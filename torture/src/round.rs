@@ -1,0 +1,93 @@
+//! One round: new structures, workers that use them, signals for a while; then all has to end, and nothing to be left.
+
+use std::time::Duration;
+
+use mp::{SharingStrategy, Tensor, set_sharing_strategy};
+
+use crate::args::Args;
+use crate::crew::{Crew, Signals};
+use crate::finding::Finding;
+use crate::group::{Group, Kind};
+use crate::leaks::InUse;
+use crate::ledger::Account;
+use crate::parcel::EVERYBODYS;
+use crate::random::Random;
+
+/// How a round ended.
+pub(crate) struct Ended {
+    pub(crate) accounts: Vec<(Kind, Account)>,
+    pub(crate) signals: Signals,
+    /// What was found, and how things stood then.
+    pub(crate) found: Option<(Finding, String)>,
+}
+
+/// Groups of so many workers together, or a few more.
+fn groups(processes: usize, random: &mut Random) -> mp::Result<Vec<Group>> {
+    let mut groups = Vec::new();
+    let first = random.below(Kind::ALL.len() as u64) as usize;
+    let mut kinds = Kind::ALL.into_iter().cycle().skip(first);
+    let mut workers = 0;
+    while workers < processes
+        && let Some(kind) = kinds.next()
+    {
+        let group = Group::new(kind, random)?;
+        workers += group.workers;
+        groups.push(group);
+    }
+    Ok(groups)
+}
+
+/// Everything is started, tormented, and ended.
+fn torture(
+    crew: &mut Crew,
+    time: Duration,
+    seen: &dyn Fn(u64, Signals),
+) -> Result<Vec<(Kind, Account)>, Finding> {
+    let mut next = Duration::ZERO;
+    while crew.now() < time {
+        crew.fill()?;
+        if crew.now() >= next {
+            crew.torment();
+            next = crew.pause();
+        }
+        crew.look()?;
+        let messages = crew.groups.iter().map(|g| g.ledger.begun()).sum();
+        seen(messages, crew.signals);
+    }
+    // Those who were just killed are replaced once more: what is in the queues has to come out.
+    crew.wait_for(Crew::was_killed)?;
+    crew.fill()?;
+    crew.board.stop();
+    crew.wait_for(Crew::produces)?;
+    crew.groups.iter_mut().for_each(Group::close);
+    crew.wait_for(|_, _| true)?;
+    crew.settle()
+}
+
+/// One round. `before` is what is in use when nothing is.
+pub(crate) fn round(
+    (seed, args): (u64, &Args),
+    time: Duration,
+    before: &InUse,
+    seen: &dyn Fn(u64, Signals),
+) -> Result<Ended, Finding> {
+    let mut random = Random::new(seed);
+    let in_files = random.percent(25);
+    set_sharing_strategy(if in_files {
+        SharingStrategy::FileSystem
+    } else {
+        SharingStrategy::FileDescriptor
+    })?;
+    let everybodys = Tensor::full(&[500], EVERYBODYS)?.freeze();
+    let groups = groups(args.processes, &mut random)?;
+    let mut crew = Crew::new(groups, everybodys, random, args.env.clone())?;
+    let end = torture(&mut crew, time, seen);
+    let (signals, state) = (crew.signals, crew.describe());
+    drop(crew);
+    let (accounts, found) = match end {
+        Ok(accounts) => (accounts, before.again().err()),
+        Err(finding) => (Vec::new(), Some(finding)),
+    };
+    let found = found.map(|finding| (finding, state));
+    Ok(Ended { accounts, signals, found })
+}

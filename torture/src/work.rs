@@ -1,0 +1,275 @@
+//! What workers do, as long as they live. Each ends by itself when its round is over; whatever it finds wrong is its error,
+//! and each wait is so long that this program notices first that nothing goes on.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use mp::{
+    Connection, FrozenTensor, GetError, JoinableQueue, PutError, PutManyError, Queue, Receiver,
+    RecvIntoError, Sender,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::board::{Op, Row};
+use crate::ledger::Ledger;
+use crate::locks::Locks;
+use crate::parcel::{Job, Parcel};
+use crate::random::Random;
+
+/// Longer than the patience with a worker that does nothing.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+/// How many messages are on their way in a pipe.
+pub(crate) const IN_PIPE: u64 = 4;
+
+/// What a worker does.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) enum Work {
+    Put(Queue<Parcel>),
+    /// So many at once.
+    Get(Queue<Parcel>, usize),
+    PutJobs(Queue<Job>),
+    Acknowledge(Queue<Job>),
+    Send(Sender<Parcel>),
+    Receive(Receiver<Parcel>),
+    PutTasks(JoinableQueue<Job>),
+    DoTasks(JoinableQueue<Job>),
+    Ping(Connection),
+    Pong(Connection),
+    Lock(Locks),
+}
+
+/// All that a worker is given.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Post {
+    pub(crate) work: Work,
+    pub(crate) ledger: Ledger,
+    pub(crate) everybodys: FrozenTensor<u64>,
+    pub(crate) row: Row,
+    pub(crate) seed: u64,
+}
+
+/// The function of all workers.
+pub(crate) fn work(post: Post) -> mp::Result<()> {
+    post.row.note(Op::Begin, post.row.mark());
+    let (worker, work) = Worker::new(post);
+    worker.run(work)
+}
+
+struct Worker {
+    ledger: Ledger,
+    everybodys: FrozenTensor<u64>,
+    row: Row,
+    random: Random,
+    mark: u64,
+    /// The last message of each producer.
+    last: HashMap<u64, u64>,
+}
+
+impl Worker {
+    fn new(post: Post) -> (Self, Work) {
+        let Post { work, ledger, everybodys, row, seed } = post;
+        let mark = row.mark();
+        let random = Random::new(seed);
+        (Self { ledger, everybodys, row, random, mark, last: HashMap::new() }, work)
+    }
+
+    fn run(mut self, work: Work) -> mp::Result<()> {
+        match work {
+            Work::Put(queue) => self.put(&queue),
+            Work::Get(queue, 1) => self.get(&queue),
+            Work::Get(queue, most) => self.get_many(&queue, most),
+            Work::PutJobs(queue) => self.put_jobs(|me, n, job| me.was_put(n, queue.put_timeout(job, LONG))),
+            Work::PutTasks(queue) => self.put_jobs(|me, n, job| me.was_put(n, queue.put_timeout(job, LONG))),
+            Work::Acknowledge(queue) => self.acknowledge(&queue),
+            Work::DoTasks(queue) => self.do_tasks(&queue),
+            Work::Send(sender) => self.send(&sender),
+            Work::Receive(receiver) => self.receive(&receiver),
+            Work::Ping(connection) => self.ping(&connection),
+            Work::Pong(connection) => self.pong(&connection),
+            Work::Lock(locks) => locks.work(&self.row, &mut self.random),
+        }?;
+        self.row.note(Op::End, 0);
+        Ok(())
+    }
+
+    /// The next message to put, if there are more.
+    fn next(&mut self, op: Op) -> mp::Result<Option<Parcel>> {
+        let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { return Ok(None) };
+        self.row.note(op, number);
+        Ok(Some(Parcel::new(number, self.mark, &self.everybodys, &mut self.random)?))
+    }
+
+    /// Notes how a put ended.
+    fn was_put<T>(&self, number: u64, end: Result<(), PutError<T>>) -> mp::Result<()> {
+        match end {
+            Ok(()) => self.ledger.put(number),
+            // Of a queue that is bounded by bytes.
+            Err(PutError::TooLarge { .. }) => self.ledger.refused(number),
+            Err(error) => {
+                self.ledger.refused(number);
+                return Err(format!("message {number} was not put: {error}").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, queue: &Queue<Parcel>) -> mp::Result<()> {
+        loop {
+            if self.random.percent(10) {
+                let many = 1 + self.random.below(20);
+                let mut parcels = Vec::new();
+                for _ in 0..many {
+                    parcels.extend(self.next(Op::PutMany)?);
+                }
+                let numbers: Vec<u64> = parcels.iter().map(|p| p.job.number).collect();
+                let put = match queue.put_many(parcels) {
+                    Ok(put) => put,
+                    Err(PutManyError { put, error: PutError::TooLarge { .. }, .. }) => {
+                        self.ledger.refused(numbers[put]);
+                        put
+                    }
+                    Err(error) => return Err(error.to_string().into()),
+                };
+                numbers[..put].iter().for_each(|&n| self.ledger.put(n));
+            }
+            let Some(parcel) = self.next(Op::Put)? else { return Ok(()) };
+            self.was_put(parcel.job.number, queue.put_timeout(parcel, LONG))?;
+        }
+    }
+
+    fn put_jobs(&mut self, put: impl Fn(&Self, u64, Job) -> mp::Result<()>) -> mp::Result<()> {
+        while !self.row.over()
+            && let Some(number) = self.ledger.begin()
+        {
+            self.row.note(Op::Put, number);
+            let job = Job::new(number, self.mark, &self.everybodys, &mut self.random)?;
+            put(self, number, job)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, sender: &Sender<Parcel>) -> mp::Result<()> {
+        while let Some(parcel) = self.next(Op::Send)? {
+            self.was_put(parcel.job.number, sender.send_timeout(parcel, LONG))?;
+        }
+        Ok(())
+    }
+
+    /// A message that was got for good: whole, nobody else has got it, and after those that its sender has sent before.
+    fn got(&mut self, parcel: &Parcel) -> mp::Result<()> {
+        let Job { number, from, .. } = parcel.job;
+        parcel.check()?;
+        if let Some(before) = self.last.insert(from, number)
+            && before >= number
+        {
+            return Err(format!("duplicated: message {number} after {before}, both from {from:#x}").into());
+        }
+        self.ledger.got(number, true)
+    }
+
+    fn get(&mut self, queue: &Queue<Parcel>) -> mp::Result<()> {
+        loop {
+            self.row.note(Op::Get, queue.len() as u64);
+            let Some(parcel) = queue.get_timeout(LONG)? else { return Ok(()) };
+            self.got(&parcel)?;
+        }
+    }
+
+    fn get_many(&mut self, queue: &Queue<Parcel>, most: usize) -> mp::Result<()> {
+        loop {
+            self.row.note(Op::GetMany, queue.len() as u64);
+            let mut parcels = Vec::new();
+            if queue.get_many_deadline(&mut parcels, most, Instant::now() + LONG)? == 0 {
+                return Ok(());
+            }
+            for parcel in &parcels {
+                self.got(parcel)?;
+            }
+        }
+    }
+
+    fn acknowledge(&mut self, queue: &Queue<Job>) -> mp::Result<()> {
+        loop {
+            self.row.note(Op::Lease, queue.len() as u64);
+            let Some(lease) = queue.get_ack_timeout(LONG)? else { return Ok(()) };
+            lease.check()?;
+            self.ledger.got(lease.number, false)?;
+            if self.random.percent(5) {
+                self.row.note(Op::GiveBack, lease.number);
+                lease.give_back();
+            } else {
+                self.row.note(Op::Done, lease.number);
+                self.ledger.done(lease.done().number)?;
+            }
+        }
+    }
+
+    fn do_tasks(&mut self, queue: &JoinableQueue<Job>) -> mp::Result<()> {
+        loop {
+            self.row.note(Op::Lease, queue.len() as u64);
+            let Some(task) = queue.get_timeout(LONG)? else { return Ok(()) };
+            task.check()?;
+            self.ledger.got(task.number, true)?;
+            self.row.note(Op::Done, task.number);
+            self.ledger.done(task.done().number)?;
+        }
+    }
+
+    fn receive(&mut self, receiver: &Receiver<Parcel>) -> mp::Result<()> {
+        loop {
+            self.row.note(Op::Receive, receiver.len() as u64);
+            match receiver.recv_timeout(LONG) {
+                Ok(parcel) => self.got(&parcel)?,
+                Err(GetError::Disconnected) if self.row.over() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends some, and waits for the answer to each; ends when the other one is dead.
+    fn ping(&mut self, connection: &Connection) -> mp::Result<()> {
+        loop {
+            let mut sent = Vec::new();
+            for _ in 0..=self.random.below(IN_PIPE) {
+                let Some(parcel) = self.next(Op::Send)? else { break };
+                let number = parcel.job.number;
+                sent.push(number);
+                match connection.send(parcel) {
+                    Err(PutError::Disconnected(_)) => return Ok(()),
+                    end => self.was_put(number, end)?,
+                }
+            }
+            if sent.is_empty() {
+                return Ok(());
+            }
+            for number in sent {
+                self.row.note(Op::Receive, number);
+                let mut bytes = [0; 8];
+                match connection.recv_into(&mut bytes) {
+                    Ok(8) if bytes == number.to_le_bytes() => {}
+                    Err(RecvIntoError::Get(GetError::Disconnected)) => return Ok(()),
+                    other => return Err(format!("torn: {other:?} {bytes:?} for message {number}").into()),
+                }
+            }
+        }
+    }
+
+    fn pong(&mut self, connection: &Connection) -> mp::Result<()> {
+        loop {
+            self.row.note(Op::Receive, 0);
+            if self.random.percent(30) && !connection.poll(LONG)? {
+                return Err("hang: nothing in a pipe".into());
+            }
+            let parcel: Parcel = match connection.recv_timeout(LONG) {
+                Err(GetError::Disconnected) => return Ok(()),
+                other => other?,
+            };
+            self.got(&parcel)?;
+            self.row.note(Op::Send, parcel.job.number);
+            match connection.send_bytes(&parcel.job.number.to_le_bytes()) {
+                Ok(()) | Err(PutError::Disconnected(_)) => {}
+                Err(error) => return Err(error.to_string().into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Processes that are killed and stopped at random: `cargo xtask torture`, and a short form of it as a step of `ci`.
+
+use crate::args::Args;
+use crate::session::{Outcome, Session};
+
+/// How long the short form takes, in seconds.
+const SHORT: &str = "15";
+
+fn torture(session: &mut Session, words: &[String]) -> bool {
+    let mut command = session.cargo(&["run", "--quiet", "--release", "-p", "mp-torture", "--"]);
+    session.run(command.args(words)).ok
+}
+
+/// The task, for as long as is wanted.
+pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
+    let mut words = Vec::new();
+    for name in ["--seconds", "--seed", "--processes"] {
+        if let Some(value) = args.value(name)? {
+            words.extend([name.to_owned(), value]);
+        }
+    }
+    // What every step takes: here nothing can be skipped.
+    args.flag("--strict");
+    args.finish()?;
+    Ok(torture(&mut Session::new(), &words))
+}
+
+/// The step.
+pub(crate) fn short(session: &mut Session) -> Outcome {
+    torture(session, &["--seconds", SHORT].map(str::to_owned));
+    session.outcome()
+}
