@@ -53,6 +53,9 @@
 //! | a pool of processes | [`Pool`], [`Call`], [`AsyncResult`], [`MapResult`], [`Imap`], [`TaskError`] |
 //! | functions that travel | [`closure!`], [`Closure`], [`start_closure`] |
 //! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
+//! | waiting for many things | [`wait()`], [`select`], [`Waitable`], [`Descriptor`] |
+//! | as futures | [`Queue::get_async`], [`Queue::put_async`], [`Receiver::recv_async`], …, [`ready`] |
+//! | connections to other programs | [`Listener`], [`connect`], [`SocketOptions`], [`Connection`] |
 //! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`] |
 //! | waiting for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
 //! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
@@ -78,6 +81,8 @@
 //! | `mp.Queue()`, `mp.SimpleQueue()` | [`Queue::unbounded`] |
 //! | `mp.JoinableQueue`, `mp.Pipe` | [`JoinableQueue`], [`pipe`], [`one_way_pipe`] |
 //! | `q.put`, `q.get`, `put_nowait`, `get(timeout=…)` | [`Queue::put`], [`Queue::get`], [`Queue::try_put`], [`Queue::get_timeout`] |
+//! | `multiprocessing.connection.Listener`, `Client` | [`Listener`], [`connect`] |
+//! | `multiprocessing.connection.wait` | [`wait()`], [`select`] |
 //! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`ShareMemory`] copies once |
 //! | `x[1:7:2]`, `x[2]`, `x.t()`, `x.view(…)` | [`slice`](Tensor::slice), [`select`](Tensor::select), [`t`](Tensor::t), [`reshape`](Tensor::reshape), … |
 //! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`FrozenStorage`] |
@@ -97,24 +102,25 @@
 //!
 //! # Features
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`,
-//! `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`].
-//! `ndarray`: tensors as arrays, without copying. `bytes`: frozen tensors as
-//! `bytes::Bytes`, without copying. `cuda`: reserved; it adds nothing usable yet.
+//! `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`]. `ndarray`: tensors as
+//! arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying. `futures`: queues as `Stream` and
+//! `Sink`. `authkey` (default): a secret that two programs prove to each other. `cuda`: reserved; it adds nothing usable
+//! yet.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
 
 pub use mp_core::words::Member;
 pub use mp_core::{
-    Aliased, AnyTensor, Arena, Array, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType, DowncastError,
-    Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Foreign, Frozen,
-    FrozenBytes, FrozenStorage, FrozenTensor, Integer, Layout, ListError, ListItem, LockError, LockGuard,
-    MAX_RANK, MemberInfo, MemberStats, MemoryStats, MetaTensor, Mode, NestedTensor, Number, RawArray,
-    RawValue, Readable, Sendable, ShareMemory, ShareableList, Shared, SharedCache, SharedMemory,
+    Aliased, AnyTensor, Arena, Array, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType, Descriptor,
+    DowncastError, Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Foreign,
+    Frozen, FrozenBytes, FrozenStorage, FrozenTensor, Integer, Layout, ListError, ListItem, LockError,
+    LockGuard, MAX_RANK, MemberInfo, MemberStats, MemoryStats, MetaTensor, Mode, NestedTensor, Number,
+    RawArray, RawValue, Readable, Sendable, ShareMemory, ShareableList, Shared, SharedCache, SharedMemory,
     SharedTensor, SharingStrategy, SparseCompressed, SparseCoo, Storage, StorageId, Tensor, TensorView,
-    TensorViewMut, TypedStorage, Value, WeakStorage, Writable, bf16, bytemuck, dispatch, f16,
-    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_directory,
-    set_sharing_strategy, storage_from_cache,
+    TensorViewMut, TypedStorage, Value, Waitable, WeakStorage, Writable, bf16, bytemuck, dispatch, f16,
+    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, ready, select,
+    set_sharing_directory, set_sharing_strategy, storage_from_cache, wait,
 };
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;
@@ -125,9 +131,12 @@ pub use mp_pool::{
 };
 #[cfg(feature = "queue")]
 pub use mp_queue::{
-    Connection, GetError, JoinError, JoinableQueue, Lease, Packed, PutError, PutManyError, Queue,
-    QueueOptions, Receiver, RecvIntoError, Sender, bounded_channel, channel, one_way_pipe, pipe,
+    Address, ConnectError, Connection, GetError, JoinError, JoinableQueue, Lease, Listener, Packed, PutError,
+    PutManyError, Queue, QueueOptions, Receiver, RecvIntoError, Room, Sender, SocketOptions, bounded_channel,
+    channel, connect, one_way_pipe, pipe,
 };
+#[cfg(feature = "futures")]
+pub use mp_queue::{Messages, Outlet};
 pub use mp_reduce::{
     Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,
 };
@@ -145,7 +154,7 @@ pub use mp_sync as sync;
 #[cfg(feature = "sync")]
 pub use mp_sync::{
     AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, Event, Holder, Lock, Once, OnceState,
-    Party, Permit, RLock, RLockGuard, ReadGuard, RwLock, Semaphore, Waitable, WriteGuard,
+    Party, Permit, RLock, RLockGuard, ReadGuard, RwLock, Semaphore, WriteGuard,
 };
 
 /// `Result` with any error, as functions that run in workers return it.

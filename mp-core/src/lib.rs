@@ -21,6 +21,7 @@
 //! | [`Value`], [`Array`], [`RawValue`], [`RawArray`], [`ShareableList`] | plain data that several processes change, with a lock and without |
 //! | [`SharedMemory`], [`Foreign`] | memory of other programs, by name or by descriptor |
 //! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
+//! | [`wait()`], [`select`], [`until`] | for many things at once, as a call and as a future |
 //! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
 //! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |
 //!
@@ -52,6 +53,7 @@ pub mod sync;
 mod sys;
 mod tensor;
 mod value;
+mod wait;
 mod weak;
 pub mod words;
 
@@ -70,6 +72,7 @@ pub use strategy::{
 };
 pub use tensor::*;
 pub use value::{Array, LockGuard, RawArray, RawValue, Structure, Value};
+pub use wait::{Descriptor, Place, Ready, Waitable, Watch, Watched, poll_until, ready, select, until, wait};
 pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.

@@ -289,6 +289,14 @@ macro_rules! side {
     ($side:ident, $name:literal, $receivers:literal) => {
         /// What both sides see of it.
         impl<T: Message> $side<T> {
+            pub(crate) fn end(&self) -> &End {
+                &self.end
+            }
+
+            pub(crate) fn fingerprint(&self) -> TypeFingerprint<T> {
+                self.fingerprint
+            }
+
             /// Whether the other side is gone, in all processes; messages may still be there.
             pub fn is_disconnected(&self) -> bool {
                 self.end.alone().is_some()

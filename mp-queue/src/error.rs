@@ -177,3 +177,40 @@ impl From<mp_reduce::Error> for GetError {
         GetError::Failed(e)
     }
 }
+
+/// Received bytes that did not fit.
+#[derive(Debug)]
+#[non_exhaustive]
+#[doc(alias = "BufferTooShort")]
+pub enum RecvIntoError {
+    /// The message is longer than the buffer: here it is.
+    TooShort(Vec<u8>),
+    /// Nothing was received.
+    Get(GetError),
+}
+
+impl fmt::Display for RecvIntoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecvIntoError::TooShort(m) => {
+                write!(f, "the message has {} bytes, more than the buffer", m.len())
+            }
+            RecvIntoError::Get(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RecvIntoError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RecvIntoError::TooShort(_) => None,
+            RecvIntoError::Get(e) => std::error::Error::source(e),
+        }
+    }
+}
+
+impl From<GetError> for RecvIntoError {
+    fn from(e: GetError) -> Self {
+        RecvIntoError::Get(e)
+    }
+}

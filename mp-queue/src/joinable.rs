@@ -104,6 +104,10 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         Self::made(QueueOptions::new())
     }
 
+    pub(crate) fn queue(&self) -> &Queue<T> {
+        &self.queue
+    }
+
     fn made(options: QueueOptions) -> Result<Self, Error> {
         let queue = options.deliveries(1).create()?;
         // From the first task on, also if a consumer dies in its very first `get`.
@@ -190,12 +194,17 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         let patience = Patience::none();
         let done = || Ok(self.unfinished() == 0);
         match raw.within(wait, &patience, raw.memory().finished(), done, || None) {
-            Ok(Ended::Attempted) => match raw.memory().count(|h| h == Holder::Undeliverable) {
-                0 => Ok(()),
-                lost => Err(JoinError::Lost(lost)),
-            },
+            Ok(Ended::Attempted) => self.over(),
             Ok(_) => Err(JoinError::Unfinished(self.unfinished())),
             Err(error) => Err(JoinError::Failed(error)),
+        }
+    }
+
+    /// Nothing is left to wait for: whether all was done.
+    pub(crate) fn over(&self) -> Result<(), JoinError> {
+        match self.queue.raw().memory().count(|h| h == Holder::Undeliverable) {
+            0 => Ok(()),
+            lost => Err(JoinError::Lost(lost)),
         }
     }
 

@@ -87,7 +87,7 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
 
 impl Raw {
     /// Leases a message: one that came back, else the oldest one.
-    fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<Taken, Error> {
+    pub(crate) fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<Taken, Error> {
         if self.memory().any_returned()
             && let Some(leased) = self.memory().lease_returned()?
         {
@@ -111,7 +111,7 @@ impl Raw {
     }
 
     /// Whether another process still works on a message.
-    fn others_lease(&self) -> bool {
+    pub(crate) fn others_lease(&self) -> bool {
         use mp_core::words::Holder;
         let me = self.arena().me().ok();
         self.memory().count(|h| matches!(h, Holder::Leased(m) if Some(m) != me) || h == Holder::Returned) > 0
@@ -159,7 +159,7 @@ impl Raw {
 }
 
 /// Reads a leased message.
-fn read<T: Message>(
+pub(crate) fn read<T: Message>(
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
     leased: Leased,

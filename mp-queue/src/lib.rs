@@ -19,6 +19,7 @@
 
 mod batch;
 mod channel;
+mod connection;
 mod error;
 mod header;
 mod joinable;
@@ -28,15 +29,26 @@ mod packed;
 mod pipe;
 mod queue;
 mod raw;
+mod ready;
 pub mod ring;
 mod shared;
+mod socket;
+#[cfg(feature = "futures")]
+mod stream;
+mod task;
 
 pub use batch::PutManyError;
 pub use channel::{Receiver, Sender, bounded_channel, channel};
-pub use error::{GetError, PutError};
+pub use connection::Connection;
+pub use error::{GetError, PutError, RecvIntoError};
 pub use joinable::{JoinError, JoinableQueue};
 pub use lease::Lease;
+pub use mp_core::{Descriptor, Waitable, ready, select, wait};
 pub use options::QueueOptions;
 pub use packed::Packed;
-pub use pipe::{Connection, RecvIntoError, one_way_pipe, pipe};
+pub use pipe::{one_way_pipe, pipe};
 pub use queue::Queue;
+pub use ready::Room;
+pub use socket::{Address, ConnectError, Listener, SocketOptions, connect};
+#[cfg(feature = "futures")]
+pub use stream::{Messages, Outlet};

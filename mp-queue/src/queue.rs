@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{GetError, PutError};
 use crate::options::QueueOptions;
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
+use crate::ready::Room;
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///
@@ -250,6 +251,23 @@ impl<T: Message> Queue<T> {
     #[doc(alias = "full")]
     pub fn is_full(&self) -> bool {
         self.len() == self.capacity()
+    }
+
+    /// Its room, as something to wait for beside other things: ready when [`try_put`](Self::try_put) would not find it full.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_queue::{Queue, wait};
+    ///
+    /// let queue = Queue::<u32>::bounded(1)?;
+    /// queue.put(1)?;
+    /// assert!(wait(&[&queue.room()], Some(Duration::ZERO))?.is_empty());
+    /// queue.get()?;
+    /// assert_eq!(wait(&[&queue, &queue.room()], None)?, [1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn room(&self) -> Room<T> {
+        Room(self.clone())
     }
 
     /// How many messages fit; of a queue without a bound, how many the arena has room for.

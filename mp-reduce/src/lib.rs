@@ -41,5 +41,7 @@ pub use codec::MessagePack;
 pub use error::{Error, Result};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;
-pub use pack::{Encoded, PackError, TypeFingerprint, pack, pack_as, unpack, unpack_as, unpack_with};
+pub use pack::{
+    Encoded, PackError, TypeFingerprint, from_bytes, pack, pack_as, to_bytes, unpack, unpack_as, unpack_with,
+};
 pub use reduce::{Reduce, reduced};

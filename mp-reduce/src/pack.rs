@@ -209,13 +209,50 @@ pub fn unpack_with<T: Message>(
 ) -> Result<T> {
     let mut inc = take(&INCOMING);
     open(&mut inc)?;
-    if inc.fingerprint() != fingerprint.get() {
-        let found = format!("with fingerprint {:016x}", inc.fingerprint());
-        return Err(Error::TypeMismatch { expected: type_name::<T>(), found });
-    }
+    check_type(fingerprint, inc.fingerprint())?;
     let value = T::decode::<MessagePack>(&mut inc)?;
     if inc.reuse() {
         keep(&INCOMING, inc);
     }
     Ok(value)
+}
+
+/// A value as bytes, for a way out of the arena: a socket, say. Its type's fingerprint travels beside them.
+///
+/// ```
+/// use mp_reduce::{from_bytes, to_bytes, TypeFingerprint};
+///
+/// let bytes = to_bytes(&vec![1_u64, 2])?;
+/// let there = TypeFingerprint::<Vec<u64>>::new().get();
+/// assert_eq!(from_bytes::<Vec<u64>>(bytes, there)?, [1, 2]);
+/// # Ok::<(), mp_reduce::Error>(())
+/// ```
+///
+/// # Errors
+/// When its `Serialize` refuses, or it has tensors, queues or locks in it: those are in the memory of this tree of processes.
+pub fn to_bytes<T: Message>(value: &T) -> Result<Vec<u8>> {
+    let mut out = Outgoing::default();
+    value.encode::<MessagePack>(&mut out)?;
+    let stays =
+        "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
+    out.into_plain(usize::MAX).map_err(|_| mp_core::Error::NotShared(stays.into()).into())
+}
+
+/// A value out of bytes from elsewhere, of which anything may be wrong.
+///
+/// # Errors
+/// As [`unpack`].
+pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
+    check_type(TypeFingerprint::<T>::new(), fingerprint)?;
+    Ok(T::decode::<MessagePack>(&mut Incoming::from_plain(bytes))?)
+}
+
+/// Whether the sender's type is this one.
+#[inline]
+fn check_type<T>(expected: TypeFingerprint<T>, found: u64) -> Result<()> {
+    if found == expected.get() {
+        return Ok(());
+    }
+    let found = format!("with fingerprint {found:016x}");
+    Err(Error::TypeMismatch { expected: type_name::<T>(), found })
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use mp_core::{Descriptor, Place, Waitable};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
@@ -157,6 +158,17 @@ impl ParentProcess {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+/// To be waited for beside other things: it is ready when it has ended.
+impl Waitable for ParentProcess {
+    fn place(&self) -> Place<'_> {
+        Place::Readable(self.sentinel())
+    }
+
+    fn is_ready(&self) -> bool {
+        Descriptor(self.sentinel()).is_ready()
     }
 }
 

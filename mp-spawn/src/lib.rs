@@ -101,6 +101,7 @@ pub use method::{
     Context, StartMethod, UnknownStartMethod, get_all_start_methods, get_context, get_start_method,
     set_start_method,
 };
+pub use mp_core::{Waitable, select, wait};
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
 pub use output::Captured;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mp_core::message::Message;
+use mp_core::{Descriptor, Place, Waitable};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -193,6 +194,27 @@ impl<T> Process<T> {
     #[must_use]
     pub fn stderr(&self) -> Captured {
         self.group.streams_of(0).map(|streams| streams.stderr()).unwrap_or_default()
+    }
+}
+
+/// To be waited for beside other things: it is ready when it has ended, by its [`sentinel`](Process::sentinel).
+///
+/// ```
+/// use mp_spawn::{Process, wait};
+///
+/// let slow = Process::spawn(|_: ()| std::thread::park(), ())?;
+/// let quick = Process::spawn(|_: ()| {}, ())?;
+/// assert_eq!(wait(&[&slow, &quick], None).unwrap(), [1]);
+/// slow.kill()?;
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+impl<T> Waitable for Process<T> {
+    fn place(&self) -> Place<'_> {
+        Place::Readable(self.sentinel())
+    }
+
+    fn is_ready(&self) -> bool {
+        Descriptor(self.sentinel()).is_ready()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::{Error, LockWait, Parking, Patience, Result, Waitable};
+use mp_core::{Error, LockWait, Parking, Patience, Place, Result, Waitable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::shared::Shared;
@@ -62,6 +62,10 @@ impl Event {
         Self { shared, patience: Arc::default() }
     }
 
+    fn parking(&self) -> Parking {
+        self.shared.parking(PARKING)
+    }
+
     fn word(&self) -> EventWord {
         EventWord(self.shared.load(WORD))
     }
@@ -115,6 +119,17 @@ impl Event {
         self.wait_within(LockWait::Until(deadline))
     }
 
+    /// Waits until it is set, as a future. It does not miss one that is cleared at once if it was polled before.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]; [`Error::Os`] when there is no thread left to wait.
+    pub async fn wait_async(&self) -> Result<()> {
+        self.shared.me()?;
+        let before = self.word();
+        let look = || Ok(self.word().was_set_since(before).then_some(()));
+        mp_core::until(|| Arc::new(self.clone()), look).await
+    }
+
     fn wait_within(&self, wait: LockWait) -> Result<bool, Error> {
         self.shared.me()?;
         let before = self.word();
@@ -124,22 +139,20 @@ impl Event {
     }
 }
 
-/// To be waited for beside other things.
+/// To be waited for beside other things: it is ready while it is set. (One that is cleared at once may be missed by those who
+/// wait for several; [`wait`](Event::wait) does not miss it.)
 ///
 /// ```
-/// use mp_sync::{Event, Waitable};
+/// use mp_sync::{Event, wait};
 ///
-/// let event = Event::new()?;
-/// let announced = event.parking().announce();
-/// assert!(!event.is_ready()); // look again, then sleep:
-/// event.set()?;
-/// assert!(event.parking().sleep(announced, None), "the word is another one: it does not sleep");
-/// assert!(event.is_ready());
+/// let (stop, pause) = (Event::new()?, Event::new()?);
+/// pause.set()?;
+/// assert_eq!(wait(&[&stop, &pause], None)?, [1]);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 impl Waitable for Event {
-    fn parking(&self) -> Parking {
-        self.shared.parking(PARKING)
+    fn place(&self) -> Place<'_> {
+        Place::Parking(self.parking())
     }
 
     fn is_ready(&self) -> bool {

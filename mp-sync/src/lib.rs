@@ -62,7 +62,7 @@ pub use condition::Condition;
 pub use error::{AcquireError, BarrierError, Holder};
 pub use event::Event;
 pub use lock::{Lock, LockGuard};
-pub use mp_core::{LockError, Waitable};
+pub use mp_core::{LockError, Waitable, select, wait};
 pub use once::{Once, OnceState};
 pub use rlock::{RLock, RLockGuard};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::words::Member;
-use mp_core::{Error, LockWait, Parking, Patience, Waitable};
+use mp_core::{Error, LockWait, Parking, Patience, Place, Waitable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{AcquireError, Holder};
@@ -80,9 +80,7 @@ impl Permits {
         let me = self.shared.me()?;
         let place = (self.shared.arena(), self.parking());
         let ask = || {
-            if self.give_back_dead() > 1 {
-                self.parking().notify_all();
-            }
+            self.give_back_and_wake();
             self.claim(me)
         };
         match wait::until(place, &self.patience, wait, || self.claim(me), ask)? {
@@ -116,6 +114,13 @@ impl Permits {
         };
         let theirs = self.find(set(&[HELD, KEPT])).filter(|seen| dead(seen.slot.member));
         theirs.filter(|&seen| self.change(seen, seen.slot.given_back(OPEN))).count()
+    }
+
+    /// The same, and wakes those who wait, if there is one for another one, too.
+    fn give_back_and_wake(&self) {
+        if self.shared.me().is_ok() && self.give_back_dead() > 1 {
+            self.parking().notify_all();
+        }
     }
 
     #[cold]
@@ -276,6 +281,17 @@ macro_rules! semaphore {
                 self.0.acquire(LockWait::Until(deadline))
             }
 
+            /// Takes a permit, as a future. If it is dropped before it is ready, no permit is taken.
+            ///
+            /// # Errors
+            /// [`AcquireError::Failed`] in a forked copy, or when there is no thread left to wait.
+            pub async fn acquire_async(&self) -> Result<Permit, AcquireError> {
+                let me = self.0.shared.me()?;
+                let take = || Ok::<_, Error>(self.0.claim(me));
+                let seen = mp_core::until(|| Arc::new(self.clone()), take).await?;
+                Ok(Permit { permits: self.0.clone(), me, seen, to: OPEN })
+            }
+
             /// How many permits there are to take: a moment's picture. None in a forked copy.
             #[doc(alias = "get_value")]
             pub fn available(&self) -> usize {
@@ -284,12 +300,17 @@ macro_rules! semaphore {
         }
 
         impl Waitable for $name {
-            fn parking(&self) -> Parking {
-                self.0.parking()
+            fn place(&self) -> Place<'_> {
+                Place::Parking(self.0.parking())
             }
 
             fn is_ready(&self) -> bool {
                 self.available() > 0
+            }
+
+            fn is_ready_after_all(&self) -> bool {
+                self.0.give_back_and_wake();
+                self.is_ready()
             }
         }
 

@@ -5,12 +5,15 @@
 mod common;
 
 use std::cell::Cell;
+use std::task::Poll;
 
+use common::task::poll_once;
 use common::{Outcome, alone, in_use, join, next, send, take};
 use mp::{
-    AcquireError, Arena, Array, Barrier, BarrierError, Condition, Error, Event, FrozenTensor, GetError,
-    JoinError, JoinableQueue, ListError, Lock, LockError, Once, Options, PutError, Queue, QueueOptions,
-    RLock, RawArray, RwLock, Semaphore, ShareableList, Tensor, Value, channel, pipe, start_processes,
+    AcquireError, Arena, Array, Barrier, BarrierError, Condition, Descriptor, Error, Event, FrozenTensor,
+    GetError, JoinError, JoinableQueue, ListError, Lock, LockError, Once, Options, PutError, Queue,
+    QueueOptions, RLock, RawArray, RwLock, Semaphore, ShareableList, Tensor, Value, channel, pipe,
+    start_processes,
 };
 
 /// Runs `f` in a forked copy of this process, which has `code` as its exit status.
@@ -45,6 +48,14 @@ fn forked<T>(result: &mp_core::Result<T>) -> bool {
     matches!(result, Err(Error::Forked))
 }
 
+/// What a future has found, if it is not pending.
+fn at_once<R>(polled: Poll<R>) -> Option<R> {
+    match polled {
+        Poll::Ready(found) => Some(found),
+        Poll::Pending => None,
+    }
+}
+
 fn put_is_refused<T: mp::Message>(result: Result<(), PutError<T>>) -> bool {
     matches!(&result, Err(PutError::Failed { error: mp_reduce::Error::Memory(Error::Forked), .. }))
 }
@@ -66,6 +77,12 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
         let shared = Tensor::<u8>::full(&[4], 1)?.share();
         let indices = Tensor::<i64>::zeros(&[1, 4])?.freeze();
         let sparse = mp::SparseCoo::new(indices.clone(), frozen.clone(), &[1])?;
+        // A future that waits, and a descriptor: in the copy there is no thread that would wake anybody.
+        let waits = Queue::<u8>::bounded(1)?;
+        let (here, _there) = mp::pipe()?;
+        let mut future = Box::pin(waits.get_async());
+        assert!(poll_once(&mut future).is_pending() && here.as_fd().is_ok());
+        let future = Cell::new(Some(future));
         let before = in_use();
         // The last handles of this process to each. The copy takes its own copy of the cell.
         let handles = Cell::new(Some((own, kept, queue.clone())));
@@ -93,6 +110,22 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
                 ("to_dense", forked(&sparse.to_dense())),
                 ("sweep", forked(&arena.sweep())),
                 ("empty_cache", forked(&arena.empty_cache())),
+                ("wait", forked(&mp::wait(&[&queue, &queue.room()], None))),
+                ("select", forked(&mp::select(&[&Descriptor(std::io::stdin()), &queue], None))),
+                (
+                    "ready",
+                    at_once(poll_once(&mut Box::pin(mp::ready(queue.clone())))).is_some_and(|r| forked(&r)),
+                ),
+                ("get_async", {
+                    // Polled once more, and dropped.
+                    let polled = future.take().map(|mut future| poll_once(&mut future));
+                    polled.and_then(at_once).is_some_and(get_is_refused)
+                }),
+                ("put_async", {
+                    let polled = poll_once(&mut Box::pin(queue.put_async(vec![3])));
+                    at_once(polled).is_some_and(put_is_refused)
+                }),
+                ("a connection", get_is_refused(here.try_recv::<u8>()) && !mp::Waitable::is_ready(&here)),
                 ("put", put_is_refused(refused)),
                 ("the value given back", given_back),
                 ("try_put", put_is_refused(queue.try_put(vec![]))),

@@ -56,7 +56,7 @@ enum Ends {
     Channel(Option<Sender<Parcel>>, Receiver<Parcel>),
     Tasks(JoinableQueue<Job>),
     /// Only until both have started: nobody else may have an end.
-    Pipe(Option<Connection>, Option<Connection>),
+    Pipe(Box<[Option<Connection>; 2]>),
     Locks(Locks),
 }
 
@@ -89,7 +89,7 @@ impl Group {
                 Ends::Channel(Some(sender), receiver)
             }
             Kind::Joinable => Ends::Tasks(JoinableQueue::bounded(capacity)?),
-            Kind::Pipe => Ends::Pipe(None, None),
+            Kind::Pipe => Ends::Pipe(Box::default()),
             Kind::Locks => Ends::Locks(Locks::new()?),
         };
         let (producers, consumers) = match kind {
@@ -124,7 +124,8 @@ impl Group {
             Ends::Channel(_, receiver) => Work::Receive(receiver.clone()),
             Ends::Tasks(queue) if produces => Work::PutTasks(queue.clone()),
             Ends::Tasks(queue) => Work::DoTasks(queue.clone()),
-            Ends::Pipe(ping, pong) => {
+            Ends::Pipe(ends) => {
+                let [ping, pong] = &mut **ends;
                 if produces {
                     let (here, there) = pipe()?;
                     (*ping, *pong) = (Some(here), Some(there));

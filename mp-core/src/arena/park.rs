@@ -147,7 +147,13 @@ pub struct Parking {
 }
 
 impl Parking {
-    fn futex(&self) -> &'static AtomicU32 {
+    /// The arena it is in.
+    pub fn arena(&self) -> Arena {
+        self.arena
+    }
+
+    /// The half of the word that changes.
+    pub(crate) fn futex(&self) -> &'static AtomicU32 {
         let low = if cfg!(target_endian = "big") { 4 } else { 0 };
         self.arena.map().u32_at(self.word.offset() + low)
     }
@@ -208,18 +214,6 @@ impl Parking {
         let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
         futex::wait(self.futex(), (announced & LOW) as u32, left.min(SLICE))
     }
-}
-
-/// Something that becomes ready, and that one may wait for beside other things.
-///
-/// Whoever waits announces itself at the [`parking`](Self::parking) word, looks again, and sleeps until that word changes,
-/// a slice at most: what makes it ready may have been done by a process that was killed before it woke anybody.
-pub trait Waitable {
-    /// The one word that changes when it may have become ready, if somebody is announced there.
-    fn parking(&self) -> Parking;
-
-    /// Whether it is ready, as of now. Never in a forked copy.
-    fn is_ready(&self) -> bool;
 }
 
 /// How long to look before sleeping: longer where looking has paid, not at all where it can't.

@@ -1,9 +1,13 @@
-//! Sleeping on a shared 32-bit word. Reference: `futex(2)`.
+//! Sleeping on shared 32-bit words, one or many. Reference: `futex(2)`, and for many `futex_waitv` (Linux 5.16),
+//! which the kernel documents in `Documentation/userspace-api/futex2.rst`.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::thread::futex::{self, Flags, Timespec};
+use rustix::thread::ClockId;
+use rustix::thread::futex::{self, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
+use rustix::time::clock_gettime;
 
 use crate::sync::shared::AtomicU32;
 
@@ -18,4 +22,35 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, for_at_most: Duration) -> bo
 /// Wakes up to `n` sleepers; how many slept.
 pub(crate) fn wake(word: &AtomicU32, n: u32) -> usize {
     futex::wake(word, Flags::empty(), n).unwrap_or(0)
+}
+
+/// The most words that one call sleeps on.
+pub(crate) const MOST: usize = 128;
+
+/// Whether the kernel can sleep on many words. Older ones can't, nor can some that are emulated, and some filters of system
+/// calls forbid it.
+pub(crate) fn can_wait_for_many() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    // None at all is what a kernel that knows the call refuses.
+    *CAN.get_or_init(|| futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::INVAL))
+}
+
+/// Sleeps while all words are as expected, at most [`MOST`] of them, and at most `for_at_most`. It may end early.
+///
+/// Only if [`can_wait_for_many`].
+pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Duration>) {
+    let mut waits = [Wait::new(); MOST];
+    let used = waits.len().min(words.len());
+    for (wait, (word, expected)) in waits.iter_mut().zip(words) {
+        wait.val = u64::from(*expected);
+        wait.uaddr = WaitPtr::new(word.as_ptr().cast());
+        wait.flags = WaitFlags::SIZE_U32;
+    }
+    // The call takes a point in time.
+    let until = for_at_most.and_then(|d| {
+        let now = clock_gettime(ClockId::Monotonic);
+        now.checked_add(Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) })
+    });
+    // Woken, or a word differs, or the time is over, or a signal: whoever calls looks again, whichever it was.
+    _ = futex::waitv(&waits[..used], WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
 }

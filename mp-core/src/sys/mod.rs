@@ -19,6 +19,7 @@ pub(crate) mod private;
 pub(crate) mod processors;
 #[cfg(feature = "inject")]
 mod raise;
+pub(crate) mod readiness;
 pub(crate) mod region;
 
 pub(crate) use mapping::Mapping;

@@ -159,6 +159,16 @@ impl Ticket {
         }
     }
 
+    /// Whether a producer that has this ticket need not wait at the slot, for it is free, or the end; `None`: it is used, look
+    /// at the next.
+    pub(crate) const fn finds_room(self, slot: Slot) -> Option<bool> {
+        match (self.lag(slot), slot.state) {
+            (Lag::At, SlotState::Closed | SlotState::Empty) | (Lag::Behind, SlotState::Last(_)) => Some(true),
+            (Lag::Behind, _) => Some(false),
+            (Lag::At | Lag::Ahead, _) => None,
+        }
+    }
+
     /// This slot, one lap later.
     #[inline]
     pub(super) const fn next_lap(self) -> u64 {

@@ -300,10 +300,17 @@ impl RingMemory {
 
     /// Whether a get would not wait: there is a message, or the end.
     pub(crate) fn is_ready(&self) -> bool {
+        self.any_returned() || self.next() != Standing::Nothing
+    }
+
+    /// Whether it is closed and drained; what was leased may come back still.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.next() == Standing::Closed
+    }
+
+    /// What a consumer would find: a message, nothing, or the end.
+    fn next(&self) -> Standing {
         let m = Self::words(self.arena);
-        if self.any_returned() {
-            return true;
-        }
         for i in 0..self.chain.segments {
             let ring = self.chain.segment(i);
             let mut ticket = Ticket::unpack(m.load(ring.head));
@@ -311,15 +318,32 @@ impl RingMemory {
             for _ in 0..=ring.slots {
                 match ticket.stands(Slot::unpack(m.load(ring.slot(ticket.index)))) {
                     Standing::Taken => ticket = ticket.next(ring.slots),
-                    Standing::Message => return true,
-                    Standing::Nothing => return false,
+                    found @ (Standing::Message | Standing::Nothing) => return found,
                     Standing::Closed => break,
                 }
             }
             match self.link(i) {
                 Link::Open => {}
-                Link::None => return false,
-                Link::End => return true,
+                Link::None => return Standing::Nothing,
+                Link::End => return Standing::Closed,
+            }
+        }
+        Standing::Nothing
+    }
+
+    /// Whether a put would not wait: there is room, or it is closed.
+    pub(crate) fn has_room(&self) -> bool {
+        let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
+        if self.chain.segments > 1 {
+            return self.len() < self.capacity() as usize || self.is_closed(last);
+        }
+        let (m, ring) = (Self::words(self.arena), self.chain.segment(0));
+        let mut ticket = Ticket::unpack(m.load(ring.tail));
+        // The tail is a hint that may lag.
+        for _ in 0..=ring.slots {
+            match ticket.finds_room(Slot::unpack(m.load(ring.slot(ticket.index)))) {
+                Some(found) => return found,
+                None => ticket = ticket.next(ring.slots),
             }
         }
         false

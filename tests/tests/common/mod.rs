@@ -5,6 +5,7 @@ pub mod interrupts;
 pub mod kill;
 pub mod python;
 pub mod scratch;
+pub mod task;
 
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,55 @@
+//! One loop for everything that can happen: results, a timer, a stop button, and the end of a process.
+//!
+//! `cargo run --example select`
+
+use std::time::{Duration, Instant};
+
+use mp::{Event, Process, Queue};
+
+/// Squares numbers; the last one takes too long.
+fn worker((jobs, results): (Queue<u64>, Queue<u64>)) -> Result<(), String> {
+    while let Some(job) = jobs.get().map_err(|e| e.to_string())? {
+        if job > 5 {
+            std::thread::park();
+        }
+        results.put(job * job).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+fn main() -> mp::Result<()> {
+    let (jobs, results) = (Queue::bounded(2)?, Queue::bounded(2)?);
+    let stop = Event::new()?;
+    let child = Process::spawn(worker, (jobs.clone(), results.clone()))?;
+    let (mut next, patience, begin) = (1, Duration::from_millis(300), Instant::now());
+    loop {
+        // Room in one queue, messages in another, an event, a process: one wait. Of those that are ready, each has the same
+        // chance.
+        let room = jobs.room();
+        match mp::select(&[&room, &results, &stop, &child], Some(patience))? {
+            Some(0) if jobs.try_put(next).is_ok() => next += 1,
+            Some(1) => {
+                // Somebody else may have been faster; here there is nobody else.
+                if let Ok(Some(square)) = results.try_get() {
+                    println!("{square}");
+                }
+            }
+            Some(2) => {
+                println!("it was told to stop, so the process is ended");
+                child.kill()?;
+                stop.clear()?;
+            }
+            Some(3) => break,
+            Some(_) => {}
+            None => {
+                println!("nothing for {patience:?}");
+                stop.set()?;
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60));
+    }
+    if let Err(error) = child.join() {
+        println!("it has ended: {error}");
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! One call for many things.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::os::fd::AsFd;
+use std::sync::{Arc, LazyLock};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::{Place, Waitable, reactor};
+use crate::arena::{Arena, Parking, Patience, SLICE};
+use crate::error::Result;
+use crate::sys::readiness::{self, EventFd};
+use crate::sys::{Errno, futex, os};
+
+/// Waits until at least one of `things` is ready, at most `timeout` (`None`: as long as it takes). Which are ready, by
+/// their places in the list; none if the time is over.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+/// use std::time::Duration;
+/// use mp_core::{Descriptor, wait};
+///
+/// // Queues, processes, sockets: whatever is `Waitable`, in one list.
+/// let ((a, _other), (b, end)) = (UnixStream::pair()?, UnixStream::pair()?);
+/// let (a, b) = (Descriptor(a), Descriptor(b));
+/// assert!(wait(&[&a, &b], Some(Duration::from_millis(1)))?.is_empty()); // none of them, in that time
+/// drop(end);
+/// assert_eq!(wait(&[&a, &b], None)?, [1]);
+/// assert!(wait(&[], None)?.is_empty()); // nothing to wait for
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It takes nothing: what is ready has still to be got, by a form that does not wait (`try_get`, say), since another thread
+/// or process may have been faster. Each thing may be in the list more than once, and each may be waited for by others at
+/// the same time.
+///
+/// # Blocking
+/// It looks for a while first, as all waiting does; then the process sleeps. It costs those who make things ready nothing
+/// while nobody waits, and one system call when somebody does.
+///
+/// # When a process dies
+/// Things that end with a process become ready with its end: a channel within 100 ms, a sentinel at once. Nobody who dies,
+/// is killed or stopped while it waits keeps others from being woken for longer than 100 ms.
+///
+/// # Errors
+/// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left
+/// for waiting, which is needed for descriptors together with queues and for more than 128 queues.
+#[doc(alias("multiprocessing.connection.wait", "poll", "select"))]
+pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<usize>> {
+    let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+    let found = ready(things, |_| true)?;
+    if !found.is_empty() || things.is_empty() || timeout == Some(Duration::ZERO) {
+        return Ok(found);
+    }
+    // One for the process: what is waited for differs from call to call.
+    static PATIENCE: LazyLock<Patience> = LazyLock::new(Patience::new);
+    // Looking at a descriptor is a system call.
+    let in_memory = |thing: &dyn Waitable| thing.place().parking().is_some();
+    let words = things.iter().filter(|thing| in_memory(**thing)).count();
+    if words > 0
+        && let Some(found) = PATIENCE.look(|| ready(things, in_memory).map(some).transpose())
+    {
+        return found;
+    }
+    let asleep = Instant::now();
+    let found = if words == things.len() && words <= futex::MOST && futex::can_wait_for_many() {
+        at_words(things, deadline)
+    } else if words == 0 {
+        at_descriptors(things, deadline)
+    } else {
+        at_both(things, deadline)
+    }?;
+    PATIENCE.slept(asleep.elapsed());
+    Ok(found)
+}
+
+/// Waits as [`wait()`] does, and chooses one of those that are ready, each with the same chance. `None` if the time is over.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+/// use mp_core::{Descriptor, select};
+///
+/// let (a, b) = UnixStream::pair()?;
+/// assert_eq!(select(&[&Descriptor(&a), &Descriptor(&b)], Some(std::time::Duration::ZERO))?, None);
+/// drop(a);
+/// assert_eq!(select(&[&Descriptor(&b)], None)?, Some(0)); // its end is something to read
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A source that is always ready does not keep others from their turns: of `n` that are always ready, each is chosen about
+/// every `n`-th time.
+///
+/// # Errors
+/// As [`wait()`].
+pub fn select(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Option<usize>> {
+    let found = wait(things, timeout)?;
+    Ok(match found.len() as u64 {
+        0 => None,
+        n => found.get((random() % n) as usize).copied(),
+    })
+}
+
+/// Some number, another one each time. Seeded by what the standard library seeds its maps with; no secret.
+fn random() -> u64 {
+    use std::cell::Cell;
+    thread_local!(static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0) | 1));
+    STATE.with(|state| {
+        // xorshift64*.
+        let mut x = state.get();
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        state.set(x);
+        x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    })
+}
+
+fn some(found: Vec<usize>) -> Option<Vec<usize>> {
+    (!found.is_empty()).then_some(found)
+}
+
+/// Which are ready now, of those that are `wanted`.
+fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Result<Vec<usize>> {
+    let mut found = Vec::new();
+    for (i, &thing) in things.iter().enumerate().filter(|(_, thing)| wanted(**thing)) {
+        if let Place::Parking(parking) = thing.place() {
+            parking.arena().me()?;
+        }
+        if thing.is_ready() {
+            found.push(i);
+        }
+    }
+    Ok(found)
+}
+
+/// Looks again after all were announced; if something is ready, others who sleep for it are woken: this one may have been
+/// woken in their place.
+fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
+    let found = ready(things, |_| true)?;
+    for &i in &found {
+        if let Place::Parking(parking) = things[i].place() {
+            parking.wake_one();
+        }
+    }
+    Ok(some(found))
+}
+
+/// What each wait does besides, once a slice.
+struct Sweeps {
+    arenas: Vec<Arena>,
+    next: Instant,
+}
+
+impl Sweeps {
+    fn of(things: &[&dyn Waitable]) -> Self {
+        let mut arenas: Vec<Arena> = Vec::new();
+        for arena in parkings(things).map(|parking| parking.arena()) {
+            if !arenas.contains(&arena) {
+                arenas.push(arena);
+            }
+        }
+        Self { arenas, next: Instant::now() + SLICE }
+    }
+
+    /// By the clock, not by how a sleep ended: signals may end each of them early.
+    fn if_due(&mut self, things: &[&dyn Waitable]) -> Result<()> {
+        if Instant::now() >= self.next {
+            self.arenas.iter().try_for_each(|arena| arena.sweep_if_due().map(drop))?;
+            // What it finds is found again, by those who look next.
+            things.iter().for_each(|thing| _ = thing.is_ready_after_all());
+            self.next = Instant::now() + SLICE;
+        }
+        Ok(())
+    }
+}
+
+/// The words of those that have one. It may be another one each time.
+fn parkings<'a>(things: &'a [&dyn Waitable]) -> impl Iterator<Item = Parking> + 'a {
+    things.iter().filter_map(|thing| thing.place().parking())
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|d| Instant::now() >= d)
+}
+
+/// All are words: the caller sleeps on them itself.
+fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    let mut sweeps = Sweeps::of(things);
+    let mut words = Vec::with_capacity(things.len());
+    loop {
+        words.clear();
+        words.extend(parkings(things).map(|parking| (parking.futex(), parking.announce() as u32)));
+        if let Some(found) = again(things)? {
+            return Ok(found);
+        }
+        if is_over(deadline) {
+            return Ok(Vec::new());
+        }
+        let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
+        futex::wait_for_any(&words, Some(left.min(SLICE)));
+        sweeps.if_due(things)?;
+    }
+}
+
+/// All are descriptors.
+fn at_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    let places: Vec<Place<'_>> = things.iter().map(|thing| thing.place()).collect();
+    let fds: Vec<_> = places.iter().filter_map(Place::descriptor).collect();
+    loop {
+        readiness::poll(&fds, deadline)?;
+        let found = ready(things, |_| true)?;
+        if !found.is_empty() || is_over(deadline) {
+            return Ok(found);
+        }
+    }
+}
+
+/// Wakes a caller that polls.
+struct Bell(EventFd);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.set();
+    }
+}
+
+/// Words and descriptors: the reactor sleeps on the words, and rings.
+fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
+    let bell = Arc::new(Bell(EventFd::new()?));
+    let waker = Waker::from(bell.clone());
+    let places: Vec<Place<'_>> = things.iter().map(|thing| thing.place()).collect();
+    let mut fds = vec![(bell.0.as_fd(), false)];
+    fds.extend(places.iter().filter_map(Place::descriptor));
+    let mut sweeps = Sweeps::of(things);
+    let mut watched: Vec<reactor::Entry> = parkings(things).map(reactor::Entry::at).collect();
+    loop {
+        bell.0.clear();
+        for (entry, parking) in watched.iter_mut().zip(parkings(things)) {
+            if !entry.is_at(parking) {
+                *entry = reactor::Entry::at(parking);
+            }
+            entry.watch(None, &waker)?;
+        }
+        if let Some(found) = again(things)? {
+            return Ok(found);
+        }
+        if is_over(deadline) {
+            return Ok(Vec::new());
+        }
+        let slice = Instant::now() + SLICE;
+        readiness::poll(&fds, Some(deadline.map_or(slice, |d| d.min(slice))))?;
+        sweeps.if_due(things)?;
+    }
+}
+
+/// What a thread that could not be started says.
+pub(super) fn no_thread(e: std::io::Error) -> crate::Error {
+    os("starting the thread that sleeps on shared words")(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))
+}

@@ -1,0 +1,131 @@
+//! Waiting for many things at once: what becomes ready in the arena, and descriptors of the kernel.
+//!
+//! # How
+//! What becomes ready in the arena has one parking word ([`Parking`]). Who waits announces itself at the words of all
+//! that it waits for, looks at all of them again, and sleeps until one of the words changes: the kernel sleeps on up to 128
+//! words in one call (`futex_waitv`, Linux 5.16). So nothing is new for those who make things ready: they look whether the
+//! bit of sleepers is set in the one word, and make a system call only then.
+//!
+//! | waits for | sleeps |
+//! |---|---|
+//! | words, up to 128 | the caller itself, on the words |
+//! | descriptors | the caller itself, in `poll` |
+//! | both, or more words | the caller in `poll`, on an eventfd, too; a thread of this process (`reactor`) sleeps on the words, and writes it |
+//! | a future, or [`Ready`] | that thread sleeps on the words, and wakes the task, or writes the eventfd |
+//!
+//! That thread is started when it is first needed, one for each 127 words that are slept on at a time. No other process
+//! knows of it: it is a sleeper as any other. Where the kernel has no `futex_waitv`, it looks at the words every so often
+//! instead (half a millisecond at first, up to 4 ms).
+//!
+//! # What is never lost
+//! A wake-up may be meant for one of several: who is woken by it, and does not take what there is (since it only looked,
+//! was ready for something else as well, or was cancelled), wakes the next one ([`Parking::wake_one`]) if it is still there.
+//!
+//! | killed, stopped | left | the others |
+//! |---|---|---|
+//! | announced, or asleep | bits of sleepers | the next waker makes a call too many, and takes the bit back |
+//! | woken, before it woke the next one | a sleeper beside something that is ready | looks after a slice |
+//! | a waker, before its call | sleepers | look after a slice, and sweep |
+//! | stopped while it sleeps | wake-ups that it swallowed | look after a slice |
+//!
+//! Nothing here is written in shared memory but those bits, by the steps of [`Announce`](crate::Announce) and
+//! [`Notify`](crate::Notify).
+
+mod many;
+mod reactor;
+mod ready;
+mod task;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+pub use many::{select, wait};
+pub use ready::Ready;
+pub use task::{Watch, poll_until, ready, until};
+
+use crate::arena::Parking;
+use crate::sys::readiness;
+
+/// Something that becomes ready, and that one may wait for beside other things, by [`wait()`] and [`select`].
+///
+/// *Ready* is what would not have to wait: a queue with a message, and also one that is closed, or a channel whose other
+/// side is gone, since getting from them ends at once, too. It is a moment's picture: another process may be faster.
+pub trait Waitable {
+    /// Where to sleep until it may have become ready.
+    fn place(&self) -> Place<'_>;
+
+    /// Whether it is ready, as of now. Never in a forked copy.
+    fn is_ready(&self) -> bool;
+
+    /// As [`is_ready`](Self::is_ready), but looks as well for what the dead have left, which may take a while. Whoever waits
+    /// asks once a slice.
+    fn is_ready_after_all(&self) -> bool {
+        self.is_ready()
+    }
+}
+
+/// Where one sleeps until something may be ready.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Place<'a> {
+    /// At a word of the arena that changes whenever it may have become ready, if somebody is announced there.
+    Parking(Parking),
+    /// At a descriptor that becomes readable.
+    Readable(BorrowedFd<'a>),
+    /// At a descriptor that becomes writable.
+    Writable(BorrowedFd<'a>),
+}
+
+impl Place<'_> {
+    /// As `poll` takes it.
+    fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        match *self {
+            Place::Parking(_) => None,
+            Place::Readable(fd) => Some((fd, false)),
+            Place::Writable(fd) => Some((fd, true)),
+        }
+    }
+
+    fn parking(&self) -> Option<Parking> {
+        match *self {
+            Place::Parking(parking) => Some(parking),
+            _ => None,
+        }
+    }
+}
+
+/// Something that is waited for by a future, which outlives the handle that it was asked of.
+pub type Watched = Arc<dyn Waitable + Send + Sync>;
+
+/// Any descriptor, as something to wait for: it is ready when it can be read from without blocking, or is at its end.
+///
+/// ```
+/// use std::io::Write;
+/// use std::os::unix::net::UnixStream;
+/// use mp_core::{Descriptor, wait};
+///
+/// let (here, mut there) = UnixStream::pair()?;
+/// assert!(wait(&[&Descriptor(&here)], Some(std::time::Duration::ZERO))?.is_empty());
+/// there.write_all(b"x")?;
+/// assert_eq!(wait(&[&Descriptor(&here)], None)?, [0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Descriptor<F>(pub F);
+
+impl<F: AsFd> Waitable for Descriptor<F> {
+    fn place(&self) -> Place<'_> {
+        Place::Readable(self.0.as_fd())
+    }
+
+    fn is_ready(&self) -> bool {
+        readiness::is_ready(self.0.as_fd(), false)
+    }
+}
+
+impl<F: AsFd> fmt::Debug for Descriptor<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Descriptor").field(&self.0.as_fd()).finish()
+    }
+}

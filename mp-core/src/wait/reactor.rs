@@ -1,0 +1,277 @@
+//! Threads that sleep on shared words for others of this process: for tasks, and for callers that sleep in `poll`.
+//!
+//! Private to the process; what it has in shared memory is the bit of sleepers in the words that it sleeps on.
+//!
+//! | state of an entry | changed by |
+//! |---|---|
+//! | idle | its owner: announces itself at the word, enters it with the value that it has seen → watched |
+//! | watched | its owner → idle; the thread, when the word differs from that value, or when it is ready after a slice: takes it out, then wakes its owner → idle |
+//!
+//! Between the time when an entry is taken out and the time when its thread has left the word, a wake-up there may be
+//! swallowed; as when a sleeper is killed, the others look after a slice.
+//!
+//! The owner looks again between entering and going to sleep, so it does not matter how late the thread sees the entry: a
+//! word that has changed since differs from the value.
+//!
+//! A raw `fork` copies no thread: entries are made, and taken back, by members only, so a copy never touches the lock.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{Watched, many};
+use crate::arena::{Arena, Parking, SLICE};
+use crate::error::Result;
+use crate::sync::shared::{AtomicU32, Ordering};
+use crate::sys::futex;
+
+/// The most words of one thread; it sleeps on one of its own besides.
+const MOST: usize = futex::MOST - 1;
+/// How long it sleeps at least and at most where it can't sleep on the words.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
+
+struct Waiting {
+    id: u64,
+    what: Option<Watched>,
+    waker: Waker,
+}
+
+/// All entries at one word.
+struct Group {
+    arena: Arena,
+    word: &'static AtomicU32,
+    expected: u32,
+    waiting: Vec<Waiting>,
+}
+
+impl Group {
+    fn has_changed(&self) -> bool {
+        self.word.load(Ordering::Acquire) != self.expected
+    }
+}
+
+/// What one thread sleeps on, by the addresses of the words.
+struct Thread {
+    control: &'static AtomicU32,
+    groups: HashMap<usize, Group>,
+}
+
+/// The thread that sleeps on this word has to look at its groups again. To be called when the lock is free: it is the
+/// first thing that the thread wants.
+fn kick(control: &AtomicU32) {
+    control.fetch_add(1, Ordering::Release);
+    futex::wake(control, 1);
+}
+
+struct Reactor {
+    threads: Vec<Thread>,
+    next_id: u64,
+}
+
+static REACTOR: Mutex<Reactor> = Mutex::new(Reactor { threads: Vec::new(), next_id: 0 });
+
+impl Reactor {
+    /// The thread for a word: the one that has it, else one that has room, else a new one.
+    fn thread_for(&mut self, key: usize) -> Result<&mut Thread> {
+        let has = |t: &Thread| t.groups.contains_key(&key);
+        let found = self.threads.iter().position(has);
+        let i = match found.or_else(|| self.threads.iter().position(|t| t.groups.len() < MOST)) {
+            Some(i) => i,
+            None => {
+                let i = self.threads.len();
+                // Kept for ever, as the thread is.
+                let control: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
+                let thread = std::thread::Builder::new().name("mp-reactor".into());
+                thread.spawn(move || work(i, control)).map_err(many::no_thread)?;
+                self.threads.push(Thread { control, groups: HashMap::new() });
+                i
+            }
+        };
+        Ok(&mut self.threads[i])
+    }
+
+    /// Takes an entry out, if it is there still; and the thread to kick, if nobody is left at the word.
+    fn take(&mut self, key: usize, id: u64) -> Option<(Waiting, Option<&'static AtomicU32>)> {
+        let thread = self.threads.iter_mut().find(|t| t.groups.contains_key(&key))?;
+        let group = thread.groups.get_mut(&key)?;
+        let at = group.waiting.iter().position(|w| w.id == id)?;
+        let taken = group.waiting.swap_remove(at);
+        let last = group.waiting.is_empty();
+        if last {
+            thread.groups.remove(&key);
+        }
+        Some((taken, last.then_some(thread.control)))
+    }
+}
+
+/// A place for one who waits at a word. Dropping it takes it out.
+pub(super) struct Entry {
+    parking: Parking,
+    id: Option<u64>,
+}
+
+impl Entry {
+    /// Not watched yet.
+    pub(super) fn at(parking: Parking) -> Self {
+        Self { parking, id: None }
+    }
+
+    pub(super) fn parking(&self) -> Parking {
+        self.parking
+    }
+
+    /// Whether it is at this word.
+    pub(super) fn is_at(&self, parking: Parking) -> bool {
+        std::ptr::eq(self.parking.futex(), parking.futex())
+    }
+
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self.parking.futex()).addr()
+    }
+
+    /// Announces a sleeper, and has the waker woken when the word changes; once. The caller looks again after this. If
+    /// `what` is given, the waker is woken as well when it is ready after a slice; else the caller sees to that.
+    pub(super) fn watch(&mut self, what: Option<&Watched>, waker: &Waker) -> Result<()> {
+        self.parking.arena().me()?;
+        let announced = self.parking.announce() as u32;
+        let key = self.key();
+        let mut changed = Vec::new();
+        // No waker is cloned or dropped under the lock: that may run code that waits for it.
+        let (mut waker, what) = (waker.clone(), what.cloned());
+        let mut reactor = REACTOR.lock();
+        reactor.next_id += 1;
+        let fresh = reactor.next_id;
+        let thread = reactor.thread_for(key)?;
+        let group = thread.groups.entry(key).or_insert_with(|| Group {
+            arena: self.parking.arena(),
+            word: self.parking.futex(),
+            expected: announced,
+            waiting: Vec::new(),
+        });
+        let is_new = group.waiting.is_empty();
+        let before = match self.id.and_then(|id| group.waiting.iter_mut().find(|w| w.id == id)) {
+            Some(mine) => {
+                std::mem::swap(&mut mine.waker, &mut waker);
+                Some((waker, what))
+            }
+            None => {
+                group.waiting.push(Waiting { id: fresh, what, waker });
+                self.id = Some(fresh);
+                None
+            }
+        };
+        let moved = group.expected != announced;
+        if moved {
+            // Those who had seen an earlier value have something to look at.
+            group.expected = announced;
+            let id = self.id;
+            let (mine, others) =
+                std::mem::take(&mut group.waiting).into_iter().partition(|w| Some(w.id) == id);
+            group.waiting = mine;
+            changed = others;
+        }
+        let control = (is_new || moved).then_some(thread.control);
+        drop(reactor);
+        if let Some(control) = control {
+            kick(control);
+        }
+        drop(before);
+        wake(changed);
+        Ok(())
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(id) = self.id
+            && self.parking.arena().me().is_ok()
+        {
+            let taken = REACTOR.lock().take(self.key(), id);
+            if let Some((_, Some(control))) = taken {
+                kick(control);
+            }
+        }
+    }
+}
+
+/// Wakes them; nothing is locked meanwhile. What a waker does is not this library's: its panic ends nothing.
+fn wake(waiting: Vec<Waiting>) {
+    for Waiting { waker, what, .. } in waiting {
+        _ = catch_unwind(AssertUnwindSafe(|| {
+            drop(what);
+            waker.wake();
+        }));
+    }
+}
+
+/// The `i`-th thread.
+fn work(i: usize, control: &'static AtomicU32) {
+    let mut next_look = Instant::now() + SLICE;
+    let mut pause = PAUSES.0;
+    loop {
+        let mut words = Vec::with_capacity(futex::MOST);
+        let mut changed = Vec::new();
+        let seen = control.load(Ordering::Acquire);
+        if let Some(thread) = REACTOR.lock().threads.get_mut(i) {
+            thread.groups.retain(|_, group| {
+                let stays = !group.has_changed();
+                if stays {
+                    words.push((group.word, group.expected));
+                } else {
+                    changed.append(&mut group.waiting);
+                }
+                stays
+            });
+        }
+        if !changed.is_empty() {
+            pause = PAUSES.0;
+            wake(changed);
+            continue;
+        }
+        if words.is_empty() {
+            // Nobody waits: until somebody does.
+            futex::wait(control, seen, Duration::from_secs(3600));
+            next_look = Instant::now() + SLICE;
+            continue;
+        }
+        if futex::can_wait_for_many() {
+            words.push((control, seen));
+            futex::wait_for_any(&words, Some(SLICE));
+        } else {
+            futex::wait(control, seen, pause);
+            pause = (pause * 2).min(PAUSES.1);
+        }
+        if Instant::now() >= next_look {
+            look(i);
+            next_look = Instant::now() + SLICE;
+        }
+    }
+}
+
+/// Once a slice: sweeps, and looks whether something is ready though nobody was woken.
+fn look(i: usize) {
+    let (mut arenas, mut watched): (Vec<Arena>, Vec<(usize, u64, Watched)>) = Default::default();
+    if let Some(thread) = REACTOR.lock().threads.get(i) {
+        for (&key, group) in &thread.groups {
+            if !arenas.contains(&group.arena) {
+                arenas.push(group.arena);
+            }
+            let whats = group.waiting.iter().filter_map(|w| Some((key, w.id, w.what.clone()?)));
+            watched.extend(whats);
+        }
+    }
+    // In a thread of a member: it fails for nobody here.
+    arenas.iter().for_each(|arena| _ = arena.sweep_if_due());
+    for (key, id, what) in watched {
+        let is_ready = catch_unwind(AssertUnwindSafe(|| what.is_ready_after_all())).unwrap_or(true);
+        if is_ready {
+            let taken = REACTOR.lock().take(key, id);
+            wake(taken.into_iter().map(|(waiting, _)| waiting).collect());
+        }
+        // The last of it may go here.
+        _ = catch_unwind(AssertUnwindSafe(|| drop(what)));
+    }
+}

@@ -1,0 +1,131 @@
+//! Waiting as a future: whatever the runtime.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::reactor::Entry;
+use super::{Place, Waitable, Watched};
+use crate::error::{Error, Result};
+
+/// Has a task woken when something may have become ready.
+///
+/// For futures and streams of the layers above; see [`poll_until`]. Dropping it ends that; if it has waited, and the thing
+/// is ready, the next one who waits for it is woken instead.
+pub struct Watch {
+    what: Watched,
+    entry: Option<Entry>,
+}
+
+impl Watch {
+    /// Of this thing.
+    pub fn new(what: Watched) -> Self {
+        Self { what, entry: None }
+    }
+
+    /// Has `waker` woken, once, when it may have become ready. To be called before looking for the last time.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]; [`Error::Os`] when the thread that sleeps for all tasks can't be started; [`Error::NotShared`] for
+    /// a descriptor, which a runtime waits for itself.
+    pub fn arm(&mut self, waker: &Waker) -> Result<()> {
+        let Place::Parking(parking) = self.what.place() else {
+            let why = "a future waits for what is in shared memory; for a descriptor, use your runtime's way";
+            return Err(Error::NotShared(why.into()));
+        };
+        // What it waits at may be another word than before.
+        if self.entry.as_ref().is_some_and(|entry| !entry.is_at(parking)) {
+            self.disarm();
+        }
+        self.entry.get_or_insert_with(|| Entry::at(parking)).watch(Some(&self.what), waker)
+    }
+
+    /// Ends it.
+    pub fn disarm(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            let parking = entry.parking();
+            drop(entry);
+            // It may have been woken in the place of another one. In a forked copy nothing is ready.
+            if self.what.is_ready() {
+                parking.wake_one();
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("armed", &self.entry.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// Polls once: looks; if nothing is found, has the task woken, and looks again. `watch` is empty at first, and is emptied
+/// when something is found.
+///
+/// For futures and streams that keep the [`Watch`] themselves. What `look` takes is returned by the same call: whoever
+/// drops the future, at whatever time, drops nothing else.
+///
+/// # Errors
+/// Those of `look`, and of [`Watch::arm`].
+pub fn poll_until<R, E: From<Error>>(
+    watch: &mut Option<Watch>,
+    cx: &Context<'_>,
+    what: impl FnOnce() -> Watched,
+    mut look: impl FnMut() -> Result<Option<R>, E>,
+) -> Poll<Result<R, E>> {
+    let mut found = look();
+    if let Ok(None) = found {
+        match watch.get_or_insert_with(|| Watch::new(what())).arm(cx.waker()) {
+            Ok(()) => found = look(),
+            Err(e) => found = Err(e.into()),
+        }
+    }
+    match found.transpose() {
+        Some(found) => {
+            *watch = None;
+            Poll::Ready(found)
+        }
+        None => Poll::Pending,
+    }
+}
+
+/// Waits until `look` finds something; `what` is what becomes ready when it may.
+///
+/// ```
+/// # fn block_on<F: Future>(future: F) -> F::Output {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     match future.as_mut().poll(&mut cx) { std::task::Poll::Ready(v) => v, _ => unreachable!() }
+/// # }
+/// let found = mp_core::until(|| unreachable!("it need not wait"), || Ok::<_, mp_core::Error>(Some(5)));
+/// assert_eq!(block_on(found)?, 5);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`poll_until`].
+pub async fn until<R, E: From<Error>>(
+    what: impl Fn() -> Watched,
+    mut look: impl FnMut() -> Result<Option<R>, E>,
+) -> Result<R, E> {
+    let mut watch = None;
+    poll_fn(|cx| poll_until(&mut watch, cx, &what, &mut look)).await
+}
+
+/// Waits until it is ready, as a future: [`wait`](crate::wait()) for one thing.
+///
+/// It takes nothing, and may be dropped at any time.
+///
+/// # Errors
+/// As [`Watch::arm`].
+pub async fn ready(what: impl Waitable + Send + Sync + 'static) -> Result<()> {
+    let what: Watched = Arc::new(what);
+    until(|| what.clone(), || Ok(what.is_ready().then_some(()))).await
+}

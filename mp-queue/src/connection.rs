@@ -1,0 +1,375 @@
+//! Connections: one end of a pipe in shared memory, or of a socket.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use mp_core::message::{Codec, Incoming, Outgoing};
+use mp_core::{Descriptor, Message, Ready};
+use mp_reduce::{Error, TypeFingerprint};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::channel::End;
+use crate::error::{GetError, PutError, RecvIntoError};
+use crate::pipe::type_of;
+use crate::queue::put_as;
+use crate::raw::{Ended, Wait};
+use crate::socket::Socket;
+
+/// One end of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
+/// [`connect`](crate::connect)): sends and receives values of any type that is a message, and raw bytes.
+///
+/// ```
+/// let (here, there) = mp_queue::pipe()?;
+/// here.send(("x".to_string(), 1.5))?;
+/// here.send_bytes(b"raw")?;
+/// assert_eq!(there.recv::<(String, f64)>()?, ("x".to_string(), 1.5));
+/// assert_eq!(there.recv_bytes()?, b"raw");
+/// drop(there);
+/// assert!(here.is_disconnected() && here.send(1).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A connection can be cloned; what is sent by clones of one end is received by clones of the other, each message by one of
+/// them. When the last handle to the other end is dropped, or the last process that had one dies, what was sent before can
+/// still be received; then receiving and sending fail with `Disconnected`.
+///
+/// The types are checked when a value is received: another one than was sent is an error that says so, and the value is
+/// gone. For one type only, a [`channel()`](crate::channel()) or two are simpler.
+///
+/// # In shared memory, and over a socket
+/// | | of a pipe | of a socket |
+/// |---|---|---|
+/// | between | processes of one tree | any two processes of one user, on one machine |
+/// | tensors, queues and locks in messages | travel, without being copied | are an error: they are in a memory that the other side has not |
+/// | how much may be on its way | as much as there is memory | what the socket buffers (some 200 KiB); then sending waits |
+/// | the end itself in a message | travels | is an error |
+/// | as a future | [`recv_async`](Self::recv_async) | by [`as_fd`](Self::as_fd), as any socket |
+pub struct Connection {
+    ends: Ends,
+    /// Made when it is first asked for; each clone has its own.
+    ready: OnceLock<Ready>,
+}
+
+/// What a connection is made of.
+#[derive(Clone)]
+pub(crate) enum Ends {
+    Both { into: End, out: End },
+    Into(End),
+    Out(End),
+    Socket(Arc<Socket>),
+}
+
+impl Ends {
+    fn receiving(&self) -> Option<&End> {
+        match self {
+            Ends::Both { into, .. } | Ends::Into(into) => Some(into),
+            Ends::Out(_) | Ends::Socket(_) => None,
+        }
+    }
+
+    fn sending(&self) -> Option<&End> {
+        match self {
+            Ends::Both { out, .. } | Ends::Out(out) => Some(out),
+            Ends::Into(_) | Ends::Socket(_) => None,
+        }
+    }
+}
+
+impl Clone for Connection {
+    fn clone(&self) -> Self {
+        Self::of(self.ends.clone())
+    }
+}
+
+/// Bytes as they are.
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
+
+impl Message for Bytes {
+    fn encode<C: Codec>(&self, out: &mut Outgoing) -> mp_core::Result<()> {
+        out.bytes().extend_from_slice(&self.0);
+        Ok(())
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let bytes = inc.rest().to_vec();
+        inc.advance(bytes.len());
+        Ok(Self(bytes))
+    }
+}
+
+fn one_way(what: &str) -> Error {
+    mp_core::Error::Malformed(format!("this end of a one-way pipe can't {what}")).into()
+}
+
+impl Connection {
+    pub(crate) fn of(ends: Ends) -> Self {
+        Self { ends, ready: OnceLock::new() }
+    }
+
+    pub(crate) fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// Sends a value. It never waits, but for a socket whose other end does not receive.
+    ///
+    /// # Errors
+    /// [`PutError::Disconnected`] when the other end is gone, [`PutError::Failed`] when the value can't be encoded, there is
+    /// no memory, this end only receives, or, over a socket, when there is a tensor or a queue in it, or it is too long. The
+    /// value is given back.
+    pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
+        let out = match &self.ends {
+            Ends::Both { out, .. } | Ends::Out(out) => out,
+            Ends::Into(_) => return Err(PutError::Failed { value: Some(value), error: one_way("send") }),
+            Ends::Socket(socket) => return socket.send(value),
+        };
+        if out.alone().is_some() {
+            return Err(PutError::Disconnected(value));
+        }
+        put_as(out.raw(), TypeFingerprint::new(), value, Wait::Forever, || out.alone())
+    }
+
+    /// Sends bytes as they are, as one message.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
+        self.send(Bytes(bytes.to_vec())).map_err(|e| e.map(|raw| raw.0))
+    }
+
+    /// Receives the next value; waits while there is none.
+    ///
+    /// # Errors
+    /// [`GetError::Disconnected`] when there is none and the other end is gone; [`GetError::Failed`] when it is of another
+    /// type, or this end only sends.
+    pub fn recv<T: Message>(&self) -> Result<T, GetError> {
+        self.recv_within(Wait::Forever)
+    }
+
+    /// Receives the next value, if there is one.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`recv`](Self::recv).
+    pub fn try_recv<T: Message>(&self) -> Result<T, GetError> {
+        self.recv_within(Wait::Never)
+    }
+
+    /// Receives the next value; waits while there is none, at most `timeout`.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`recv`](Self::recv).
+    pub fn recv_timeout<T: Message>(&self, timeout: Duration) -> Result<T, GetError> {
+        self.recv_within(Wait::at_most(timeout))
+    }
+
+    /// Receives the next value; waits while there is none, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`], and as [`recv`](Self::recv).
+    pub fn recv_deadline<T: Message>(&self, deadline: Instant) -> Result<T, GetError> {
+        self.recv_within(Wait::Until(deadline))
+    }
+
+    fn recv_within<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
+        let got = match &self.ends {
+            Ends::Both { into, .. } | Ends::Into(into) => into.get_as(TypeFingerprint::new(), wait),
+            Ends::Out(_) => Err(one_way("receive").into()),
+            Ends::Socket(socket) => socket.recv(wait),
+        };
+        self.looked();
+        got
+    }
+
+    /// Something was received, or was not there: is there more?
+    pub(crate) fn looked(&self) {
+        if let Some(ready) = self.ready.get() {
+            // If it can't be watched any more, it is readable from now on.
+            _ = ready.update();
+        }
+    }
+
+    /// The end that receives, for a future.
+    pub(crate) fn receiver(&self) -> Result<&End, Error> {
+        match &self.ends {
+            Ends::Both { into, .. } | Ends::Into(into) => Ok(into),
+            Ends::Out(_) => Err(one_way("receive")),
+            Ends::Socket(_) => {
+                let why = "a connection over a socket is no future: have your runtime wait for its as_fd()";
+                Err(mp_core::Error::NotShared(why.into()).into())
+            }
+        }
+    }
+
+    /// Receives the next message as bytes, which it was sent as.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn recv_bytes(&self) -> Result<Vec<u8>, GetError> {
+        Ok(self.recv::<Bytes>()?.0)
+    }
+
+    /// Receives the next message, which was sent as bytes, into the beginning of a buffer. How many bytes it has.
+    ///
+    /// # Errors
+    /// [`RecvIntoError::TooShort`] with the message, if it is longer than the buffer, and as [`recv`](Self::recv).
+    #[doc(alias = "recv_bytes_into")]
+    pub fn recv_into(&self, buffer: &mut [u8]) -> Result<usize, RecvIntoError> {
+        let bytes = self.recv_bytes()?;
+        match buffer.get_mut(..bytes.len()) {
+            Some(start) => {
+                start.copy_from_slice(&bytes);
+                Ok(bytes.len())
+            }
+            None => Err(RecvIntoError::TooShort(bytes)),
+        }
+    }
+
+    /// Waits, at most `timeout`, until there is something to receive. Whether receiving would not wait: also when the other
+    /// end is gone. (Over a socket, there may be the beginning of a message only.)
+    ///
+    /// # Errors
+    /// [`GetError::Failed`] when this end only sends.
+    pub fn poll(&self, timeout: Duration) -> Result<bool, GetError> {
+        let end = match &self.ends {
+            Ends::Both { into, .. } | Ends::Into(into) => into,
+            Ends::Out(_) => return Err(one_way("receive").into()),
+            Ends::Socket(socket) => {
+                let found = mp_core::wait(&[&Descriptor(socket.as_fd())], Some(timeout));
+                return Ok(!found.map_err(Error::from)?.is_empty());
+            }
+        };
+        end.raw().arena().me().map_err(Error::from)?;
+        let ready = || Ok(end.raw().memory().is_ready());
+        let patience = end.raw().getting();
+        let parking = end.raw().memory().not_empty();
+        let found =
+            match end.raw().within(Wait::at_most(timeout), patience, parking, ready, || end.alone())? {
+                Ended::Attempted => {
+                    // It may have been woken in the place of somebody who would have received.
+                    parking.wake_one();
+                    true
+                }
+                Ended::Alone(_) => true,
+                Ended::Waited => false,
+            };
+        self.looked();
+        Ok(found)
+    }
+
+    /// A descriptor that is readable when [`poll`](Self::poll) is true: for `epoll(7)` and its like, and for runtimes.
+    ///
+    /// ```
+    /// use std::os::fd::AsFd;
+    /// use mp_queue::{Descriptor, Waitable};
+    ///
+    /// let (here, there) = mp_queue::pipe()?;
+    /// let fd = Descriptor(here.as_fd()?);
+    /// assert!(!fd.is_ready());
+    /// there.send(5)?;
+    /// while !fd.is_ready() {} // at once, but by another thread
+    /// assert_eq!(here.try_recv::<i32>()?, 5);
+    /// assert!(!fd.is_ready());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Of a pipe it is an eventfd of this handle (each clone has its own), written by the thread that sleeps for all
+    /// futures of this process, and only while it is not readable already:
+    /// - it becomes readable soon after there is something to receive, or the other end is gone (if its process was killed,
+    ///   within 100 ms);
+    /// - it stops being readable in calls to receive or to `poll` **by this handle** that leave nothing to be received. So
+    ///   after another handle or process was faster, it is readable once in vain: receive by
+    ///   [`try_recv`](Self::try_recv), and go on when it finds nothing;
+    /// - reading it, or writing to it, is not for others.
+    ///
+    /// So it suits level-triggered waiting as well as edge-triggered (then receive until there is nothing). Of a socket it is
+    /// the socket. It stays open as long as this handle.
+    ///
+    /// # Errors
+    /// [`GetError::Failed`] when this end only sends, and when there is no descriptor or no thread left.
+    #[doc(alias("fileno", "epoll"))]
+    pub fn as_fd(&self) -> Result<BorrowedFd<'_>, GetError> {
+        if let Ends::Socket(socket) = &self.ends {
+            return Ok(socket.as_fd());
+        }
+        self.receiver()?;
+        if let Some(ready) = self.ready.get() {
+            return Ok(ready.as_fd());
+        }
+        let ready = Ready::new(Arc::new(self.clone())).map_err(Error::from)?;
+        // If another thread was faster, this one is dropped.
+        Ok(self.ready.get_or_init(|| ready).as_fd())
+    }
+
+    /// Whether this end receives.
+    pub fn readable(&self) -> bool {
+        !matches!(self.ends, Ends::Out(_))
+    }
+
+    /// Whether this end sends.
+    pub fn writable(&self) -> bool {
+        !matches!(self.ends, Ends::Into(_))
+    }
+
+    /// The process at the other end of a socket, as it was when the two connected; `None` for a pipe, whose ends many processes
+    /// may have, and if it is in another pid namespace.
+    pub fn peer_pid(&self) -> Option<u32> {
+        match &self.ends {
+            Ends::Socket(socket) => Some(socket.peer().pid).filter(|&pid| pid != 0),
+            _ => None,
+        }
+    }
+
+    /// Whether the other end is gone, in all processes; messages from it may still be there.
+    pub fn is_disconnected(&self) -> bool {
+        if let Ends::Socket(socket) = &self.ends {
+            return socket.is_disconnected();
+        }
+        self.ends.receiving().into_iter().chain(self.ends.sending()).any(|end| end.alone().is_some())
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Ends::Socket(socket) = &self.ends {
+            return f.debug_tuple("Connection").field(socket).finish();
+        }
+        f.debug_struct("Connection")
+            .field("receives", &self.ends.receiving())
+            .field("sends", &self.ends.sending())
+            .finish()
+    }
+}
+
+const NAME: &str = "a Connection";
+
+impl Serialize for Connection {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        if let Ends::Socket(_) = self.ends {
+            return Err(S::Error::custom(
+                "a Connection over a socket can't be sent; connect there once more",
+            ));
+        }
+        let attach = |end: Option<&End>| end.map(|end| end.attach(NAME)).transpose();
+        let ends = (attach(self.ends.receiving()), attach(self.ends.sending()));
+        (ends.0.map_err(S::Error::custom)?, ends.1.map_err(S::Error::custom)?).serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Connection {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let (into, out) = <(Option<(u32, u32)>, Option<(u32, u32)>)>::deserialize(d)?;
+        let take = |end: Option<(u32, u32)>, receivers| {
+            end.map(|end| End::take(NAME, end, receivers, type_of())).transpose().map_err(D::Error::custom)
+        };
+        let ends = match (take(into, true)?, take(out, false)?) {
+            (Some(into), Some(out)) => Ends::Both { into, out },
+            (Some(into), None) => Ends::Into(into),
+            (None, Some(out)) => Ends::Out(out),
+            (None, None) => return Err(D::Error::custom("a Connection without ends arrived")),
+        };
+        Ok(Self::of(ends))
+    }
+}

@@ -1,0 +1,165 @@
+//! Queues as things that one waits for beside others.
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use mp_core::{Descriptor, Message, Place, Waitable};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::channel::{Receiver, Sender};
+use crate::connection::{Connection, Ends};
+use crate::joinable::JoinableQueue;
+use crate::queue::Queue;
+use crate::raw::{Alone, Raw};
+
+/// Where consumers sleep.
+fn messages(raw: &Raw) -> Place<'static> {
+    Place::Parking(raw.memory().not_empty())
+}
+
+/// Where producers sleep.
+fn room(raw: &Raw) -> Place<'static> {
+    Place::Parking(raw.memory().not_full())
+}
+
+/// Whether a get would not wait.
+fn has_message(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> bool {
+    raw.arena().me().is_ok() && (raw.memory().is_ready() || alone().is_some())
+}
+
+/// Whether a put would not wait.
+fn has_room(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> bool {
+    raw.arena().me().is_ok() && (raw.memory().has_room() || alone().is_some())
+}
+
+/// Ready is what [`try_get`](Queue::try_get) would not find [`Empty`](crate::GetError::Empty): a message, or the end. For room to
+/// put something, see [`room`](Queue::room).
+///
+/// ```
+/// use mp_queue::{Queue, wait};
+///
+/// let (jobs, stop) = (Queue::<u32>::bounded(4)?, Queue::<()>::bounded(1)?);
+/// jobs.put(7)?;
+/// assert_eq!(wait(&[&jobs, &stop], None)?, [0]);
+/// stop.close();
+/// assert_eq!(wait(&[&jobs, &stop], None)?, [0, 1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl<T: Message> Waitable for Queue<T> {
+    fn place(&self) -> Place<'_> {
+        messages(self.raw())
+    }
+
+    fn is_ready(&self) -> bool {
+        has_message(self.raw(), || self.raw().deserted())
+    }
+}
+
+/// The room in a queue, as something to wait for: see [`Queue::room`].
+pub struct Room<T: Message>(pub(crate) Queue<T>);
+
+/// Ready is what [`try_put`](Queue::try_put) would not find [`Full`](crate::PutError::Full).
+impl<T: Message> Waitable for Room<T> {
+    fn place(&self) -> Place<'_> {
+        room(self.0.raw())
+    }
+
+    fn is_ready(&self) -> bool {
+        has_room(self.0.raw(), || self.0.raw().deserted())
+    }
+}
+
+impl<T: Message> Clone for Room<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Message> fmt::Debug for Room<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Room").field(&self.0).finish()
+    }
+}
+
+/// Ready is what [`try_recv`](Receiver::try_recv) would not find [`Empty`](crate::GetError::Empty): a message, or the end.
+impl<T: Message> Waitable for Receiver<T> {
+    fn place(&self) -> Place<'_> {
+        messages(self.end().raw())
+    }
+
+    fn is_ready(&self) -> bool {
+        has_message(self.end().raw(), || self.end().alone())
+    }
+}
+
+/// Ready is what [`try_send`](Sender::try_send) would not find [`Full`](crate::PutError::Full): there is room, or nobody who
+/// receives.
+impl<T: Message> Waitable for Sender<T> {
+    fn place(&self) -> Place<'_> {
+        room(self.end().raw())
+    }
+
+    fn is_ready(&self) -> bool {
+        has_room(self.end().raw(), || self.end().alone())
+    }
+}
+
+/// Ready is what receives without waiting: there is a message, or the other end is gone, or this end only sends, so that
+/// receiving is an error.
+impl Waitable for Connection {
+    fn place(&self) -> Place<'_> {
+        match self.ends() {
+            Ends::Both { into, .. } | Ends::Into(into) => messages(into.raw()),
+            Ends::Out(out) => room(out.raw()),
+            Ends::Socket(socket) => Place::Readable(socket.as_fd()),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        match self.ends() {
+            Ends::Both { into, .. } | Ends::Into(into) => has_message(into.raw(), || into.alone()),
+            Ends::Out(out) => out.raw().arena().me().is_ok(),
+            Ends::Socket(socket) => Descriptor(socket.as_fd()).is_ready(),
+        }
+    }
+}
+
+/// Ready is what [`try_get`](JoinableQueue::try_get) would not find [`Empty`](crate::GetError::Empty): a task, or the end, which
+/// comes when the queue is closed and nobody works on a task any more that might come back.
+impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
+    fn place(&self) -> Place<'_> {
+        Tasks::place_of(self.queue().raw())
+    }
+
+    fn is_ready(&self) -> bool {
+        Tasks::ready_of(self.queue().raw())
+    }
+}
+
+/// The tasks of a queue, which are leased, not just taken.
+#[derive(Clone)]
+pub(crate) struct Tasks(pub(crate) Raw);
+
+impl Tasks {
+    fn place_of(raw: &Raw) -> Place<'static> {
+        // Behind the end, something may come back.
+        if raw.memory().is_at_end() { Place::Parking(raw.memory().finished()) } else { messages(raw) }
+    }
+
+    fn ready_of(raw: &Raw) -> bool {
+        let memory = raw.memory();
+        has_message(raw, || raw.deserted())
+            && (!memory.is_at_end() || memory.any_returned() || !raw.others_lease())
+    }
+}
+
+impl Waitable for Tasks {
+    fn place(&self) -> Place<'_> {
+        Self::place_of(&self.0)
+    }
+
+    fn is_ready(&self) -> bool {
+        Self::ready_of(&self.0)
+    }
+}

@@ -1,0 +1,214 @@
+//! Where programs meet: a path, or a name that only the kernel knows.
+//!
+//! A path outlives the program that listened there. So who finds one taken looks, under a lock of its directory, whether
+//! somebody listens still; if nobody does, and the socket is this user's, it is replaced.
+//!
+//! | killed | left | then |
+//! |---|---|---|
+//! | holding the directory's lock | nothing: the kernel releases it | |
+//! | after it made the path | a path where nobody listens | the next one who listens there replaces it |
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::geteuid;
+
+/// How long another process may take with the directory.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(2);
+/// As many may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Where a [`Listener`](crate::Listener) is found.
+///
+/// ```
+/// use mp_queue::Address;
+///
+/// let path = Address::from("/run/user/1000/service");
+/// let name = Address::from("@service"); // of no file: the kernel's "abstract" names
+/// assert_eq!((path.to_string(), name.to_string()), ("/run/user/1000/service".into(), "@service".into()));
+/// ```
+///
+/// A path is a file, which only those reach who can reach its directory, and which is removed with the listener. A name is
+/// gone with the listener, however that ends, and can be reached by all in the same network namespace (but other users are
+/// refused).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Address(Kind);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Kind {
+    Path(PathBuf),
+    Name(Vec<u8>),
+}
+
+impl Address {
+    /// A path, whatever it begins with.
+    pub fn path(path: impl Into<PathBuf>) -> Self {
+        Self(Kind::Path(path.into()))
+    }
+
+    /// A name that only the kernel knows: up to 107 bytes.
+    #[doc(alias = "abstract")]
+    pub fn name(name: impl AsRef<[u8]>) -> Self {
+        Self(Kind::Name(name.as_ref().to_vec()))
+    }
+
+    fn socket(&self) -> Result<SocketAddrUnix, Errno> {
+        match &self.0 {
+            Kind::Path(path) => SocketAddrUnix::new(path),
+            Kind::Name(name) => SocketAddrUnix::new_abstract_name(name),
+        }
+    }
+
+    /// A socket that is connected to who listens here, and does not block. [`Errno::AGAIN`] if too many wait already.
+    pub(crate) fn connect(&self) -> Result<OwnedFd, Errno> {
+        let fd = fresh()?;
+        rustix::net::connect(&fd, &self.socket()?)?;
+        Ok(fd)
+    }
+
+    /// A socket that listens here, and the path that it has made.
+    pub(crate) fn listen(&self) -> io::Result<(OwnedFd, Option<Made>)> {
+        let address = self.socket()?;
+        let Kind::Path(path) = &self.0 else {
+            let fd = fresh()?;
+            rustix::net::bind(&fd, &address)?;
+            rustix::net::listen(&fd, BACKLOG)?;
+            return Ok((fd, None));
+        };
+        let directory = Directory::lock(path)?;
+        let fd = fresh()?;
+        match rustix::net::bind(&fd, &address) {
+            Err(Errno::ADDRINUSE) if self.is_stale(path) => {
+                directory.remove(path)?;
+                rustix::net::bind(&fd, &address)?;
+            }
+            bound => bound?,
+        }
+        rustix::net::listen(&fd, BACKLOG)?;
+        let made = Made { id: directory.look(path)?, path: std::path::absolute(path)? };
+        Ok((fd, Some(made)))
+    }
+
+    /// Whether it is a socket of this user where nobody listens.
+    fn is_stale(&self, path: &Path) -> bool {
+        let ours = rustix::fs::lstat(path).is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::Socket && stat.st_uid == geteuid().as_raw()
+        });
+        ours && matches!(self.connect(), Err(Errno::CONNREFUSED))
+    }
+}
+
+fn fresh() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// A path that this process has made.
+#[derive(Debug)]
+pub(crate) struct Made {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // Unless somebody has put another one there. If the directory is gone, so is the path.
+        if let Ok(directory) = Directory::lock(&self.path)
+            && directory.look(&self.path).is_ok_and(|id| id == self.id)
+        {
+            _ = directory.remove(&self.path);
+        }
+    }
+}
+
+/// The directory of a path, locked against others who listen in it.
+struct Directory(OwnedFd);
+
+impl Directory {
+    fn lock(path: &Path) -> io::Result<Self> {
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(parent, flags, Mode::empty())?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(fd)),
+                Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn look(&self, path: &Path) -> Result<(u64, u64), Errno> {
+        let stat = rustix::fs::statat(self.0.as_fd(), name_of(path)?, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), Errno> {
+        rustix::fs::unlinkat(self.0.as_fd(), name_of(path)?, AtFlags::empty())
+    }
+}
+
+fn name_of(path: &Path) -> Result<&OsStr, Errno> {
+    path.file_name().ok_or(Errno::INVAL)
+}
+
+impl From<&Path> for Address {
+    fn from(path: &Path) -> Self {
+        Self::path(path)
+    }
+}
+
+impl From<PathBuf> for Address {
+    fn from(path: PathBuf) -> Self {
+        Self::path(path)
+    }
+}
+
+/// `@` and a name is a name; everything else is a path.
+impl From<&str> for Address {
+    fn from(text: &str) -> Self {
+        match text.strip_prefix('@') {
+            Some(name) => Self::name(name),
+            None => Self::path(text),
+        }
+    }
+}
+
+impl From<String> for Address {
+    fn from(text: String) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl From<&Address> for Address {
+    fn from(address: &Address) -> Self {
+        address.clone()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Path(path) => path.display().fmt(f),
+            Kind::Name(name) => write!(f, "@{}", OsStr::from_bytes(name).display()),
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}

@@ -1,0 +1,83 @@
+//! Why two programs do not come together.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::Address;
+
+/// Why a connection between two programs was not made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The kernel refused something. When nobody listens at the address, `source` is `ConnectionRefused` or `NotFound`.
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// Where.
+        address: Address,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The other side belongs to another user.
+    OtherUser {
+        /// Which one.
+        uid: u32,
+        /// Its process id; 0 if that is not known here.
+        pid: u32,
+    },
+    /// The other side has another authentication key.
+    #[doc(alias = "AuthenticationError")]
+    Key {
+        /// Its process id; 0 if that is not known here.
+        pid: u32,
+    },
+    /// One side has an authentication key, and the other one has none.
+    KeyMissing {
+        /// Whether it is this side that has none.
+        here: bool,
+    },
+    /// The other side is no program that uses this library, or one with another version of it.
+    NotOurs(&'static str),
+    /// The other side went away before the two knew each other: it ended, or refused this side.
+    Gone,
+    /// The other side did not answer in time.
+    TimedOut(Duration),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::Io { what, address, source } => write!(f, "{what} {address}: {source}"),
+            ConnectError::OtherUser { uid, pid } => {
+                write!(f, "the other side (pid {pid}) belongs to user {uid}; both have to be of the same user")
+            }
+            ConnectError::Key { pid } => {
+                write!(f, "the other side (pid {pid}) has another authentication key; use the same on both")
+            }
+            ConnectError::KeyMissing { here } => write!(
+                f,
+                "{} has no authentication key, and the other one has; use the same on both",
+                if *here { "this side" } else { "the other side" }
+            ),
+            ConnectError::NotOurs(why) => {
+                write!(f, "the other side is no connection of this library, or of another version: {why}")
+            }
+            ConnectError::Gone => f.write_str(
+                "the other side went away before the connection was made: it ended, or refused; its own error says why",
+            ),
+            ConnectError::TimedOut(after) => {
+                write!(f, "the other side did not answer within {after:?}; is it stopped, or busy?")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ConnectError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

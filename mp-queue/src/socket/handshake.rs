@@ -1,0 +1,177 @@
+//! How two programs get to know each other.
+//!
+//! | | who | bytes |
+//! |---|---|---|
+//! | 1 | the kernel says who is there | user and process; another user is refused before it is listened to |
+//! | 2 | both, at once | hello: `mp-sock` and version (8), whether there is a key (1), random (32) |
+//! | 3 | both, at once, if both have a key | a proof (32), see `key` |
+//!
+//! Everything has one length, is read into a buffer of that length, and has to be there before the deadline. The sockets do
+//! not block: one who says nothing, or was stopped in the middle, keeps the listener from nothing.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::key::{self, Key, NONCE, PROOF, Said};
+use super::peer::{self, Peer};
+use super::{Address, ConnectError};
+
+const MAGIC: &[u8; 8] = b"mp-sock\x01";
+const HELLO: usize = MAGIC.len() + 1 + NONCE;
+
+/// Two sides that do not know each other yet.
+pub(crate) struct Handshake {
+    fd: OwnedFd,
+    listener: bool,
+    key: Option<Arc<Key>>,
+    peer: Peer,
+    mine: [u8; NONCE],
+    theirs: Option<[u8; NONCE]>,
+    buffer: [u8; HELLO],
+    have: usize,
+    deadline: Instant,
+    patience: Duration,
+}
+
+/// What both sides know of each other now.
+pub(crate) struct Met {
+    pub(crate) fd: OwnedFd,
+    pub(crate) peer: Peer,
+}
+
+impl Handshake {
+    /// Over a socket that is connected and does not block.
+    pub(crate) fn begin(
+        fd: OwnedFd,
+        listener: bool,
+        key: Option<Arc<Key>>,
+        patience: Duration,
+        address: &Address,
+    ) -> Result<Self, ConnectError> {
+        let failed = |source| ConnectError::Io { what: "greeting at", address: address.clone(), source };
+        let peer = peer::of(fd.as_fd()).map_err(failed)?;
+        if peer.uid != rustix::process::geteuid().as_raw() {
+            return Err(ConnectError::OtherUser { uid: peer.uid, pid: peer.pid });
+        }
+        let mine = key::nonce().map_err(failed)?;
+        let mut hello = [0; HELLO];
+        hello[..MAGIC.len()].copy_from_slice(MAGIC);
+        hello[MAGIC.len()] = u8::from(key.is_some());
+        hello[MAGIC.len() + 1..].copy_from_slice(&mine);
+        say(fd.as_fd(), &hello)?;
+        Ok(Self {
+            fd,
+            listener,
+            key,
+            peer,
+            mine,
+            theirs: None,
+            buffer: [0; HELLO],
+            have: 0,
+            deadline: Instant::now() + patience,
+            patience,
+        })
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Whether the other side has not said anything.
+    pub(crate) fn has_heard_nothing(&self) -> bool {
+        self.theirs.is_none() && self.have == 0
+    }
+
+    /// Reads what there is, and answers it; whether the two know each other now.
+    pub(crate) fn advance(&mut self) -> Result<bool, ConnectError> {
+        loop {
+            let wanted = if self.theirs.is_none() { HELLO } else { PROOF };
+            while self.have < wanted {
+                match read(self.fd.as_fd(), &mut self.buffer[self.have..wanted]) {
+                    Ok(0) => return Err(ConnectError::Gone),
+                    Ok(n) => self.have += n,
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) if Instant::now() >= self.deadline => {
+                        return Err(ConnectError::TimedOut(self.patience));
+                    }
+                    Err(Errno::AGAIN) => return Ok(false),
+                    Err(_) => return Err(ConnectError::Gone),
+                }
+            }
+            self.have = 0;
+            let Some(theirs) = self.theirs else {
+                self.theirs = Some(self.greeted()?);
+                match &self.key {
+                    Some(_) => continue,
+                    None => return Ok(true),
+                }
+            };
+            let said = Said { listener: !self.listener, provers: &theirs, others: &self.mine };
+            return match &self.key {
+                Some(key) if !key.is_proof(&said, &self.buffer[..PROOF]) => {
+                    Err(ConnectError::Key { pid: self.peer.pid })
+                }
+                _ => Ok(true),
+            };
+        }
+    }
+
+    /// A hello is here: what they said at random. Proves, if there is a key.
+    fn greeted(&self) -> Result<[u8; NONCE], ConnectError> {
+        let (magic, rest) = self.buffer.split_at(MAGIC.len());
+        if magic[..7] != MAGIC[..7] {
+            return Err(ConnectError::NotOurs("it said something else than hello"));
+        }
+        if magic[7] != MAGIC[7] {
+            return Err(ConnectError::NotOurs("it speaks another version"));
+        }
+        let has_key = match rest[0] {
+            0 => false,
+            1 => true,
+            _ => return Err(ConnectError::NotOurs("its hello has unknown flags")),
+        };
+        if has_key != self.key.is_some() {
+            return Err(ConnectError::KeyMissing { here: has_key });
+        }
+        let mut theirs = [0; NONCE];
+        theirs.copy_from_slice(&rest[1..]);
+        if let Some(key) = &self.key {
+            let said = Said { listener: self.listener, provers: &self.mine, others: &theirs };
+            say(self.fd.as_fd(), &key.prove(&said))?;
+        }
+        Ok(theirs)
+    }
+
+    pub(crate) fn end(self) -> Met {
+        Met { fd: self.fd, peer: self.peer }
+    }
+}
+
+impl AsFd for Handshake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A few bytes, for which there is room in a fresh socket.
+fn say(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
+    match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
+        Ok(n) if n == bytes.len() => Ok(()),
+        _ => Err(ConnectError::Gone),
+    }
+}
+
+/// Reads what there is.
+pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(_, n)| n)
+}
+
+/// As the standard library has it.
+pub(crate) fn io_error(e: Errno) -> io::Error {
+    e.into()
+}

@@ -1,0 +1,124 @@
+//! The secret that both sides know, and how each proves it without saying it.
+//!
+//! Each side has sent 32 random bytes. A proof is HMAC-SHA256 under the key, of what the prover is, its own random bytes and
+//! the other's: so a proof can be used neither again nor in the other direction. It is compared in constant time.
+
+/// As many random bytes does each side send.
+pub(crate) const NONCE: usize = 32;
+/// As long is a proof.
+pub(crate) const PROOF: usize = 32;
+
+/// What both sides have said.
+pub(crate) struct Said<'a> {
+    /// Whether the prover is the listener.
+    pub(crate) listener: bool,
+    pub(crate) provers: &'a [u8],
+    pub(crate) others: &'a [u8],
+}
+
+#[cfg(feature = "authkey")]
+mod with {
+    use std::io;
+
+    use hmac::{Hmac, KeyInit, Mac};
+    use sha2::Sha256;
+
+    use super::{NONCE, PROOF, Said};
+
+    /// The secret.
+    pub(crate) struct Key(Box<[u8]>);
+
+    impl Key {
+        /// None, if it is empty.
+        pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
+            (!bytes.is_empty()).then(|| Self(bytes.into()))
+        }
+
+        fn mac(&self, said: &Said<'_>) -> Hmac<Sha256> {
+            // A key of any length is one.
+            let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("keys have no length");
+            mac.update(if said.listener { b"mp listener proof" } else { b"mp connecter proof" });
+            mac.update(said.provers);
+            mac.update(said.others);
+            mac
+        }
+
+        pub(crate) fn prove(&self, said: &Said<'_>) -> [u8; PROOF] {
+            self.mac(said).finalize().into_bytes().into()
+        }
+
+        pub(crate) fn is_proof(&self, said: &Said<'_>, proof: &[u8]) -> bool {
+            self.mac(said).verify_slice(proof).is_ok()
+        }
+    }
+
+    pub(crate) fn nonce() -> io::Result<[u8; NONCE]> {
+        let mut nonce = [0; NONCE];
+        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        Ok(nonce)
+    }
+}
+
+#[cfg(not(feature = "authkey"))]
+mod without {
+    use std::io;
+
+    use super::{NONCE, PROOF, Said};
+
+    /// There is none without the feature `authkey`.
+    pub(crate) enum Key {}
+
+    impl Key {
+        pub(crate) fn prove(&self, _: &Said<'_>) -> [u8; PROOF] {
+            match *self {}
+        }
+
+        pub(crate) fn is_proof(&self, _: &Said<'_>, _: &[u8]) -> bool {
+            match *self {}
+        }
+    }
+
+    pub(crate) fn nonce() -> io::Result<[u8; NONCE]> {
+        Ok([0; NONCE])
+    }
+}
+
+#[cfg(feature = "authkey")]
+pub(crate) use with::{Key, nonce};
+#[cfg(not(feature = "authkey"))]
+pub(crate) use without::{Key, nonce};
+
+#[cfg(all(test, feature = "authkey"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_holds_for_one_key_one_direction_and_one_meeting() {
+        let (a, b, c) = (nonce().unwrap(), nonce().unwrap(), nonce().unwrap());
+        let key = Key::new(b"secret").unwrap();
+        let said = |listener, provers, others| Said { listener, provers, others };
+        let proof = key.prove(&said(true, &a, &b));
+        assert!(key.is_proof(&said(true, &a, &b), &proof));
+        assert!(!key.is_proof(&said(false, &a, &b), &proof), "turned round");
+        assert!(!key.is_proof(&said(true, &b, &a), &proof), "sent back");
+        assert!(!key.is_proof(&said(true, &a, &c), &proof), "used again");
+        assert!(!key.is_proof(&said(true, &a, &b), &proof[..31]), "cut");
+        assert!(!Key::new(b"Secret").unwrap().is_proof(&said(true, &a, &b), &proof));
+        assert!(Key::new(b"").is_none());
+    }
+
+    /// RFC 4231, test case 2, by way of the same crate: what is proved is HMAC-SHA256 of the parts in a row.
+    #[test]
+    fn a_proof_is_the_hmac_of_the_parts_in_a_row() {
+        use hmac::{Hmac, KeyInit, Mac};
+        let mut mac = <Hmac<sha2::Sha256> as KeyInit>::new_from_slice(b"Jefe").unwrap();
+        mac.update(b"what do ya want for nothing?");
+        let known = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        let hex: String = mac.finalize().into_bytes().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, known);
+        let mut mac = <Hmac<sha2::Sha256> as KeyInit>::new_from_slice(b"Jefe").unwrap();
+        mac.update(b"mp listener proofab");
+        let said = Said { listener: true, provers: b"a", others: b"b" };
+        assert_eq!(Key::new(b"Jefe").unwrap().prove(&said)[..], mac.finalize().into_bytes()[..]);
+    }
+}

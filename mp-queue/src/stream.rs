@@ -1,0 +1,174 @@
+//! Queues as streams and sinks.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use futures_core::stream::FusedStream;
+use futures_sink::Sink;
+use mp_core::{Envelope, Message, Watch, Watched};
+use mp_reduce::{pack_as, unpack_as};
+
+use crate::channel::{Receiver, Sender};
+use crate::error::{GetError, PutError};
+use crate::queue::{Queue, not_put};
+use crate::raw::{Alone, PutRaw, Raw};
+use crate::task::{poll_get, poll_put};
+
+/// The messages of a [`Queue`] or a [`Receiver`] as a stream; see [`Queue::stream`].
+pub struct Messages<Q> {
+    of: Q,
+    watch: Option<Watch>,
+    over: bool,
+}
+
+/// A [`Queue`] or a [`Sender`] as a sink; see [`Queue::sink`].
+pub struct Outlet<Q> {
+    of: Q,
+    watch: Option<Watch>,
+    waiting: Option<Envelope>,
+}
+
+impl<Q: fmt::Debug> fmt::Debug for Messages<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Messages").field(&self.of).finish()
+    }
+}
+
+impl<Q: fmt::Debug> fmt::Debug for Outlet<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outlet").field("of", &self.of).field("waiting", &self.waiting.is_some()).finish()
+    }
+}
+
+impl<T: Message> Queue<T> {
+    /// Its messages as a stream, which ends when the queue is closed and drained.
+    ///
+    /// ```
+    /// use std::pin::pin;
+    /// use std::task::{Context, Poll, Waker};
+    /// use futures_core::Stream;
+    /// use mp_queue::Queue;
+    ///
+    /// let queue = Queue::unbounded()?;
+    /// queue.put(5)?;
+    /// queue.close();
+    /// let mut stream = pin!(queue.stream());
+    /// let mut cx = Context::from_waker(Waker::noop()); // a runtime has better ones
+    /// assert!(matches!(stream.as_mut().poll_next(&mut cx), Poll::Ready(Some(Ok(5)))));
+    /// assert!(stream.poll_next(&mut cx).is_ready()); // the end
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// As with [`get_async`](Self::get_async), dropping it loses nothing. A message that can't be decoded is an `Err`, and the
+    /// stream goes on; `Deserted` is its last item.
+    pub fn stream(&self) -> Messages<Self> {
+        Messages { of: self.clone(), watch: None, over: false }
+    }
+
+    /// The queue as a sink. It takes the next message when the one before it is put: at most one waits in it, and is dropped
+    /// with it. Closing the sink flushes it, and does not close the queue.
+    pub fn sink(&self) -> Outlet<Self> {
+        Outlet { of: self.clone(), watch: None, waiting: None }
+    }
+}
+
+impl<T: Message> Receiver<T> {
+    /// What it receives as a stream, which ends when there is no sender any more: see [`Queue::stream`].
+    pub fn stream(&self) -> Messages<Self> {
+        Messages { of: self.clone(), watch: None, over: false }
+    }
+}
+
+impl<T: Message> Sender<T> {
+    /// The channel as a sink: see [`Queue::sink`].
+    pub fn sink(&self) -> Outlet<Self> {
+        Outlet { of: self.clone(), watch: None, waiting: None }
+    }
+}
+
+macro_rules! stream {
+    ($of:ident, $raw:expr, $alone:expr) => {
+        impl<T: Message> Stream for Messages<$of<T>> {
+            type Item = Result<T, GetError>;
+
+            fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+                let Self { of, watch, over } = self.get_mut();
+                if *over {
+                    return Poll::Ready(None);
+                }
+                let raw: fn(&$of<T>) -> &Raw = $raw;
+                let alone: fn(&$of<T>) -> Option<Alone> = $alone;
+                let what = || Arc::new(of.clone()) as Watched;
+                let got = match ready!(poll_get(watch, cx, raw(of), || alone(of), what)) {
+                    Ok(Some(envelope)) => Some(unpack_as(of.fingerprint(), envelope).map_err(GetError::from)),
+                    Ok(None) | Err(GetError::Disconnected) => None,
+                    Err(e) => Some(Err(e)),
+                };
+                *over = !matches!(got, Some(Ok(_) | Err(GetError::Failed(_))));
+                Poll::Ready(got)
+            }
+        }
+
+        impl<T: Message> FusedStream for Messages<$of<T>> {
+            fn is_terminated(&self) -> bool {
+                self.over
+            }
+        }
+    };
+}
+
+macro_rules! sink {
+    ($of:ident, $raw:expr, $alone:expr, $room:expr) => {
+        impl<T: Message> Outlet<$of<T>> {
+            fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<T>>> {
+                let Self { of, watch, waiting } = self;
+                let Some(envelope) = waiting else { return Poll::Ready(Ok(())) };
+                let raw: fn(&$of<T>) -> &Raw = $raw;
+                let alone: fn(&$of<T>) -> Option<Alone> = $alone;
+                let room: fn(&$of<T>) -> Watched = $room;
+                let put = ready!(poll_put(watch, cx, raw(of), || alone(of), || room(of), envelope));
+                match (put, waiting.take()) {
+                    (Ok(PutRaw::Done), _) | (_, None) => Poll::Ready(Ok(())),
+                    (end, Some(envelope)) => Poll::Ready(Err(not_put(of.fingerprint(), envelope, end))),
+                }
+            }
+        }
+
+        impl<T: Message> Sink<T> for Outlet<$of<T>> {
+            type Error = PutError<T>;
+
+            fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+                self.get_mut().poll_empty(cx)
+            }
+
+            fn start_send(self: Pin<&mut Self>, value: T) -> Result<(), Self::Error> {
+                let this = self.get_mut();
+                if this.waiting.is_some() {
+                    return Err(PutError::Full(value));
+                }
+                let raw: fn(&$of<T>) -> &Raw = $raw;
+                match pack_as(raw(&this.of).arena(), this.of.fingerprint(), value) {
+                    Ok(envelope) => this.waiting = Some(envelope),
+                    Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
+                }
+                Ok(())
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+                self.get_mut().poll_empty(cx)
+            }
+
+            fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+                self.get_mut().poll_empty(cx)
+            }
+        }
+    };
+}
+
+stream!(Queue, |q| q.raw(), |q| q.raw().deserted());
+stream!(Receiver, |r| r.end().raw(), |r| r.end().alone());
+sink!(Queue, |q| q.raw(), |q| q.raw().deserted(), |q| Arc::new(q.room()));
+sink!(Sender, |s| s.end().raw(), |s| s.end().alone(), |s| Arc::new(s.clone()));

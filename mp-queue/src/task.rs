@@ -1,0 +1,270 @@
+//! Putting and getting as futures, for whatever runtime.
+//!
+//! A future looks when it is polled, and has its task woken by the one thread of this process that sleeps for all tasks
+//! ([`mp_core::Watch`]). What it takes out of a queue it returns from the same call of `poll`: there is no state in which
+//! it has a message, so one that is dropped loses none. What it is to put lies in its envelope until there is room.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use mp_core::{Envelope, Leased, Message, Place, Waitable, Watch, Watched, poll_until};
+use mp_reduce::{Error, TypeFingerprint, pack_as, unpack_as};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::channel::{End, Receiver, Sender};
+use crate::connection::{Bytes, Connection};
+use crate::error::{GetError, PutError};
+use crate::joinable::{JoinError, JoinableQueue};
+use crate::lease::{Lease, read};
+use crate::queue::{Queue, not_put, nothing};
+use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
+use crate::ready::Tasks;
+use crate::shared::Taken;
+
+/// Polls for a message; none if the queue is closed and drained.
+pub(crate) fn poll_get(
+    watch: &mut Option<Watch>,
+    cx: &Context<'_>,
+    raw: &Raw,
+    alone: impl Fn() -> Option<Alone>,
+    what: impl FnOnce() -> Watched,
+) -> Poll<Result<Option<Envelope>, GetError>> {
+    let look = || {
+        let mut envelope = None;
+        if let Ended::Attempted = raw.get(&mut envelope, Wait::Never, || None)? {
+            return Ok(Some(Ok(envelope)));
+        }
+        let Some(alone) = alone() else { return Ok(None) };
+        // What they put before they left comes first.
+        Ok::<_, Error>(Some(match raw.get(&mut envelope, Wait::Never, || None)? {
+            Ended::Attempted => Ok(envelope),
+            Ended::Waited | Ended::Alone(_) => Err(nothing(Ended::Alone(alone))),
+        }))
+    };
+    poll_until(watch, cx, what, look).map(|found| found?)
+}
+
+/// Polls until the envelope is put; what is left of it is the caller's.
+pub(crate) fn poll_put(
+    watch: &mut Option<Watch>,
+    cx: &Context<'_>,
+    raw: &Raw,
+    alone: impl Fn() -> Option<Alone>,
+    what: impl FnOnce() -> Watched,
+    envelope: &mut Envelope,
+) -> Poll<Result<PutRaw, Error>> {
+    let look = || {
+        Ok::<_, Error>(match raw.put(envelope, Wait::Never, || None)? {
+            PutRaw::Not(_) => alone().map(|alone| PutRaw::Not(Ended::Alone(alone))),
+            end => Some(end),
+        })
+    };
+    poll_until(watch, cx, what, look)
+}
+
+async fn put<T: Message>(
+    raw: &Raw,
+    fingerprint: TypeFingerprint<T>,
+    value: T,
+    alone: impl Fn() -> Option<Alone>,
+    what: impl Fn() -> Watched,
+) -> Result<(), PutError<T>> {
+    let mut envelope = match pack_as(raw.arena(), fingerprint, value) {
+        Ok(envelope) => envelope,
+        Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
+    };
+    let mut watch = None;
+    match poll_fn(|cx| poll_put(&mut watch, cx, raw, &alone, &what, &mut envelope)).await {
+        Ok(PutRaw::Done) => Ok(()),
+        end => Err(not_put(fingerprint, envelope, end)),
+    }
+}
+
+impl<T: Message> Queue<T> {
+    /// Takes the oldest message, as a future; `None` when the queue is closed and drained.
+    ///
+    /// ```
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     use std::task::{Context, Poll, Wake, Waker};
+    /// #     struct Unpark(std::thread::Thread);
+    /// #     impl Wake for Unpark { fn wake(self: std::sync::Arc<Self>) { self.0.unpark() } }
+    /// #     let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    /// #             Poll::Ready(v) => return v,
+    /// #             Poll::Pending => std::thread::park(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// use mp_queue::Queue;
+    ///
+    /// let queue = Queue::bounded(1)?;
+    /// let producer = queue.clone();
+    /// std::thread::spawn(move || producer.put("from wherever".to_string()));
+    /// let got = block_on(async { queue.get_async().await })?; // on any runtime
+    /// assert_eq!(got.as_deref(), Some("from wherever"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A message is taken in the call of `poll` that returns it: a future that is dropped before it is ready has taken
+    /// nothing. While it waits, no thread is blocked: one for the whole process sleeps for all tasks. While there are
+    /// messages it is ready at once, always; a loop that is to let other tasks of its thread run yields now and then.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    #[doc(alias("async", "await"))]
+    pub async fn get_async(&self) -> Result<Option<T>, GetError> {
+        let what = || Arc::new(self.clone()) as Watched;
+        let mut watch = None;
+        let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), || self.raw().deserted(), what)).await?;
+        Ok(got.map(|envelope| unpack_as(self.fingerprint(), envelope)).transpose()?)
+    }
+
+    /// Puts a message, as a future, which is ready when it is put: as [`put`](Self::put), it waits while the queue is full.
+    ///
+    /// The message belongs to the future: one that is dropped before it is ready has put nothing, and drops its message.
+    /// Who wants to keep it waits for [`room`](Self::room) first, with [`ready`](mp_core::ready), and then calls
+    /// [`try_put`](Self::try_put).
+    ///
+    /// # Errors
+    /// As [`put`](Self::put). The value is given back.
+    pub async fn put_async(&self, value: T) -> Result<(), PutError<T>> {
+        let what = || Arc::new(self.room()) as Watched;
+        put(self.raw(), self.fingerprint(), value, || self.raw().deserted(), what).await
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
+    /// Takes the oldest message, to say later that it is [done](Lease::done), as a future: see [`get_ack`](Self::get_ack).
+    ///
+    /// # Errors
+    /// As [`get_ack`](Self::get_ack).
+    pub async fn get_ack_async(&self) -> Result<Option<Lease<T>>, GetError> {
+        let raw = self.raw();
+        let found = mp_core::until(|| Arc::new(Tasks(raw.clone())), || look_for_lease(raw)).await?;
+        match found {
+            Ok(leased) => read(raw, self.fingerprint(), leased).map(Some),
+            Err(None) => Ok(None),
+            Err(Some(alone)) => Err(nothing(Ended::Alone(alone))),
+        }
+    }
+}
+
+/// Leases a message, if there is one; `Err(None)` at the end.
+fn look_for_lease(raw: &Raw) -> Result<Option<Result<Leased, Option<Alone>>>, Error> {
+    raw.arena().me()?;
+    raw.memory().redeliver();
+    let mut leased = None;
+    Ok(match raw.attempt_lease(&mut leased)? {
+        Taken::Message => {
+            raw.memory().not_full().wake_one();
+            leased.map(Ok)
+        }
+        Taken::Empty => raw.deserted().map(|alone| Err(Some(alone))),
+        // What others work on may come back.
+        Taken::Closed => (!raw.others_lease()).then_some(Err(None)),
+    })
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
+    /// Puts a task, as a future: see [`Queue::put_async`].
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub async fn put_async(&self, task: T) -> Result<(), PutError<T>> {
+        self.queue().put_async(task).await
+    }
+
+    /// Takes the oldest task, as a future: see [`get`](Self::get).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn get_async(&self) -> Result<Option<Lease<T>>, GetError> {
+        self.queue().get_ack_async().await
+    }
+
+    /// Waits until no task is unfinished, as a future: see [`join`](Self::join).
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub async fn join_async(&self) -> Result<(), JoinError> {
+        let done = || {
+            self.queue().raw().arena().me()?;
+            Ok::<_, Error>((self.unfinished() == 0).then_some(()))
+        };
+        mp_core::until(|| Arc::new(AllDone(self.clone())), done).await.map_err(JoinError::Failed)?;
+        self.over()
+    }
+}
+
+/// Ready when no task is unfinished.
+struct AllDone<T: Serialize + DeserializeOwned + 'static>(JoinableQueue<T>);
+
+impl<T: Serialize + DeserializeOwned + 'static> Waitable for AllDone<T> {
+    fn place(&self) -> Place<'_> {
+        Place::Parking(self.0.queue().raw().memory().finished())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.unfinished() == 0
+    }
+}
+
+async fn recv<T: Message>(
+    end: &End,
+    fingerprint: TypeFingerprint<T>,
+    what: impl Fn() -> Watched,
+) -> Result<T, GetError> {
+    let mut watch = None;
+    match poll_fn(|cx| poll_get(&mut watch, cx, end.raw(), || end.alone(), &what)).await? {
+        Some(envelope) => Ok(unpack_as(fingerprint, envelope)?),
+        None => Err(GetError::Disconnected),
+    }
+}
+
+impl<T: Message> Receiver<T> {
+    /// Receives the oldest message, as a future: see [`Queue::get_async`].
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub async fn recv_async(&self) -> Result<T, GetError> {
+        recv(self.end(), self.fingerprint(), || Arc::new(self.clone())).await
+    }
+}
+
+impl<T: Message> Sender<T> {
+    /// Sends a message, as a future: see [`Queue::put_async`].
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_async(&self, value: T) -> Result<(), PutError<T>> {
+        if self.end().alone().is_some() {
+            return Err(PutError::Disconnected(value));
+        }
+        let what = || Arc::new(self.clone()) as Watched;
+        put(self.end().raw(), self.fingerprint(), value, || self.end().alone(), what).await
+    }
+}
+
+impl Connection {
+    /// Receives the next value, as a future: see [`Queue::get_async`]. (Sending never waits, and needs no future.)
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub async fn recv_async<T: Message>(&self) -> Result<T, GetError> {
+        let got = recv(self.receiver()?, TypeFingerprint::new(), || Arc::new(self.clone())).await;
+        self.looked();
+        got
+    }
+
+    /// Receives the next message as bytes, which it was sent as, as a future: see [`recv_bytes`](Self::recv_bytes).
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
+        Ok(self.recv_async::<Bytes>().await?.0)
+    }
+}

@@ -1,0 +1,359 @@
+//! One wait for many things, and a fair choice among them; other processes make them ready, or are killed and stopped while
+//! they wait themselves.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use common::{
+    DEADLINE, Outcome, alone, eventually, failure, give, join, next, send, signal, take, threads_are,
+};
+use mp::{
+    BoundedSemaphore, Connection, Descriptor, Event, JoinableQueue, Options, Process, Queue, Receiver,
+    Sender, Waitable, bounded_channel, channel, pipe, select, start_processes, wait,
+};
+use mp_core::inject;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// One of each kind.
+#[derive(Clone, Serialize, Deserialize)]
+struct Kinds {
+    orders: Queue<u8>,
+    queue: Queue<u64>,
+    full: Queue<u8>,
+    sender: Sender<u8>,
+    event: Event,
+    semaphore: BoundedSemaphore,
+    connection: Connection,
+    tasks: JoinableQueue<u8>,
+}
+
+/// Makes ready what it is told to, from a process of its own.
+fn does_as_told(_: usize, kinds: Kinds) -> Outcome {
+    let mut permit = Some(kinds.semaphore.acquire()?);
+    while let Some(order) = next(&kinds.orders)? {
+        match order {
+            0 => kinds.queue.put(7)?,
+            1 => _ = kinds.full.get()?,
+            2 => kinds.sender.send(1)?,
+            3 => _ = kinds.event.set()?,
+            4 => drop(permit.take()),
+            5 => kinds.connection.send("hello".to_string())?,
+            6 => kinds.tasks.put(6)?,
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// What each of them makes ready is what the wait finds; then it is taken, and is not found any more. `more` are others
+/// that are never ready.
+fn each_kind_is_found(more: &[&dyn Waitable]) {
+    let (sender, receiver) = channel::<u8>().unwrap();
+    let (here, connection) = pipe().unwrap();
+    let kinds = Kinds {
+        orders: Queue::bounded(1).unwrap(),
+        queue: Queue::bounded(1).unwrap(),
+        full: Queue::bounded(1).unwrap(),
+        sender,
+        event: Event::new().unwrap(),
+        semaphore: BoundedSemaphore::new(1).unwrap(),
+        connection,
+        tasks: JoinableQueue::unbounded().unwrap(),
+    };
+    give(&kinds.full, 0);
+    let room = kinds.full.room();
+    let child =
+        Process::spawn(|kinds| does_as_told(0, kinds).map_err(|e| e.to_string()), kinds.clone()).unwrap();
+    eventually("the permit is taken", || kinds.semaphore.available() == 0);
+    let (queue, event, semaphore, tasks) = (&kinds.queue, &kinds.event, &kinds.semaphore, &kinds.tasks);
+    let mut all: Vec<&dyn Waitable> = vec![queue, &room, &receiver, event, semaphore, &here, tasks];
+    all.extend(more);
+    assert!(wait(&all, Some(MOMENT)).unwrap().is_empty());
+    for order in 0..=6 {
+        give(&kinds.orders, order);
+        assert_eq!(wait(&all, Some(DEADLINE)).unwrap(), [usize::from(order)]);
+        assert_eq!(select(&all, None).unwrap(), Some(usize::from(order)));
+        match order {
+            0 => assert_eq!(take(queue), 7),
+            1 => give(&kinds.full, 0),
+            2 => assert_eq!(receiver.try_recv().unwrap(), 1),
+            3 => assert!(event.clear().unwrap()),
+            4 => semaphore.try_acquire().unwrap().keep(),
+            5 => assert_eq!(here.try_recv::<String>().unwrap(), "hello"),
+            _ => assert_eq!(tasks.try_get().unwrap().unwrap().done(), 6),
+        }
+        assert!(wait(&all, Some(Duration::ZERO)).unwrap().is_empty(), "after {order}");
+    }
+    // The same thing twice is found twice, once it is there.
+    let twice: Vec<&dyn Waitable> = all.iter().chain(&all).copied().collect();
+    give(&kinds.orders, 0);
+    assert_eq!(wait(&twice, Some(DEADLINE)).unwrap(), [0, all.len()]);
+    assert_eq!(take(queue), 7);
+    // The end of a process beside them.
+    let at = all.len();
+    all.push(&child);
+    assert!(wait(&all, Some(MOMENT)).unwrap().is_empty());
+    give(&kinds.orders, 7);
+    eventually("the process is found", || wait(&all, Some(DEADLINE)).unwrap().contains(&at));
+    child.join().unwrap();
+}
+
+#[test]
+fn what_another_process_makes_ready_is_found() {
+    let _alone = alone();
+    each_kind_is_found(&[]);
+}
+
+#[test]
+fn descriptors_are_found_beside_queues() {
+    let _alone = alone();
+    let (a, b) = UnixStream::pair().unwrap();
+    each_kind_is_found(&[&Descriptor(&a)]);
+    // And are found themselves.
+    let queue = Queue::<u8>::bounded(1).unwrap();
+    let thread = std::thread::spawn(move || drop(b));
+    assert_eq!(wait(&[&queue, &Descriptor(&a)], Some(DEADLINE)).unwrap(), [1]);
+    thread.join().unwrap();
+}
+
+/// Answers each message, asleep beside a queue that stays empty.
+fn answers(_: usize, (there, back, empty): (Queue<u64>, Queue<u64>, Queue<u64>)) -> Outcome {
+    loop {
+        wait(&[&there, &empty], Some(DEADLINE))?;
+        match there.try_get() {
+            Ok(Some(value)) => send(&back, value)?,
+            Ok(None) => return Ok(()),
+            Err(e) if e.is_empty() => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+#[test]
+fn who_is_asleep_is_woken_and_not_only_found_after_a_slice() {
+    let _alone = alone();
+    let queue = || Queue::bounded(1).unwrap();
+    let (there, back, empty) = (queue(), queue(), queue());
+    let args = (there.clone(), back.clone(), empty.clone());
+    let context = start_processes(answers, args, Options::nprocs(1)).unwrap();
+    let (a, mut b) = UnixStream::pair().unwrap();
+    let socket = Descriptor(&a);
+    let lists: [&[&dyn Waitable]; 2] = [&[&empty, &back], &[&back, &socket]];
+    // So many slices are longer than the deadline.
+    let until = Instant::now() + DEADLINE;
+    for i in 0..4000 {
+        give(&there, i);
+        let list = lists[i as usize % 2];
+        assert_eq!(wait(list, Some(DEADLINE)).unwrap(), [1 - i as usize % 2]);
+        assert_eq!(take(&back), i);
+        assert!(Instant::now() < until, "after {i}");
+    }
+    // A descriptor wakes, too.
+    let (signals, orders) = std::sync::mpsc::sync_channel(0);
+    let thread = std::thread::spawn(move || {
+        for byte in orders {
+            b.write_all(&[byte]).unwrap();
+        }
+    });
+    let until = Instant::now() + DEADLINE;
+    for i in 0..4000 {
+        signals.send(i as u8).unwrap();
+        assert_eq!(wait(lists[1], Some(DEADLINE)).unwrap(), [1]);
+        (&a).read_exact(&mut [0]).unwrap();
+        assert!(Instant::now() < until, "after {i}");
+    }
+    drop(signals);
+    thread.join().unwrap();
+    there.close();
+    join(&context).unwrap();
+}
+
+#[test]
+fn more_than_the_kernel_can_wait_for_at_once() {
+    let _alone = alone();
+    fn puts(_: usize, (orders, queues): (Queue<usize>, Vec<Queue<usize>>)) -> Outcome {
+        while let Some(i) = next(&orders)? {
+            queues[i].put(i)?;
+        }
+        Ok(())
+    }
+    let queues: Vec<Queue<usize>> = (0..300).map(|_| Queue::bounded(1).unwrap()).collect();
+    let orders = Queue::bounded(1).unwrap();
+    let context = start_processes(puts, (orders.clone(), queues.clone()), Options::nprocs(1)).unwrap();
+    let all: Vec<&dyn Waitable> = queues.iter().map(|q| q as &dyn Waitable).collect();
+    for i in [0, 126, 127, 128, 254, 299] {
+        give(&orders, i);
+        assert_eq!(wait(&all, Some(DEADLINE)).unwrap(), [i]);
+        assert_eq!(take(&queues[i]), i);
+    }
+    orders.close();
+    join(&context).unwrap();
+}
+
+#[test]
+fn each_of_several_that_are_always_ready_gets_its_share() {
+    let _alone = alone();
+    let queues: Vec<Queue<u8>> = (0..5).map(|_| Queue::bounded(1).unwrap()).collect();
+    // One of them never is.
+    queues.iter().take(4).for_each(|q| give(q, 0));
+    let all: Vec<&dyn Waitable> = queues.iter().map(|q| q as &dyn Waitable).collect();
+    let mut chosen = [0_u32; 5];
+    for _ in 0..4000 {
+        let i = select(&all, None).unwrap().expect("some are ready");
+        assert_eq!(take(&queues[i]), 0);
+        give(&queues[i], 0);
+        chosen[i] += 1;
+    }
+    // 1000 each, give or take seven standard deviations.
+    assert!(chosen[..4].iter().all(|n| (800..1200).contains(n)), "{chosen:?}");
+    assert_eq!(chosen[4], 0);
+}
+
+#[test]
+fn a_side_that_dies_is_found() {
+    let _alone = alone();
+    fn holds(_: usize, (sender, permits, ready): (Sender<u8>, BoundedSemaphore, Queue<()>)) -> Outcome {
+        permits.acquire()?.keep();
+        ready.put(())?;
+        std::thread::park();
+        drop(sender);
+        Ok(())
+    }
+    let (sender, receiver) = bounded_channel::<u8>(1).unwrap();
+    let (permits, ready) = (BoundedSemaphore::new(1).unwrap(), Queue::bounded(1).unwrap());
+    let context =
+        start_processes(holds, (sender, permits.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    take(&ready);
+    let nobody = Queue::<u8>::bounded(1).unwrap();
+    assert!(wait(&[&receiver, &permits, &nobody], Some(MOMENT)).unwrap().is_empty());
+    signal(context.pids()[0], Signal::KILL);
+    failure(&context);
+    assert_eq!(wait(&[&nobody, &receiver], Some(DEADLINE)).unwrap(), [1]);
+    assert_eq!(wait(&[&permits, &nobody], Some(DEADLINE)).unwrap(), [0]);
+    let (a, _b) = UnixStream::pair().unwrap();
+    permits.try_acquire().unwrap().keep();
+    assert!(wait(&[&permits, &nobody, &Descriptor(a)], Some(MOMENT)).unwrap().is_empty());
+}
+
+type Two = (Queue<u64>, Queue<u64>, Queue<u64>);
+
+/// Waits for both, again and again, and takes nothing.
+fn looks_for_ever(_: usize, (a, b, ready): Two) -> Outcome {
+    ready.put(1)?;
+    loop {
+        wait(&[&a, &b], None)?;
+    }
+}
+
+#[test]
+fn those_who_wait_and_are_killed_or_stopped_keep_nothing_from_others() {
+    let _alone = alone();
+    fn takes(_: usize, (a, _, got): Two) -> Outcome {
+        while let Some(value) = next(&a)? {
+            got.put(value)?;
+        }
+        Ok(())
+    }
+    let two: Two = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
+    let looking = start_processes(looks_for_ever, two.clone(), Options::nprocs(2)).unwrap();
+    (0..2).for_each(|_| assert_eq!(take(&two.2), 1));
+    let taking = start_processes(takes, two.clone(), Options::nprocs(1)).unwrap();
+    for value in 0..20 {
+        give(&two.0, value);
+        assert_eq!(take(&two.2), value);
+    }
+    signal(looking.pids()[0], Signal::STOP);
+    eventually("it is stopped", || threads_are(looking.pids()[0], 'T'));
+    for value in 0..20 {
+        give(&two.0, value);
+        assert_eq!(take(&two.2), value);
+    }
+    looking.pids().into_iter().for_each(|pid| signal(pid, Signal::KILL));
+    failure(&looking);
+    for value in 0..20 {
+        give(&two.0, value);
+        assert_eq!(take(&two.2), value);
+    }
+    two.0.close();
+    join(&taking).unwrap();
+}
+
+/// Waits for two queues of which one gets something, and takes it, three times.
+fn waits_and_takes(_: usize, (a, b, at): (Queue<u64>, Receiver<u64>, u64)) -> Outcome {
+    inject::arm(at, Signal::KILL.as_raw());
+    for _ in 0..3 {
+        if wait(&[&a, &b], Some(DEADLINE))?.contains(&0) {
+            _ = a.try_get();
+        } else {
+            _ = b.try_recv();
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_waiting_for_two() {
+    common::kill::for_every_access(|at| {
+        let a = Queue::bounded(4).unwrap();
+        let (sender, receiver) = channel().unwrap();
+        let args = (a.clone(), receiver.clone(), at);
+        let context = start_processes(waits_and_takes, args, Options::nprocs(1)).unwrap();
+        for value in 0..2 {
+            give(&a, value);
+            sender.send(value).unwrap();
+        }
+        let killed = common::kill::killed(&context);
+        // The others go on.
+        give(&a, 9);
+        assert!(wait(&[&a, &receiver], Some(DEADLINE)).unwrap().contains(&0));
+        while take(&a) != 9 {}
+        killed
+    });
+}
+
+/// Without the system call that sleeps on many words.
+fn on_an_old_kernel(_: usize, queues: (Queue<u8>, Queue<u8>)) -> Outcome {
+    forbid_futex_waitv()?;
+    queues.0.put(0)?;
+    assert_eq!(wait(&[&queues.1], Some(DEADLINE))?, [0]);
+    let (a, _b) = UnixStream::pair()?;
+    assert_eq!(wait(&[&Descriptor(a), &queues.1], Some(DEADLINE))?, [1]);
+    let empty = Queue::<u8>::bounded(1)?;
+    assert!(wait(&[&empty, &empty.clone()], Some(MOMENT))?.is_empty());
+    Ok(())
+}
+
+/// Lets it fail with ENOSYS, for this thread and those that it starts.
+#[allow(unsafe_code)]
+fn forbid_futex_waitv() -> std::io::Result<()> {
+    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        // The number of the call: is it this one?
+        statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
+        statement((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, 449),
+        statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: it takes numbers.
+    let first = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    // SAFETY: the program and what it points to live until the call returns.
+    let second = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    if first == 0 && second == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+fn it_works_where_the_kernel_can_sleep_on_one_word_only() {
+    let _alone = alone();
+    let queues: (Queue<u8>, Queue<u8>) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let context = start_processes(on_an_old_kernel, queues.clone(), Options::nprocs(1)).unwrap();
+    take(&queues.0);
+    give(&queues.1, 1);
+    join(&context).unwrap();
+}
