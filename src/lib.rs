@@ -135,7 +135,7 @@ pub use mp_queue::{
     PutManyError, Queue, QueueOptions, Receiver, RecvIntoError, Room, Sender, SocketOptions, bounded_channel,
     channel, connect, one_way_pipe, pipe,
 };
-#[cfg(feature = "futures")]
+#[cfg(all(feature = "futures", feature = "queue"))]
 pub use mp_queue::{Messages, Outlet};
 pub use mp_reduce::{
     Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,

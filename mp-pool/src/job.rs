@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -13,18 +13,21 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::TaskError;
 use crate::message::{Runner, Write};
+use crate::shared::Shared;
 
 /// A function, as the workers know it.
 pub(crate) struct Code {
     pub(crate) number: u64,
     pub(crate) runner: Closure<(), Runner>,
-    /// Where its number goes when nobody uses it any more.
-    pub(crate) unused: Arc<Mutex<Vec<u64>>>,
+    /// Who is told when nobody uses it any more.
+    pub(crate) pool: Weak<Shared>,
 }
 
 impl Drop for Code {
     fn drop(&mut self) {
-        self.unused.lock().push(self.number);
+        if let Some(pool) = self.pool.upgrade() {
+            pool.is_unused(self.number);
+        }
     }
 }
 

@@ -62,7 +62,8 @@ pub(crate) struct Shared {
     /// There is an event, for a thread that can't wait for replies because no worker is there.
     pub(crate) rang: Condvar,
     functions: Mutex<HashMap<TypeId, Arc<Code>>>,
-    unused: Arc<Mutex<Vec<u64>>>,
+    /// Functions that nobody uses any more.
+    unused: Mutex<Vec<u64>>,
     ids: AtomicU64,
 }
 
@@ -85,7 +86,7 @@ impl Shared {
             events: Mutex::new(Vec::new()),
             rang: Condvar::new(),
             functions: Mutex::new(HashMap::new()),
-            unused: Arc::new(Mutex::new(Vec::new())),
+            unused: Mutex::new(Vec::new()),
             ids: AtomicU64::new(1),
         }
     }
@@ -102,12 +103,12 @@ impl Shared {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn code(&self, runner: Closure<(), Runner>) -> Arc<Code> {
-        Arc::new(Code { number: self.next_id(), runner, unused: Arc::clone(&self.unused) })
+    fn code(self: &Arc<Self>, runner: Closure<(), Runner>) -> Arc<Code> {
+        Arc::new(Code { number: self.next_id(), runner, pool: Arc::downgrade(self) })
     }
 
     /// The code of a function, which is sent to each worker once.
-    pub(crate) fn function<F, A, R>(&self, function: F) -> Arc<Code>
+    pub(crate) fn function<F, A, R>(self: &Arc<Self>, function: F) -> Arc<Code>
     where
         F: Fn(A) -> R + Copy + Send + 'static,
         A: Message,
@@ -122,7 +123,7 @@ impl Shared {
     }
 
     /// The code of a closure; workers forget it when its tasks are done.
-    pub(crate) fn closure<A: Message, R: TaskOutcome>(&self, closure: Closure<A, R>) -> Arc<Code> {
+    pub(crate) fn closure<A: Message, R: TaskOutcome>(self: &Arc<Self>, closure: Closure<A, R>) -> Arc<Code> {
         self.code(Closure::from_parts((closure,), |(closure,): &(Closure<A, R>,), (): ()| {
             let closure = closure.clone();
             Runner::new(move |args| closure.call(args))
@@ -287,6 +288,12 @@ impl Shared {
                 state.phase = Phase::Closed;
             }
         }
+        self.ring();
+    }
+
+    /// Nobody uses this function any more. May be called with the lock of the state.
+    pub(crate) fn is_unused(&self, code: u64) {
+        self.unused.lock().push(code);
         self.ring();
     }
 

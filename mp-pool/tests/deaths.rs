@@ -100,13 +100,13 @@ fn a_task_that_takes_too_long_is_ended_and_no_other() {
         x
     };
     // No gate is opened: those that come there stay.
-    let call = pool.task(some_stop).timeout(Duration::from_millis(100)).chunksize(5);
+    let call = pool.task(some_stop).timeout(Duration::from_secs(1)).chunksize(5);
     let results = call.map_async((0..40).map(|x| (gate.clone(), x))).results();
     for (x, result) in (0..).zip(results) {
         match result {
             Ok(y) => assert_eq!((x, x % 10 == 3), (y, false)),
             Err(TaskError::TimedOut { timeout, .. }) => {
-                assert_eq!((x % 10, timeout), (3, Duration::from_millis(100)));
+                assert_eq!((x % 10, timeout), (3, Duration::from_secs(1)));
             }
             Err(other) => panic!("task {x}: {other}"),
         }
@@ -117,14 +117,14 @@ fn a_task_that_takes_too_long_is_ended_and_no_other() {
 #[test]
 fn the_time_of_a_task_does_not_run_before_it_begins() {
     let pool = Pool::new(1).unwrap();
-    let call = pool.task(square).timeout(Duration::from_millis(20));
+    let call = pool.task(square).timeout(Duration::from_secs(1));
     assert_eq!(call.apply(2).unwrap(), 4);
     let pid = pool.pids()[0];
     // It has nothing to do, and does not see what it is given now.
     signal(pid, Signal::STOP);
     eventually("it stands still", || stopped(pid));
     let results = call.map_async(0..10);
-    let results = results.get_timeout(Duration::from_millis(300)).unwrap_err();
+    let results = results.get_timeout(Duration::from_millis(1500)).unwrap_err();
     signal(pid, Signal::CONT);
     assert_eq!(got(results).unwrap().len(), 10);
     assert_eq!(pool.pids(), [pid]);

@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
         Ok(Some(envelope))
     }
 
-    fn tell(&mut self) {
+    pub(crate) fn tell(&mut self) {
         let Some((first, last)) = self.tickets.take() else { return };
         let (memory, count) = (self.raw.memory(), std::mem::take(&mut self.count));
         if self.putting {

@@ -89,12 +89,23 @@ impl<T: Message> Queue<T> {
         let mut put = 0;
         while let Some(mut packed) = from.pop_front() {
             match run.put(&mut packed.envelope) {
-                Ok(true) => put += 1,
-                end => {
+                Ok(true) => {}
+                Ok(false) => {
+                    // It may need more than that: the next segment, say.
+                    run.tell();
+                    let end = self.raw().put(&mut packed.envelope, Wait::Never, || None);
+                    if !matches!(end, Ok(PutRaw::Done)) {
+                        from.push_front(packed);
+                        return end.map(|_| put);
+                    }
+                    run = Run::new(self.raw(), true);
+                }
+                Err(error) => {
                     from.push_front(packed);
-                    return end.map(|_| put);
+                    return Err(error);
                 }
             }
+            put += 1;
         }
         Ok(put)
     }

@@ -125,6 +125,32 @@ impl<A: 'static, R: 'static> Closure<A, R> {
         Captured::<F, C, A, R>::closure(captures)
     }
 
+    /// Of a function, or a closure that captures nothing: so functions travel as values, too.
+    ///
+    /// ```
+    /// use mp_spawn::{Closure, Process};
+    ///
+    /// fn double(x: u32) -> u32 {
+    ///     2 * x
+    /// }
+    ///
+    /// let steps = vec![Closure::new(double), Closure::new(|x| x + 1)];
+    /// let run = |steps: Vec<Closure<u32, u32>>| Ok::<_, String>(steps.iter().fold(5, |x, step| step.call(x)));
+    /// assert_eq!(Process::spawn(run, steps)?.join()?, 11);
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// What captures, and function pointers, are refused when the program is compiled:
+    ///
+    /// ```compile_fail
+    /// let pointer: fn(u32) -> u32 = |x| x;
+    /// mp_spawn::Closure::new(pointer);
+    /// ```
+    pub fn new<F: Fn(A) -> R + Copy + Send + 'static>(function: F) -> Self {
+        // What is captured here has no bytes either.
+        Self::from_parts((), move |(): &(), args| function(args))
+    }
+
     /// Calls it here.
     ///
     /// ```
@@ -284,6 +310,16 @@ mod tests {
             4
         );
         assert_eq!(long.clone().call((0, 0)), (3, 4));
+    }
+
+    #[test]
+    fn functions_are_closures_too() {
+        fn triple(x: u8) -> u8 {
+            3 * x
+        }
+        assert_eq!(there_and_back(&Closure::new(triple)).unwrap().call(2), 6);
+        let twins = [Closure::new(|x: u8| x + 1), Closure::new(|x: u8| x + 2)];
+        assert_eq!(twins.each_ref().map(|twin| there_and_back(twin).unwrap().call(1)), [2, 3]);
     }
 
     #[test]

@@ -138,9 +138,7 @@ pub(crate) fn launch(
     *slot = Some(server);
     drop(slot);
     // It is our child and has not been reaped, so the id is its own.
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-        .map_err(|error| failed("pidfd_open", None, error.into()))?;
-    Ok(Launched { pid, pidfd, socket: ours, nonce })
+    Ok(Launched { pid, pidfd: launch::pidfd_of(pid)?, socket: ours, nonce })
 }
 
 /// The server of this program, or a new one.
@@ -309,10 +307,15 @@ impl Life {
         }
         // This fails only if it has ended just now.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-        // An interrupted wait leads to another look, by the supervisor at the latest.
-        let _ =
-            rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timespec(AFTER_KILL)));
-        self.exit()
+        // What it has made is known only when it is gone.
+        let until = deadline(AFTER_KILL);
+        loop {
+            let left = until.map_or(AFTER_KILL, |until| until.saturating_duration_since(Instant::now()));
+            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timespec(left))) {
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => return self.exit(),
+            }
+        }
     }
 }
 

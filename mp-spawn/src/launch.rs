@@ -142,17 +142,19 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
         stderr: particulars.ends.stderr.as_ref().map(AsFd::as_fd),
     })
     .map_err(|error| failed("posix_spawn", Some(&command.program), error))?;
-    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => Ok(Launched { pid, pidfd, socket: ours, nonce }),
-        Err(error) => {
-            // Without a pidfd nobody would learn of its death. It has not been reaped, so the id is still its own.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-            let _ = rustix::io::retry_on_intr(|| {
-                rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())
-            });
-            Err(failed("pidfd_open", None, error.into()))
-        }
-    }
+    Ok(Launched { pid, pidfd: pidfd_of(pid)?, socket: ours, nonce })
+}
+
+/// The pidfd of a child that was made just now and has not been reaped.
+pub(crate) fn pidfd_of(pid: Pid) -> Result<OwnedFd> {
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
+        // Without a pidfd nobody would learn of its death. It has not been reaped, so the id is still its own.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+        let _ = rustix::io::retry_on_intr(|| {
+            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())
+        });
+        failed("pidfd_open", None, error.into())
+    })
 }
 
 /// A number that nobody guesses.

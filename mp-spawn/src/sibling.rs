@@ -38,7 +38,11 @@ const PAGE: usize = 4096;
 
 /// A word that two processes and the kernel share.
 #[derive(Debug)]
-pub(crate) struct Slip(NonNull<AtomicU32>);
+pub(crate) struct Slip {
+    at: NonNull<AtomicU32>,
+    /// Who has mapped it. A copy of that process has not, and what is at that address there is somebody else's.
+    process: u32,
+}
 
 // SAFETY: the word is an atomic one, which any thread may reach.
 unsafe impl Send for Slip {}
@@ -62,7 +66,8 @@ impl Slip {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let at = unsafe { rustix::mm::mmap(ptr::null_mut(), PAGE, prot, flags, file, 0) }?;
-        let slip = Slip(NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap gave address 0"))?);
+        let none = || io::Error::other("mmap gave address 0");
+        let slip = Slip { at: NonNull::new(at.cast()).ok_or_else(none)?, process: std::process::id() };
         // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
         unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxDontFork) }?;
         Ok(slip)
@@ -71,7 +76,7 @@ impl Slip {
     fn word(&self) -> &AtomicU32 {
         // SAFETY: page aligned, mapped as long as `self` lives, in a file that can't shrink; all processes reach it as an
         // atomic word, and so does the kernel.
-        unsafe { self.0.as_ref() }
+        unsafe { self.at.as_ref() }
     }
 
     /// Before a process is asked for.
@@ -93,8 +98,12 @@ impl Slip {
 
 impl Drop for Slip {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nothing refers to it any more. It can't fail for such a range.
-        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAGE) };
+        if self.process != std::process::id() {
+            return;
+        }
+        // SAFETY: the mapping is this value's, in this process, and nothing refers to it any more. It can't fail for such
+        // a range.
+        let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), PAGE) };
     }
 }
 
@@ -136,7 +145,7 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
     let mut args: libc::clone_args = unsafe { mem::zeroed() };
     // The copy gets this process's exit signal, SIGCHLD: see CLONE_PARENT.
     args.flags = (libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
-    args.parent_tid = slip.0.addr().get() as u64;
+    args.parent_tid = slip.at.addr().get() as u64;
     if alone.thread_id != 0 {
         // As `fork` of the C library has it: its record of the thread's number is kept right.
         args.flags |= (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;

@@ -5,7 +5,7 @@
 //! that a copy joins it as if it had been executed.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::panic::{self, AssertUnwindSafe};
@@ -65,6 +65,8 @@ fn prepare(serve: &Serve) -> Result<Alone, String> {
         let desc = function::resolve::<Preload>(preload).map_err(|refusal| refusal.to_string())?;
         panic::catch_unwind(AssertUnwindSafe(desc.entry))
             .map_err(|payload| format!("{} panicked: {}", preload.name, panics::caught(&*payload).message))?;
+        // What is left in a buffer, each copy would print.
+        let _ = std::io::stdout().flush();
     }
     let what = "what is preloaded must not do that: the processes would be copies of it";
     if Arena::get().is_some() {

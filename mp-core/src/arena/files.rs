@@ -35,6 +35,9 @@ struct Opened {
 pub(super) struct Files {
     /// The arena's own file; none if its memory is plain.
     own: Option<OwnedFd>,
+    /// The same file for children, under a description of its own: locks of this process's description, which they would
+    /// keep, say that this process lives. Never closed, for that would drop the other locks.
+    handed: OnceLock<OwnedFd>,
     named: [OnceLock<Opened>; EXTENTS as usize],
     /// One bit for each that is mapped.
     mapped: AtomicU64,
@@ -57,6 +60,7 @@ impl Files {
     pub(super) fn new(own: Option<OwnedFd>) -> Self {
         Self {
             own,
+            handed: OnceLock::new(),
             named: [const { OnceLock::new() }; EXTENTS as usize],
             mapped: AtomicU64::new(0),
             chosen: AtomicU64::new(u64::MAX << 32),
@@ -82,6 +86,19 @@ impl Arena {
     /// [`Error::Local`] if it has none.
     pub(crate) fn file(&self) -> Result<BorrowedFd<'static>> {
         self.files().own.as_ref().map(AsFd::as_fd).ok_or(Error::Local)
+    }
+
+    /// The arena's own file, to be sent to children.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if it has none, [`Error::Os`] if it can't be opened again.
+    pub(super) fn file_to_hand_down(&self) -> Result<BorrowedFd<'static>> {
+        let (own, files) = (self.file()?, self.files());
+        let _opening = files.opening.lock();
+        if files.handed.get().is_none() {
+            _ = files.handed.set(memory::reopen(own)?);
+        }
+        files.handed.get().map(AsFd::as_fd).ok_or(Error::Local)
     }
 
     /// Makes sure that there is memory behind bytes that all lie in one file.

@@ -231,7 +231,7 @@ impl Arena {
         // any descriptor of a file drops the POSIX locks that the process has on it.
         let own = memory::reopen(fd.as_fd())?;
         if !strategy::SharingStrategy::FileDescriptor.supported() {
-            // A file with a name; our parent holds it as long as we have `fd`.
+            // A file with a name, which our parent holds as long as it lives.
             directory::hold(own.as_fd()).map_err(os("flock of an arena"))?;
         }
         drop(fd);

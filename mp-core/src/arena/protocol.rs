@@ -59,14 +59,14 @@ impl Arena {
     /// The file behind it, to hand to a child. It stays open as long as the process lives.
     ///
     /// # Errors
-    /// [`Error::Local`] if there is none.
+    /// [`Error::Local`] if there is none, [`Error::Os`] if there is no descriptor to spare.
     ///
     /// # Safety
     /// It is only sent to children that [`attach`](Self::attach) it. Reading, writing or mapping it elsewhere reaches all
     /// tensors of all processes. No descriptor of the same file may be closed in this process: that would drop its
     /// POSIX lock, one of two signs that it is alive.
     pub unsafe fn fd(&self) -> Result<BorrowedFd<'static>> {
-        self.file()
+        self.file_to_hand_down()
     }
 
     /// Becomes a member of the arena behind `fd`, and makes it the current one.

@@ -8,7 +8,8 @@ pub(crate) const NONCE: usize = 32;
 /// As long is a proof.
 pub(crate) const PROOF: usize = 32;
 
-/// What both sides have said.
+/// What both sides have said. Without keys, nobody reads it.
+#[cfg_attr(not(feature = "authkey"), allow(dead_code))]
 pub(crate) struct Said<'a> {
     /// Whether the prover is the listener.
     pub(crate) listener: bool,
