@@ -383,23 +383,3 @@ impl Raw {
         (self.arena().other_holders(&self.hold) == 0).then_some(Alone::Deserted(last, pid))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Queue;
-
-    #[test]
-    fn what_was_put_before_the_last_one_left_is_got() {
-        for wait in [Wait::Until(Instant::now()), Wait::Forever] {
-            let queue = Queue::bounded(1).unwrap();
-            let puts_and_leaves = || {
-                queue.try_put(5_u32).unwrap();
-                Some(Alone::Disconnected)
-            };
-            let mut into = None;
-            let end = queue.raw().get(&mut into, wait, puts_and_leaves).unwrap();
-            assert!(matches!(end, Ended::Attempted) && into.is_some(), "{end:?} after {wait:?}");
-        }
-    }
-}

@@ -286,6 +286,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_was_put_before_the_last_one_left_is_got() {
+        for wait in [Wait::Until(std::time::Instant::now()), Wait::Forever] {
+            let queue = Queue::bounded(1).unwrap();
+            let puts_and_leaves = || {
+                queue.try_put(5_u32).unwrap();
+                Some(Alone::Disconnected)
+            };
+            let mut into = None;
+            let end = queue.raw().get(&mut into, wait, puts_and_leaves).unwrap();
+            assert!(matches!(end, Ended::Attempted) && into.is_some(), "{end:?} after {wait:?}");
+        }
+    }
+
+    #[test]
     fn what_was_put_before_the_last_one_left_is_leased() {
         let queue = Queue::bounded(1).unwrap();
         let puts_and_leaves = || {

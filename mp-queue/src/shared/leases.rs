@@ -111,7 +111,8 @@ impl RingMemory {
 
     /// Notes what dead members had, if there is any. This process holds the queue: by the seat of one of them.
     pub(super) fn note_returned(&self) {
-        if self.count(|h| matches!(h, Holder::Returned | Holder::Undeliverable)) > 0 {
+        let redelivers = Self::words(self.arena).load(self.header.redelivers()) != 0;
+        if redelivers && self.count(|h| matches!(h, Holder::Returned | Holder::Undeliverable)) > 0 {
             run(Note::new(self.returns()), Self::words(self.arena));
         }
     }
