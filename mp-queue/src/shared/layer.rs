@@ -27,8 +27,7 @@ impl Surroundings for Around<'_> {
     }
 
     fn redelivers(&self, ring: BlockId) -> bool {
-        let memory = RingMemory::open(self.arena, ring);
-        memory.is_some_and(|r| RingMemory::words(self.arena).load(r.header.redelivers()) != 0)
+        RingMemory::open(self.arena, ring).is_some_and(|r| r.redelivers())
     }
 
     fn dead(&self) -> Member {
@@ -93,7 +92,8 @@ unsafe impl RingLayer for Rings {
 
     fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        for sort in [Holder::Returned, Holder::Undeliverable] {
+        // All envelopes are looked at: not for a queue where nothing can have come back.
+        for sort in [Holder::Returned, Holder::Undeliverable].into_iter().filter(|_| ring.redelivers()) {
             while let Ok(Some(_)) = ring.drain_returned(sort) {}
         }
         for i in 0..ring.segments() {

@@ -19,6 +19,11 @@ impl RingMemory {
         }
     }
 
+    /// Whether what a dead consumer had is delivered again: only then anything can come back.
+    pub(super) fn redelivers(&self) -> bool {
+        Self::words(self.arena).load(self.header.redelivers()) != 0
+    }
+
     /// Whether there may be messages that came back.
     #[inline]
     pub(crate) fn any_returned(&self) -> bool {
@@ -111,8 +116,7 @@ impl RingMemory {
 
     /// Notes what dead members had, if there is any. This process holds the queue: by the seat of one of them.
     pub(super) fn note_returned(&self) {
-        let redelivers = Self::words(self.arena).load(self.header.redelivers()) != 0;
-        if redelivers && self.count(|h| matches!(h, Holder::Returned | Holder::Undeliverable)) > 0 {
+        if self.redelivers() && self.count(|h| matches!(h, Holder::Returned | Holder::Undeliverable)) > 0 {
             run(Note::new(self.returns()), Self::words(self.arena));
         }
     }
