@@ -89,14 +89,14 @@ impl RingMemory {
         })
     }
 
-    fn to_return(&self, id: EnvelopeId, owner: Owner) -> Return {
+    fn returning(&self, id: EnvelopeId, owner: Owner) -> Return {
         let (owners, metas) = (self.arena.owner_words(), self.arena.meta_words());
         Return::new(self.returns(), owners.of(id), metas.of(id), owner)
     }
 
     /// Returns a lease to the queue; whether it will be delivered again.
     pub(crate) fn give_back(&self, lease: &Leased) -> bool {
-        let end = run(self.to_return(lease.id(), lease.owner()), Self::words(self.arena));
+        let end = run(self.returning(lease.id(), lease.owner()), Self::words(self.arena));
         if end.is_some() {
             self.not_empty().wake_some(u32::from(end == Some(Holder::Returned)));
             self.finished().wake_some(u32::MAX >> 1);
@@ -107,7 +107,7 @@ impl RingMemory {
     /// Returns a lease of a dead member that holds this queue. This process need not: it reads the queue's words, and
     /// changes none of them. Whoever waits is told later, see [`note_returned`](Self::note_returned).
     pub(super) fn return_for_the_dead(&self, id: EnvelopeId, owner: Owner) {
-        run(self.to_return(id, owner).for_the_dead(), Self::words(self.arena));
+        run(self.returning(id, owner).for_the_dead(), Self::words(self.arena));
     }
 
     /// Notes what dead members had, if there is any. This process holds the queue: by the seat of one of them.
@@ -167,7 +167,7 @@ mod tests {
         });
         let Got::Envelope(id, owner, _) = got.unwrap() else { panic!("there is a message") };
         assert!(!raw.others_lease(), "a lease of this process");
-        run(memory.to_return(id, owner), m);
+        run(memory.returning(id, owner), m);
         assert_eq!(queue.get().unwrap(), Some(5));
     }
 }
