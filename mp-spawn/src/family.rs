@@ -46,7 +46,7 @@ pub struct ActiveChild {
 #[must_use]
 pub fn active_children() -> Vec<ActiveChild> {
     let mut family = FAMILY.lock();
-    family.retain(|member| member.group().is_some_and(|group| !group.all_over()));
+    forget_the_done(&mut family);
     let groups: Vec<_> = family.iter().filter_map(Member::group).collect();
     drop(family);
     groups.iter().filter(|group| group.check_owner().is_ok()).flat_map(|group| group.active()).collect()
@@ -75,10 +75,14 @@ pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
 
 fn add(member: Member) {
     let mut family = FAMILY.lock();
-    // Those whose failure nobody has seen stay, to be named at the exit.
-    family
-        .retain(|member| member.group().is_some_and(|group| !group.all_over() || group.has_unseen_failure()));
+    forget_the_done(&mut family);
     family.push(member);
+}
+
+/// Those whose failure nobody has seen stay, to be named at the exit.
+fn forget_the_done(family: &mut Vec<Member>) {
+    let of_interest = |group: &Arc<Group>| !group.all_over() || group.has_unseen_failure();
+    family.retain(|member| member.group().is_some_and(|group| of_interest(&group)));
 }
 
 /// At exit: daemonic processes are ended, then all are waited for, and failures that nobody has seen are named.
