@@ -10,7 +10,7 @@
 //! | 176 | how many segments there can be 32, slots of the last one 32 | by the maker |
 //! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
 //! | 192 | 1: what a dead consumer had is delivered again | by the first consumer that leases |
-//! | 200 | returned: counts messages that came back; 0 if none is there | by who returns one; by consumers that find none |
+//! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by who returns one; by consumers that find none; by sweepers that hold the queue |
 //! | 208 | undeliverable: the same for messages that came back too often | |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 232 | how many bytes may be in it; 0 is any number | by the maker |

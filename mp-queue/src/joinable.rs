@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use mp_core::Patience;
-use mp_core::words::Holder;
 use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,6 +13,7 @@ use crate::lease::Lease;
 use crate::options::QueueOptions;
 use crate::queue::Queue;
 use crate::raw::{Ended, Wait};
+use crate::ring::Counted;
 
 /// A queue of tasks, of which one can wait until all are done.
 ///
@@ -84,6 +84,14 @@ impl std::error::Error for JoinError {
             JoinError::Failed(e) => std::error::Error::source(e),
             _ => None,
         }
+    }
+}
+
+/// Nothing is left to wait for: whether all was done.
+pub(crate) fn over(found: Counted) -> Result<(), JoinError> {
+    match found.lost {
+        0 => Ok(()),
+        lost => Err(JoinError::Lost(lost)),
     }
 }
 
@@ -192,29 +200,25 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         let raw = self.queue.raw();
         raw.arena().me().map_err(|e| JoinError::Failed(e.into()))?;
         let patience = Patience::none();
-        let done = || Ok(self.unfinished() == 0);
+        let mut found = Counted::default();
+        let done = || {
+            found = raw.memory().census();
+            Ok(found.unfinished == 0)
+        };
         match raw.within(wait, &patience, raw.memory().finished(), done, || None) {
-            Ok(Ended::Attempted) => self.over(),
-            Ok(_) => Err(JoinError::Unfinished(self.unfinished())),
+            Ok(Ended::Attempted) => over(found),
+            Ok(_) => Err(JoinError::Unfinished(found.unfinished)),
             Err(error) => Err(JoinError::Failed(error)),
         }
     }
 
-    /// Nothing is left to wait for: whether all was done.
-    pub(crate) fn over(&self) -> Result<(), JoinError> {
-        match self.queue.raw().memory().count(|h| h == Holder::Undeliverable) {
-            0 => Ok(()),
-            lost => Err(JoinError::Lost(lost)),
-        }
-    }
-
-    /// How many tasks are unfinished: not begun, or in somebody's hands. A moment's picture.
+    /// How many tasks are unfinished: not begun, or in somebody's hands. A moment's picture; 0 only if there was a moment
+    /// at which none was.
     pub fn unfinished(&self) -> usize {
-        let unfinished = |h| matches!(h, Holder::Queued | Holder::Leased(_) | Holder::Returned);
         if self.queue.raw().arena().me().is_err() {
             return 0;
         }
-        self.queue.raw().memory().count(unfinished)
+        self.queue.raw().memory().census().unfinished
     }
 
     /// Takes a task that was lost by who had it; `None` if there is none.

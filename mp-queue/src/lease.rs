@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use mp_core::message::Incoming;
+use mp_core::words::Holder;
 use mp_core::{Leased, Message, Patience};
 use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
 use serde::Serialize;
@@ -44,7 +45,7 @@ impl Drop for LeaseOf {
 impl LeaseOf {
     fn finish(mut self) {
         if let Some(leased) = self.leased.take()
-            && let Ok(envelope) = self.raw.memory().finish(&leased)
+            && let Ok(Some(envelope)) = self.raw.memory().finish(&leased)
         {
             drop(envelope);
             self.raw.memory().finished().wake_some(u32::MAX >> 1);
@@ -110,11 +111,16 @@ impl Raw {
         }
     }
 
-    /// Whether another process still works on a message.
+    /// Whether another process still works on a message of this queue, which is closed and drained. What is queued still
+    /// was just taken by somebody, who does not say yet that it is his; or it is about to be refused.
     pub(crate) fn others_lease(&self) -> bool {
-        use mp_core::words::Holder;
         let me = self.arena().me().ok();
-        self.memory().count(|h| matches!(h, Holder::Leased(m) if Some(m) != me) || h == Holder::Returned) > 0
+        let others = |h| match h {
+            Holder::Leased(m) => Some(m) != me,
+            Holder::Queued | Holder::Returned => true,
+            Holder::Free | Holder::Member(_) | Holder::Undeliverable => false,
+        };
+        self.memory().count(others) > 0
     }
 
     /// Leases a message; `Ok(None)`: the queue is closed, and all that was in it is done.
@@ -262,5 +268,24 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
             Some(envelope) => Ok(Some(unpack_as(self.fingerprint(), envelope)?)),
             None => Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_taken_back_is_not_done() {
+        let queue = Queue::bounded(1).unwrap();
+        queue.put(5_u32).unwrap();
+        let lease = queue.get_ack().unwrap().unwrap();
+        let given_back = lease.of.leased.as_ref().is_some_and(|l| queue.raw().memory().give_back(l));
+        assert!(given_back);
+        assert_eq!(lease.done(), 5);
+        let again = queue.try_get_ack().unwrap().unwrap();
+        assert_eq!((*again, again.deliveries()), (5, 2));
+        again.done();
+        assert!(queue.try_get_ack().unwrap_err().is_empty());
     }
 }

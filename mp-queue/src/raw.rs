@@ -352,7 +352,9 @@ impl Raw {
                 return found;
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
-                return Ok(alone().map_or(Ended::Waited, Ended::Alone));
+                let Some(alone) = alone() else { return Ok(Ended::Waited) };
+                // What they put before they left comes first.
+                return look().unwrap_or(Ok(Ended::Alone(alone)));
             }
             let announced = parking.announce();
             if let Some(found) = look() {
@@ -360,7 +362,6 @@ impl Raw {
             }
             // After it was announced: who leaves last wakes the sleepers.
             if let Some(alone) = alone() {
-                // What they put before they left comes first.
                 return look().unwrap_or(Ok(Ended::Alone(alone)));
             }
             let asleep = Instant::now();

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::channel::{End, Receiver, Sender};
 use crate::connection::{Bytes, Connection};
 use crate::error::{GetError, PutError};
-use crate::joinable::{JoinError, JoinableQueue};
+use crate::joinable::{JoinError, JoinableQueue, over};
 use crate::lease::{Lease, read};
 use crate::queue::{Queue, not_put, nothing};
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
@@ -144,7 +144,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// As [`get_ack`](Self::get_ack).
     pub async fn get_ack_async(&self) -> Result<Option<Lease<T>>, GetError> {
         let raw = self.raw();
-        let found = mp_core::until(|| Arc::new(Tasks(raw.clone())), || look_for_lease(raw)).await?;
+        let found =
+            mp_core::until(|| Arc::new(Tasks(raw.clone())), || look_for_lease(raw, || raw.deserted()))
+                .await?;
         match found {
             Ok(leased) => read(raw, self.fingerprint(), leased).map(Some),
             Err(None) => Ok(None),
@@ -154,16 +156,25 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
 }
 
 /// Leases a message, if there is one; `Err(None)` at the end.
-fn look_for_lease(raw: &Raw) -> Result<Option<Result<Leased, Option<Alone>>>, Error> {
+fn look_for_lease(
+    raw: &Raw,
+    alone: impl Fn() -> Option<Alone>,
+) -> Result<Option<Result<Leased, Option<Alone>>>, Error> {
     raw.arena().me()?;
     raw.memory().redeliver();
     let mut leased = None;
-    Ok(match raw.attempt_lease(&mut leased)? {
+    let mut found = raw.attempt_lease(&mut leased)?;
+    let gone = if let Taken::Empty = found { alone() } else { None };
+    if gone.is_some() {
+        // What they put before they left comes first.
+        found = raw.attempt_lease(&mut leased)?;
+    }
+    Ok(match found {
         Taken::Message => {
-            raw.memory().not_full().wake_one();
+            raw.memory().made_room(1);
             leased.map(Ok)
         }
-        Taken::Empty => raw.deserted().map(|alone| Err(Some(alone))),
+        Taken::Empty => gone.map(|alone| Err(Some(alone))),
         // What others work on may come back.
         Taken::Closed => (!raw.others_lease()).then_some(Err(None)),
     })
@@ -193,10 +204,11 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     pub async fn join_async(&self) -> Result<(), JoinError> {
         let done = || {
             self.queue().raw().arena().me()?;
-            Ok::<_, Error>((self.unfinished() == 0).then_some(()))
+            let found = self.queue().raw().memory().census();
+            Ok::<_, Error>((found.unfinished == 0).then_some(found))
         };
-        mp_core::until(|| Arc::new(AllDone(self.clone())), done).await.map_err(JoinError::Failed)?;
-        self.over()
+        let found = mp_core::until(|| Arc::new(AllDone(self.clone())), done).await;
+        over(found.map_err(JoinError::Failed)?)
     }
 }
 
@@ -266,5 +278,35 @@ impl Connection {
     /// As [`recv`](Self::recv).
     pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
         Ok(self.recv_async::<Bytes>().await?.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_before_the_last_one_left_is_got() {
+        for wait in [Wait::Until(std::time::Instant::now()), Wait::Forever] {
+            let queue = Queue::bounded(1).unwrap();
+            let puts_and_leaves = || {
+                queue.try_put(5_u32).unwrap();
+                Some(Alone::Disconnected)
+            };
+            let mut into = None;
+            let end = queue.raw().get(&mut into, wait, puts_and_leaves).unwrap();
+            assert!(matches!(end, Ended::Attempted) && into.is_some(), "{end:?} after {wait:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_put_before_the_last_one_left_is_leased() {
+        let queue = Queue::bounded(1).unwrap();
+        let puts_and_leaves = || {
+            queue.try_put(5_u32).unwrap();
+            Some(Alone::Disconnected)
+        };
+        let found = look_for_lease(queue.raw(), puts_and_leaves).unwrap();
+        assert!(matches!(found, Some(Ok(_))), "{found:?}");
     }
 }

@@ -10,7 +10,7 @@ use mp_core::steps::{BlockAt, Release, Released, Unclaim};
 use mp_core::sync::HeapMem;
 use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
-    Advance, Close, Extend, Get, Got, Link, Put, PutEnd, PutWithin, Reclaim, Return, ReturnsAt, RingAt,
+    Advance, Close, Extend, Get, Got, Link, Note, Put, PutEnd, PutWithin, Reclaim, Return, ReturnsAt, RingAt,
     Settle, Settled, Slot, SlotState, Surroundings, Ticket, Weight,
 };
 
@@ -42,6 +42,9 @@ impl Surroundings for Around {
     }
     fn redelivers(&self, _: BlockId) -> bool {
         false
+    }
+    fn dead(&self) -> Member {
+        member(0)
     }
 }
 
@@ -222,6 +225,38 @@ fn loom_return_and_reclaim() {
         assert_eq!(giver.join().unwrap(), Some(Holder::Returned));
         let second = reclaim();
         assert!(first.is_some() != second.is_some(), "found {first:?} and {second:?}");
+    });
+}
+
+/// As above, with two who look because something was noted before: neither's finding nothing hides what the other missed.
+#[test]
+fn loom_two_look_in_vain() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let m = memory(1);
+        let at = ReturnsAt { returned: Word::at(24), undeliverable: Word::at(56), limit: 0 };
+        let count = Word::at(64);
+        m.store(count, 1);
+        run(Note::new(at), &*m);
+        let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
+        m.store(OWNER.of(0), leased.pack());
+        let reclaim = move |m: &HeapMem, me: u32| {
+            let to = (Holder::Returned, Holder::Leased(member(me)));
+            run(Reclaim::new(at, 0, count, (OWNER, PLACE), to), m)
+        };
+        let others = {
+            let (giver, looker) = (Arc::clone(&m), Arc::clone(&m));
+            let give = move || {
+                run(Return::new(at, OWNER.of(0), PAYLOAD.of(0), leased), &*giver);
+                None
+            };
+            [thread::spawn(give), thread::spawn(move || reclaim(&looker, 1))]
+        };
+        let mine = reclaim(&m, 2);
+        let theirs = others.map(|t| t.join().unwrap());
+        let found = [mine, theirs[1], reclaim(&m, 2)];
+        assert_eq!(found.iter().flatten().count(), 1, "{found:?}");
     });
 }
 

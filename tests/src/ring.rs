@@ -21,7 +21,8 @@ const OWNERS: Word = INTENTS.plus(MAX_ACTORS as u64);
 const PLACES: Word = OWNERS.plus(ENVELOPES as u64);
 const METAS: Word = PLACES.plus(ENVELOPES as u64);
 const RETURNED: Word = METAS.plus(ENVELOPES as u64);
-const LINKS: Word = RETURNED.plus(3);
+const SEATS: Word = RETURNED.plus(3);
+const LINKS: Word = SEATS.plus(MAX_ACTORS as u64);
 /// Where it says how many envelopes there are.
 pub const COUNT: Word = RETURNED.plus(2);
 const SECOND: Word = LINKS.plus(2);
@@ -51,6 +52,11 @@ pub struct Ghost {
 /// The intent word of an actor.
 pub fn intent(actor: usize) -> Word {
     INTENTS.plus(actor as u64)
+}
+
+/// The seat of an actor in the ring: who has it + 1. Only where seats matter.
+pub fn seat(actor: usize) -> Word {
+    SEATS.plus(actor as u64)
 }
 
 /// An actor as a member.
@@ -108,14 +114,21 @@ pub fn slots(m: &Memory, chain: &ChainAt) -> Vec<Slot> {
 pub struct Around {
     intents: Vec<Word>,
     chain: ChainAt,
-    redelivers: bool,
+    /// Whose intent it is, if the queue delivers again.
+    dead: Option<Member>,
 }
 
 impl Around {
     /// As of now.
-    pub fn new(fates: &[Fate], chain: ChainAt, redelivers: bool) -> Self {
+    pub fn new(fates: &[Fate], chain: ChainAt) -> Self {
         let alive = (0..fates.len()).filter(|&a| fates[a] != Fate::Killed);
-        Self { intents: alive.map(intent).collect(), chain, redelivers }
+        Self { intents: alive.map(intent).collect(), chain, dead: None }
+    }
+
+    /// In a queue that delivers again what a dead consumer had; the intent is this actor's.
+    #[must_use]
+    pub fn redelivering(self, dead: usize) -> Self {
+        Self { dead: Some(member(dead)), ..self }
     }
 }
 
@@ -127,15 +140,18 @@ impl Surroundings for Around {
         self.chain.slot(slot)
     }
     fn redelivers(&self, _: BlockId) -> bool {
-        self.redelivers
+        self.dead.is_some()
+    }
+    fn dead(&self) -> Member {
+        self.dead.expect("asked for only where it delivers again")
     }
 }
 
 /// What a dead actor left to do for sweepers, if anything; no access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// An intent.
-    Intent(Word),
+    /// The intent of an actor.
+    Intent(usize),
     /// An envelope that it owned or leased, with its owner word.
     Envelope(u32, Owner),
 }
@@ -144,7 +160,7 @@ pub enum Left {
 pub fn left(m: &Memory, fates: &[Fate]) -> Option<Left> {
     let dead = |a: usize| fates.get(a) == Some(&Fate::Killed);
     if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
-        return Some(Left::Intent(intent(d)));
+        return Some(Left::Intent(d));
     }
     (0..ENVELOPES).find_map(|e| match owner(m, e).holder {
         Holder::Member(o) | Holder::Leased(o) if dead(actor_of(o)) => Some(Left::Envelope(e, owner(m, e))),

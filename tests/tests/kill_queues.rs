@@ -1,5 +1,5 @@
 //! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script: in batches,
-//! in channels, in pipes, with tasks. (Single messages, acknowledgement and growing are in `kill_at`.)
+//! in channels, in pipes, with tasks, in sweeps. (Single messages, acknowledgement and growing are in `kill_at`.)
 //!
 //! After each death the others go on, are told who is not there any more, and nothing is left of the dead.
 
@@ -8,10 +8,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::kill::{for_every_access, killed};
-use common::{DEADLINE, Outcome, eventually, signal, threads_are};
+use common::{DEADLINE, Outcome, eventually, give, signal, threads_are};
 use mp::{
-    Connection, FrozenTensor, GetError, JoinError, JoinableQueue, Options, PutError, Queue, Receiver, Sender,
-    SharedTensor, Tensor, bounded_channel, channel, pipe, start_processes,
+    Arena, Connection, FrozenTensor, GetError, JoinError, JoinableQueue, Options, PutError, Queue, Receiver,
+    Sender, SharedTensor, Tensor, bounded_channel, channel, pipe, start_processes,
 };
 use mp_core::inject;
 use rustix::process::Signal;
@@ -295,5 +295,53 @@ fn a_process_is_killed_at_every_access_of_a_task_and_join_reports_it() {
         all.sort_unstable();
         assert!(all.windows(2).all(|two| two[0] != two[1]), "killed at access {at}: {all:?}");
         killed
+    });
+}
+
+fn dies(_: usize, go: Queue<()>) -> Outcome {
+    go.get_timeout(DEADLINE)?;
+    signal(std::process::id(), Signal::KILL);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Sweeps a child of its own, and has one queue: with that one.
+fn sweeps(_: usize, at: u64) -> Outcome {
+    let go = Queue::bounded(1)?;
+    let context = start_processes(dies, go.clone(), Options::nprocs(1))?;
+    inject::arm_at_change(at, STOP);
+    go.close();
+    assert!(killed(&context));
+    Arena::current()?.sweep()?;
+    Ok(())
+}
+
+/// A process that sweeps is stopped while there is a message that came back in a queue that it does not have. Meanwhile that
+/// queue's memory becomes somebody's, in which it must change nothing when it goes on.
+#[test]
+fn a_sweeper_is_stopped_at_every_change_and_writes_into_no_memory_of_others() {
+    for_every_access(|at| {
+        let queue = Queue::bounded(1).unwrap();
+        give(&queue, 5_u64);
+        drop(queue.get_ack().unwrap());
+        let context = start_processes(sweeps, at, Options::nprocs(1)).unwrap();
+        let (pid, mut ended) = (context.pids()[0], false);
+        eventually("it stops or ends", || {
+            ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
+            ended || threads_are(pid, 'T')
+        });
+        if !ended {
+            assert_eq!(queue.try_get().unwrap(), Some(5));
+            drop(queue);
+            // As many as there may be free blocks of that size: one of them is where the queue was.
+            let tensors: Vec<_> = (0..20).map(|_| Tensor::full(&[1032], 7_u8).unwrap()).collect();
+            signal(pid, Signal::CONT);
+            assert!(!killed(&context));
+            for tensor in tensors {
+                assert!(tensor.iter().all(|v| v == 7), "changed by the sweeper stopped at change {at}");
+            }
+        }
+        !ended
     });
 }

@@ -128,8 +128,8 @@ impl Actor for Process {
             }
             Doing::Look => match left(m, fates) {
                 Some(Left::Intent(dead)) => {
-                    let around = Around::new(fates, chain, false);
-                    let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                    let around = Around::new(fates, chain);
+                    let settle = Settle::new((intent(dead), intent(me)), (OWNER, PLACE), around, member(me));
                     Doing::Settle(Box::new(settle))
                 }
                 Some(Left::Envelope(e, owner)) => Doing::Own(e, owner.pack()),

@@ -75,8 +75,8 @@ impl Process {
     fn sweep(&self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         match left(m, fates) {
             Some(Left::Intent(dead)) => {
-                let around = Around::new(fates, self.chain, false);
-                let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                let around = Around::new(fates, self.chain);
+                let settle = Settle::new((intent(dead), intent(me)), (OWNER, PLACE), around, member(me));
                 return Some(Doing::Settle(Box::new(settle)));
             }
             Some(Left::Envelope(e, owner)) => return Some(Doing::Own(e, owner.pack())),

@@ -3,11 +3,11 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
-use mp_queue::ring::{ChainAt, Get, Got, Put, PutEnd, Reclaim, Return, Settle, Settled};
+use mp_queue::ring::{ChainAt, Get, Got, Note, Put, PutEnd, Reclaim, Return, Settle, Settled};
 use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
 use mp_tests::ring::{
     Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
-    owner, returns, slots,
+    owner, returns, seat, slots,
 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -26,6 +26,10 @@ enum Doing {
     Look,
     Settle(Box<Settle<Around>>),
     Own(u32, u64),
+    /// Takes over the seat of a dead one, tells the ring, gives it up.
+    Seat(usize, u64),
+    Note(usize, Note),
+    Vacate(usize),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -54,8 +58,8 @@ impl Process {
         Doing::Reclaim(Reclaim::new(returns(self.limit), 0, COUNT, (OWNER, PLACE), wanted))
     }
 
-    fn give_back(&self, e: u32, owner: Owner) -> Doing {
-        Doing::Return(e, Return::new(returns(self.limit), OWNER.of(e), META.of(e), owner))
+    fn give_back(&self, e: u32, owner: Owner) -> Return {
+        Return::new(returns(self.limit), OWNER.of(e), META.of(e), owner)
     }
 
     /// Nobody is left who could put, and nothing that is on its way or could come back.
@@ -70,6 +74,12 @@ impl Process {
             && left(m, fates).is_none()
             && !(0..ENVELOPES).any(coming)
     }
+}
+
+/// A seat that a dead one has, its own or one that it took over; no access.
+fn dead_seat(m: &Memory, fates: &[Fate]) -> Option<(usize, u64)> {
+    let seats = (0..fates.len()).map(|i| (i, m.peek(seat(i))));
+    seats.into_iter().find(|&(_, holder)| holder != 0 && fates[holder as usize - 1] == Fate::Killed)
 }
 
 /// Whether a stopped process has a message, or was just taking or putting it.
@@ -154,7 +164,7 @@ impl Actor for Process {
                 m.store(META.of(*e), delivered(*meta));
                 if self.gives_back > 0 {
                     self.gives_back -= 1;
-                    Some(self.give_back(*e, owner(m, *e)))
+                    Some(Doing::Return(*e, self.give_back(*e, owner(m, *e))))
                 } else {
                     Some(Doing::Done(*e))
                 }
@@ -179,26 +189,21 @@ impl Actor for Process {
             },
             Doing::Look => match left(m, fates) {
                 Some(Left::Intent(dead)) => {
-                    let around = Around::new(fates, self.chain, true);
-                    let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                    let around = Around::new(fates, self.chain).redelivering(dead);
+                    let settle = Settle::new((intent(dead), intent(me)), (OWNER, PLACE), around, member(me));
                     Some(Doing::Settle(Box::new(settle)))
                 }
                 Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
-                    Some(self.give_back(e, owner))
+                    Some(Doing::Return(e, self.give_back(e, owner).for_the_dead()))
                 }
                 Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
-                None => {
-                    // Whoever returned one may have died before he said so.
-                    let silent = (0..ENVELOPES).find(|&e| owner(m, e).holder == Holder::Returned);
-                    match silent.filter(|_| m.peek(returns(0).returned) == 0) {
-                        Some(e) => Some(self.give_back(e, owner(m, e))),
-                        None => (!fates[..self.sweepers].iter().all(|f| f.gone())).then_some(Doing::Look),
-                    }
-                }
+                None => match dead_seat(m, fates) {
+                    Some((i, found)) => Some(Doing::Seat(i, found)),
+                    None => (!fates[..self.sweepers].iter().all(|f| f.gone())).then_some(Doing::Look),
+                },
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => Some(doing),
-                Some(Settled::Leased(e, owner)) => Some(self.give_back(e, owner)),
                 Some(Settled::TakenOver(_)) => unreachable!("everything is delivered again here"),
                 Some(_) => Some(Doing::Look),
             },
@@ -206,6 +211,23 @@ impl Actor for Process {
                 let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
                 let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
                 Some(if won { Doing::Free(*e) } else { Doing::Look })
+            }
+            Doing::Seat(i, found) => {
+                let won = m.cas(seat(*i), *found, me as u64 + 1).is_ok();
+                let back = |e| matches!(owner(m, e).holder, Holder::Returned | Holder::Undeliverable);
+                Some(match won {
+                    false => Doing::Look,
+                    true if (0..ENVELOPES).any(back) => Doing::Note(*i, Note::new(returns(self.limit))),
+                    true => Doing::Vacate(*i),
+                })
+            }
+            Doing::Note(i, note) => match note.step(m) {
+                None => Some(doing),
+                Some(()) => Some(Doing::Vacate(*i)),
+            },
+            Doing::Vacate(i) => {
+                m.store(seat(*i), 0);
+                Some(Doing::Look)
             }
         };
         match next {
@@ -249,7 +271,9 @@ impl Setup {
             }
             p
         });
-        World::new(memory(&chain, 1), actors.collect(), Ghost::default())
+        let memory = memory(&chain, 1);
+        (0..first_sweeper).for_each(|i| memory.poke(seat(i), i as u64 + 1));
+        World::new(memory, actors.collect(), Ghost::default())
     }
 
     fn explore(self, kills: u32) -> Explored {
@@ -259,7 +283,7 @@ impl Setup {
     fn check(self, world: World<Process>, kills: u32, stops: u32) -> Explored {
         let consumers = self.producers..self.producers + self.consumers;
         let end = |w: &World<Process>| {
-            let swept = left(&w.memory, &w.fates).is_none();
+            let swept = left(&w.memory, &w.fates).is_none() && dead_seat(&w.memory, &w.fates).is_none();
             if w.count(consumers.clone(), Fate::Ended) == 0 || !swept {
                 return;
             }
@@ -325,6 +349,13 @@ fn what_is_given_back_comes_again_until_the_limit() {
     Setup { consumers: 1, gives_back: 1, items: 2, ..BASE }.explore(1);
     Setup { gives_back: 2, limit: 2, ..BASE }.explore(0);
     Setup { consumers: 1, gives_back: 2, limit: 2, ..BASE }.explore(1);
+}
+
+/// One is stopped between its look at the envelopes and its note that there was nothing, while others find nothing, too,
+/// and return something: no sweeper notes it again.
+#[test]
+fn who_looked_in_vain_hides_nothing_that_came_back_since() {
+    Setup { items: 2, gives_back: 2, sweepers: 0, ..BASE }.explore(0);
 }
 
 /// Without counting up the hint, nobody looks for what came back, and it is waited for in vain.

@@ -70,8 +70,13 @@ impl Process {
     fn sweep(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         Some(match left(m, fates)? {
             Left::Intent(dead) => {
-                let around = Around::new(fates, chain(self.ring.slots, 0), false);
-                Doing::Settle(Box::new(Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me))))
+                let around = Around::new(fates, chain(self.ring.slots, 0));
+                Doing::Settle(Box::new(Settle::new(
+                    (intent(dead), intent(me)),
+                    (OWNER, PLACE),
+                    around,
+                    member(me),
+                )))
             }
             Left::Envelope(e, owner) => Doing::Own(e, owner.pack()),
         })
@@ -169,7 +174,7 @@ impl Actor for Process {
                 None => return false,
                 Some(Settled::Clear | Settled::Later) => Doing::Look,
                 Some(Settled::TakenOver(e)) => Doing::Release(e),
-                Some(Settled::Leased(..)) => unreachable!("nothing is leased here"),
+                Some(Settled::Leased) => unreachable!("nothing is leased here"),
             },
             Doing::Own(e, found) => {
                 let mine = Owner::unpack(*found).then(Holder::Member(member(me)));

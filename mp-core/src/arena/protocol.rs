@@ -20,26 +20,29 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner}
 /// `settle` reports only envelopes that it has just made this process the owner of, each once; `drain` and `holder_gone`
 /// change only the words of the ring that they are told of.
 pub unsafe trait RingLayer: Send + Sync {
-    /// Settles the intents of a dead member. `others` lists the intent words of all members not known to be dead, as of the
-    /// time of the call. Calls `taken` with each envelope that it took over. `false`: something live is in the way, come
-    /// back later.
+    /// Settles the intents of a dead member: `dead` is that member, and where its intents are. `others` lists the intent
+    /// words of all members not known to be dead, as of the time of the call. Calls `taken` with each envelope that it took
+    /// over; what it makes a lease of the dead member is to be taken back as all of its leases. `false`: something live is
+    /// in the way, come back later.
     fn settle(
         &self,
         arena: Arena,
-        dead: &[Word],
+        dead: (Member, &[Word]),
         others: &dyn Fn() -> Vec<Word>,
         taken: &mut dyn FnMut(EnvelopeId),
     ) -> bool;
 
-    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`; or makes sure that
-    /// its queue knows that it was returned.
+    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`. It changes no word of
+    /// that queue, which this process may not hold: [`holder_gone`](Self::holder_gone) follows, as long as the dead member
+    /// had a seat there.
     fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner);
 
     /// Takes every envelope out of a ring that nobody holds any more, and drops it. May be begun by one process and ended
     /// by another.
     fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 
-    /// A member that held this ring died, or gives it up; its sleepers should look again. `memory` is where the ring is.
+    /// A member that held this ring died, or gives it up; its sleepers should look again. `memory` is where the ring is, and
+    /// this process holds it. What the dead member had leased has been [taken back](Self::take_back).
     fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
 }
 

@@ -5,9 +5,9 @@
 //!
 //! 1. the redo lock, if a dead member held it: completed and let go;
 //! 2. the intents of their threads: each names the one envelope whose owner may be in doubt (the ring layer decides);
-//! 3. the envelopes they owned: taken over by the sweeper, then emptied;
+//! 3. the envelopes they owned: taken over by the sweeper, then emptied; those they leased: returned to their queues;
 //! 4. the blocks: what they were claiming or freeing is taken over and freed; their seats are taken over and then given
-//!    up; a live block without seats (they died between giving up the last one and freeing) is freed;
+//!    up, those in rings after the ring was told; a live block without seats (they died between giving up the last one and freeing) is freed;
 //! 5. free blocks and envelopes whose hint was lost get it back;
 //! 6. their slots are free again.
 //!
@@ -196,7 +196,7 @@ impl Arena {
             live.flat_map(|(slot, t)| self.intents(Member::new(slot, t.epoch))).collect()
         };
         let mut taken = Vec::new();
-        let done = rings.settle(*self, &intents, &others, &mut |e| taken.push(e));
+        let done = rings.settle(*self, (dead, &intents), &others, &mut |e| taken.push(e));
         for e in taken {
             self.release_taken(e);
         }
@@ -228,15 +228,18 @@ impl Arena {
                     }
                 }
                 Holder::Free => self.hint_envelope(e),
+                // The dead member's seat keeps the ring meanwhile.
                 Holder::Leased(m) if dead.iter().any(|d| d.member == m) => self.take_back(e, owner),
-                // Whoever returned it may have died before it said so.
-                Holder::Returned | Holder::Undeliverable => self.take_back(e, owner),
-                Holder::Member(_) | Holder::Queued | Holder::Leased(_) => {}
+                Holder::Member(_)
+                | Holder::Queued
+                | Holder::Leased(_)
+                | Holder::Returned
+                | Holder::Undeliverable => {}
             }
         }
     }
 
-    /// Gives a message that a dead member had leased, or that is returned already, back to its queue.
+    /// Gives a message that a dead member had leased back to its queue, which is told when that one's seat is swept.
     fn take_back(&self, e: EnvelopeId, owner: Owner) {
         if let Some(rings) = RINGS.get() {
             rings.take_back(*self, e, owner);

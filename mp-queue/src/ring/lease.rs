@@ -10,16 +10,27 @@
 //! | `UNDELIVERABLE` | delivered as often as the queue allows | who looks for such → `MEMBER(c)` |
 //!
 //! Where it belongs is in its place word still. Consumers find what was returned by looking at all envelopes; they look
-//! only if the queue's *hint* is not 0. Who returns one counts the hint up, afterwards; who looked at all envelopes and
-//! found none sets it back to 0, if it is still what it was before.
+//! only if the queue's *hint* says so:
+//!
+//! | hint word: `noted 32 \| seen 32` | changed by |
+//! |---|---|
+//! | `noted` counts notes that something came back | who returns one, afterwards; a sweeper: both hold the ring |
+//! | `seen` is the `noted` before the last look at all envelopes that found none | the consumer that looked, if the word is still what it was before |
+//!
+//! There may be one while the two differ. The word does not come back to what it was: who was stopped in its look can't hide
+//! what was returned meanwhile. (It would, were there exactly 2^32 notes in between.)
 //!
 //! | killed | left | the sweep |
 //! |---|---|---|
-//! | leasing: slot taken, owner still `QUEUED` | no slot holds it, nobody live intends it | takes the lease over and returns it ([`Settle`](super::Settle)) |
+//! | leasing: slot taken, owner still `QUEUED` | no slot holds it, nobody live intends it | makes it a lease of the dead one ([`Settle`](super::Settle)) |
 //! | holding a lease | `LEASED(dead)` | returns it |
-//! | returning: owner `RETURNED`, hint not yet | a returned message that no hint tells of | sets the hint |
+//! | returning: owner `RETURNED`, not yet noted | a returned message that no hint tells of | notes it, when it takes over the seat of the dead one |
 //! | done: owner `MEMBER(dead)` | | frees it: it was done |
-//! | sweeping | `LEASED(sweeper)` | as any lease |
+//! | sweeping: made a lease, or returned one | `LEASED(dead)`, or `RETURNED`; the seat of the dead one | the next sweeper goes on |
+//!
+//! A sweeper need not hold the ring. As long as it has not given up the seat of the dead one that did, the ring stays what it
+//! is; a moment later its memory can be anybody's. So returning for a dead member changes the owner word and nothing else,
+//! and what it returned is noted when the sweeper has made that seat its own ([`Note`]).
 //!
 //! Nothing is lost, and nobody gets a message while another living process has it.
 
@@ -43,6 +54,15 @@ impl ReturnsAt {
     }
 }
 
+/// One note, to be added to a hint.
+const NOTE: u64 = 1 << 32;
+
+/// Whether there may be what a hint with this value tells of.
+#[inline]
+pub fn any_noted(hint: u64) -> bool {
+    (hint >> 32) as u32 != hint as u32
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Meta,
@@ -50,8 +70,7 @@ enum Pc {
     Note,
 }
 
-/// Returns a leased message to its queue, or notes again that it is there. Ends with what it is now; `None` if it was
-/// somebody else's already.
+/// Returns a leased message to its queue. Ends with what it is now; `None` if it was somebody else's already.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Return {
     at: ReturnsAt,
@@ -59,17 +78,22 @@ pub struct Return {
     meta_at: Word,
     from: Owner,
     to: Holder,
+    /// The caller holds the ring: it notes it.
+    notes: bool,
     pc: Pc,
 }
 
 impl Return {
-    /// To return the envelope whose owner word, at `owner_at`, is `from`, to the queue with these words.
+    /// To return the envelope whose owner word, at `owner_at`, is `from`, to the queue with these words, which the caller
+    /// holds.
     pub fn new(at: ReturnsAt, owner_at: Word, meta_at: Word, from: Owner) -> Self {
-        let (to, pc) = match from.holder {
-            Holder::Returned | Holder::Undeliverable => (from.holder, Pc::Note),
-            _ => (Holder::Returned, Pc::Meta),
-        };
-        Self { at, owner_at, meta_at, from, to, pc }
+        Self { at, owner_at, meta_at, from, to: Holder::Returned, notes: true, pc: Pc::Meta }
+    }
+
+    /// For a dead member, by a sweeper: it changes no word of the ring. To be noted later, see [`Note`].
+    #[must_use]
+    pub fn for_the_dead(self) -> Self {
+        Self { notes: false, ..self }
     }
 }
 
@@ -87,15 +111,44 @@ impl Steps for Return {
                 self.pc = Pc::Swap;
             }
             Pc::Swap => match m.cas(self.owner_at, self.from.pack(), self.from.then(self.to).pack()) {
-                Ok(()) => self.pc = Pc::Note,
+                Ok(()) if self.notes => self.pc = Pc::Note,
+                Ok(()) => return Some(Some(self.to)),
                 Err(_) => return Some(None),
             },
             Pc::Note => {
-                m.add(self.at.hint(self.to), 1);
+                m.add(self.at.hint(self.to), NOTE);
                 return Some(Some(self.to));
             }
         }
         None
+    }
+}
+
+/// Notes that something may have come back, of both sorts: by a sweeper that has just taken over a seat of a dead member in
+/// the ring, and has returned what that one had leased.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Note {
+    at: ReturnsAt,
+    first: bool,
+}
+
+impl Note {
+    /// In the queue with these words, which the caller holds.
+    pub fn new(at: ReturnsAt) -> Self {
+        Self { at, first: true }
+    }
+}
+
+impl Steps for Note {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        if std::mem::take(&mut self.first) {
+            m.add(self.at.returned, NOTE);
+            return None;
+        }
+        m.add(self.at.undeliverable, NOTE);
+        Some(())
     }
 }
 
@@ -119,6 +172,8 @@ pub struct Reclaim {
     places: Column,
     wanted: Holder,
     to: Holder,
+    /// It looks whatever the hint says, and leaves that alone.
+    all: bool,
     hint: u64,
     count: u64,
     envelope: EnvelopeId,
@@ -138,12 +193,25 @@ impl Reclaim {
     ) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
         let pc = Scan::Hint;
-        Self { at, ring, count_at, owners, places, wanted, to, hint: 0, count: 0, envelope: 0, owner, pc }
+        let (all, hint, count, envelope) = (false, 0, 0, 0);
+        Self { at, ring, count_at, owners, places, wanted, to, all, hint, count, envelope, owner, pc }
     }
 
-    fn next(&mut self) {
+    /// Whatever the hint says: for a ring that nobody holds any more.
+    #[must_use]
+    pub fn regardless(self) -> Self {
+        Self { all: true, pc: Scan::Count, ..self }
+    }
+
+    /// To the next envelope; at the end, if the hint is not to be changed, the end of all.
+    fn next(&mut self) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += 1;
-        self.pc = if u64::from(self.envelope) < self.count { Scan::Owner } else { Scan::Rest };
+        if u64::from(self.envelope) < self.count {
+            self.pc = Scan::Owner;
+            return None;
+        }
+        self.pc = Scan::Rest;
+        self.all.then_some(None)
     }
 }
 
@@ -154,7 +222,7 @@ impl Steps for Reclaim {
         match self.pc {
             Scan::Hint => {
                 self.hint = m.load(self.at.hint(self.wanted));
-                if self.hint == 0 {
+                if !any_noted(self.hint) {
                     return Some(None);
                 }
                 self.pc = Scan::Count;
@@ -162,24 +230,25 @@ impl Steps for Reclaim {
             Scan::Count => {
                 self.count = m.load(self.count_at);
                 self.envelope = 0;
+                if self.count == 0 && self.all {
+                    return Some(None);
+                }
                 self.pc = if self.count == 0 { Scan::Rest } else { Scan::Owner };
             }
             Scan::Owner => {
                 self.owner = Owner::unpack(m.load(self.owners.of(self.envelope)));
-                if self.owner.holder == self.wanted {
-                    self.pc = Scan::Place;
-                } else {
-                    self.next();
+                if self.owner.holder != self.wanted {
+                    return self.next();
                 }
+                self.pc = Scan::Place;
             }
             // It belongs to this owner word only if the word has not changed: the swap will tell.
             Scan::Place => {
                 let place = Place::unpack(m.load(self.places.of(self.envelope)));
-                if place.ring == self.ring {
-                    self.pc = Scan::Take;
-                } else {
-                    self.next();
+                if place.ring != self.ring {
+                    return self.next();
                 }
+                self.pc = Scan::Take;
             }
             Scan::Take => {
                 let taken = self.owner.then(self.to);
@@ -188,10 +257,13 @@ impl Steps for Reclaim {
                     Err(_) => self.pc = Scan::Owner,
                 }
             }
-            Scan::Rest => match m.cas(self.at.hint(self.wanted), self.hint, 0) {
-                Ok(()) => return Some(None),
-                Err(_) => self.pc = Scan::Hint,
-            },
+            Scan::Rest => {
+                let noted = self.hint >> 32;
+                match m.cas(self.at.hint(self.wanted), self.hint, noted << 32 | noted) {
+                    Ok(()) => return Some(None),
+                    Err(_) => self.pc = Scan::Hint,
+                }
+            }
         }
         None
     }

@@ -34,6 +34,7 @@
 //! Laps have 38 bits and compare modulo 2^38. A process that slept through an exact multiple of 2^38 laps and
 //! then compares-and-swaps succeeds on a slot that is in precisely the state it believes in, which is correct.
 
+mod census;
 mod chain;
 mod close;
 mod get;
@@ -43,10 +44,11 @@ mod settle;
 mod slot;
 mod within;
 
+pub use census::{Census, Counted};
 pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
 pub use get::{Get, Got};
-pub use lease::{Reclaim, Return, ReturnsAt};
+pub use lease::{Note, Reclaim, Return, ReturnsAt, any_noted};
 pub use put::{Advance, Put, PutEnd};
 pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;

@@ -12,9 +12,9 @@ pub enum Settled {
     Clear,
     /// The envelope belongs to the sweeper now, which must release it; the dead intent is cleared.
     TakenOver(EnvelopeId),
-    /// The sweeper has a lease of the envelope now, which must be returned ([`Return`](super::Return)): its queue delivers
-    /// again what a dead consumer had. The dead intent is cleared.
-    Leased(EnvelopeId, Owner),
+    /// The dead member has a lease of the envelope now, which must be returned as any other of its leases
+    /// ([`Return`](super::Return)): its queue delivers again what a dead consumer had. The dead intent is cleared.
+    Leased,
     /// A live thread is in the middle of this envelope: come back later. The dead intent stays.
     Later,
 }
@@ -28,6 +28,7 @@ enum Pc {
     Look,
     List,
     Ask(usize),
+    Lease,
     Announce,
     Take,
     Forget,
@@ -44,6 +45,9 @@ pub trait Surroundings {
 
     /// Whether the queue in `ring` delivers again what a dead consumer had. Consumers say so before they first lease.
     fn redelivers(&self, ring: BlockId) -> bool;
+
+    /// The dead member. It has a seat in the ring, and keeps it until all its leases are returned: the sweeper may have none.
+    fn dead(&self) -> Member;
 }
 
 /// Settles the intent of one lane of a dead member. Any number of sweepers may do it at once, and die in it.
@@ -134,23 +138,26 @@ impl<S: Surroundings> Steps for Settle<S> {
             Pc::Ask(i) => match self.others.get(i) {
                 Some(&other) if m.load(other) == self.envelope as u64 + 1 => return Some(Settled::Later),
                 Some(_) => self.pc = Pc::Ask(i + 1),
+                None if self.around.redelivers(self.place.ring) => self.pc = Pc::Lease,
                 None => self.pc = Pc::Announce,
             },
+            // In the name of the dead: if we die after it, whoever sweeps that one next finds it.
+            Pc::Lease => {
+                let leased = self.owner.then(Holder::Leased(self.around.dead()));
+                if m.cas(self.owners.of(self.envelope), self.owner.pack(), leased.pack()).is_ok() {
+                    self.out = Settled::Leased;
+                }
+                self.pc = Pc::Forget;
+            }
             // Our own write-ahead: if we die now, our sweeper finds the envelope through our intent.
             Pc::Announce => {
                 m.store(self.mine, self.envelope as u64 + 1);
                 self.pc = Pc::Take;
             }
             Pc::Take => {
-                let again = self.around.redelivers(self.place.ring);
-                let taken =
-                    self.owner.then(if again { Holder::Leased(self.me) } else { Holder::Member(self.me) });
+                let taken = self.owner.then(Holder::Member(self.me));
                 if m.cas(self.owners.of(self.envelope), self.owner.pack(), taken.pack()).is_ok() {
-                    self.out = if again {
-                        Settled::Leased(self.envelope, taken)
-                    } else {
-                        Settled::TakenOver(self.envelope)
-                    };
+                    self.out = Settled::TakenOver(self.envelope);
                 }
                 self.pc = Pc::Forget;
             }

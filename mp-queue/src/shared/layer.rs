@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
-use mp_core::words::{BlockId, EnvelopeId, Member, Owner, Place};
+use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Arena, RingLayer};
 
 use super::{RingMemory, Taken};
@@ -14,6 +14,7 @@ use crate::ring::{Link, Settle, Settled, Surroundings};
 struct Around<'a> {
     arena: Arena,
     others: &'a dyn Fn() -> Vec<Word>,
+    dead: Member,
 }
 
 impl Surroundings for Around<'_> {
@@ -26,42 +27,45 @@ impl Surroundings for Around<'_> {
     }
 
     fn redelivers(&self, ring: BlockId) -> bool {
-        let memory = RingMemory::open(self.arena, ring);
-        memory.is_some_and(|r| RingMemory::words(self.arena).load(r.header.redelivers()) != 0)
+        RingMemory::open(self.arena, ring).is_some_and(|r| r.redelivers())
+    }
+
+    fn dead(&self) -> Member {
+        self.dead
     }
 }
 
 /// Settles the intents of a dead member, see [`Settle`]; `false`: come back later.
 fn settle(
     arena: Arena,
-    dead: &[Word],
+    (dead, intents): (Member, &[Word]),
     others: &dyn Fn() -> Vec<Word>,
     taken: &mut dyn FnMut(EnvelopeId),
 ) -> mp_core::Result<bool> {
     let columns = (arena.owner_words(), arena.place_words());
     let mut done = true;
-    for &intent in dead {
+    for &intent in intents {
         let settled = arena.with_intent(|me, mine| {
-            let steps = Settle::new((intent, mine), columns, Around { arena, others }, me);
+            let steps = Settle::new((intent, mine), columns, Around { arena, others, dead }, me);
             run(steps, RingMemory::words(arena))
         })?;
         match settled {
-            Settled::Clear => {}
+            // What the dead one leases is returned with its other leases.
+            Settled::Clear | Settled::Leased => {}
             Settled::TakenOver(e) => taken(e),
-            Settled::Leased(e, owner) => take_back(arena, e, owner),
             Settled::Later => done = false,
         }
     }
     Ok(done)
 }
 
-/// Returns a lease of a dead member to its queue.
+/// Returns a lease of a dead member to its queue, which that one holds until it is swept.
 fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
     let m = RingMemory::words(arena);
     // Of another owner meanwhile: then it is not returned.
     let place = Place::unpack(m.load(arena.place_words().of(e)));
     if let Some(ring) = RingMemory::open(arena, place.ring) {
-        ring.return_envelope(e, owner);
+        ring.return_for_the_dead(e, owner);
     }
 }
 
@@ -75,7 +79,7 @@ unsafe impl RingLayer for Rings {
     fn settle(
         &self,
         arena: Arena,
-        dead: &[Word],
+        dead: (Member, &[Word]),
         others: &dyn Fn() -> Vec<Word>,
         taken: &mut dyn FnMut(EnvelopeId),
     ) -> bool {
@@ -88,8 +92,9 @@ unsafe impl RingLayer for Rings {
 
     fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        for undeliverable in [false, true] {
-            while let Ok(Some(_)) = ring.take_returned(undeliverable) {}
+        // All envelopes are looked at: not for a queue where nothing can have come back.
+        for sort in [Holder::Returned, Holder::Undeliverable].into_iter().filter(|_| ring.redelivers()) {
+            while let Ok(Some(_)) = ring.drain_returned(sort) {}
         }
         for i in 0..ring.segments() {
             let mut envelope = None;
@@ -106,6 +111,9 @@ unsafe impl RingLayer for Rings {
     fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
         ring.note_gone(dead, pid);
+        if arena.me().is_ok_and(|me| me != dead) {
+            ring.note_returned();
+        }
         ring.not_empty().wake_all();
         ring.not_full().wake_all();
         ring.finished().wake_all();

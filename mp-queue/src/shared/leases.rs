@@ -8,7 +8,7 @@ use mp_core::words::{EnvelopeId, Holder, Owner, Place};
 use mp_core::{Envelope, Leased};
 
 use super::{RingMemory, Taken};
-use crate::ring::{Get, Got, Reclaim, Return, ReturnsAt};
+use crate::ring::{Census, Counted, Get, Got, Note, Reclaim, Return, ReturnsAt, any_noted};
 
 impl RingMemory {
     /// Says that what a dead consumer had is to be delivered again. Before the first lease.
@@ -19,10 +19,15 @@ impl RingMemory {
         }
     }
 
+    /// Whether what a dead consumer had is delivered again: only then anything can come back.
+    pub(super) fn redelivers(&self) -> bool {
+        Self::words(self.arena).load(self.header.redelivers()) != 0
+    }
+
     /// Whether there may be messages that came back.
     #[inline]
     pub(crate) fn any_returned(&self) -> bool {
-        Self::words(self.arena).load_relaxed(self.header.returned()) != 0
+        any_noted(Self::words(self.arena).load_relaxed(self.header.returned()))
     }
 
     /// How often a message is delivered at most; 0 is for ever.
@@ -38,25 +43,34 @@ impl RingMemory {
         }
     }
 
-    fn reclaim(&self, wanted: Holder, to: Holder) -> Option<(EnvelopeId, Owner)> {
+    fn reclaim(&self, wanted: Holder, to: Holder) -> Reclaim {
         let arena = self.arena;
         let columns = (arena.owner_words(), arena.place_words());
-        let reclaim =
-            Reclaim::new(self.returns(), self.chain.block(), arena.envelope_count(), columns, (wanted, to));
-        run(reclaim, Self::words(arena))
+        Reclaim::new(self.returns(), self.chain.block(), arena.envelope_count(), columns, (wanted, to))
     }
 
     /// Takes a message that came back, or one that came back too often, for good.
     pub(crate) fn take_returned(&self, undeliverable: bool) -> mp_core::Result<Option<Envelope>> {
         let wanted = if undeliverable { Holder::Undeliverable } else { Holder::Returned };
-        let taken = self.reclaim(wanted, Holder::Member(self.arena.me()?));
+        self.reclaimed(self.reclaim(wanted, Holder::Member(self.arena.me()?)))
+    }
+
+    /// Takes a message that came back, whether that was noted or not: of a ring that nobody holds any more.
+    pub(super) fn drain_returned(&self, wanted: Holder) -> mp_core::Result<Option<Envelope>> {
+        self.reclaimed(self.reclaim(wanted, Holder::Member(self.arena.me()?)).regardless())
+    }
+
+    /// What a reclaim for this process takes.
+    fn reclaimed(&self, reclaim: Reclaim) -> mp_core::Result<Option<Envelope>> {
+        let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its owner, and ends once.
         Ok(taken.map(|(id, owner)| unsafe { self.arena.envelope_from_raw(id, owner) }))
     }
 
     /// Leases a message that came back.
     pub(crate) fn lease_returned(&self) -> mp_core::Result<Option<Leased>> {
-        let taken = self.reclaim(Holder::Returned, Holder::Leased(self.arena.me()?));
+        let reclaim = self.reclaim(Holder::Returned, Holder::Leased(self.arena.me()?));
+        let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its leaseholder, and ends once.
         Ok(taken.map(|(id, owner)| unsafe { self.arena.lease_from_raw(id, owner) }))
     }
@@ -79,15 +93,14 @@ impl RingMemory {
         })
     }
 
-    /// Returns a lease to the queue; whether it will be delivered again.
-    pub(crate) fn give_back(&self, lease: &Leased) -> bool {
-        self.return_envelope(lease.id(), lease.owner())
+    fn returning(&self, id: EnvelopeId, owner: Owner) -> Return {
+        let (owners, metas) = (self.arena.owner_words(), self.arena.meta_words());
+        Return::new(self.returns(), owners.of(id), metas.of(id), owner)
     }
 
-    pub(super) fn return_envelope(&self, id: EnvelopeId, owner: Owner) -> bool {
-        let arena = self.arena;
-        let words = (arena.owner_words().of(id), arena.meta_words().of(id));
-        let end = run(Return::new(self.returns(), words.0, words.1, owner), Self::words(arena));
+    /// Returns a lease to the queue; whether it will be delivered again.
+    pub(crate) fn give_back(&self, lease: &Leased) -> bool {
+        let end = run(self.returning(lease.id(), lease.owner()), Self::words(self.arena));
         if end.is_some() {
             self.not_empty().wake_some(u32::from(end == Some(Holder::Returned)));
             self.finished().wake_some(u32::MAX >> 1);
@@ -95,13 +108,36 @@ impl RingMemory {
         end == Some(Holder::Returned)
     }
 
-    /// The message of a lease is done: it is this process's to empty.
-    pub(crate) fn finish(&self, lease: &Leased) -> mp_core::Result<Envelope> {
+    /// Returns a lease of a dead member that holds this queue. This process need not: it reads the queue's words, and
+    /// changes none of them. Whoever waits is told later, see [`note_returned`](Self::note_returned).
+    pub(super) fn return_for_the_dead(&self, id: EnvelopeId, owner: Owner) {
+        run(self.returning(id, owner).for_the_dead(), Self::words(self.arena));
+    }
+
+    /// Notes what dead members had, if there is any. This process holds the queue: by the seat of one of them.
+    pub(super) fn note_returned(&self) {
+        if self.redelivers() && self.count(|h| matches!(h, Holder::Returned | Holder::Undeliverable)) > 0 {
+            run(Note::new(self.returns()), Self::words(self.arena));
+        }
+    }
+
+    /// The message of a lease is done: it is this process's to empty. `None` if it is no lease of this process any more.
+    pub(crate) fn finish(&self, lease: &Leased) -> mp_core::Result<Option<Envelope>> {
         let owner = lease.owner().then(Holder::Member(self.arena.me()?));
-        Self::words(self.arena).store(self.arena.owner_words().of(lease.id()), owner.pack());
-        // SAFETY: it was this process's lease, of which nobody makes an envelope but this, once: the owner word says
-        // now that it is no lease any more.
-        Ok(unsafe { self.arena.envelope_from_raw(lease.id(), owner) })
+        let at = self.arena.owner_words().of(lease.id());
+        // A read-modify-write: after it, the sleepers that it may have been the last one for are looked for.
+        if Self::words(self.arena).cas(at, lease.owner().pack(), owner.pack()).is_err() {
+            return Ok(None);
+        }
+        // SAFETY: it was this process's lease, and the swap, which succeeds once, has just made this process its owner.
+        Ok(Some(unsafe { self.arena.envelope_from_raw(lease.id(), owner) }))
+    }
+
+    /// Counts what is not finished.
+    pub(crate) fn census(&self) -> Counted {
+        let arena = self.arena;
+        let columns = (arena.owner_words(), arena.place_words());
+        run(Census::new(self.chain, arena.envelope_count(), columns), Self::words(arena))
     }
 
     /// Counts what belongs to this queue and is in this state.
@@ -110,5 +146,32 @@ impl RingMemory {
         let mine = |e| Place::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block();
         let state = |e| Owner::unpack(m.load(arena.owner_words().of(e))).holder;
         (0..m.load(arena.envelope_count()) as u32).filter(|&e| is(state(e)) && mine(e)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Queue;
+
+    #[test]
+    fn what_is_just_being_leased_is_in_somebodys_hands() {
+        let queue = Queue::bounded(1).unwrap();
+        queue.put(5_u32).unwrap();
+        queue.close();
+        let (raw, memory) = (queue.raw(), queue.raw().memory());
+        let (arena, m) = (memory.arena, RingMemory::words(memory.arena));
+        let got = arena.with_intent(|me, intent| {
+            let mut get = Get::new(memory.chain.segment(0), intent, arena.owner_words(), me).leasing();
+            while !memory.is_at_end() {
+                assert!(mp_core::mem::Steps::step(&mut get, m).is_none());
+            }
+            assert!(raw.others_lease(), "its slot is empty, and nobody says yet that it is his");
+            run(get, m)
+        });
+        let Got::Envelope(id, owner, _) = got.unwrap() else { panic!("there is a message") };
+        assert!(!raw.others_lease(), "a lease of this process");
+        run(memory.returning(id, owner), m);
+        assert_eq!(queue.get().unwrap(), Some(5));
     }
 }

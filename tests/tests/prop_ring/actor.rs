@@ -124,8 +124,8 @@ impl Process {
     pub fn look(&self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         Some(match left(m, fates)? {
             Left::Intent(dead) => {
-                let around = Around::new(fates, chain(self.ring.slots, 0), false);
-                let settle = Settle::new((dead, intent(me)), (OWNER, PLACE), around, member(me));
+                let around = Around::new(fates, chain(self.ring.slots, 0));
+                let settle = Settle::new((intent(dead), intent(me)), (OWNER, PLACE), around, member(me));
                 Doing::Settle(Box::new(settle))
             }
             Left::Envelope(e, owner) => Doing::Own(e, owner.pack()),
@@ -183,7 +183,7 @@ impl Actor for Process {
                 None => Some(doing),
                 Some(Settled::Clear | Settled::Later) => Some(Doing::Start),
                 Some(Settled::TakenOver(e)) => Some(Doing::Free(e)),
-                Some(Settled::Leased(..)) => unreachable!("nothing is leased here"),
+                Some(Settled::Leased) => unreachable!("nothing is leased here"),
             },
             Doing::Own(e, found) => {
                 let mine = Owner::unpack(*found).then(Holder::Member(member(me)));

@@ -1,0 +1,130 @@
+//! Whether all that was put into a queue is finished.
+//!
+//! One look at all envelopes, one after the other, is no picture of a moment: a worker may put a subtask into an envelope
+//! that was looked at already, and then finish its task, in one that is still to be looked at. So the look counts only if
+//! nothing was published meanwhile. How much was ever published is where the next message would go: the first slot after
+//! the tail that nothing was put into. (The tail itself is a hint, and may lag.) As messages are published in the order of
+//! segment, lap and slot, that place moves with every one.
+//!
+//! Nothing is written: a death in it leaves nothing, and one that is stopped in it delays nobody.
+
+use mp_core::mem::{Column, Mem, Steps, Word};
+use mp_core::words::{EnvelopeId, Holder, Owner, Place};
+
+use super::slot::{Slot, Ticket};
+use super::{ChainAt, Link};
+
+/// How many messages of a queue are not finished.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Counted {
+    /// In the queue, in somebody's hands, or come back. If it is 0, nothing was at the end of the count.
+    pub unfinished: usize,
+    /// Come back too often: nobody gets them any more. Exact if nothing is unfinished.
+    pub lost: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Link,
+    Tail,
+    Slot,
+    Count,
+    Owner,
+    Place,
+}
+
+/// Counts what is not finished; see the module. It begins again when it finds nothing, but something was published
+/// meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Census {
+    chain: ChainAt,
+    count_at: Word,
+    owners: Column,
+    places: Column,
+    segment: u32,
+    ticket: Ticket,
+    /// Where the next message would have gone before the count.
+    before: Option<(u32, Ticket)>,
+    count: u64,
+    envelope: EnvelopeId,
+    holder: Holder,
+    found: Counted,
+    pc: Pc,
+}
+
+impl Census {
+    /// Of the queue `chain`. At `count_at` is how many envelopes there are.
+    pub fn new(chain: ChainAt, count_at: Word, (owners, places): (Column, Column)) -> Self {
+        let (ticket, holder) = (Ticket { lap: 0, index: 0 }, Holder::Free);
+        let (segment, before, count, envelope, found) = (0, None, 0, 0, Counted::default());
+        let pc = Pc::Link;
+        Self { chain, count_at, owners, places, segment, ticket, before, count, envelope, holder, found, pc }
+    }
+
+    /// The place of the next message is known: the end, if it is the one that it was before.
+    fn published(&mut self) -> Option<Counted> {
+        let now = Some((self.segment, self.ticket));
+        if self.before == now {
+            return Some(self.found);
+        }
+        self.before = now;
+        self.found = Counted::default();
+        self.pc = Pc::Count;
+        None
+    }
+
+    fn next(&mut self) -> Option<Counted> {
+        self.envelope += 1;
+        self.pc = Pc::Owner;
+        if u64::from(self.envelope) < self.count {
+            return None;
+        }
+        self.pc = Pc::Link;
+        (self.found.unfinished > 0).then_some(self.found)
+    }
+}
+
+impl Steps for Census {
+    type Out = Counted;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Counted> {
+        let ring = self.chain.segment(self.segment);
+        match self.pc {
+            Pc::Link => match self.chain.link(self.segment).map(|at| Link::unpack(m.load(at))) {
+                Some(Link::Open) => self.segment += 1,
+                Some(Link::None | Link::End) | None => self.pc = Pc::Tail,
+            },
+            Pc::Tail => {
+                self.ticket = Ticket::unpack(m.load(ring.tail));
+                self.pc = Pc::Slot;
+            }
+            Pc::Slot => match self.ticket.finds_end(Slot::unpack(m.load(ring.slot(self.ticket.index)))) {
+                Some(_) => return self.published(),
+                None => self.ticket = self.ticket.next(ring.slots),
+            },
+            Pc::Count => {
+                self.count = m.load(self.count_at);
+                self.envelope = 0;
+                self.pc = if self.count == 0 { Pc::Link } else { Pc::Owner };
+            }
+            Pc::Owner => {
+                self.holder = Owner::unpack(m.load(self.owners.of(self.envelope))).holder;
+                match self.holder {
+                    Holder::Free | Holder::Member(_) => return self.next(),
+                    Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                        self.pc = Pc::Place;
+                    }
+                }
+            }
+            // After the owner: it was this one's before, or is another's by now, that came to the queue since.
+            Pc::Place => {
+                let place = Place::unpack(m.load(self.places.of(self.envelope)));
+                let lost = self.holder == Holder::Undeliverable;
+                self.found.lost += usize::from(place.ring == self.chain.block() && lost);
+                self.found.unfinished += usize::from(place.ring == self.chain.block() && !lost);
+                return self.next();
+            }
+        }
+        None
+    }
+}
