@@ -87,7 +87,7 @@ impl Condition {
     ///
     /// # Errors
     /// As [`Lock::lock`](crate::Lock::lock), when it is locked again; it is not locked then.
-    /// [`LockError::Failed`] with [`Error::ArenaFull`] when more threads wait than it was made for.
+    /// [`LockError::Failed`] with [`Error::ArenaFull`] when more threads that live wait than it was made for.
     pub fn wait<'a, T: Pod + Send>(&self, guard: LockGuard<'a, T>) -> Result<LockGuard<'a, T>, LockError> {
         self.within(guard, LockWait::Forever).map(|(guard, _)| guard)
     }
@@ -186,18 +186,16 @@ impl Condition {
     /// [`Error::Forked`].
     pub fn notify(&self, n: usize) -> Result<usize> {
         self.shared.me()?;
-        let mut notify = Notify::new(self.slots(), self.shared.at(TURN));
+        let mut row = Some(Notify::new(self.slots(), self.shared.at(TURN)));
         let mut given = 0;
-        while given < n {
-            let Notified::Given { seen, asleep, left } = self.shared.run(notify) else { break };
+        while given < n
+            && let Some(notify) = row
+            && let Notified::Given { seen, asleep, next } = self.shared.run(notify)
+        {
             if asleep {
                 self.shared.structure().wake(SLOTS + u64::from(seen.index));
             }
-            given += 1;
-            if left == 0 {
-                break;
-            }
-            notify = Notify::new(self.slots(), self.shared.at(TURN)).more(left);
+            (given, row) = (given + 1, next);
         }
         Ok(given)
     }
@@ -219,8 +217,8 @@ impl Condition {
         let enlist = || self.shared.run(Claim::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_new());
         let mut place = enlist();
         if place.is_none() {
-            self.tend(me, None);
-            place = enlist();
+            // A token of the dead is a place as good as any: with the token, which the first look finds.
+            place = self.tend(me).or_else(enlist);
         }
         let Some(mine) = place else {
             let limit = u64::from(self.slots().limit);
@@ -262,7 +260,10 @@ impl Condition {
                 return Ok(true);
             }
             // An error of the sweep is for another time: the place must not stay behind.
-            if asking.is_due(self.shared.arena(), wait).unwrap_or(false) && self.tend(me, Some(mine)) {
+            if asking.is_due(self.shared.arena(), wait).unwrap_or(false)
+                && let Some(taken) = self.tend(me)
+            {
+                self.keep_one(mine, taken);
                 return Ok(true);
             }
             if wait.is_over() {
@@ -286,9 +287,9 @@ impl Condition {
         }
     }
 
-    /// Looks after the places of the dead. Whoever has a place, `mine`, takes over a token that a dead one had not taken;
-    /// `true`: it has one now, and no place any more.
-    fn tend(&self, me: Member, mine: Option<Seen>) -> bool {
+    /// Looks after the places of the dead: gives them back, up to one with a token that its owner had not taken. That one
+    /// it takes over, token and all, for who waits or is about to.
+    fn tend(&self, me: Member) -> Option<Seen> {
         let mut next = 0;
         while let Some(seen) =
             self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED]), next))
@@ -297,19 +298,16 @@ impl Condition {
             if seen.slot.member == me || !self.shared.arena().is_dead(seen.slot.member) {
                 continue;
             }
-            match mine {
-                _ if seen.slot.state != NOTIFIED => _ = self.leave(seen),
-                None => {}
-                Some(mine) => {
-                    let taken = seen.slot.then(NOTIFIED, me, 0);
-                    if self.change(seen, taken) {
-                        self.keep_one(mine, Seen { slot: taken, ..seen });
-                        return true;
-                    }
-                }
+            if seen.slot.state != NOTIFIED {
+                self.leave(seen);
+                continue;
+            }
+            let taken = seen.slot.then(NOTIFIED, me, 0);
+            if self.change(seen, taken) {
+                return Some(Seen { slot: taken, ..seen });
             }
         }
-        false
+        None
     }
 
     /// Has taken over a token: gives its own place up. If there is a token in it by now, one of both goes on.

@@ -26,6 +26,13 @@ pub(crate) const fn words_of<T>() -> u64 {
     size_of::<T>().div_ceil(64) as u64 * 8
 }
 
+/// The name of a structure of kind `what` that has a `T` in it. Two types may have one name, and where the words behind the
+/// data lie depends on its size: so the layout is in the name.
+pub(crate) fn name_of<T>(what: &str) -> String {
+    let (name, size, align) = (std::any::type_name::<T>(), size_of::<T>(), align_of::<T>());
+    format!("mp_sync::{what}<{name}> of {size} bytes aligned to {align}")
+}
+
 /// Checks that a `T` can be in a structure.
 pub(crate) fn check<T>() -> Result<()> {
     if align_of::<T>() > ALIGN {
@@ -53,9 +60,11 @@ pub(crate) unsafe trait MayWrite: MayRead {}
 /// As it says.
 pub(crate) unsafe trait OneThread {}
 
-// SAFETY: it is a reader's slot, which a writer waits for before it becomes `Writing`.
+// SAFETY: it is a reader's slot, or counts in one of its thread, which it can't leave; a writer waits for the slot before it
+// becomes `Writing`, and the slot is given back by the last one that counts in it.
 unsafe impl<T: Pod + Send + Sync> MayRead for Reading<'_, T> {}
-// SAFETY: its owner holds the writers' lock, and has seen the slots of all readers empty since.
+// SAFETY: its owner holds the writers' lock, and has seen the slots of all readers empty since; no reader moves to another
+// slot meanwhile, see `steps::rwlock`.
 unsafe impl<T: Pod + Send + Sync> MayRead for Writing<'_, T> {}
 // SAFETY: as above: neither another writer nor a reader is in, nor comes in.
 unsafe impl<T: Pod + Send + Sync> MayWrite for Writing<'_, T> {}

@@ -67,7 +67,7 @@ pub(crate) struct Level<'a, T: Pod + Send> {
 
 impl<T: Pod + Send> RLock<T> {
     fn name() -> String {
-        format!("mp_sync::RLock<{}>", std::any::type_name::<T>())
+        data::name_of::<T>("RLock")
     }
 
     const WORDS: u64 = DATA + data::words_of::<T>();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use mp_core::steps::lock::Who;
+use mp_core::sync::{Ordering, compiler_fence};
 use mp_core::words::Member;
 use mp_core::{Error, LockError, LockWait, Parking, Patience, RawGuard, RawLock, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -18,8 +19,8 @@ pub(crate) use self::guard::{Reading, Writing};
 use crate::data::{self, Guarded};
 use crate::rlock::owner_died;
 use crate::shared::Shared;
-use crate::steps::rwlock::{Enter, Entered};
-use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
+use crate::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
+use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, set};
 use crate::wait;
 
 const LOCK: u64 = 0;
@@ -45,8 +46,9 @@ const READERS: u32 = 128;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A writer that waits goes before readers that come after it. A thread that reads already may read again, also then. It
-/// can't become a writer: that is [`LockError::WouldDeadlock`], as is writing or reading while it writes.
+/// A writer that waits goes before readers that come after it. A thread that reads already may read again, also then, and
+/// when there are as many readers as there can be. It can't become a writer: that is [`LockError::WouldDeadlock`], as is
+/// writing or reading while it writes.
 ///
 /// # When a process dies
 /// While it reads: its place is given back, and nothing else happens. While it writes: the next one that reads or writes
@@ -61,10 +63,15 @@ pub struct RwLock<T: Pod + Send + Sync> {
 
 impl<T: Pod + Send + Sync> RwLock<T> {
     fn name() -> String {
-        format!("mp_sync::RwLock<{}>", std::any::type_name::<T>())
+        data::name_of::<T>("RwLock")
     }
 
     const SLOTS: u64 = DATA + data::words_of::<T>();
+
+    /// Each reader has a slot and a count.
+    const fn words_for(readers: u32) -> u64 {
+        Self::SLOTS + 2 * readers as u64
+    }
 
     /// A lock around `value`, for up to 128 readers at once.
     ///
@@ -84,7 +91,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         if !(1..=1 << 20).contains(&readers) {
             return Err(Error::Shape(format!("a lock for {readers} readers: 1 to {} are possible", 1 << 20)));
         }
-        let made = Self::of(Shared::new(&Self::name(), Self::SLOTS + u64::from(readers))?);
+        let made = Self::of(Shared::new(&Self::name(), Self::words_for(readers))?);
         match made.write() {
             Ok(mut guard) => *guard = value,
             Err(LockError::Failed(e)) => return Err(e),
@@ -98,8 +105,10 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         Self { shared, raw, patience: Arc::default(), data: PhantomData }
     }
 
-    fn slots(&self) -> Slots {
-        self.shared.slots(USED, Self::SLOTS, u32::MAX)
+    fn places(&self) -> Readers {
+        let limit = u32::try_from((self.shared.len() - Self::SLOTS) / 2).unwrap_or(u32::MAX);
+        let slots = self.shared.slots(USED, Self::SLOTS, limit);
+        Readers { slots, again: self.shared.at(Self::SLOTS + u64::from(slots.limit)) }
     }
 
     fn parking(&self) -> Parking {
@@ -194,19 +203,17 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     }
 
     fn read_within(&self, wait: LockWait) -> Result<ReadGuard<'_, T>, LockError> {
-        let (me, thread, slots) = (self.shared.me()?, Who::here().tid, self.slots());
-        match self.shared.run(Enter::new(self.shared.at(LOCK), slots, me, thread)) {
+        let (me, thread, places) = (self.shared.me()?, Who::here().tid, self.places());
+        match self.shared.run(Enter::new(self.shared.at(LOCK), places, me, thread)) {
             Entered::Reading(seen) => return Ok(self.reading(me, seen)),
             Entered::Blocked { stepped_back: true, .. } => self.parking().notify_all(),
             Entered::Blocked { .. } | Entered::Full => {}
         }
-        let inside = || self.shared.run(Enter::inside(slots, me, thread));
         // A thread that reads keeps writers out already, and would wait for one that waits for it.
-        if self.reads(me, thread)
-            && let Some(seen) = inside()
-        {
+        if let Some(seen) = self.shared.run(Again::new(places, me, thread)) {
             return Ok(self.reading(me, seen));
         }
+        let inside = || self.shared.run(Inside::new(places, me, thread));
         let mut guard = self.raw.acquire(wait, &self.patience)?;
         self.is_whole(&mut guard)?;
         let free = || {
@@ -220,11 +227,11 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         }
     }
 
-    /// Gives a reader's place back.
+    /// Ends one reading; gives the place back with the last one.
     fn leave(&self, seen: Seen) {
-        let back = Change::new(self.slots().at(seen.index), seen.slot, seen.slot.given_back(EMPTY));
-        self.shared.run(back);
-        self.parking().notify_all();
+        if self.shared.run(Leave::new(self.places(), seen)) {
+            self.parking().notify_all();
+        }
     }
 
     /// Whether this thread has a place among the readers.
@@ -233,7 +240,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     }
 
     fn readers(&self) -> impl Iterator<Item = Seen> + '_ {
-        let (slots, mut next) = (self.slots(), 0);
+        let (slots, mut next) = (self.places().slots, 0);
         std::iter::from_fn(move || {
             let seen = self.shared.run(Find::new(slots, set(&[HELD]), next))?;
             next = seen.index + 1;
@@ -246,7 +253,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         for seen in self.readers() {
             if self.shared.arena().is_dead(seen.slot.member) {
                 let back = seen.slot.given_back(EMPTY);
-                self.shared.run(Change::new(self.slots().at(seen.index), seen.slot, back));
+                self.shared.run(Change::new(self.places().slots.at(seen.index), seen.slot, back));
             }
         }
     }
@@ -294,6 +301,9 @@ impl<T: Pod + Send + Sync> RwLock<T> {
             guard.mend();
         }
         self.shared.store(WRITING, 1);
+        // A kill comes between two instructions. A release store does not keep what is written after it behind it: the
+        // compiler may write data first, and a kill there would leave torn data that nobody is told of.
+        compiler_fence(Ordering::SeqCst);
         Ok(WriteGuard(Guarded::new(&self.shared, DATA, Writing::new(self, me, died, guard))))
     }
 }
@@ -319,6 +329,6 @@ impl<T: Pod + Send + Sync> Serialize for RwLock<T> {
 
 impl<'de, T: Pod + Send + Sync> Deserialize<'de> for RwLock<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Shared::receive("an RwLock", &Self::name(), Self::SLOTS + 1, d).map(Self::of)
+        Shared::receive("an RwLock", &Self::name(), Self::words_for(1), d).map(Self::of)
     }
 }

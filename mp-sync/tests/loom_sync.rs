@@ -13,7 +13,7 @@ use mp_core::{Announce, Notify, NotifyAll};
 use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Complete, Phase, Verdict};
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, WAITING};
 use mp_sync::steps::event::{EventWord, Set};
-use mp_sync::steps::rwlock::{Enter, Entered};
+use mp_sync::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
 use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, HELD, OPEN, Seen, Slot, Slots, set};
 
 const DATA: Word = Word::at(0);
@@ -114,20 +114,24 @@ fn loom_event_wakes_all() {
     });
 }
 
-/// A reader and a writer each write one word and look at the other's: one of them steps back.
+/// A reader and a writer each write one word and look at the other's: one of them steps back. The reader, once it is in, reads
+/// again, and ends the first reading first.
 #[test]
 fn loom_reader_or_writer() {
     loom::model(|| {
         let m = memory();
         let lock = LockAt(Word::at(40));
+        let readers = Readers { slots: SLOTS, again: Word::at(64) };
         let reader = {
             let m = Arc::clone(&m);
-            thread::spawn(move || match run(Enter::new(lock.word(), SLOTS, member(0), 1), &*m) {
+            thread::spawn(move || match run(Enter::new(lock.word(), readers, member(0), 1), &*m) {
                 Entered::Reading(seen) => {
+                    let again = run(Again::new(readers, member(0), 1), &*m);
+                    assert_eq!(again, Some(seen));
+                    assert!(!run(Leave::new(readers, seen), &*m), "it reads once more");
                     let (a, b) = (m.load_relaxed(DATA), m.load_relaxed(PARKING));
                     assert_eq!(a, b, "torn");
-                    let back = seen.slot.given_back(EMPTY);
-                    assert!(run(Change::new(SLOTS.at(seen.index), seen.slot, back), &*m));
+                    assert!(run(Leave::new(readers, seen), &*m));
                     true
                 }
                 Entered::Blocked { .. } => false,

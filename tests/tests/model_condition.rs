@@ -39,6 +39,8 @@ enum Doing {
     Sleep,
     /// The notifier.
     Notify(Notify),
+    /// One that notifies all who wait, once.
+    NotifyAll(Notify),
 }
 
 /// One that waits for one token, or the one that notifies.
@@ -228,6 +230,16 @@ impl Actor for Process {
                     }
                 }
             }
+            Doing::NotifyAll(steps) => {
+                let before = tokens(m);
+                let notified = steps.step(m);
+                ghost.given += tokens(m) - before;
+                match notified {
+                    Some(Notified::Given { next: Some(next), .. }) => self.doing = Doing::NotifyAll(next),
+                    Some(_) => return true,
+                    None => {}
+                }
+            }
         }
         false
     }
@@ -238,18 +250,44 @@ fn explore(tokens: u32, kills: u32, stops: u32, slices: bool, bug: Bug) {
     explore_in(tokens, kills, stops, Ghost { slices, ..Ghost::default() }, bug);
 }
 
+/// They wait already, in a slot each.
+fn all_wait(memory: &Memory, waiters: &mut [Process]) {
+    memory.poke(SLOTS.used, waiters.len() as u64);
+    for (i, waiter) in waiters.iter_mut().enumerate() {
+        waiter.mine = Seen { index: i as u32, slot: Slot::unpack(0).then(WAITING, member(i), 0) };
+        waiter.doing = Doing::Look;
+        memory.poke(SLOTS.at(waiter.mine.index), waiter.mine.slot.pack());
+    }
+}
+
+/// Three wait, and two notify at once: one of them all who wait, the other one all or, if given, so many.
+fn explore_rows(other: Option<u32>, kills: u32) {
+    const WAITERS: usize = 3;
+    let all = Process { doing: Doing::NotifyAll(Notify::new(SLOTS, TURN)), ..Process::new(1, Bug::None) };
+    let mut actors = vec![Process::new(0, Bug::None); WAITERS];
+    let memory = Memory::new(6);
+    all_wait(&memory, &mut actors);
+    actors.push(all.clone());
+    actors.push(other.map_or(all, |tokens| Process::new(tokens, Bug::None)));
+    let world = World::new(memory, actors, Ghost { polls: true, ..Ghost::default() });
+    // Somebody notifies all to the end, and one that waits and lives is never told.
+    let wedged = |w: &World<Process>| {
+        let alls = if other.is_some() { WAITERS..WAITERS + 1 } else { WAITERS..WAITERS + 2 };
+        let done = w.fates[alls].iter().any(|f| matches!(f, Fate::Running | Fate::Ended));
+        w.count(0..WAITERS, Fate::Running) > 0 && done
+    };
+    let explored = world.explore(kills, 0, |_| {}, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
 fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
     let waiters = (tokens + kills) as usize;
     let mut actors = vec![Process::new(0, bug); waiters];
     actors.push(Process::new(tokens, bug));
     let memory = Memory::new(6);
     if ghost.polls {
-        memory.poke(SLOTS.used, waiters as u64);
-        for (i, actor) in actors.iter_mut().enumerate().take(waiters) {
-            let mine = Seen { index: i as u32, slot: Slot::unpack(0).then(WAITING, member(i), 0) };
-            memory.poke(SLOTS.at(mine.index), mine.slot.pack());
-            *actor = Process { doing: Doing::Look, mine, ..Process::new(0, bug) };
-        }
+        all_wait(&memory, &mut actors[..waiters]);
     }
     // Who dies between passing a token on and giving it up leaves it to be taken once more.
     let spare = kills.saturating_sub(1);
@@ -283,6 +321,13 @@ fn the_tokens_of_two_dead_ones_go_on() {
 #[test]
 fn who_takes_a_token_over_may_get_its_own() {
     explore_in(2, 1, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::None);
+}
+
+#[test]
+fn all_are_notified_while_another_one_notifies() {
+    explore_rows(None, 0);
+    explore_rows(None, 1);
+    explore_rows(Some(1), 0);
 }
 
 #[test]

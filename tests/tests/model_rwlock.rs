@@ -4,8 +4,8 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
 use mp_core::words::Member;
-use mp_sync::steps::rwlock::{Enter, Entered};
-use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, HELD, Seen, Slots, set};
+use mp_sync::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
+use mp_sync::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
 use mp_tests::explore::{Actor, Fate, Memory, World};
 
 const LOCK: LockAt = LockAt(Word::at(0));
@@ -13,6 +13,10 @@ const WRITING: Word = Word::at(24);
 const A: Word = Word::at(32);
 const B: Word = Word::at(40);
 const SLOTS: Slots = Slots { used: Word::at(48), first: Word::at(56), limit: 3 };
+const READERS: Readers = Readers { slots: SLOTS, again: Word::at(80) };
+
+/// What a dead reader may have left as its count.
+const LEFT_BEHIND: u64 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
@@ -27,6 +31,10 @@ enum Bug {
     IgnoresWriting,
     /// Any mark counts, whether its holder wrote or not.
     TakesMarksSeriously,
+    /// Who reads again while the lock is held takes a slot, wherever one is free.
+    AnotherSlot,
+    /// Who reads again, in the slot that it has, does not count.
+    DoesNotCount,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -34,15 +42,21 @@ enum Doing {
     Begin,
     Enter(Enter),
     /// Into a place without a look at the lock afterwards.
-    Slip(Claim),
+    Slip(Inside),
     Acquire(Acquire),
     Refused(LockWord),
     LookWriting,
-    Inside(Claim),
+    Inside(Inside),
     LetOthersIn(Unlock, Seen),
     ReadA(Seen),
+    /// It reads, and begins to read once more.
+    EnterAgain(Enter, Seen),
+    Again(Again, Seen),
+    AnotherSlot(Inside, Seen),
+    /// It reads in two ways, and ends the first.
+    LeaveFirst(Leave, Seen),
     ReadB(Seen),
-    Leave(Change),
+    Leave(Leave),
     Readers(Find),
     GiveBack(Change),
     StoreWriting,
@@ -57,6 +71,8 @@ enum Doing {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     writes: bool,
+    /// Reads again while it reads, and ends the first reading first.
+    again: bool,
     doing: Doing,
     marked: bool,
     a: u64,
@@ -78,8 +94,12 @@ fn acquire(me: usize, dead: Option<DeadHolder>) -> Doing {
     Doing::Acquire(Acquire::new(LOCK, member(me), who, false, dead))
 }
 
-fn inside(me: usize) -> Claim {
-    Enter::inside(SLOTS, member(me), me as u32)
+fn inside(me: usize) -> Inside {
+    Inside::new(READERS, member(me), me as u32)
+}
+
+fn enter(me: usize) -> Enter {
+    Enter::new(LOCK.word(), READERS, member(me), me as u32)
 }
 
 fn readers() -> Doing {
@@ -93,6 +113,10 @@ impl Process {
             true => readers(),
             false => Doing::Inside(inside(me)),
         }
+    }
+
+    fn reads_again(&self, first: Seen, seen: Seen) -> Doing {
+        Doing::LeaveFirst(Leave::new(READERS, first), seen)
     }
 
     fn unlock(&self) -> Unlock {
@@ -111,7 +135,7 @@ impl Actor for Process {
                 let held = LockWord(m.load(LOCK.word())).holder().is_some();
                 self.doing = if held { Doing::Begin } else { Doing::Slip(inside(me)) };
             }
-            Doing::Begin => self.doing = Doing::Enter(Enter::new(LOCK.word(), SLOTS, member(me), me as u32)),
+            Doing::Begin => self.doing = Doing::Enter(enter(me)),
             Doing::Enter(steps) => match steps.step(m) {
                 None => {}
                 Some(Entered::Reading(seen)) => self.doing = Doing::ReadA(seen),
@@ -159,17 +183,52 @@ impl Actor for Process {
             Doing::ReadA(seen) => {
                 self.a = m.load(A);
                 ghost.reading.push(me);
-                self.doing = Doing::ReadB(*seen);
+                self.doing = match self.again {
+                    true => Doing::EnterAgain(enter(me), *seen),
+                    false => Doing::ReadB(*seen),
+                };
+            }
+            Doing::EnterAgain(steps, first) => {
+                let first = *first;
+                match steps.step(m) {
+                    None => {}
+                    Some(Entered::Reading(seen)) => self.doing = self.reads_again(first, seen),
+                    Some(_) if self.bug == Bug::DoesNotCount => self.doing = self.reads_again(first, first),
+                    Some(_) if self.bug == Bug::AnotherSlot => {
+                        self.doing = Doing::AnotherSlot(inside(me), first);
+                    }
+                    Some(_) => {
+                        self.doing = Doing::Again(Again::new(READERS, member(me), me as u32), first);
+                    }
+                }
+            }
+            Doing::Again(steps, first) => {
+                let first = *first;
+                if let Some(seen) = steps.step(m) {
+                    self.doing = self.reads_again(first, seen.expect("it has a slot"));
+                }
+            }
+            Doing::AnotherSlot(steps, first) => {
+                let first = *first;
+                if let Some(seen) = steps.step(m) {
+                    self.doing = self.reads_again(first, seen.expect("there are slots for all"));
+                }
+            }
+            Doing::LeaveFirst(steps, seen) => {
+                let seen = *seen;
+                if steps.step(m).is_some() {
+                    self.doing = Doing::ReadB(seen);
+                }
             }
             Doing::ReadB(seen) => {
                 assert_eq!(m.load(B), self.a, "torn, and not reported");
                 ghost.reading.retain(|&i| i != me);
-                self.doing =
-                    Doing::Leave(Change::new(SLOTS.at(seen.index), seen.slot, seen.slot.given_back(EMPTY)));
+                self.doing = Doing::Leave(Leave::new(READERS, *seen));
             }
             Doing::Leave(steps) => {
-                assert!(steps.step(m).expect("one step"), "somebody else gave it back");
-                return true;
+                let gone = steps.step(m);
+                assert!(gone != Some(false), "its place was not its own to the end, or stays behind");
+                return gone.is_some();
             }
             Doing::Readers(steps) => match steps.step(m) {
                 None => {}
@@ -217,11 +276,19 @@ impl Actor for Process {
     }
 }
 
-fn explore(readers: usize, writers: usize, (kills, stops): (u32, u32), bug: Bug) {
-    let process = Process { writes: false, doing: Doing::Begin, marked: false, a: 0, bug };
-    let mut actors = vec![process.clone(); readers];
+fn explore(readers: usize, writers: usize, faults: (u32, u32), bug: Bug) {
+    explore_again((readers, 0), writers, faults, bug);
+}
+
+/// Of all `readers`, the last `again` read again.
+fn explore_again((readers, again): (usize, usize), writers: usize, (kills, stops): (u32, u32), bug: Bug) {
+    let process = Process { writes: false, again: false, doing: Doing::Begin, marked: false, a: 0, bug };
+    let mut actors = vec![process.clone(); readers - again];
+    actors.extend(vec![Process { again: true, ..process.clone() }; again]);
     actors.extend(vec![Process { writes: true, ..process }; writers]);
-    let world = World::new(Memory::new(10), actors, Ghost::default());
+    let memory = Memory::new(13);
+    (0..SLOTS.limit).for_each(|i| memory.poke(READERS.again.plus(i.into()), LEFT_BEHIND));
+    let world = World::new(memory, actors, Ghost::default());
     let wedged = |w: &World<Process>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
     let explored = world.explore(kills, stops, |_| {}, wedged);
     println!("{} states, {} ends", explored.states, explored.ends);
@@ -250,6 +317,25 @@ fn who_mends_is_killed_too() {
 fn one_is_stopped() {
     explore(2, 1, (0, 1), Bug::None);
     explore(1, 1, (1, 1), Bug::None);
+}
+
+#[test]
+fn who_reads_again_is_not_overlooked() {
+    explore_again((2, 1), 1, (0, 0), Bug::None);
+    explore_again((2, 1), 1, (1, 0), Bug::None);
+    explore_again((1, 1), 1, (1, 1), Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "a writer beside a reader")]
+fn a_reader_that_moves_behind_a_writer_is_found_out() {
+    explore_again((2, 1), 1, (0, 0), Bug::AnotherSlot);
+}
+
+#[test]
+#[should_panic(expected = "its place was not its own")]
+fn a_reader_that_does_not_count_is_found_out() {
+    explore_again((1, 1), 1, (0, 0), Bug::DoesNotCount);
 }
 
 #[test]

@@ -262,6 +262,25 @@ fn a_reader_reads_again_while_a_writer_waits() {
     assert_eq!(rwlock.read_timeout(DEADLINE).unwrap()[0], 1);
 }
 
+#[test]
+fn a_reader_reads_again_without_another_place() {
+    let _alone = alone();
+    let rwlock = RwLock::with_readers(5_u64, 1).unwrap();
+    let reading = rwlock.read().unwrap();
+    let again = [(); 3].map(|()| rwlock.read_timeout(SHORT).expect("it reads already"));
+    // It is one reader, and stays one until the last of its guards is dropped, in whatever order.
+    let try_write = || {
+        let copy = rwlock.clone();
+        std::thread::spawn(move || copy.try_write().map(drop)).join().unwrap()
+    };
+    drop(reading);
+    for guard in again {
+        assert_eq!(*guard, 5);
+        held_by(try_write(), std::process::id());
+    }
+    try_write().unwrap();
+}
+
 fn once(rank: usize, (once, times, gate): (Once, RawValue<u64>, Semaphore)) -> Outcome {
     once.call_once_timeout(DEADLINE, |state| {
         times.set(times.get() + 1);

@@ -5,6 +5,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Outcome, alone, eventually, failure, give, in_use, join, signal, take, threads_are};
+use mp::Message;
+use mp::bytemuck::{Pod, Zeroable};
 use mp::{
     AcquireError, Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, Options, Queue, RLock,
     RwLock, Semaphore, Waitable, start_processes,
@@ -186,6 +188,26 @@ fn the_notification_of_a_killed_process_goes_to_another() {
 }
 
 #[test]
+fn the_token_of_a_killed_process_is_no_place_lost() {
+    let _alone = alone();
+    let shop = (Lock::new(0).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
+    let told = Queue::bounded(1).unwrap();
+    let context = start_processes(wait_once, (shop.clone(), told), Options::nprocs(1)).unwrap();
+    let pid = take(&shop.2);
+    eventually("it waits", || shop.1.waiting() == 1);
+    signal(pid, Signal::STOP);
+    eventually("it is stopped", || threads_are(pid, 'T'));
+    assert!(shop.1.notify_one().unwrap());
+    signal(pid, Signal::KILL);
+    failure(&context);
+    // Nobody waited who could have taken the token, and it is in the only place. Whoever comes next has both.
+    let (guard, notified) = shop.1.wait_timeout(shop.0.lock().unwrap(), DEADLINE).unwrap();
+    assert!(notified);
+    let (_guard, notified) = shop.1.wait_timeout(guard, SHORT).unwrap();
+    assert!(!notified, "there was one token");
+}
+
+#[test]
 fn notifications_are_counted_and_go_round() {
     let _alone = alone();
     let (shop, told) = (shop(), Queue::bounded(4).unwrap());
@@ -279,13 +301,41 @@ fn all_of_them_travel_inside_messages() {
     eventually("all is freed", || in_use().0 == before);
 }
 
+fn sent(a: impl mp::Message) -> mp::message::Incoming {
+    let mut out = mp::message::Outgoing::default();
+    a.encode::<mp_reduce::MessagePack>(&mut out).unwrap();
+    out.into_incoming()
+}
+
+#[test]
+fn types_of_one_name_and_of_another_size_are_refused() {
+    let _alone = alone();
+    let (name, mut rwlock, mut rlock) = {
+        #[derive(Clone, Copy, Pod, Zeroable)]
+        #[bytemuck(crate = "mp::bytemuck")]
+        #[repr(C)]
+        struct Pair([u8; 2]);
+        let pair = Pair([1, 2]);
+        let rlock = sent(RLock::new(pair).unwrap());
+        (std::any::type_name::<Pair>(), sent(RwLock::new(pair).unwrap()), rlock)
+    };
+    #[derive(Clone, Copy, Pod, Zeroable)]
+    #[bytemuck(crate = "mp::bytemuck")]
+    #[repr(C)]
+    struct Pair([u64; 20]);
+    assert_eq!(std::any::type_name::<Pair>(), name);
+    // The places of readers would be where the data is.
+    let error = RwLock::<Pair>::decode::<mp_reduce::MessagePack>(&mut rwlock).unwrap_err();
+    assert!(error.to_string().contains("160 bytes"), "{error}");
+    let error = RLock::<Pair>::decode::<mp_reduce::MessagePack>(&mut rlock).unwrap_err();
+    assert!(error.to_string().contains("160 bytes"), "{error}");
+}
+
 #[test]
 fn handles_of_another_kind_are_refused() {
     let _alone = alone();
     fn confuse<A: mp::Message, B: mp::Message>(a: A, what: &str) {
-        let mut out = mp::message::Outgoing::default();
-        a.encode::<mp_reduce::MessagePack>(&mut out).unwrap();
-        let Err(error) = B::decode::<mp_reduce::MessagePack>(&mut out.into_incoming()) else {
+        let Err(error) = B::decode::<mp_reduce::MessagePack>(&mut sent(a)) else {
             panic!("{what} was taken")
         };
         assert!(error.to_string().contains("attachment"), "{what}: {error}");

@@ -19,7 +19,7 @@ pub struct ReadGuard<'a, T: Pod + Send + Sync>(pub(super) Guarded<T, Reading<'a,
 /// What an [`RwLock`] protects, to write. Dropping it unlocks.
 pub struct WriteGuard<'a, T: Pod + Send + Sync>(pub(super) Guarded<T, Writing<'a, T>>);
 
-/// A reader's place.
+/// A reader's place, or one more in the place that its thread has.
 pub(crate) struct Reading<'a, T: Pod + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,

@@ -6,14 +6,15 @@
 //! | slot, see [`slot`](super::slot) | [`EMPTY`](super::slot::EMPTY) | who is about to wait → `WAITING`, before it releases the lock |
 //! |  | [`WAITING`] | it → [`ASLEEP`], or `EMPTY` when its time is over; a notifier → [`NOTIFIED`] |
 //! |  | [`ASLEEP`] | a notifier → `NOTIFIED`, and wakes it; it → `EMPTY` when its time is over |
-//! |  | [`NOTIFIED`] | it → `EMPTY`: it has its notification; if it is dead, another one that waits → `NOTIFIED`, of its own |
-//! | turn: where the last notification went | a hint | notifiers |
+//! |  | [`NOTIFIED`] | it → `EMPTY`: it has its notification; if it is dead, another one that waits, or finds no slot to wait in → `NOTIFIED`, of its own |
+//! | turn: where the last notification went | a hint: where a row begins; never where it goes on, since others set it back | notifiers |
 //!
 //! # What a death leaves
 //! | killed | left | then |
 //! |---|---|---|
 //! | waiting | `WAITING` or `ASLEEP` of the dead | one that waits clears it; a notification may come first, see below |
 //! | notified, before it took its token | `NOTIFIED` of the dead | one that waits takes the token over by one swap, and has it |
+//! | notified, while all slots are in use | `NOTIFIED` of the dead | one that wants to wait takes the slot with its token, and has it |
 //! | having taken a token over, its own place not yet given up | two slots of the dead | the token goes on as above, the other is cleared |
 //! | notifying, before it woke the sleeper | `NOTIFIED` | the sleeper looks within a slice |
 //!
@@ -41,8 +42,8 @@ pub enum Notified {
         seen: Seen,
         /// Whether it has to be woken.
         asleep: bool,
-        /// How many more there are to look at.
-        left: u32,
+        /// What gives the next token of the row, if there are more to look at.
+        next: Option<Notify>,
     },
     /// Nobody waits.
     Nobody,
@@ -65,27 +66,20 @@ pub struct Notify {
     used: u32,
     at: u32,
     left: u32,
-    more: Option<u32>,
     pc: Pc,
 }
 
 impl Notify {
-    /// The first one of a row: it looks at every slot once, in a circle that begins after the one that was notified last.
+    /// The first one of a row: the row looks at every slot once, in a circle that begins after the one that was notified
+    /// last. Whoever waits when it begins, and goes on to wait, is notified, whatever other notifiers do meanwhile.
     pub fn new(slots: Slots, turn: Word) -> Self {
-        Self { slots, turn, used: 0, at: 0, left: 0, more: None, pc: Pc::Used }
+        Self { slots, turn, used: 0, at: 0, left: 0, pc: Pc::Used }
     }
 
-    /// The next one of a row: `left` is what the last one gave.
-    #[must_use]
-    pub fn more(self, left: u32) -> Self {
-        Self { more: Some(left), ..self }
-    }
-
-    fn next(&mut self) -> Option<Notified> {
-        self.left -= 1;
-        self.at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
-        self.pc = Pc::Look;
-        (self.left == 0).then_some(Notified::Nobody)
+    /// The same row, at the next slot; nothing at its end.
+    fn next(self) -> Option<Self> {
+        let at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
+        (self.left > 1).then_some(Self { at, left: self.left - 1, pc: Pc::Look, ..self })
     }
 }
 
@@ -97,7 +91,7 @@ impl Steps for Notify {
             Pc::Used => {
                 m.fence_after_rmw();
                 self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
-                self.left = self.more.unwrap_or(self.used).min(self.used);
+                self.left = self.used;
                 self.pc = Pc::Turn;
                 return (self.left == 0).then_some(Notified::Nobody);
             }
@@ -110,7 +104,10 @@ impl Steps for Notify {
                 let slot = Slot::unpack(m.load(self.slots.at(self.at)));
                 match slot.state {
                     WAITING | ASLEEP => self.pc = Pc::Give(slot),
-                    _ => return self.next(),
+                    _ => match self.next() {
+                        Some(next) => *self = next,
+                        None => return Some(Notified::Nobody),
+                    },
                 }
             }
             Pc::Give(slot) => {
@@ -125,7 +122,7 @@ impl Steps for Notify {
             Pc::Note(slot) => {
                 m.store_relaxed(self.turn, u64::from(self.at) + 1);
                 let seen = Seen { index: self.at, slot: slot.into_state(NOTIFIED) };
-                return Some(Notified::Given { seen, asleep: slot.state == ASLEEP, left: self.left - 1 });
+                return Some(Notified::Given { seen, asleep: slot.state == ASLEEP, next: self.next() });
             }
         }
         None
