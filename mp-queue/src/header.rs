@@ -11,7 +11,6 @@
 //! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
 //! | 192 | 1: what a dead consumer had is delivered again | by the first consumer that leases |
 //! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by who returns one; by consumers that find none; by sweepers that hold the queue |
-//! | 208 | undeliverable: the same for messages that came back too often | |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 232 | how many bytes may be in it; 0 is any number | by the maker |
 //! | 256 | head hint | by consumers |
@@ -90,9 +89,6 @@ impl Header {
     }
     pub(crate) const fn returned(self) -> Word {
         self.word(200)
-    }
-    pub(crate) const fn undeliverable(self) -> Word {
-        self.word(208)
     }
 
     /// How many bytes may be in it.

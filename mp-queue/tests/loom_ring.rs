@@ -207,8 +207,8 @@ fn loom_extend() {
 fn loom_return_and_reclaim() {
     loom::model(|| {
         let m = memory(1);
-        // Words 24 and 56 are nobody's here; meta words are where the payloads would be.
-        let at = ReturnsAt { returned: Word::at(24), undeliverable: Word::at(56), limit: 0 };
+        // Word 24 is nobody's here; meta words are where the payloads would be.
+        let at = ReturnsAt { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
         let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
@@ -235,7 +235,7 @@ fn loom_two_look_in_vain() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let m = memory(1);
-        let at = ReturnsAt { returned: Word::at(24), undeliverable: Word::at(56), limit: 0 };
+        let at = ReturnsAt { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
         run(Note::new(at), &*m);

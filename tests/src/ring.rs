@@ -21,10 +21,10 @@ const OWNERS: Word = INTENTS.plus(MAX_ACTORS as u64);
 const PLACES: Word = OWNERS.plus(ENVELOPES as u64);
 const METAS: Word = PLACES.plus(ENVELOPES as u64);
 const RETURNED: Word = METAS.plus(ENVELOPES as u64);
-const SEATS: Word = RETURNED.plus(3);
+const SEATS: Word = COUNT.plus(1);
 const LINKS: Word = SEATS.plus(MAX_ACTORS as u64);
 /// Where it says how many envelopes there are.
-pub const COUNT: Word = RETURNED.plus(2);
+pub const COUNT: Word = RETURNED.plus(1);
 const SECOND: Word = LINKS.plus(2);
 /// Words without a second segment.
 const WORDS: u64 = SECOND.offset() / 8;
@@ -87,7 +87,7 @@ pub fn chain(slots: u32, most: u32) -> ChainAt {
 
 /// Where what came back is counted; delivered at most `limit` times.
 pub fn returns(limit: u32) -> ReturnsAt {
-    ReturnsAt { returned: RETURNED, undeliverable: RETURNED.plus(1), limit }
+    ReturnsAt { returned: RETURNED, limit }
 }
 
 /// The memory of an empty queue whose first segment begins in `lap`.

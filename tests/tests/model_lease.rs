@@ -214,7 +214,7 @@ impl Actor for Process {
             }
             Doing::Seat(i, found) => {
                 let won = m.cas(seat(*i), *found, me as u64 + 1).is_ok();
-                let back = |e| matches!(owner(m, e).holder, Holder::Returned | Holder::Undeliverable);
+                let back = |e| owner(m, e).holder == Holder::Returned;
                 Some(match won {
                     false => Doing::Look,
                     true if (0..ENVELOPES).any(back) => Doing::Note(*i, Note::new(returns(self.limit))),

@@ -40,18 +40,10 @@ use mp_core::words::{BlockId, EnvelopeId, Holder, Owner, Place, deliveries};
 /// Where a queue keeps count of what came back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReturnsAt {
-    /// The hint of returned messages.
+    /// The hint of returned messages. (There is none of undeliverable ones: who asks for them looks at all envelopes.)
     pub returned: Word,
-    /// The hint of undeliverable ones.
-    pub undeliverable: Word,
     /// How often a message is delivered at most; 0 is for ever.
     pub limit: u32,
-}
-
-impl ReturnsAt {
-    fn hint(&self, holder: Holder) -> Word {
-        if holder == Holder::Undeliverable { self.undeliverable } else { self.returned }
-    }
 }
 
 /// One note, to be added to a hint.
@@ -111,12 +103,12 @@ impl Steps for Return {
                 self.pc = Pc::Swap;
             }
             Pc::Swap => match m.cas(self.owner_at, self.from.pack(), self.from.then(self.to).pack()) {
-                Ok(()) if self.notes => self.pc = Pc::Note,
+                Ok(()) if self.notes && self.to == Holder::Returned => self.pc = Pc::Note,
                 Ok(()) => return Some(Some(self.to)),
                 Err(_) => return Some(None),
             },
             Pc::Note => {
-                m.add(self.at.hint(self.to), NOTE);
+                m.add(self.at.returned, NOTE);
                 return Some(Some(self.to));
             }
         }
@@ -124,18 +116,17 @@ impl Steps for Return {
     }
 }
 
-/// Notes that something may have come back, of both sorts: by a sweeper that has just taken over a seat of a dead member in
-/// the ring, and has returned what that one had leased.
+/// Notes that something may have come back: by a sweeper that has just taken over a seat of a dead member in the ring, and
+/// has returned what that one had leased.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Note {
     at: ReturnsAt,
-    first: bool,
 }
 
 impl Note {
     /// In the queue with these words, which the caller holds.
     pub fn new(at: ReturnsAt) -> Self {
-        Self { at, first: true }
+        Self { at }
     }
 }
 
@@ -143,11 +134,7 @@ impl Steps for Note {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        if std::mem::take(&mut self.first) {
-            m.add(self.at.returned, NOTE);
-            return None;
-        }
-        m.add(self.at.undeliverable, NOTE);
+        m.add(self.at.returned, NOTE);
         Some(())
     }
 }
@@ -192,8 +179,10 @@ impl Reclaim {
         (wanted, to): (Holder, Holder),
     ) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
-        let pc = Scan::Hint;
-        let (all, hint, count, envelope) = (false, 0, 0, 0);
+        let (hint, count, envelope) = (0, 0, 0);
+        // No hint tells of these, so that who was told that there are some finds them.
+        let all = wanted == Holder::Undeliverable;
+        let pc = if all { Scan::Count } else { Scan::Hint };
         Self { at, ring, count_at, owners, places, wanted, to, all, hint, count, envelope, owner, pc }
     }
 
@@ -221,7 +210,7 @@ impl Steps for Reclaim {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
         match self.pc {
             Scan::Hint => {
-                self.hint = m.load(self.at.hint(self.wanted));
+                self.hint = m.load(self.at.returned);
                 if !any_noted(self.hint) {
                     return Some(None);
                 }
@@ -259,7 +248,7 @@ impl Steps for Reclaim {
             }
             Scan::Rest => {
                 let noted = self.hint >> 32;
-                match m.cas(self.at.hint(self.wanted), self.hint, noted << 32 | noted) {
+                match m.cas(self.at.returned, self.hint, noted << 32 | noted) {
                     Ok(()) => return Some(None),
                     Err(_) => self.pc = Scan::Hint,
                 }

@@ -36,11 +36,7 @@ impl RingMemory {
     }
 
     fn returns(&self) -> ReturnsAt {
-        ReturnsAt {
-            returned: self.header.returned(),
-            undeliverable: self.header.undeliverable(),
-            limit: self.deliveries(),
-        }
+        ReturnsAt { returned: self.header.returned(), limit: self.deliveries() }
     }
 
     fn reclaim(&self, wanted: Holder, to: Holder) -> Reclaim {
@@ -116,7 +112,7 @@ impl RingMemory {
 
     /// Notes what dead members had, if there is any. This process holds the queue: by the seat of one of them.
     pub(super) fn note_returned(&self) {
-        if self.redelivers() && self.count(|h| matches!(h, Holder::Returned | Holder::Undeliverable)) > 0 {
+        if self.redelivers() && self.count(|h| h == Holder::Returned) > 0 {
             run(Note::new(self.returns()), Self::words(self.arena));
         }
     }
