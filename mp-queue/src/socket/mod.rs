@@ -177,7 +177,7 @@ pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> 
 ///
 /// # Who is let in
 /// Processes of the same user (as the kernel says, not they), which speak this library's protocol, and know the
-/// [authentication key](SocketOptions::authkey) if there is one. One that says nothing, or is stopped while it connects,
+/// authentication key if there is one (feature `authkey`). One that says nothing, or is stopped while it connects,
 /// keeps no others out: up to 64 may be getting to know this side at a time, each for as long as
 /// [`handshake_timeout`](SocketOptions::handshake_timeout).
 ///
