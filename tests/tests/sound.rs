@@ -79,6 +79,7 @@ fn both_signs_of_life_are_there() {
         (posix, all.lines().any(|l| l.contains("OFDLCK")))
     }
     fn child(_: usize, (): ()) -> mp::Result<()> {
+        Arena::current()?;
         if locks() == (true, true) { Ok(()) } else { Err(format!("the child has {:?}", locks()).into()) }
     }
     Arena::current().unwrap();
