@@ -2,7 +2,7 @@
 //! gets it knows what has to be in it.
 
 use mp::{FrozenTensor, Message, Tensor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::random::{Random, mix};
 
@@ -16,6 +16,32 @@ pub(crate) struct Job {
     tensors: Vec<FrozenTensor<u64>>,
     /// One that thousands of messages hold.
     everybodys: Option<FrozenTensor<u64>>,
+    /// The last one: by now the process holds all that the message needs.
+    pause: Pause,
+}
+
+/// Whether the processor is given away in the middle of writing and reading a message. Many are killed and stopped right
+/// there then; else those few instructions would hardly ever be met.
+#[derive(Clone, Copy)]
+struct Pause(bool);
+
+impl Serialize for Pause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0 {
+            std::thread::yield_now();
+        }
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'a> Deserialize<'a> for Pause {
+    fn deserialize<D: Deserializer<'a>>(deserializer: D) -> Result<Self, D::Error> {
+        let pause = bool::deserialize(deserializer)?;
+        if pause {
+            std::thread::yield_now();
+        }
+        Ok(Self(pause))
+    }
 }
 
 /// A message with a tensor that moves.
@@ -77,6 +103,7 @@ impl Job {
             bytes: vec![mix(number) as u8; bytes as usize],
             tensors: tensors?,
             everybodys: random.percent(20).then(|| everybodys.clone()),
+            pause: Pause(random.percent(1)),
         })
     }
 
