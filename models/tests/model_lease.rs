@@ -4,8 +4,8 @@
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
 use mp_queue::ring::{ChainAt, Get, Got, Note, Put, PutEnd, Reclaim, Return, Settle, Settled};
-use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Explored, Fate, Memory, World};
+use mp_models::ring::{
     Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
     owner, returns, seat, slots,
 };
