@@ -3,12 +3,12 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
-use mp_queue::ring::{ChainAt, Get, Got, Note, Put, PutEnd, Reclaim, Return, Settle, Settled};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::ring::{
     Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
     owner, returns, seat, slots,
 };
+use mp_queue::ring::{ChainAt, Get, Got, Note, Put, PutEnd, Reclaim, Return, Settle, Settled};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {

@@ -3,11 +3,11 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{Advance, Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, Ticket};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
 };
+use mp_queue::ring::{Advance, Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, Ticket};
 
 type Sweep = Settle<Around>;
 
