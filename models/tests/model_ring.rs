@@ -3,13 +3,13 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{
-    Advance, Close, Get, Got, Put, PutEnd, PutSmall, PutSmallEnd, RingAt, Settle, Settled, Ticket,
-};
-use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Explored, Fate, Memory, World};
+use mp_models::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, actor_of, chain, free, intent, item, left, member, memory,
     number_of, small,
+};
+use mp_queue::ring::{
+    Advance, Close, Get, Got, Put, PutEnd, PutSmall, PutSmallEnd, RingAt, Settle, Settled, Ticket,
 };
 
 type Sweep = Settle<Around>;

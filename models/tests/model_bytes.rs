@@ -4,11 +4,11 @@
 
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Settled, Weight};
-use mp_tests::explore::{Actor, Fate, Memory, World};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::ring::{
     Around, ENVELOPES, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
+use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Settled, Weight};
 
 /// What each envelope weighs.
 const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];

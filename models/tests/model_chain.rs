@@ -3,11 +3,11 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle, Settled};
-use mp_tests::explore::{Actor, Fate, Memory, World};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
+use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle, Settled};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {

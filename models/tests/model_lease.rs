@@ -3,14 +3,14 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
+use mp_models::explore::{Actor, Explored, Fate, Memory, World};
+use mp_models::ring::{
+    Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, item, left, member,
+    memory, number_of, owner, returns, seat, slots, small,
+};
 use mp_queue::ring::{
     ChainAt, Enclose, Get, Got, Note, Put, PutEnd, PutSmall, PutSmallEnd, Reclaim, Return, Settle, Settled,
     Small, Ticket,
-};
-use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
-use mp_tests::ring::{
-    Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, item, left, member,
-    memory, number_of, owner, returns, seat, slots, small,
 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
