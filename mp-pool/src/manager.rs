@@ -21,13 +21,16 @@ use crate::job::Outcome;
 use crate::message::Reply;
 use crate::shared::{Exited, Settled, Shared};
 use crate::start::{back_off, name, start};
-use crate::state::{Phase, Taken};
+use crate::state::{Phase, Ready, Taken};
 use crate::worker::CONDEMNED;
 
 /// So many replies are taken at once.
 const REPLIES: usize = 64;
 /// Starts that fail in a row before the place of a worker is given up.
 const MOST_FAILED_STARTS: u32 = 5;
+/// Workers that may die in a row while they read a function, before it costs a task each time: it may be the function that
+/// kills them.
+const MOST_DEATHS: u32 = 4;
 /// How long to wait for a process that got a SIGKILL: one in an uninterruptible system call stays.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// The longest sleep where nothing would wake this thread for certain.
@@ -68,7 +71,7 @@ impl Manager {
         for worker in &mut shared.state.lock().workers {
             // It fails only if it has ended.
             worker.process.iter().for_each(|process| _ = process.kill());
-            worker.bury().into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
+            worker.bury().0.into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
         }
         shared.tell(settled);
         shared.state.lock().over = true;
@@ -124,6 +127,7 @@ impl Manager {
                     if let Some(worker) = state.workers.get_mut(worker) {
                         worker.noted(code);
                     }
+                    state.deadly.remove(&code);
                     continue;
                 }
                 Reply::Ready { worker, pid } => {
@@ -190,8 +194,8 @@ impl Manager {
         let Some(process) = worker.process.take() else { return };
         let was_ready = worker.ready;
         let condemned = worker.condemned.take();
-        let recalled = worker.recall_all(true);
-        let lost = worker.bury();
+        let mut recalled = worker.recall_all(true);
+        let (mut lost, reading) = worker.bury();
         shared.watch.store(number, 0);
         let exit = process.exit().unwrap_or(Exit::Unknown);
         let failure = match process.status() {
@@ -217,6 +221,15 @@ impl Manager {
             };
         }
         worker.had_tasks = false;
+        // Only if a task is there: nobody reads a function without one.
+        let its = |ready: &Ready| reading == Some(ready.taken.job.code.number);
+        if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
+            let deaths = state.deadly.entry(code).or_insert(0);
+            *deaths += 1;
+            if *deaths > MOST_DEATHS {
+                lost.push(recalled.remove(at).taken);
+            }
+        }
         for ready in recalled.into_iter().rev() {
             match &end {
                 Some(end) => settled.add(ready.taken, Err(end.clone())),
@@ -307,7 +320,8 @@ impl Manager {
     fn send_forgotten(&self) {
         for code in self.shared.take_unused() {
             let know: Vec<usize> = {
-                let state = self.shared.state.lock();
+                let mut state = self.shared.state.lock();
+                state.deadly.remove(&code);
                 let workers = state.workers.iter().enumerate();
                 workers
                     .filter(|(_, w)| w.ready && w.knows.contains(&code))

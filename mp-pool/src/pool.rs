@@ -1,6 +1,6 @@
 //! The pool, as its users hold it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -99,6 +99,7 @@ impl Pool {
             workers,
             returned: VecDeque::new(),
             jobs: VecDeque::new(),
+            deadly: HashMap::new(),
             unsettled: 0,
             over: false,
         };

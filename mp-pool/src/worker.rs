@@ -70,13 +70,13 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
         initializer.call(())?;
     }
     say(&replies, Reply::Ready { worker, pid: std::process::id() })?;
-    let mut known = HashMap::<u64, Runner>::new();
+    let mut known = HashMap::<u64, Result<Runner, String>>::new();
     let mut done = 0;
     while let Some(task) = tasks.get()? {
         let (id, code, timed, args) = match task {
             Task::Run { id, code, timed, args } => (id, code, timed, args),
             Task::Learn { code, runner } => {
-                known.insert(code, runner.call(()));
+                known.insert(code, Runner::read(runner));
                 say(&replies, Reply::Noted { worker, code })?;
                 continue;
             }
@@ -90,7 +90,8 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
             watch.store(worker, id);
         }
         let ran = match (known.get(&code), args.received()) {
-            (Some(runner), Some(args)) => runner.run(*args),
+            (Some(Ok(runner)), Some(args)) => runner.run(*args),
+            (Some(Err(why)), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
             _ => Ran::Undecodable("the worker does not know the function".into()),
         };
         if timed && watch.compare_exchange(worker, id, 0).is_err() {
