@@ -22,7 +22,7 @@ use crate::message::Reply;
 use crate::shared::{Exited, Settled, Shared};
 use crate::start::{back_off, name, start};
 use crate::state::{Phase, Ready, Taken};
-use crate::worker::CONDEMNED;
+use crate::worker::{self, CONDEMNED, what};
 
 /// So many replies are taken at once.
 const REPLIES: usize = 64;
@@ -196,7 +196,7 @@ impl Manager {
         let condemned = worker.condemned.take();
         let mut recalled = worker.recall_all(true);
         let (mut lost, reading) = worker.bury();
-        shared.watch.store(number, 0);
+        shared.watch.store(what(number), 0);
         let exit = process.exit().unwrap_or(Exit::Unknown);
         let failure = match process.status() {
             Status::Failed(error) => Some(error),
@@ -298,20 +298,29 @@ impl Manager {
     fn watch_the_time(&mut self) {
         let now = Instant::now();
         let state = &mut *self.shared.state.lock();
-        for (number, worker) in state.workers.iter_mut().enumerate() {
-            let Some((id, deadline, timeout)) = worker.deadline().filter(|(_, at, _)| *at <= now) else {
+        for (number, found) in state.workers.iter_mut().enumerate() {
+            let Some((id, deadline, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
                 continue;
             };
             _ = deadline;
-            if self.shared.watch.compare_exchange(number, id, id | CONDEMNED).is_ok() {
-                worker.condemned = Some(id);
-                if let Some(process) = &worker.process {
+            let watch = &self.shared.watch;
+            if watch.load(what(number)) == id {
+                // It may have been stopped, or busy with reading a function, before it began.
+                let ran = Duration::from_nanos(worker::now().saturating_sub(watch.load(worker::since(number))));
+                if ran < timeout {
+                    found.since = now.checked_sub(ran).unwrap_or(now);
+                    continue;
+                }
+            }
+            if watch.compare_exchange(what(number), id, id | CONDEMNED).is_ok() {
+                found.condemned = Some(id);
+                if let Some(process) = &found.process {
                     // It fails only if it has ended.
                     _ = process.kill();
                 }
             } else {
                 // It has not begun, for its worker is stopped; or it is done, and the reply is on its way.
-                worker.since += (timeout / 8).max(Duration::from_millis(1));
+                found.since += (timeout / 8).max(Duration::from_millis(1));
             }
         }
     }

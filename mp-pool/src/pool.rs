@@ -93,7 +93,7 @@ impl Pool {
         while workers.len() < processes {
             workers.push(Worker::new(Queue::bounded(ROOM)?));
         }
-        let watch: SharedTensor<u64> = Tensor::zeros(&[processes])?.share();
+        let watch: SharedTensor<u64> = Tensor::zeros(&[2 * processes])?.share();
         let state = State {
             phase: Phase::Open,
             workers,
