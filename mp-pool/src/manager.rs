@@ -35,6 +35,8 @@ const MOST_DEATHS: u32 = 4;
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// The longest sleep where nothing would wake this thread for certain.
 const SLICE: Duration = Duration::from_millis(100);
+/// The longest sleep where something would.
+const LONG: Duration = Duration::from_secs(1);
 
 /// How far the end of the workers is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +65,8 @@ impl Manager {
     /// Until the pool is over. Nobody waits for ever for it, even if there is an error in here.
     pub(crate) fn run(self) {
         let shared = Arc::clone(&self.shared);
+        // Set once: there is one manager.
+        _ = shared.thread.set(std::thread::current().id());
         if Raise::catch(|| self.serve()).is_err() {
             shared.break_off("the thread of the pool has panicked");
         }
@@ -94,7 +98,8 @@ impl Manager {
     /// Waits for replies, and for whatever else there may be.
     fn hear(&mut self, replies: &mut Vec<Reply>) {
         let until = self.next_deadline();
-        let far = || Instant::now() + Duration::from_secs(3600);
+        // A death may be told without a message, if there was no memory for one.
+        let far = || Instant::now() + LONG;
         match self.shared.replies.get_many_deadline(replies, REPLIES, until.unwrap_or_else(far)) {
             Ok(_) => {}
             Err(GetError::Empty) => {}
