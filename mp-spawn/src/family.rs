@@ -5,7 +5,7 @@ use std::sync::{Arc, Once, Weak};
 use parking_lot::Mutex;
 
 use crate::group::{GRACE, Group};
-use crate::sys;
+use crate::{output, sys};
 
 /// Processes that somebody holds and cares for, and those that nobody need hold.
 #[derive(Debug)]
@@ -68,9 +68,19 @@ pub(crate) fn note(group: &Arc<Group>) {
 
 /// Notes processes that live without their handle. When this one exits, it ends them (`daemon`) or waits for them.
 pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
-    static AT_EXIT: Once = Once::new();
-    AT_EXIT.call_once(|| sys::at_exit(care_at_exit));
+    care_at_exit();
     add(Member::Free { group: Arc::clone(group), daemon });
+}
+
+/// Sees to it that what is to be done at exit is done.
+pub(crate) fn care_at_exit() {
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| {
+        sys::at_exit(|| {
+            care();
+            output::pass_on_at_exit();
+        });
+    });
 }
 
 fn add(member: Member) {
@@ -86,7 +96,7 @@ fn forget_the_done(family: &mut Vec<Member>) {
 }
 
 /// At exit: daemonic processes are ended, then all are waited for, and failures that nobody has seen are named.
-fn care_at_exit() {
+fn care() {
     // Nothing is started any more, and whoever still holds the lock could wait for ever.
     let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
     let family = std::mem::take(&mut *family);
