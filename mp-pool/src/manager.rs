@@ -311,7 +311,8 @@ impl Manager {
             let watch = &self.shared.watch;
             if watch.load(what(number)) == id {
                 // It may have been stopped, or busy with reading a function, before it began.
-                let ran = Duration::from_nanos(worker::now().saturating_sub(watch.load(worker::since(number))));
+                let ran =
+                    Duration::from_nanos(worker::now().saturating_sub(watch.load(worker::since(number))));
                 if ran < timeout {
                     found.since = now.checked_sub(ran).unwrap_or(now);
                     continue;

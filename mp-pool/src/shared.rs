@@ -207,9 +207,7 @@ impl Shared {
     /// Waits until not too many tasks wait. The pool's thread, which a callback runs in, would wait for itself.
     pub(crate) fn wait_for_room(&self) {
         let here = Some(&std::thread::current().id());
-        if self.settings.max_waiting == usize::MAX
-            || self.check_owner().is_err()
-            || self.thread.get() == here
+        if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() || self.thread.get() == here
         {
             return;
         }

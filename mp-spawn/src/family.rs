@@ -104,7 +104,9 @@ fn forget_the_done(family: &mut Vec<Member>) {
         Member::Cared(group) => group.upgrade().is_some_and(|group| !group.all_over()),
         Member::Free { group, .. } if !group.all_over() => true,
         Member::Free { group, .. } => {
-            let Some(error) = group.first_failure().filter(|_| group.has_unseen_failure()) else { return false };
+            let Some(error) = group.first_failure().filter(|_| group.has_unseen_failure()) else {
+                return false;
+            };
             if Arc::strong_count(group) == 1 {
                 failed += 1;
                 *member = Member::Failed(error);

@@ -359,8 +359,7 @@ impl Reader {
     fn begin() -> Result<Arc<Reader>> {
         let refused = |what| move |error: Errno| failed(what, None, error.into());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create"))?;
-        let bell =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
         epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(refused("epoll_ctl"))?;
         let (process, pipes, asked) = (std::process::id(), Mutex::default(), Mutex::default());
