@@ -338,7 +338,7 @@ impl State {
             return 0;
         }
         let busy = |worker: &&mut Worker| worker.outstanding > 1 && worker.may_be_recalled();
-        let found = self.workers.iter_mut().filter(busy).map(|worker| {
+        let mut found = self.workers.iter_mut().filter(busy).map(|worker| {
             if worker.is_learning() {
                 return worker.recall_all(false);
             }
@@ -347,7 +347,7 @@ impl State {
                 _ => Vec::new(),
             }
         });
-        let found = found.into_iter().find(|found| !found.is_empty()).unwrap_or_default();
+        let found = found.find(|found| !found.is_empty()).unwrap_or_default();
         let count = found.len().div_ceil(2);
         self.returned.extend(found);
         count
