@@ -170,18 +170,22 @@ impl Socket {
                 Ok(n) => frame = &frame[n..],
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    mp_core::wait(&[&Writable(self.as_fd())], None).map_err(WriteError::Failed)?;
+                    mp_core::wait(&[&Writable(self.as_fd())], None).map_err(|error| self.broken(error))?;
                 }
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(WriteError::Gone),
                 Err(e) => {
-                    // Half a message can't be followed by another one.
-                    _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
                     let what = "sending over a socket";
-                    return Err(WriteError::Failed(mp_core::Error::Os { what, source: e.into() }));
+                    return Err(self.broken(mp_core::Error::Os { what, source: e.into() }));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Half a message can't be followed by another one.
+    fn broken(&self, error: mp_core::Error) -> WriteError {
+        _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+        WriteError::Failed(error)
     }
 
     pub(crate) fn recv<T: Message>(&self, wait: Wait) -> Result<T, GetError> {

@@ -117,8 +117,8 @@ impl SocketOptions {
         };
         let mut handshake = Handshake::begin(fd, false, self.key.clone(), self.patience, &address)?;
         while !handshake.advance()? {
-            let left = handshake.deadline().saturating_duration_since(Instant::now());
-            wait_for(handshake.as_fd(), Some(left), &address)?;
+            let left = handshake.deadline().map(|until| until.saturating_duration_since(Instant::now()));
+            wait_for(handshake.as_fd(), left, &address)?;
         }
         Ok(self.connection(handshake))
     }
@@ -257,7 +257,7 @@ impl Listener {
             if deadline.is_some_and(|d| now >= d) {
                 return Ok(None);
             }
-            let next = meeting.iter().map(Handshake::deadline).chain(deadline).min();
+            let next = meeting.iter().filter_map(Handshake::deadline).chain(deadline).min();
             let left = next.map(|next| next.saturating_duration_since(now));
             wait_for(self.events.as_fd(), left, &self.address)?;
         }
