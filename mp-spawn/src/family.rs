@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Once, Weak};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 
 use crate::group::{GRACE, Group};
@@ -16,7 +17,7 @@ enum Member {
     Free { group: Arc<Group>, daemon: bool },
 }
 
-static FAMILY: Mutex<Vec<Member>> = Mutex::new(Vec::new());
+static FAMILY: PerProcess<Mutex<Vec<Member>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// A process that was started by this one and has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ pub(crate) fn note(group: &Arc<Group>) {
 
 /// Notes processes that live without their handle. When this one exits, it ends them (`daemon`) or waits for them.
 pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
-    static AT_EXIT: Once = Once::new();
+    static AT_EXIT: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
     AT_EXIT.call_once(|| sys::at_exit(care_at_exit));
     add(Member::Free { group: Arc::clone(group), daemon });
 }

@@ -43,6 +43,7 @@ mod entry;
 mod error;
 mod exit;
 mod family;
+mod fork;
 mod forkserver;
 mod function;
 mod group;
@@ -98,7 +99,7 @@ pub use forkserver::set_forkserver_preload;
 pub use function::Refusal;
 pub use launch::set_executable;
 pub use method::{
-    Context, StartMethod, UnknownStartMethod, get_all_start_methods, get_context, get_start_method,
+    Context, StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_context, get_start_method,
     set_start_method,
 };
 pub use mp_core::{Waitable, select, wait};

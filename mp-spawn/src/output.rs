@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
@@ -263,7 +264,8 @@ struct Reader {
     pipes: Mutex<(u64, HashMap<u64, Arc<Pipe>>)>,
 }
 
-static READER: Mutex<Option<Arc<Reader>>> = Mutex::new(None);
+static READER: PerProcess<Mutex<Option<Arc<Reader>>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Has this pipe read until its last writer has closed it.
 fn read_from_now_on(pipe: &Arc<Pipe>) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::group::Group;
 use crate::handoff::ToChild;
 use crate::launch::{self, Command};
 use crate::message::Start;
-use crate::method::{StartMethod, get_start_method};
+use crate::method::{self, StartMethod, get_start_method};
 use crate::options::Options;
 use crate::supervisor::{self, Batch};
 use crate::token;
@@ -44,7 +44,10 @@ pub(crate) fn start(
     }
     let Plan { function, returns, daemon, names } = plan;
     let method = options.method.unwrap_or_else(get_start_method);
-    let fork_server = get_start_method() == StartMethod::ForkServer;
+    if method == StartMethod::Fork {
+        method::check_fork()?;
+    }
+    let ways = method::ways();
     let command = Command::new(options.executable.as_deref())?;
     let group = Arc::new(Group::new(names.iter().cloned()));
     let common = Common {
@@ -60,7 +63,7 @@ pub(crate) fn start(
         let ToChild { bytes, fds, parcel } = pack(rank)?;
         let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
         let start =
-            Start { rank, name, function: function.clone(), daemon, fork_server, directory, processors };
+            Start { rank, name, function: function.clone(), daemon, ways, directory, processors };
         Ok(Order { rank, outbox: frames(&start, &bytes, fds)?, parcel, setup })
     };
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;

@@ -6,12 +6,14 @@
 //! another one just to have it call `posix_spawn` costs a tenth of the start.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
+use std::io::Write as _;
 use std::{io, mem, thread};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -23,11 +25,12 @@ use rustix::time::{
 use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
 use crate::forkserver::{self, Life};
+use crate::line::{self, Line};
 use crate::launch::{self, Command, failed};
 use crate::method::StartMethod;
 use crate::output::Streams;
-use crate::sys;
 use crate::watch::{Common, Order, Orders, Watch};
+use crate::{fork, sys};
 
 /// The data of the event that announces new batches; the events of processes have their numbers.
 const WAKE: u64 = u64::MAX;
@@ -82,7 +85,8 @@ struct Watches {
     timer: Option<Instant>,
 }
 
-static SUPERVISOR: Mutex<Option<Arc<Supervisor>>> = Mutex::new(None);
+static SUPERVISOR: PerProcess<Mutex<Option<Arc<Supervisor>>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Starts the processes of a batch, in order. Blocks until all run, or one could not be started; then those
 /// that run already have got a SIGKILL.
@@ -91,6 +95,10 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
     // What a fork server makes is the child of the thread that started the server.
     if sys::on_main_thread() || batch.common.method == StartMethod::ForkServer {
         return supervisor.start_here(batch);
+    }
+    if batch.common.method == StartMethod::Fork {
+        // It belongs to this thread, if it prints just now; a copy of another one would write it again.
+        let _ = io::stdout().flush();
     }
     let (reply, answer) = channel();
     supervisor.ask(Request::Start(Job { batch, started: Vec::new(), reply }))?;
@@ -186,6 +194,16 @@ impl Supervisor {
         });
     }
 
+    /// The files that a copy of this process has no use for.
+    fn files(&self, watches: &Watches) -> Vec<RawFd> {
+        let of_children = watches.by_id.values().flat_map(|watch| {
+            let socket = watch.socket.as_ref().map(AsRawFd::as_raw_fd);
+            [Some(watch.pidfd.as_raw_fd()), socket].into_iter().flatten()
+        });
+        let own = [&self.poll, &self.wake, &self.timer].into_iter().map(AsRawFd::as_raw_fd);
+        of_children.chain(own).chain(line::get().map(Line::raw)).collect()
+    }
+
     /// Starts the processes of a batch from the calling thread.
     fn start_here(&self, mut batch: Batch) -> Result<()> {
         let mut started = Vec::new();
@@ -212,6 +230,13 @@ impl Supervisor {
             StartMethod::ForkServer => {
                 let Order { setup, outbox, .. } = &mut order;
                 forkserver::launch(&batch.command, &particulars, setup, outbox, batch.common.patience)?
+            }
+            StartMethod::Fork => {
+                let Order { setup, outbox, .. } = &mut order;
+                // Held, so that the copy knows which files are ours.
+                let watches = self.watches.lock();
+                let files = self.files(&watches);
+                fork::launch(particulars, setup, outbox, &files)?
             }
         };
         batch.common.group.streams(order.rank, streams);
