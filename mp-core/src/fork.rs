@@ -22,6 +22,12 @@
 //! | the one that forks, before or after | what it leaves when it is killed anywhere else: the copy is not told of anything of it |
 //! | the copy, before it has joined | nothing: it has no seat, and its copies of files keep locks alive for no longer than itself |
 
+//!
+//! # Safety
+//! Unsafe, because [`Fork::begin`] declares a contract, and takes the original's files away; sound, because the arena's
+//! are used by handles that find that they were copied, and the others its caller vouches for.
+#![allow(unsafe_code)]
+
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -116,7 +122,6 @@ impl Fork {
     ///   called once, and before anything else of this library is used.
     /// - The numbers `more` are those of files that the calling thread kept others from closing when it made the copy, and
     ///   that nobody uses in the copy.
-    #[allow(unsafe_code)]
     pub unsafe fn begin(self, more: &[RawFd]) -> Result<()> {
         let Self { inherited, plug } = self;
         // First, before anything asks for memory and gets those addresses.

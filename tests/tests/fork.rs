@@ -6,8 +6,9 @@ mod common;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use common::{Outcome, alone, eventually, in_use, join, next, send, take};
+use common::{DEADLINE, Outcome, alone, eventually, in_use, join, next, send, take};
 use mp::{
     Arena, Error, FrozenTensor, Lock, Options, Process, PutError, Queue, SharedTensor, StartMethod, Tensor,
     start_processes,
@@ -22,11 +23,10 @@ fn allow() {
     unsafe { mp::allow_fork() };
 }
 
-/// Runs a test in the main thread of a process of its own, and sees that it leaves nothing.
-fn in_a_process(test: fn(usize, ()) -> Outcome, before: impl Fn()) {
-    // One that is called by its rank: which test, a copy has in its memory, and an executed process has not.
-    before();
-    let _ = test;
+/// Waits to be ended by somebody else.
+fn wait_for_the_end() -> Outcome {
+    std::thread::sleep(2 * DEADLINE); // sleep: its work is to be there until somebody ends it
+    Err("nobody ended this process".into())
 }
 
 /// What the process has, in static variables: its copies have copies of these.
@@ -140,7 +140,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
     fn copy(rank: usize, (queue, lock): (Queue<Vec<u8>>, Lock<u64>)) -> Outcome {
         let tensor = Tensor::<u8>::full(&[5000], rank as u8)?;
         send(&queue, tensor.to_vec())?;
-        *lock.lock()? += 1;
+        *lock.lock().or_else(|_| lock.recover())? += 1;
         Ok(())
     }
     fn original(_: usize, (): ()) -> Outcome {
@@ -158,7 +158,8 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
                         } else {
                             _ = queue.try_put(vec![9; 3000]);
                         }
-                        drop(lock.lock().unwrap());
+                        // A copy may have been killed while it held it.
+                        drop(lock.lock().or_else(|_| lock.recover()).unwrap());
                     }
                 })
             })
@@ -169,7 +170,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
             if round % 4 == 3 {
                 // Killed anywhere.
                 context.kill(round % 2)?;
-                eventually("it is gone", || context.join_timeout(std::time::Duration::ZERO) != Ok(false));
+                eventually("it is gone", || !matches!(context.join_timeout(Duration::ZERO), Ok(false)));
             } else {
                 join(&context)?;
                 made += 2;
@@ -178,10 +179,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
         STOP.store(true, Ordering::Relaxed);
         used.into_iter().for_each(|thread| thread.join().unwrap());
         while queue.try_get().is_ok() {}
-        let counted = match lock.lock() {
-            Ok(count) => *count,
-            Err(_) => *lock.recover()?,
-        };
+        let counted = *lock.lock().or_else(|_| lock.recover())?;
         assert!((made..=made + 20).contains(&counted), "{counted} of {made}");
         Arena::current()?.sweep()?;
         assert_eq!(in_use(), before);
@@ -195,17 +193,16 @@ fn what_a_copy_and_its_killed_original_held_is_released() {
     let _alone = alone();
     fn copy(_: usize, (kept, here): (FrozenTensor<u8>, Queue<u32>)) -> Outcome {
         send(&here, std::process::id())?;
-        common::wait_for_the_end();
+        let end = wait_for_the_end();
         drop(kept);
-        Ok(())
+        end
     }
     fn original(_: usize, here: Queue<u32>) -> Outcome {
         allow();
         let kept = keep()?;
         let _copies = start_processes(copy, (kept.frozen.clone(), here.clone()), forked(2))?;
         send(&here, std::process::id())?;
-        common::wait_for_the_end();
-        Ok(())
+        wait_for_the_end()
     }
     let here = Queue::bounded(8).unwrap();
     let before = in_use();
@@ -231,30 +228,27 @@ fn an_original_is_found_dead_while_its_copies_live() {
         allow();
         fn copy(_: usize, here: Queue<u32>) -> Outcome {
             // It outlives its original.
-            rustix_no_death_signal();
+            live_on();
             send(&here, std::process::id())?;
-            common::wait_for_the_end();
-            Ok(())
+            wait_for_the_end()
         }
         let kept = keep()?;
         let _copies = start_processes(copy, here.clone(), forked(1))?;
         drop(kept.frozen.clone());
-        common::wait_for_the_end();
-        Ok(())
+        wait_for_the_end()
     }
-    fn rustix_no_death_signal() {
+    fn live_on() {
         // SAFETY: no memory is involved.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) }, 0);
     }
     // An original that is nobody's child here: its parent ends first.
     fn outer(_: usize, here: Queue<u32>) -> Outcome {
         let inner = |here: Queue<u32>| {
-            rustix_no_death_signal();
+            live_on();
             send(&here, std::process::id()).and_then(|()| middle(0, here)).map_err(|e| e.to_string())
         };
         let _inner = Process::builder().spawn(inner, here)?;
-        common::wait_for_the_end();
-        Ok(())
+        wait_for_the_end()
     }
     let here = Queue::bounded(8).unwrap();
     let before = in_use();
