@@ -149,6 +149,8 @@ pub use mp_spawn::{
     is_child, name, parent_pid, parent_process, rank, set_executable, set_forkserver_preload,
     set_start_method, set_thread_name, spawn, start_closure, start_processes, thread_name,
 };
+#[cfg(all(feature = "spawn", feature = "log"))]
+pub use mp_spawn::log_to_stderr;
 #[cfg(feature = "sync")]
 pub use mp_sync as sync;
 #[cfg(feature = "sync")]

@@ -217,6 +217,8 @@ impl Manager {
             };
         }
         worker.had_tasks = false;
+        #[cfg(feature = "log")]
+        let replaced = end.is_none() && !worker.given_up;
         for ready in recalled.into_iter().rev() {
             match &end {
                 Some(end) => settled.add(ready.taken, Err(end.clone())),
@@ -247,6 +249,11 @@ impl Manager {
         }
         drop(state);
         drop(process);
+        #[cfg(feature = "log")]
+        if replaced {
+            let level = if exit.success() { log::Level::Info } else { log::Level::Warn };
+            log::log!(target: "mp::pool", level, "worker {number} (pid {pid}) {exit}, and is replaced");
+        }
         shared.tell(settled);
     }
 

@@ -15,6 +15,7 @@ use rustix::thread::CpuSet;
 
 use crate::clock::now;
 use crate::current::{self, Current};
+use crate::event::event;
 use crate::handoff::{self, FromParent, Ticket, Value};
 use crate::line::{self, Line};
 use crate::message::{Hello, Report, Serve, Start};
@@ -278,6 +279,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
     if let Err(error) = crash::install(line) {
         return Report::Unable(format!("no handlers for crashes: {error}"));
     }
+    event!(Debug, "calls {} as rank {rank}", function.name);
     let desc = match function::resolve::<function::Start>(function) {
         Ok(desc) => desc,
         Err(refusal) => return Report::Refused(refusal),

@@ -30,6 +30,7 @@ use serde::Serialize;
 
 use crate::clock::{deadline, timespec};
 use crate::error::Result;
+use crate::event::event;
 use crate::exit::Exit;
 use crate::function::{FunctionRef, Preloaded};
 use crate::launch::{self, Command, Launched, Particulars, failed};
@@ -67,7 +68,7 @@ struct Server {
 /// Whether a fork server lives.
 #[derive(Debug)]
 pub(crate) struct Life {
-    pid: u32,
+    pub(crate) pid: u32,
     pub(crate) pidfd: OwnedFd,
     exit: Mutex<Option<Exit>>,
 }
@@ -178,7 +179,10 @@ fn running(server: Option<Server>, command: &Command, patience: Duration) -> Res
     let preload = self::preload();
     let answer = server.ask(Kind::Serve, &Serve { preload }, &[file.as_fd()], until);
     let why = match answer {
-        Ok(Answer::Done) => return Ok(server),
+        Ok(Answer::Done) => {
+            event!(Debug, "a fork server (pid {}) was started", server.life.pid);
+            return Ok(server);
+        }
         Ok(Answer::Failed(why)) => why,
         Ok(Answer::Refused(_)) => "its answer makes no sense".to_string(),
         Err(why) => why,

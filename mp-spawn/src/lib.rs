@@ -41,6 +41,7 @@ mod crash;
 mod current;
 mod entry;
 mod error;
+mod event;
 mod exit;
 mod family;
 mod fork;
@@ -50,6 +51,8 @@ mod group;
 mod handoff;
 mod launch;
 mod line;
+#[cfg(feature = "log")]
+mod log_to_stderr;
 mod message;
 mod method;
 mod object;
@@ -98,6 +101,8 @@ pub use family::{ActiveChild, active_children};
 pub use forkserver::set_forkserver_preload;
 pub use function::Refusal;
 pub use launch::set_executable;
+#[cfg(feature = "log")]
+pub use log_to_stderr::log_to_stderr;
 pub use method::{
     Context, StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_context, get_start_method,
     set_start_method,

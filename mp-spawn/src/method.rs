@@ -218,24 +218,32 @@ const NOT_ALLOWED: &str = "it copies a process with all that its other threads h
      another start method";
 
 /// What processes take over from the one that starts them.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ways {
     /// Which of all methods.
     method: usize,
     fork: bool,
+    /// The level of the logger that prints.
+    log: Option<String>,
 }
 
 /// How this process starts others.
 pub(crate) fn ways() -> Ways {
     let Chosen { method, fork } = *CHOSEN.lock();
     let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);
-    Ways { method, fork }
+    #[cfg(feature = "log")]
+    let log = crate::log_to_stderr::handed_down();
+    #[cfg(not(feature = "log"))]
+    let log = None;
+    Ways { method, fork, log }
 }
 
 /// In a process that was just started: begins with what the parent has set.
 pub(crate) fn inherit(ways: Ways) {
     let method = get_all_start_methods().get(ways.method).copied().unwrap_or_default();
     *CHOSEN.lock() = Chosen { method, fork: ways.fork };
+    #[cfg(feature = "log")]
+    crate::log_to_stderr::inherit(ways.log);
 }
 
 /// The functions that start processes, with one start method.

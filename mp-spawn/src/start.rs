@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::error::{Result, SpawnError};
+use crate::event::{self, event};
 use crate::function::{Desc, FunctionRef};
 use crate::group::Group;
 use crate::handoff::ToChild;
@@ -63,12 +64,18 @@ pub(crate) fn start(
         let ToChild { bytes, fds, parcel } = pack(rank)?;
         let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
         let start =
-            Start { rank, name, function: function.clone(), daemon, ways, directory, processors };
+            Start { rank, name, function: function.clone(), daemon, ways: ways.clone(), directory, processors };
         Ok(Order { rank, outbox: frames(&start, &bytes, fds)?, parcel, setup })
     };
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
     match supervisor::start(Batch { command, common, orders }) {
-        Ok(()) => Ok(group),
+        Ok(()) => {
+            let started = if event::wanted() { group.pids() } else { Vec::new() };
+            for (rank, pid) in started.into_iter().enumerate() {
+                event!(Info, "{} (pid {pid}) was started by {method}", group.name(rank));
+            }
+            Ok(group)
+        }
         Err(error) => {
             group.reap_incomplete();
             Err(error)

@@ -24,6 +24,7 @@ use rustix::time::{
 
 use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
+use crate::event::{self, event};
 use crate::forkserver::{self, Life};
 use crate::line::{self, Line};
 use crate::launch::{self, Command, failed};
@@ -184,14 +185,19 @@ impl Supervisor {
 
     /// Reaps the fork servers that have ended.
     fn reap_servers(&self) {
+        let mut over = Vec::new();
         self.servers.lock().retain(|life| {
-            let over = life.exit().is_some();
-            if over {
+            let exit = life.exit();
+            if let Some(exit) = exit {
                 // It was added, so this can't fail.
                 let _ = epoll::delete(&self.poll, &life.pidfd);
+                over.push((life.pid, exit));
             }
-            !over
+            exit.is_none()
         });
+        for (pid, exit) in over {
+            event!(Warn, "a fork server (pid {pid}) {exit}");
+        }
     }
 
     /// The files that a copy of this process has no use for.
@@ -373,6 +379,10 @@ impl Supervisor {
             if watch.reap()
                 && let Some(watch) = watches.by_id.remove(&id)
             {
+                drop(watches);
+                if event::wanted() {
+                    watch.tell_end();
+                }
                 self.forget(watch);
             }
             return;
