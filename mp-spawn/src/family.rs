@@ -17,7 +17,8 @@ enum Member {
     Free { group: Arc<Group>, daemon: bool },
 }
 
-static FAMILY: PerProcess<Mutex<Vec<Member>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static FAMILY: PerProcess<Mutex<Vec<Member>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// A process that was started by this one and has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

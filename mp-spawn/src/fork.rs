@@ -80,7 +80,8 @@ pub(crate) fn launch(
         // What can't be written now can't be written later either.
         let _ = out.flush();
     }
-    let memory = Fork::prepare().map_err(|error| refused("a copy of the process")(io::Error::other(error)))?;
+    let memory =
+        Fork::prepare().map_err(|error| refused("a copy of the process")(io::Error::other(error)))?;
     let signals = sys::hold_signals().map_err(refused("pthread_sigmask"))?;
     // SAFETY: somebody has called `allow_fork`, else `start` had refused. What this file does in the copy is said above.
     match unsafe { sys::fork() } {

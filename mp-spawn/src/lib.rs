@@ -104,8 +104,8 @@ pub use launch::set_executable;
 #[cfg(feature = "log")]
 pub use log_to_stderr::log_to_stderr;
 pub use method::{
-    Context, StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_context, get_start_method,
-    set_start_method,
+    Context, StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_context,
+    get_start_method, set_start_method,
 };
 pub use mp_core::{Waitable, select, wait};
 pub use options::{OnFailure, Options};

@@ -63,8 +63,15 @@ pub(crate) fn start(
         let setup = options.setup(rank);
         let ToChild { bytes, fds, parcel } = pack(rank)?;
         let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
-        let start =
-            Start { rank, name, function: function.clone(), daemon, ways: ways.clone(), directory, processors };
+        let start = Start {
+            rank,
+            name,
+            function: function.clone(),
+            daemon,
+            ways: ways.clone(),
+            directory,
+            processors,
+        };
         Ok(Order { rank, outbox: frames(&start, &bytes, fds)?, parcel, setup })
     };
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;

@@ -6,11 +6,11 @@
 //! another one just to have it call `posix_spawn` costs a tenth of the start.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
-use std::io::Write as _;
 use std::{io, mem, thread};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -26,8 +26,8 @@ use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
 use crate::event::{self, event};
 use crate::forkserver::{self, Life};
-use crate::line::{self, Line};
 use crate::launch::{self, Command, failed};
+use crate::line::{self, Line};
 use crate::method::StartMethod;
 use crate::output::Streams;
 use crate::watch::{Common, Order, Orders, Watch};

@@ -100,7 +100,12 @@ fn a_copy_has_what_its_original_has_and_is_a_worker_of_its_own() {
             assert_eq!(std::env::var("WHICH"), Ok(rank.to_string()));
             assert!(active_children().is_empty(), "its siblings are no children of its own");
             let local = LOCAL.get();
-            Ok::<_, String>((base + TABLE.get().ok_or("no table")?[rank], std::process::id(), parent_id(), local))
+            Ok::<_, String>((
+                base + TABLE.get().ok_or("no table")?[rank],
+                std::process::id(),
+                parent_id(),
+                local,
+            ))
         };
         let options = forked(5).name("copy").per_rank(|rank, setup| setup.env("WHICH", rank.to_string()));
         let context = start_processes(who, 10, options).unwrap();
@@ -145,8 +150,14 @@ fn every_way_to_end_is_told() {
             other => panic!("{other:?}"),
         };
         assert_eq!(exited(2).0, Exit::Code(7));
-        assert!(matches!(exited(3).0, Exit::Signal { signal, .. } if signal.name() == "SIGABRT"), "{texts:?}");
-        assert!(matches!(exited(4).0, Exit::Signal { signal, .. } if signal.name() == "SIGSEGV"), "{texts:?}");
+        assert!(
+            matches!(exited(3).0, Exit::Signal { signal, .. } if signal.name() == "SIGABRT"),
+            "{texts:?}"
+        );
+        assert!(
+            matches!(exited(4).0, Exit::Signal { signal, .. } if signal.name() == "SIGSEGV"),
+            "{texts:?}"
+        );
         assert!(matches!(exited(4).1, Some(Note::StackOverflow { .. })), "{texts:?}");
     }
     alone(|()| {
@@ -189,7 +200,10 @@ fn what_the_original_does_at_its_end_no_copy_does() {
         )
         .unwrap();
         copies.wait().unwrap();
-        assert_eq!((copies.stdout(0).unwrap().text(), copies.stdout(1).unwrap().text()), ("copy 0 ".into(), "copy 1 ".into()));
+        assert_eq!(
+            (copies.stdout(0).unwrap().text(), copies.stdout(1).unwrap().text()),
+            ("copy 0 ".into(), "copy 1 ".into())
+        );
         // Nobody has ended it, or waited for it in vain.
         assert_eq!(active_children().len(), 1);
         (std::process::id(), copies.pids())
@@ -201,7 +215,10 @@ fn what_the_original_does_at_its_end_no_copy_does() {
     let path = folder.0.display().to_string();
     let child = Process::builder().start_method(StartMethod::Spawn).spawn(work, path).unwrap();
     let (original, copies) = child.join().unwrap();
-    let mut noted: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut noted: Vec<_> = std::fs::read_dir(&folder.0)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     noted.sort();
     let mut expected: Vec<_> = copies.iter().map(|pid| format!("own-{pid}")).collect();
     expected.push(format!("original-{original}"));
@@ -260,7 +277,10 @@ fn the_thread_that_started_a_copy_may_end() {
         assert!(pids.iter().all(|pid| alive(*pid)));
         copies.kill(0).unwrap();
         let error = failure(&copies);
-        assert!(matches!(&error, SpawnError::ProcessExited(e) if e.note == Some(Note::AskedFor)), "{error:?}");
+        assert!(
+            matches!(&error, SpawnError::ProcessExited(e) if e.note == Some(Note::AskedFor)),
+            "{error:?}"
+        );
         eventually("both are gone", || !pids.iter().any(|pid| alive(*pid)));
     });
 }
@@ -277,10 +297,14 @@ fn copies_can_start_processes_by_every_method() {
                 all.extend(get_context(method).spawn(parents, (), 2)?);
             }
             // One that was executed may be copied as well.
-            let forks = |_: usize, (): ()| get_context(StartMethod::Fork).spawn(|n: usize, (): ()| Ok::<_, String>(n), (), 2);
+            let forks = |_: usize, (): ()| {
+                get_context(StartMethod::Fork).spawn(|n: usize, (): ()| Ok::<_, String>(n), (), 2)
+            };
             assert_eq!(get_context(StartMethod::Spawn).spawn(forks, (), 1)?, [[0, 1]]);
             assert_eq!(get_context(StartMethod::ForkServer).spawn(forks, (), 1)?, [[0, 1]]);
-            let deeper = |_: usize, (): ()| get_context(StartMethod::Fork).spawn(|n: usize, (): ()| Ok::<_, String>(n), (), 3);
+            let deeper = |_: usize, (): ()| {
+                get_context(StartMethod::Fork).spawn(|n: usize, (): ()| Ok::<_, String>(n), (), 3)
+            };
             assert_eq!(get_context(StartMethod::Fork).spawn(deeper, (), 1)?, [[0, 1, 2]]);
             assert_eq!(all, [std::process::id(); 6]);
             Ok::<_, SpawnError>(())
@@ -371,7 +395,8 @@ fn an_original_that_is_killed_while_it_makes_copies_leaves_none() {
         std::thread::sleep(Duration::from_micros(777 * round)); // sleep: a random moment of its work
         child.kill().unwrap();
         assert!(child.wait_timeout(DEADLINE) && child.join().is_err());
-        let noted = || std::fs::read_dir(&path).unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+        let noted =
+            || std::fs::read_dir(&path).unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
         eventually("all are gone", || !noted().any(alive));
         assert!(noted().count() > 0);
     }

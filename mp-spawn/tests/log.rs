@@ -49,11 +49,27 @@ fn what_happens_is_printed_with_the_name_of_the_process() {
         for rank in 0..2 {
             let name = format!("{method}-{rank}");
             assert_eq!(count([&format!("[INFO/{name}] this is rank {rank}"), "", ""]), 1, "{name}: {text}");
-            assert_eq!(count([&format!("[DEBUG/{name}] calls "), "log::work", &format!(" as rank {rank}")]), 1, "{text}");
-            assert_eq!(count(["[INFO/tested] ", &format!("{name} (pid "), &format!("was started by {method}")]), 1, "{text}");
+            assert_eq!(
+                count([&format!("[DEBUG/{name}] calls "), "log::work", &format!(" as rank {rank}")]),
+                1,
+                "{text}"
+            );
+            assert_eq!(
+                count(["[INFO/tested] ", &format!("{name} (pid "), &format!("was started by {method}")]),
+                1,
+                "{text}"
+            );
         }
-        assert_eq!(count(["[INFO/tested] ", &format!("{method}-0 (pid "), "exited with code 0"]), 1, "{text}");
-        assert_eq!(count(["[WARN/tested] ", &format!("({method}-1, pid "), "failed: it is tired"]), 1, "{text}");
+        assert_eq!(
+            count(["[INFO/tested] ", &format!("{method}-0 (pid "), "exited with code 0"]),
+            1,
+            "{text}"
+        );
+        assert_eq!(
+            count(["[WARN/tested] ", &format!("({method}-1, pid "), "failed: it is tired"]),
+            1,
+            "{text}"
+        );
     }
     assert_eq!(count(["[DEBUG/tested] a fork server (pid ", "", "was started"]), 1, "{text}");
     assert!(!text.contains("nobody sees this") && !text.contains("later"), "{text}");
@@ -84,7 +100,10 @@ fn another_logger_of_the_program_stays() {
         log::set_logger(&Mine).unwrap();
         log::set_max_level(LevelFilter::Info);
         assert!(log_to_stderr(LevelFilter::Info).is_err());
-        start_processes(|_: usize, (): ()| log::info!("unheard"), (), Options::nprocs(1)).unwrap().join().unwrap();
+        start_processes(|_: usize, (): ()| log::info!("unheard"), (), Options::nprocs(1))
+            .unwrap()
+            .join()
+            .unwrap();
     });
     assert!(text.contains("mine: mp::process rank-0 (pid ") && !text.contains("unheard"), "{text}");
 }

@@ -43,8 +43,8 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 pub use envelope::Envelope;
-pub(crate) use forked::{Inherited, forget_thread};
 pub(crate) use envelope::{MAX_ATTACHMENTS, Spill};
+pub(crate) use forked::{Inherited, forget_thread};
 pub use holds::Hold;
 pub use lease::Leased;
 pub use member::MemberInfo;

@@ -59,7 +59,6 @@ impl Arena {
         attachments: &mut Vec<AttachRequest>,
     ) -> Result<()> {
         let n = attachments.len();
-        self.check_arena_of(attachments)?;
         if n > MAX_ATTACHMENTS || bytes.len() > u32::MAX as usize {
             let what = format!("{n} attachments, {} bytes", bytes.len());
             return Err(Error::Malformed(format!(
@@ -155,11 +154,6 @@ impl Arena {
     /// Takes another seat for an envelope.
     pub(super) fn share_seat(&self, e: EnvelopeId, note: Note, hold: &Hold) -> Result<()> {
         self.share_block_seat(e, note, hold.block())
-    }
-
-    /// An error if something that is to be attached was copied from another process along with its memory.
-    pub(super) fn check_arena_of(&self, attachments: &[AttachRequest]) -> Result<()> {
-        if attachments.iter().all(|a| a.hold.arena() == *self) { Ok(()) } else { Err(Error::Forked) }
     }
 
     /// As [`share_seat`](Self::share_seat), of a block that somebody holds until this returns.
