@@ -154,7 +154,7 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
         let sent = Arc::new(Items::new(self.clone));
         let job = self.job(&sent, order);
         let workers = self.shared.state.lock().workers.len();
-        let ahead = self.ahead.unwrap_or(workers * 64.max(2 * self.terms.chunk));
+        let ahead = self.ahead.unwrap_or(workers.saturating_mul(self.terms.chunk.saturating_mul(2).max(64)));
         Imap::new((Arc::clone(self.shared), job), (items.into_iter(), sent), (ahead, workers))
     }
 }

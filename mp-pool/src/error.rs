@@ -34,13 +34,14 @@ use mp_spawn::{Exit, Note, ProcessRaised, SpawnError};
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
 /// | the initializer fails, or the worker dies in it | – | wait | is tried again, later each time; after five times it is given up |
 /// | all workers were given up | – | [`Broken`](Self::Broken), with the reason | – |
-/// | arguments or a result can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | go on | goes on |
+/// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
 /// | the program that has the pool dies, however | – | – | ends with it |
 ///
 /// A worker takes one task at a time, so there is never more than one task that could be lost with it. What is lost was
-/// begun, or was just being taken; what it did before it was lost, it did.
+/// begun, or was just being taken; what it did before it was lost, it did. (If worker after worker dies while it reads what
+/// a closure captures, from the fifth on each of them costs a task of that closure.)
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum TaskError {

@@ -29,14 +29,18 @@ impl Shared {
         let (worker, pid, portion) = {
             let mut state = self.state.lock();
             let Some(worker) = state.wanting() else { return false };
+            let mut most = usize::MAX;
             if state.returned.is_empty() {
                 job = state.next_job();
-                if job.is_none() && !state.help(worker) {
+                if job.is_none() {
+                    most = state.help(worker);
+                }
+                if most == 0 {
                     return false;
                 }
             }
             let chunk = job.as_ref().map_or(0, |job| job.terms.chunk);
-            let portion = state.workers[worker].portion(chunk);
+            let portion = state.workers[worker].portion(chunk).min(most);
             let returned = portion.min(state.returned.len());
             ready.extend(state.returned.drain(..returned));
             let found = &mut state.workers[worker];
@@ -88,7 +92,8 @@ impl Shared {
         let mut notes = Vec::new();
         let mut unsendable = HashMap::new();
         for code in unknown {
-            match self.packed(Task::Learn { code: code.number, runner: code.runner.clone() }) {
+            let runner = Body::Out(Box::new(code.runner.clone()));
+            match self.packed(Task::Learn { code: code.number, runner }) {
                 Ok(packed) => notes.push((code.number, packed)),
                 Err(why) => _ = unsendable.insert(code.number, why),
             }
@@ -105,7 +110,7 @@ impl Shared {
         }
         let notes = batch.into_iter().map(|(code, packed)| {
             let message = packed.number();
-            (packed, Given::Note { code, message })
+            (packed, Given::Note { code, learn: true, message })
         });
         let mut keep = Vec::new();
         let mut send = Vec::new();
@@ -140,7 +145,7 @@ impl Shared {
         if found.ready && found.knows.remove(&code) {
             let message = packed.number();
             // If there is no room, it keeps the function for as long as it lives.
-            _ = found.give([(packed, Given::Note { code, message })]);
+            _ = found.give([(packed, Given::Note { code, learn: false, message })]);
         }
     }
 }

@@ -201,10 +201,10 @@ impl Slots {
 }
 
 /// A task that was lost with its worker and is to be tried again.
-struct Lost {
-    index: usize,
-    tries: u32,
-    kept: Box<dyn Keep>,
+pub(crate) struct Lost {
+    pub(crate) index: usize,
+    pub(crate) tries: u32,
+    pub(crate) kept: Box<dyn Keep>,
 }
 
 /// One call.
@@ -274,9 +274,14 @@ impl Job {
     /// Sends no more tasks; which ones were not sent. Somebody has to settle them.
     pub(crate) fn cancel(&self) -> impl Iterator<Item = usize> + use<> {
         self.slots.lock().cancelled = true;
-        let lost = std::mem::take(&mut *self.lost.lock());
+        let lost = self.take_lost();
         let rest = self.source.clear();
         lost.into_iter().map(|lost| lost.index).chain(rest)
+    }
+
+    /// Takes those that were to be tried again.
+    pub(crate) fn take_lost(&self) -> Vec<Lost> {
+        std::mem::take(&mut *self.lost.lock())
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

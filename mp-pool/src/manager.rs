@@ -21,17 +21,22 @@ use crate::job::Outcome;
 use crate::message::Reply;
 use crate::shared::{Exited, Settled, Shared};
 use crate::start::{back_off, name, start};
-use crate::state::{Phase, Taken};
-use crate::worker::CONDEMNED;
+use crate::state::{Phase, Ready, Taken};
+use crate::worker::{self, CONDEMNED, what};
 
 /// So many replies are taken at once.
 const REPLIES: usize = 64;
 /// Starts that fail in a row before the place of a worker is given up.
 const MOST_FAILED_STARTS: u32 = 5;
+/// Workers that may die in a row while they read a function, before it costs a task each time: it may be the function that
+/// kills them.
+const MOST_DEATHS: u32 = 4;
 /// How long to wait for a process that got a SIGKILL: one in an uninterruptible system call stays.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// The longest sleep where nothing would wake this thread for certain.
 const SLICE: Duration = Duration::from_millis(100);
+/// The longest sleep where something would.
+const LONG: Duration = Duration::from_secs(1);
 
 /// How far the end of the workers is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +65,8 @@ impl Manager {
     /// Until the pool is over. Nobody waits for ever for it, even if there is an error in here.
     pub(crate) fn run(self) {
         let shared = Arc::clone(&self.shared);
+        // Set once: there is one manager.
+        _ = shared.thread.set(std::thread::current().id());
         if Raise::catch(|| self.serve()).is_err() {
             shared.break_off("the thread of the pool has panicked");
         }
@@ -68,7 +75,7 @@ impl Manager {
         for worker in &mut shared.state.lock().workers {
             // It fails only if it has ended.
             worker.process.iter().for_each(|process| _ = process.kill());
-            worker.bury().into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
+            worker.bury().0.into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
         }
         shared.tell(settled);
         shared.state.lock().over = true;
@@ -91,7 +98,8 @@ impl Manager {
     /// Waits for replies, and for whatever else there may be.
     fn hear(&mut self, replies: &mut Vec<Reply>) {
         let until = self.next_deadline();
-        let far = || Instant::now() + Duration::from_secs(3600);
+        // A death may be told without a message, if there was no memory for one.
+        let far = || Instant::now() + LONG;
         match self.shared.replies.get_many_deadline(replies, REPLIES, until.unwrap_or_else(far)) {
             Ok(_) => {}
             Err(GetError::Empty) => {}
@@ -124,6 +132,7 @@ impl Manager {
                     if let Some(worker) = state.workers.get_mut(worker) {
                         worker.noted(code);
                     }
+                    state.deadly.remove(&code);
                     continue;
                 }
                 Reply::Ready { worker, pid } => {
@@ -190,9 +199,9 @@ impl Manager {
         let Some(process) = worker.process.take() else { return };
         let was_ready = worker.ready;
         let condemned = worker.condemned.take();
-        let recalled = worker.recall_all(true);
-        let lost = worker.bury();
-        shared.watch.store(number, 0);
+        let mut recalled = worker.recall_all(true);
+        let (mut lost, reading) = worker.bury();
+        shared.watch.store(what(number), 0);
         let exit = process.exit().unwrap_or(Exit::Unknown);
         let failure = match process.status() {
             Status::Failed(error) => Some(error),
@@ -217,6 +226,15 @@ impl Manager {
             };
         }
         worker.had_tasks = false;
+        // Only if a task is there: nobody reads a function without one.
+        let its = |ready: &Ready| reading == Some(ready.taken.job.code.number);
+        if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
+            let deaths = state.deadly.entry(code).or_insert(0);
+            *deaths += 1;
+            if *deaths > MOST_DEATHS {
+                lost.push(recalled.remove(at).taken);
+            }
+        }
         for ready in recalled.into_iter().rev() {
             match &end {
                 Some(end) => settled.add(ready.taken, Err(end.clone())),
@@ -285,20 +303,30 @@ impl Manager {
     fn watch_the_time(&mut self) {
         let now = Instant::now();
         let state = &mut *self.shared.state.lock();
-        for (number, worker) in state.workers.iter_mut().enumerate() {
-            let Some((id, deadline, timeout)) = worker.deadline().filter(|(_, at, _)| *at <= now) else {
+        for (number, found) in state.workers.iter_mut().enumerate() {
+            let Some((id, deadline, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
                 continue;
             };
             _ = deadline;
-            if self.shared.watch.compare_exchange(number, id, id | CONDEMNED).is_ok() {
-                worker.condemned = Some(id);
-                if let Some(process) = &worker.process {
+            let watch = &self.shared.watch;
+            if watch.load(what(number)) == id {
+                // It may have been stopped, or busy with reading a function, before it began.
+                let ran =
+                    Duration::from_nanos(worker::now().saturating_sub(watch.load(worker::since(number))));
+                if ran < timeout {
+                    found.since = now.checked_sub(ran).unwrap_or(now);
+                    continue;
+                }
+            }
+            if watch.compare_exchange(what(number), id, id | CONDEMNED).is_ok() {
+                found.condemned = Some(id);
+                if let Some(process) = &found.process {
                     // It fails only if it has ended.
                     _ = process.kill();
                 }
             } else {
                 // It has not begun, for its worker is stopped; or it is done, and the reply is on its way.
-                worker.since += (timeout / 8).max(Duration::from_millis(1));
+                found.since += (timeout / 8).max(Duration::from_millis(1));
             }
         }
     }
@@ -307,7 +335,8 @@ impl Manager {
     fn send_forgotten(&self) {
         for code in self.shared.take_unused() {
             let know: Vec<usize> = {
-                let state = self.shared.state.lock();
+                let mut state = self.shared.state.lock();
+                state.deadly.remove(&code);
                 let workers = state.workers.iter().enumerate();
                 workers
                     .filter(|(_, w)| w.ready && w.knows.contains(&code))

@@ -61,8 +61,8 @@ impl Body {
 pub(crate) enum Task {
     /// To run a function that it has learnt. `timed`: it is to say when it begins.
     Run { id: u64, code: u64, timed: bool, args: Body },
-    /// From now on this function has this number.
-    Learn { code: u64, runner: Closure<(), Runner> },
+    /// From now on this function has this number. What it captures is the user's to read, and may fail.
+    Learn { code: u64, runner: Body },
     /// Nobody uses this function any more.
     Forget { code: u64 },
 }
@@ -81,7 +81,7 @@ impl Message for Task {
             }
             Task::Learn { code, runner } => {
                 C::write(out, &(LEARN, 0_u64, *code))?;
-                C::write(out, runner)
+                runner.write(out)
             }
             Task::Forget { code } => C::write(out, &(FORGET, 0_u64, *code)),
         }
@@ -91,7 +91,7 @@ impl Message for Task {
         let (kind, id, code) = C::read::<(u8, u64, u64)>(inc)?;
         match kind {
             RUN | RUN_TIMED => Ok(Task::Run { id, code, timed: kind == RUN_TIMED, args: Body::rest(inc) }),
-            LEARN => Ok(Task::Learn { code, runner: C::read(inc)? }),
+            LEARN => Ok(Task::Learn { code, runner: Body::rest(inc) }),
             FORGET => Ok(Task::Forget { code }),
             other => Err(Error::Malformed(format!("a task of kind {other}"))),
         }
@@ -191,6 +191,16 @@ impl Runner {
                 Err(raise) => Ran::Raised(raise),
             }
         }))
+    }
+
+    /// The one that was sent as a closure; or why it can't be read.
+    pub(crate) fn read(closure: Body) -> Result<Runner, String> {
+        let mut inc = closure.received().ok_or("it is not there")?;
+        let read = || Closure::<(), Runner>::decode::<MessagePack>(&mut inc).map(|closure| closure.call(()));
+        match Raise::catch(read) {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(raise) => Err(raise.message().to_string()),
+        }
     }
 
     pub(crate) fn run(&self, args: Incoming) -> Ran {

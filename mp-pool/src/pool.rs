@@ -1,6 +1,6 @@
 //! The pool, as its users hold it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -93,12 +93,13 @@ impl Pool {
         while workers.len() < processes {
             workers.push(Worker::new(Queue::bounded(ROOM)?));
         }
-        let watch: SharedTensor<u64> = Tensor::zeros(&[processes])?.share();
+        let watch: SharedTensor<u64> = Tensor::zeros(&[2 * processes])?.share();
         let state = State {
             phase: Phase::Open,
             workers,
             returned: VecDeque::new(),
             jobs: VecDeque::new(),
+            deadly: HashMap::new(),
             unsettled: 0,
             over: false,
         };

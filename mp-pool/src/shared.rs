@@ -5,7 +5,8 @@
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 
 use mp_core::SharedTensor;
 use mp_core::sync::Ordering;
@@ -17,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::builder::Settings;
 use crate::error::{PoolError, TaskError};
-use crate::job::{Code, Job, Outcome};
+use crate::job::{Code, Job, Lost, Outcome};
 use crate::message::{Reply, Runner, Task};
 use crate::outcome::TaskOutcome;
 use crate::state::{Phase, State, Taken};
@@ -45,6 +46,15 @@ impl Settled {
             self.add(taken, Err(error.clone()));
         }
     }
+
+    /// Of tasks that were to be tried again.
+    fn add_lost(&mut self, job: &Arc<Job>, error: &TaskError) {
+        for Lost { index, tries, kept } in job.take_lost() {
+            // What was kept is dropped later: that runs code of the user.
+            let taken = Taken { id: 0, job: Arc::clone(job), index, tries, kept: Some(kept) };
+            self.add(taken, Err(error.clone()));
+        }
+    }
 }
 
 pub(crate) struct Shared {
@@ -65,6 +75,8 @@ pub(crate) struct Shared {
     /// Functions that nobody uses any more.
     unused: Mutex<Vec<u64>>,
     ids: AtomicU64,
+    /// The pool's thread, once it runs.
+    pub(crate) thread: OnceLock<ThreadId>,
 }
 
 impl Shared {
@@ -88,6 +100,7 @@ impl Shared {
             functions: Mutex::new(HashMap::new()),
             unused: Mutex::new(Vec::new()),
             ids: AtomicU64::new(1),
+            thread: OnceLock::new(),
         }
     }
 
@@ -191,9 +204,11 @@ impl Shared {
         state.is_open() && state.unsettled >= self.settings.max_waiting
     }
 
-    /// Waits until not too many tasks wait.
+    /// Waits until not too many tasks wait. The pool's thread, which a callback runs in, would wait for itself.
     pub(crate) fn wait_for_room(&self) {
-        if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() {
+        let here = Some(&std::thread::current().id());
+        if self.settings.max_waiting == usize::MAX || self.check_owner().is_err() || self.thread.get() == here
+        {
             return;
         }
         let mut state = self.state.lock();
@@ -213,6 +228,8 @@ impl Shared {
             let mut state = self.state.lock();
             let State { workers, returned, jobs, .. } = &mut *state;
             jobs.retain(|listed| !Arc::ptr_eq(listed, job));
+            // What was to be tried again just before; from now on, nothing is.
+            settled.add_lost(job, &TaskError::Cancelled);
             for worker in workers.iter_mut().filter(|worker| worker.has_more_of(job)) {
                 returned.extend(worker.recall_all(false));
             }

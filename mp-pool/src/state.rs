@@ -10,12 +10,13 @@
 //! | | `returned` | it is found in the queue of a worker that is dead, or too busy for it |
 //! | | its job, or settled as lost | its worker is dead, and it is not in the queue |
 //! | `returned`: encoded, and nobody's | a worker's `given` | a worker has room |
+//! | | settled as lost | too many workers in a row died while they read its function |
 //!
 //! A worker takes from its queue in order and answers each task before it takes the next, so of those it was given it has one
 //! at most; the others are in the queue, told apart by the number of their message. A message's number may be used again once
 //! the worker has taken it: of two that were given with the same number, it is the later one that is in the queue.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,17 +54,19 @@ pub(crate) struct Ready {
 pub(crate) enum Given {
     Task {
         taken: Taken,
-        message: u32,
+        message: Option<u32>,
     },
     /// To learn or forget a function.
     Note {
         code: u64,
-        message: u32,
+        /// Or to forget it.
+        learn: bool,
+        message: Option<u32>,
     },
 }
 
 impl Given {
-    fn message(&self) -> u32 {
+    fn message(&self) -> Option<u32> {
         match self {
             Given::Task { message, .. } | Given::Note { message, .. } => *message,
         }
@@ -154,7 +157,8 @@ impl Worker {
     }
 
     fn wants(&self) -> bool {
-        self.ready && !self.feeding && self.outstanding <= self.depth() / 2
+        // One that is stopped may have a queue full of notes, and no task.
+        self.ready && !self.feeding && self.outstanding <= self.depth() / 2 && self.given.len() < ROOM
     }
 
     /// How many tasks to give it, if a call wants `chunk` at once.
@@ -210,10 +214,15 @@ impl Worker {
         }
     }
 
-    /// Whether tasks may be taken out of its queue while it lives: not while it may have to learn something from it, for it
-    /// would miss that.
+    /// Whether it may have to learn something yet that its tasks need: then they are taken back together with that, or not
+    /// at all.
+    fn is_learning(&self) -> bool {
+        self.given.iter().any(|given| matches!(given, Given::Note { .. }))
+    }
+
+    /// Whether tasks may be taken out of its queue while it lives. What it is about to get was made for what it knows now.
     fn may_be_recalled(&self) -> bool {
-        self.given.iter().all(|given| matches!(given, Given::Task { .. }))
+        !(self.feeding && self.is_learning())
     }
 
     /// Whether it has tasks of this call beside the one that it may have begun.
@@ -222,17 +231,14 @@ impl Worker {
         self.outstanding > 1 && self.given.iter().any(is)
     }
 
-    /// Takes the next task out of its queue, which it has not begun.
-    fn recall(&mut self) -> Option<Ready> {
-        loop {
-            let packed = self.tasks.try_get_packed().ok()??;
-            let number = packed.number();
-            let at = self.given.iter().rposition(|given| given.message() == number)?;
-            if let Given::Task { taken, .. } = self.given.remove(at)? {
-                self.outstanding -= 1;
-                return Some(Ready { taken, packed });
-            }
-        }
+    /// Takes the next message out of its queue, which it has not read.
+    fn recall(&mut self) -> Option<(Packed<Task>, Given)> {
+        let packed = self.tasks.try_get_packed().ok()??;
+        let number = packed.number();
+        let at = self.given.iter().rposition(|given| given.message() == number)?;
+        let given = self.given.remove(at)?;
+        self.outstanding -= usize::from(matches!(given, Given::Task { .. }));
+        Some((packed, given))
     }
 
     /// Takes all that it has not begun out of its queue.
@@ -240,21 +246,35 @@ impl Worker {
         if !dead && !self.may_be_recalled() {
             return Vec::new();
         }
-        std::iter::from_fn(|| self.recall()).collect()
+        let (mut recalled, mut to_forget) = (Vec::new(), Vec::new());
+        while let Some((packed, given)) = self.recall() {
+            match given {
+                Given::Task { taken, .. } => recalled.push(Ready { taken, packed }),
+                Given::Note { code, learn: true, .. } => _ = self.knows.remove(&code),
+                Given::Note { .. } if dead => {}
+                note => to_forget.push((packed, note)),
+            }
+        }
+        // There is room for what was there before.
+        _ = self.give(to_forget);
+        recalled
     }
 
-    /// It is dead, and what it had not begun was recalled: what it had.
-    pub(crate) fn bury(&mut self) -> Vec<Taken> {
+    /// It is dead, and what it had not begun was recalled: the task that it had, or the function that it was reading.
+    pub(crate) fn bury(&mut self) -> (Vec<Taken>, Option<u64>) {
         self.ready = false;
         self.process = None;
         self.outstanding = 0;
         self.pace = 0;
         self.knows.clear();
-        let task = |given| match given {
-            Given::Task { taken, .. } => Some(taken),
-            Given::Note { .. } => None,
-        };
-        self.given.drain(..).filter_map(task).collect()
+        let (mut lost, mut reading) = (Vec::new(), None);
+        for given in self.given.drain(..) {
+            match given {
+                Given::Task { taken, .. } => lost.push(taken),
+                Given::Note { code, .. } => reading = Some(code),
+            }
+        }
+        (lost, reading)
     }
 
     /// When the time of its first task is over.
@@ -278,6 +298,8 @@ pub(crate) struct State {
     pub(crate) returned: VecDeque<Ready>,
     /// Calls with tasks that are still to be sent.
     pub(crate) jobs: VecDeque<Arc<Job>>,
+    /// For each function, how many workers in a row have died while they read it.
+    pub(crate) deadly: HashMap<u64, u32>,
     /// Tasks that have no outcome yet.
     pub(crate) unsettled: usize,
     /// All workers are gone, and no more will be started.
@@ -309,16 +331,26 @@ impl State {
         }
     }
 
-    /// There is nothing else to do for this worker: takes a task that another one has not begun. Whether there was one.
-    pub(crate) fn help(&mut self, idle: usize) -> bool {
+    /// There is nothing else to do for this worker: takes back tasks that another one has not begun. How many it gets of
+    /// them: not all, or the other one would be without and take them back again.
+    pub(crate) fn help(&mut self, idle: usize) -> usize {
         if self.workers[idle].outstanding > 0 {
-            return false;
+            return 0;
         }
         let busy = |worker: &&mut Worker| worker.outstanding > 1 && worker.may_be_recalled();
-        let found = self.workers.iter_mut().filter(busy).find_map(Worker::recall);
-        let any = found.is_some();
+        let mut found = self.workers.iter_mut().filter(busy).map(|worker| {
+            if worker.is_learning() {
+                return worker.recall_all(false);
+            }
+            match worker.recall() {
+                Some((packed, Given::Task { taken, .. })) => vec![Ready { taken, packed }],
+                _ => Vec::new(),
+            }
+        });
+        let found = found.find(|found| !found.is_empty()).unwrap_or_default();
+        let count = found.len().div_ceil(2);
         self.returned.extend(found);
-        any
+        count
     }
 
     /// Whether a worker lives, or will.

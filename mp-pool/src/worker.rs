@@ -1,6 +1,7 @@
 //! The life of a worker: it takes one task after the other, and answers each before it takes the next.
 //!
-//! A task is *timed* if it may take only so long. Then the worker's word of the *watch* says what it runs:
+//! A task is *timed* if it may take only so long. Then the worker's words of the *watch* say since when (by the system's
+//! monotonic clock, written by the worker before the other word), and what it runs:
 //!
 //! | word | meaning | changed by |
 //! |---|---|---|
@@ -22,6 +23,7 @@ use std::sync::OnceLock;
 use mp_core::SharedTensor;
 use mp_queue::{PutError, Queue};
 use mp_spawn::{Closure, Raise};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Body, Ran, Reply, Runner, Task};
@@ -32,6 +34,22 @@ pub(crate) const CONDEMNED: u64 = 1 << 63;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// What a worker calls before its first task.
 pub(crate) type Initializer = Closure<(), Result<(), Failure>>;
+
+/// The words of a worker in the watch: what it runs.
+pub(crate) fn what(worker: usize) -> usize {
+    2 * worker
+}
+
+/// And since when.
+pub(crate) fn since(worker: usize) -> usize {
+    2 * worker + 1
+}
+
+/// Nanoseconds on a clock that all processes read alike.
+pub(crate) fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
 
 /// What a worker is given.
 #[derive(Serialize, Deserialize)]
@@ -70,13 +88,13 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
         initializer.call(())?;
     }
     say(&replies, Reply::Ready { worker, pid: std::process::id() })?;
-    let mut known = HashMap::<u64, Runner>::new();
+    let mut known = HashMap::<u64, Result<Runner, String>>::new();
     let mut done = 0;
     while let Some(task) = tasks.get()? {
         let (id, code, timed, args) = match task {
             Task::Run { id, code, timed, args } => (id, code, timed, args),
             Task::Learn { code, runner } => {
-                known.insert(code, runner.call(()));
+                known.insert(code, Runner::read(runner));
                 say(&replies, Reply::Noted { worker, code })?;
                 continue;
             }
@@ -87,13 +105,15 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
             }
         };
         if timed {
-            watch.store(worker, id);
+            watch.store(since(worker), now());
+            watch.store(what(worker), id);
         }
         let ran = match (known.get(&code), args.received()) {
-            (Some(runner), Some(args)) => runner.run(*args),
+            (Some(Ok(runner)), Some(args)) => runner.run(*args),
+            (Some(Err(why)), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
             _ => Ran::Undecodable("the worker does not know the function".into()),
         };
-        if timed && watch.compare_exchange(worker, id, 0).is_err() {
+        if timed && watch.compare_exchange(what(worker), id, 0).is_err() {
             wait_for_the_end();
         }
         answer(&replies, worker, id, ran)?;

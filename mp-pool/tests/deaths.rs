@@ -131,6 +131,21 @@ fn the_time_of_a_task_does_not_run_before_it_begins() {
 }
 
 #[test]
+fn a_task_that_begins_late_has_all_its_time() {
+    let pool = Pool::new(1).unwrap();
+    let slow = |x: u64| std::thread::sleep(Duration::from_millis(x)); // sleep: a task that takes its time
+    pool.apply(slow, 0).unwrap();
+    let pid = pool.pids()[0];
+    signal(pid, Signal::STOP);
+    eventually("it stands still", || stopped(pid));
+    let result = pool.task(slow).timeout(Duration::from_secs(1)).apply_async(700);
+    let result = result.get_timeout(Duration::from_millis(1500)).unwrap_err();
+    signal(pid, Signal::CONT);
+    got(result).unwrap();
+    assert_eq!(pool.pids(), [pid]);
+}
+
+#[test]
 fn tasks_that_have_not_begun_can_be_cancelled() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();

@@ -3,7 +3,7 @@
 mod common;
 
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, alive, eventually, got, in_use, join, kill, signal, stop_at};
@@ -209,6 +209,31 @@ fn no_more_tasks_wait_than_may() {
         gate.open(3);
         assert_eq!(got(result).unwrap(), 4);
     });
+    join(&pool);
+}
+
+#[test]
+fn a_callback_may_give_more_tasks_than_there_is_room_for() {
+    let _alone = alone();
+    let pool = Arc::new(Pool::builder().processes(1).max_waiting(1).build().unwrap());
+    let (tell, told) = mpsc::channel();
+    let caller = Arc::clone(&pool);
+    pool.apply_async(square, 2).on_done(move |result| {
+        let more = [3, 4, 5].map(|x| caller.apply_async(square, x));
+        _ = tell.send((result, more));
+    });
+    let (first, more) = told.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    assert_eq!(first.unwrap(), 4);
+    assert_eq!(more.map(|result| got(result).unwrap()), [9, 16, 25]);
+    join(&pool);
+}
+
+#[test]
+fn a_chunk_may_be_as_large_as_can_be_said() {
+    let _alone = alone();
+    let pool = Pool::new(1).unwrap();
+    let squares = pool.task(square).chunksize(usize::MAX).imap(0..3);
+    assert_eq!(squares.map(Result::unwrap).collect::<Vec<_>>(), [0, 1, 4]);
     join(&pool);
 }
 

@@ -143,8 +143,12 @@ pub(crate) struct Tasks(pub(crate) Raw);
 
 impl Tasks {
     fn place_of(raw: &Raw) -> Place<'static> {
-        // Behind the end, something may come back.
-        if raw.memory().is_at_end() { Place::Parking(raw.memory().finished()) } else { messages(raw) }
+        // Behind the end, something may come back. In a forked copy there is nothing to look at.
+        if raw.arena().me().is_ok() && raw.memory().is_at_end() {
+            Place::Parking(raw.memory().finished())
+        } else {
+            messages(raw)
+        }
     }
 
     fn ready_of(raw: &Raw) -> bool {

@@ -4,8 +4,9 @@ use std::sync::{Arc, Once, Weak};
 
 use parking_lot::Mutex;
 
+use crate::error::SpawnError;
 use crate::group::{GRACE, Group};
-use crate::sys;
+use crate::{output, sys};
 
 /// Processes that somebody holds and cares for, and those that nobody need hold.
 #[derive(Debug)]
@@ -14,7 +15,12 @@ enum Member {
     Cared(Weak<Group>),
     /// Of a [`Process`](crate::Process), or of a context without daemons: they live on when the handle is dropped.
     Free { group: Arc<Group>, daemon: bool },
+    /// What is left of one that has failed, when nobody holds it any more and nobody has asked: what to say at the exit.
+    Failed(SpawnError),
 }
+
+/// So many failures that nobody has asked for are kept.
+const MOST_FAILED: usize = 100;
 
 static FAMILY: Mutex<Vec<Member>> = Mutex::new(Vec::new());
 
@@ -57,6 +63,7 @@ impl Member {
         match self {
             Member::Cared(group) => group.upgrade(),
             Member::Free { group, .. } => Some(Arc::clone(group)),
+            Member::Failed(_) => None,
         }
     }
 }
@@ -68,9 +75,19 @@ pub(crate) fn note(group: &Arc<Group>) {
 
 /// Notes processes that live without their handle. When this one exits, it ends them (`daemon`) or waits for them.
 pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
-    static AT_EXIT: Once = Once::new();
-    AT_EXIT.call_once(|| sys::at_exit(care_at_exit));
+    care_at_exit();
     add(Member::Free { group: Arc::clone(group), daemon });
+}
+
+/// Sees to it that what is to be done at exit is done.
+pub(crate) fn care_at_exit() {
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| {
+        sys::at_exit(|| {
+            care();
+            output::pass_on_at_exit();
+        });
+    });
 }
 
 fn add(member: Member) {
@@ -79,19 +96,37 @@ fn add(member: Member) {
     family.push(member);
 }
 
-/// Those whose failure nobody has seen stay, to be named at the exit.
+/// Those whose failure nobody has seen stay, to be named at the exit: without their descriptors, once nobody can ask.
 fn forget_the_done(family: &mut Vec<Member>) {
-    let of_interest = |group: &Arc<Group>| !group.all_over() || group.has_unseen_failure();
-    family.retain(|member| member.group().is_some_and(|group| of_interest(&group)));
+    let mut failed = family.iter().filter(|member| matches!(member, Member::Failed(_))).count();
+    family.retain_mut(|member| match member {
+        Member::Failed(_) => true,
+        Member::Cared(group) => group.upgrade().is_some_and(|group| !group.all_over()),
+        Member::Free { group, .. } if !group.all_over() => true,
+        Member::Free { group, .. } => {
+            let Some(error) = group.first_failure().filter(|_| group.has_unseen_failure()) else {
+                return false;
+            };
+            if Arc::strong_count(group) == 1 {
+                failed += 1;
+                *member = Member::Failed(error);
+            }
+            failed <= MOST_FAILED
+        }
+    });
 }
 
 /// At exit: daemonic processes are ended, then all are waited for, and failures that nobody has seen are named.
-fn care_at_exit() {
+fn care() {
     // Nothing is started any more, and whoever still holds the lock could wait for ever.
     let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
     let family = std::mem::take(&mut *family);
     let free = family.into_iter().filter_map(|member| match member {
         Member::Free { group, daemon } if group.check_owner().is_ok() => Some((group, daemon)),
+        Member::Failed(error) => {
+            eprintln!("mp: {error}");
+            None
+        }
         Member::Free { .. } | Member::Cared(_) => None,
     });
     let (daemons, others): (Vec<_>, Vec<_>) = free.partition(|(_, daemon)| *daemon);

@@ -1,6 +1,7 @@
 //! What is known about the processes of one start, shared between the supervisor and whoever waits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -194,7 +195,10 @@ impl Group {
     fn call_at_end(&self) {
         if self.all_over() {
             let calls = std::mem::take(&mut *self.at_end.lock());
-            calls.into_iter().for_each(|AtEnd(call)| call());
+            for AtEnd(call) in calls {
+                // Its panic, which the hook has shown, is not the end of the thread that watches all processes.
+                _ = std::panic::catch_unwind(AssertUnwindSafe(call));
+            }
         }
     }
 

@@ -4,6 +4,9 @@
 //! terminal that stands still delays nobody but that thread: starting, hearing and reaping go on. The memory that is kept
 //! is bounded, whatever a worker writes. The end of a process is not the end of its pipe (a grandchild may hold it),
 //! and nobody waits for that: what is there when the process is reaped is read then.
+//!
+//! Only that thread writes to the streams of this process, and it holds no lock then: the standard library has locks for
+//! them, which whoever waits for a worker, or looks at its output, may hold for as long as it likes.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -13,11 +16,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll;
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
@@ -34,6 +37,8 @@ const CHUNK: usize = 64 << 10;
 const CHUNKS_A_TURN: usize = 32;
 /// How long a process that has ended waits for a terminal that stands still.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How long this process does, before it exits.
+const PATIENCE_AT_EXIT: Duration = Duration::from_secs(2);
 /// Lines of a crashed worker that its error shows.
 const LAST_LINES: usize = 12;
 
@@ -88,9 +93,16 @@ impl Streams {
     /// Reads what is there, for the process has ended.
     pub(crate) fn drain(&self) {
         for pipe in [&self.stdout, &self.stderr].into_iter().flatten() {
-            if let Some(mut state) = pipe.0.try_lock_for(PATIENCE) {
-                let _ = state.pump();
-                state.flush();
+            let mut state = pipe.state.lock();
+            let _ = state.pump();
+            state.flush();
+            if state.is_passed_on() {
+                continue;
+            }
+            drop(state);
+            if let Some(reader) = Reader::ours() {
+                reader.ask(pipe);
+                pipe.wait_until_passed_on(Instant::now() + PATIENCE);
             }
         }
     }
@@ -137,7 +149,7 @@ fn open(
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
     rustix::io::ioctl_fionbio(&ours, true).map_err(refused("ioctl"))?;
     let state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee };
-    let pipe = Arc::new(Pipe(Mutex::new(state)));
+    let pipe = Arc::new(Pipe { state: Mutex::new(state), passed_on: Condvar::new() });
     read_from_now_on(&pipe)?;
     Ok((Some(pipe), Some(theirs)))
 }
@@ -152,7 +164,12 @@ fn named(path: &std::path::Path, rank: usize, name: &str) -> PathBuf {
 
 /// One stream of one process.
 #[derive(Debug)]
-struct Pipe(Mutex<State>);
+struct Pipe {
+    /// Never locked while something is written.
+    state: Mutex<State>,
+    /// Lines were written.
+    passed_on: Condvar,
+}
 
 #[derive(Debug)]
 struct State {
@@ -165,9 +182,39 @@ struct State {
 
 impl Pipe {
     fn captured(&self) -> Captured {
-        let state = self.0.lock();
+        let state = self.state.lock();
         Captured { bytes: state.tail.iter().copied().collect(), lost: state.lost }
     }
+
+    /// Writes the lines that are whole. In the one thread that does.
+    fn pass_on(&self) {
+        let mut state = self.state.lock();
+        while let Some((stream, lines)) = state.tee.as_mut().and_then(Tee::begin) {
+            MutexGuard::unlocked(&mut state, || write(stream, &lines));
+            if let Some(tee) = &mut state.tee {
+                tee.writing = false;
+            }
+        }
+        self.passed_on.notify_all();
+    }
+
+    /// Waits until there is nothing to be written, but not beyond this.
+    fn wait_until_passed_on(&self, until: Instant) {
+        let mut state = self.state.lock();
+        while !state.is_passed_on() {
+            if self.passed_on.wait_until(&mut state, until).timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+fn write(stream: Stream, lines: &[u8]) {
+    // Nobody can be told that there is nowhere to write to.
+    let _ = match stream {
+        Stream::Stdout => io::stdout().lock().write_all(lines),
+        Stream::Stderr => io::stderr().lock().write_all(lines),
+    };
 }
 
 impl State {
@@ -203,6 +250,11 @@ impl State {
             tee.end_line();
         }
     }
+
+    /// Whether all lines that are whole have been written.
+    fn is_passed_on(&self) -> bool {
+        self.tee.as_ref().is_none_or(|tee| tee.whole.is_empty() && !tee.writing)
+    }
 }
 
 /// Where lines are passed on to.
@@ -212,6 +264,10 @@ struct Tee {
     before: String,
     /// A line that has not ended.
     line: Vec<u8>,
+    /// Those that have, and are to be written.
+    whole: Vec<u8>,
+    /// Somebody writes what came before.
+    writing: bool,
 }
 
 impl Tee {
@@ -227,7 +283,7 @@ impl Tee {
             Some(colour) if coloured => format!("\x1b[{colour}m[rank {rank}]\x1b[0m "),
             _ => format!("[rank {rank}] "),
         };
-        Tee { stream, before, line: Vec::new() }
+        Tee { stream, before, line: Vec::new(), whole: Vec::new(), writing: false }
     }
 
     fn pass_on(&mut self, bytes: &[u8]) {
@@ -244,14 +300,15 @@ impl Tee {
             return;
         }
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        // In one piece, so that nobody else's come between.
-        let whole = [self.before.as_bytes(), text, b"\n"].concat();
-        // Nobody can be told that there is nowhere to write to.
-        let _ = match self.stream {
-            Stream::Stdout => io::stdout().lock().write_all(&whole),
-            Stream::Stderr => io::stderr().lock().write_all(&whole),
-        };
+        // Written in one piece, so that nobody else's come between.
+        [self.before.as_bytes(), text, b"\n"].iter().for_each(|part| self.whole.extend_from_slice(part));
         self.line.clear();
+    }
+
+    /// What is to be written now, if anything is.
+    fn begin(&mut self) -> Option<(Stream, Vec<u8>)> {
+        self.writing = !self.whole.is_empty();
+        self.writing.then(|| (self.stream, std::mem::take(&mut self.whole)))
     }
 }
 
@@ -261,7 +318,14 @@ struct Reader {
     process: u32,
     poll: OwnedFd,
     pipes: Mutex<(u64, HashMap<u64, Arc<Pipe>>)>,
+    /// Pipes of processes that have ended, with lines to be written.
+    asked: Mutex<Vec<Arc<Pipe>>>,
+    /// Readable when there are such.
+    bell: OwnedFd,
 }
+
+/// The number of the bell; pipes have those above.
+const BELL: u64 = 0;
 
 static READER: Mutex<Option<Arc<Reader>>> = Mutex::new(None);
 
@@ -281,7 +345,7 @@ fn read_from_now_on(pipe: &Arc<Pipe>) -> Result<()> {
         pipes.1.insert(id, Arc::clone(pipe));
         id
     };
-    let added = match &pipe.0.lock().fd {
+    let added = match &pipe.state.lock().fd {
         Some(fd) => epoll::add(&reader.poll, fd, epoll::EventData::new_u64(id), epoll::EventFlags::IN),
         None => Ok(()),
     };
@@ -293,15 +357,44 @@ fn read_from_now_on(pipe: &Arc<Pipe>) -> Result<()> {
 
 impl Reader {
     fn begin() -> Result<Arc<Reader>> {
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|error| failed("epoll_create", None, error.into()))?;
-        let reader = Arc::new(Reader { process: std::process::id(), poll, pipes: Mutex::default() });
+        let refused = |what| move |error: Errno| failed(what, None, error.into());
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create"))?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
+        epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
+            .map_err(refused("epoll_ctl"))?;
+        let (process, pipes, asked) = (std::process::id(), Mutex::default(), Mutex::default());
+        let reader = Arc::new(Reader { process, poll, pipes, asked, bell });
         let run = Arc::clone(&reader);
         thread::Builder::new()
             .name("mp-output".to_string())
             .spawn(move || run.run())
             .map_err(|error| failed("the thread for output", None, error))?;
+        crate::family::care_at_exit();
         Ok(reader)
+    }
+
+    /// The one of this process, if it has one.
+    fn ours() -> Option<Arc<Reader>> {
+        READER.lock().as_ref().filter(|reader| reader.process == std::process::id()).map(Arc::clone)
+    }
+
+    /// Has the lines of a pipe written.
+    fn ask(&self, pipe: &Arc<Pipe>) {
+        self.asked.lock().push(Arc::clone(pipe));
+        // It fails only where it counted to the end: then it is readable.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Writes the lines that others have asked for.
+    fn pass_on_asked(&self) {
+        // Nothing to read is fine.
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        loop {
+            let Some(pipe) = self.asked.lock().last().map(Arc::clone) else { return };
+            pipe.pass_on();
+            // Only then, so that an exit finds it; another one may have come meanwhile.
+            self.asked.lock().retain(|asked| !Arc::ptr_eq(asked, &pipe));
+        }
     }
 
     fn run(&self) {
@@ -317,16 +410,30 @@ impl Reader {
             }
             for event in &events {
                 let id = event.data.u64();
+                if id == BELL {
+                    self.pass_on_asked();
+                    continue;
+                }
                 let Some(pipe) = self.pipes.lock().1.get(&id).map(Arc::clone) else { continue };
-                let mut state = pipe.0.lock();
+                let mut state = pipe.state.lock();
                 if !state.pump() {
                     // That takes it out of the epoll set.
                     state.fd = None;
                     self.pipes.lock().1.remove(&id);
                 }
+                drop(state);
+                pipe.pass_on();
             }
         }
     }
+}
+
+/// At exit: what workers had written before they were seen to end is written.
+pub(crate) fn pass_on_at_exit() {
+    let Some(reader) = Reader::ours() else { return };
+    let until = Instant::now() + PATIENCE_AT_EXIT;
+    let asked = reader.asked.lock().clone();
+    asked.iter().for_each(|pipe| pipe.wait_until_passed_on(until));
 }
 
 #[cfg(test)]

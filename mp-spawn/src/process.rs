@@ -97,7 +97,8 @@ impl<T: Message> Process<T> {
 impl<T> Process<T> {
     /// Waits for the end of the process, at most for this long: true if it has ended, well or not.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        self.group.wait(deadline(timeout), false)
+        // In a forked copy nobody would hear of the end.
+        self.group.check_owner().is_ok() && self.group.wait(deadline(timeout), false)
     }
 
     /// Its name.
@@ -158,8 +159,8 @@ impl<T> Process<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// It runs in the thread that hears of the end, which watches all the other processes as well: it must be quick, not
-    /// panic, and neither start a process nor wait for one.
+    /// It runs in the thread that hears of the end, which watches all the other processes as well: it must be quick, and
+    /// neither start a process nor wait for one. A panic in it costs nobody else anything.
     pub fn on_exit(&self, call: impl FnOnce() + Send + 'static) {
         self.group.at_end(call);
     }

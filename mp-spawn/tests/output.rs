@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::mpsc::channel;
+
 use common::{DEADLINE, Folder, Meeting, Outcome, failure, join, say, wait_for_the_end};
 use mp_spawn::{Options, Output, Process, SpawnError, start_processes};
 
@@ -132,4 +134,23 @@ fn output_can_be_read_while_the_worker_runs() {
     common::eventually("it said so", || context.stdout(0).unwrap().text() == "here\n");
     context.kill(0).unwrap();
     assert!(failure(&context).to_string().contains("SIGKILL"));
+}
+
+#[test]
+fn whoever_holds_standard_output_can_wait_for_who_writes_there() {
+    let (tell, told) = channel();
+    let held = std::io::stdout().lock();
+    // Another thread, so that the test has an end if this one waits for ever.
+    let waiter = std::thread::spawn(move || {
+        let options = Options::nprocs(2).stdout(Output::Tee).stderr(Output::Null);
+        let context = start_processes(talk, 100, options).unwrap();
+        join(&context).unwrap();
+        _ = tell.send([0, 1].map(|rank| context.stdout(rank).unwrap().text()));
+    });
+    let texts = told.recv_timeout(DEADLINE);
+    drop(held);
+    for text in texts.expect("its output is read, and its end is seen") {
+        assert_eq!(text.lines().count(), 100);
+    }
+    waiter.join().unwrap();
 }

@@ -243,3 +243,33 @@ fn the_parent_can_be_watched() {
     assert!(!Process::spawn(worker, std::process::id()).unwrap().join().unwrap());
     assert!(parent_process().is_none());
 }
+
+#[test]
+fn a_panic_in_what_is_called_at_the_end_is_nobody_elses() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let first = Process::spawn(|name: String| wait_for_word(&name), Meeting::new("unused").name);
+    let first = first.unwrap();
+    first.on_exit(|| panic!("not so quick"));
+    first.kill().unwrap();
+    eventually("it has ended", || !first.is_alive());
+    let second = Process::spawn(|(): ()| {}, ()).unwrap();
+    second.on_exit(move || _ = tell.send(()));
+    told.recv_timeout(DEADLINE).expect("somebody still watches");
+}
+
+#[test]
+fn failures_that_nobody_asks_for_keep_no_descriptors() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let fail = || {
+        let child = Process::spawn(|(): ()| Err::<(), _>("it went wrong"), ()).unwrap();
+        assert!(child.wait_timeout(DEADLINE));
+    };
+    fail();
+    let before = open();
+    (0..60).for_each(|_| fail());
+    // Other tests have a few at the same time.
+    eventually("they are closed", || {
+        _ = active_children();
+        open() < before + 30
+    });
+}

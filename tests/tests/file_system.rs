@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use common::scratch::{Scratch, files_in, scenario};
+use common::refusal;
+use common::scratch::{HugePages, Scratch, files_in, scenario};
 use common::{Outcome, alone, give, join, next, send, take};
 use mp::{
     Arena, Error, FrozenTensor, Options, Queue, SharingStrategy, Tensor, get_sharing_directory,
@@ -51,6 +52,8 @@ fn helper() {
             println!("{}", Tensor::<u8>::zeros(&[1]).map(drop).unwrap_err());
         }
         "file-size" => file_size(&directory),
+        "quota" => quota(&directory),
+        "huge" => few_huge_pages(&directory),
         other => panic!("{other}"),
     }
 }
@@ -196,6 +199,92 @@ fn file_size(directory: &Path) {
 #[test]
 fn a_file_size_limit_is_an_error() {
     Scratch::new("file-size").run("file-size");
+}
+
+/// With a quota that is met.
+fn quota(directory: &Path) {
+    files_in(directory);
+    // With it there is all that the next of its size needs, but its own memory.
+    let first = Tensor::<u8>::full(&[2 * MIB], 1).unwrap();
+    refusal::refuse_to_allocate(libc::EDQUOT);
+    match Tensor::<u8>::zeros(&[2 * MIB]).map(drop).unwrap_err() {
+        Error::OutOfMemory { asked, left, limit } => {
+            assert!(asked >= 2 << 20 && left < asked, "{asked} {left}");
+            assert!(limit.contains("quota") && limit.contains(directory.to_str().unwrap()), "{limit}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // What is there stays there.
+    assert!(first.iter().all(|v| v == 1));
+}
+
+#[test]
+fn a_quota_is_an_error_that_says_so() {
+    Scratch::new("quota").run("quota");
+}
+
+/// How many huge pages the mount has, of 2 MiB each.
+const HUGE_PAGES: usize = 16;
+
+/// On a hugetlbfs of its own that is nearly nothing: until it is full, and again.
+fn few_huge_pages(directory: &Path) {
+    fn worker(_: usize, (there, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
+        while let Some(mut t) = next(&there)? {
+            t.as_mut_slice()?.iter_mut().for_each(|v| *v += 1);
+            send(&back, t)?;
+        }
+        Ok(())
+    }
+    Arena::current().unwrap();
+    files_in(directory);
+    let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    for round in 0..3 {
+        // Sizes that are no multiple of a huge page, each written to its last byte, here and there.
+        let mut all = Vec::new();
+        let error = loop {
+            match Tensor::<u8>::full(&[3 * MIB + 1], round) {
+                Ok(t) => all.push(t),
+                Err(error) => break error,
+            }
+            assert!(all.len() <= HUGE_PAGES, "more than there is");
+        };
+        match error {
+            Error::OutOfMemory { asked, left, limit } => {
+                assert!(left < asked && limit.contains("huge pages"), "{asked} {left} {limit}");
+                assert!(limit.contains(directory.to_str().unwrap()), "{limit}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(all.len() >= 3, "{} tensors in {HUGE_PAGES} huge pages", all.len());
+        for t in all {
+            give(&there, t);
+            assert!(take(&back).iter().all(|v| v == round + 1));
+        }
+        // As large as what is left, and more.
+        match Tensor::<u8>::zeros(&[2 * HUGE_PAGES * MIB]).map(drop).unwrap_err() {
+            Error::OutOfMemory { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        Arena::current().unwrap().empty_cache().unwrap();
+    }
+    there.close();
+    join(&context).unwrap();
+}
+
+#[test]
+fn a_full_pool_of_huge_pages_is_an_error() {
+    let _alone = alone();
+    let scratch = Scratch::new("huge");
+    // Once by the size of the mount, once by what the kernel has.
+    for options in [format!("size={}m", 2 * HUGE_PAGES), "min_size=0".to_owned()] {
+        let Some(pages) = HugePages::reserve(HUGE_PAGES as u64) else { return };
+        if !options.starts_with("size") && pages.free() > HUGE_PAGES as u64 {
+            println!("SKIPPED: somebody has many huge pages here, which are not for tests to use up");
+            continue;
+        }
+        scratch.run_on_huge_pages(&format!("pagesize=2M,{options}"), &scratch.program("huge"));
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use common::task::poll_once;
 use common::{Outcome, alone, in_use, join, next, send, take};
 use mp::{
     AcquireError, Arena, Array, Barrier, BarrierError, Condition, Descriptor, Error, Event, FrozenTensor,
-    GetError, JoinError, JoinableQueue, ListError, Lock, LockError, Once, Options, PutError, Queue,
+    GetError, JoinError, JoinableQueue, ListError, Listener, Lock, LockError, Once, Options, PutError, Queue,
     QueueOptions, RLock, RawArray, RwLock, Semaphore, ShareableList, Tensor, Value, channel, pipe,
     start_processes,
 };
@@ -316,6 +316,7 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
                 ("put of a task", put_is_refused(tasks.put(2))),
                 ("get of a task", get_is_refused(tasks.get())),
                 ("join", matches!(tasks.join(), Err(JoinError::Failed(_)))),
+                ("wait for a task", forked(&mp::wait(&[&tasks], Some(std::time::Duration::ZERO)))),
                 ("what is in them", (queue.len(), receiver.len(), tasks.unfinished()) == (0, 0, 0)),
             ];
             first_failure(&checks)
@@ -329,4 +330,22 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
         Ok(())
     }
     join(&start_processes(worker, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+#[test]
+fn the_copy_of_a_listener_leaves_its_path() {
+    let directory = std::env::temp_dir().join(format!("mp-test-copied-listener-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let listener = Cell::new(Some(Listener::bind(directory.join("socket")).unwrap()));
+    assert_eq!(
+        in_a_fork(|| {
+            drop(listener.take());
+            0
+        }),
+        0
+    );
+    assert!(directory.join("socket").exists());
+    drop(listener);
+    assert!(!directory.join("socket").exists());
+    std::fs::remove_dir(&directory).unwrap();
 }

@@ -449,3 +449,11 @@ fn the_end_of_the_other_program_is_told() {
     assert!(matches!(connection.send(1_u8), Err(PutError::Disconnected(1))));
     assert!(connection.is_disconnected());
 }
+
+#[test]
+fn who_has_all_the_time_in_the_world_meets_too() {
+    let options = SocketOptions::new().handshake_timeout(Duration::MAX);
+    let (here, there) = pair(&options, &name("patient"));
+    here.send(1_u8).unwrap();
+    assert_eq!(there.recv::<u8>().unwrap(), 1);
+}

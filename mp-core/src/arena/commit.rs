@@ -1,9 +1,9 @@
 //! Pages behind blocks: reserved before a block is handed out, so that running out is an error here and not a
 //! SIGBUS later.
 
-use super::Arena;
 use super::class::{POPULATE, commits_alone, span_of};
 use super::layout::{SLAB_BLOCKS, control};
+use super::{Arena, files};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sync::Ordering;
@@ -63,9 +63,9 @@ impl Arena {
 
     pub(crate) fn no_memory(&self, asked: u64, e: Errno) -> Error {
         match e {
-            Errno::NOSPC | Errno::NOMEM | Errno::FBIG => {
-                let (left, limit) = self.room_at(0);
-                Error::OutOfMemory { asked, left, limit }
+            // A quota: of an arena that is itself a file with a name.
+            Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
+                files::exhausted(asked, e, self.room_at(0))
             }
             e => Error::Os { what: "fallocate in the arena", source: e.into() },
         }

@@ -386,15 +386,23 @@ impl Arena {
 pub(super) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -> Error {
     match e {
         Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
-            let (left, limit) = directory::room(fd, parent);
-            let limit = if e == Errno::DQUOT { format!("a quota, and {limit}") } else { limit };
-            Error::OutOfMemory { asked, left, limit }
+            exhausted(asked, e, directory::room(fd, parent))
         }
         e => {
             let what = "fallocate of a file in it (its file system has to know that)";
             Error::Directory { path: parent.into(), what, source: e.into() }
         }
     }
+}
+
+/// That memory or disk has run out, with the limit that was met. A quota's own rest is in no call that users may make: what
+/// is known is that it is less than was asked.
+pub(super) fn exhausted(asked: u64, e: Errno, (left, limit): (u64, String)) -> Error {
+    if e != Errno::DQUOT {
+        return Error::OutOfMemory { asked, left, limit };
+    }
+    let limit = format!("a quota of this user, group or project (quota(1)), and {limit}");
+    Error::OutOfMemory { asked, left: left.min(asked.saturating_sub(1)), limit }
 }
 
 /// The mapping of an arena's own file, or of plain memory.

@@ -95,7 +95,8 @@ impl Address {
             bound => bound?,
         }
         rustix::net::listen(&fd, BACKLOG)?;
-        let made = Made { id: directory.look(path)?, path: std::path::absolute(path)? };
+        let process = std::process::id();
+        let made = Made { id: directory.look(path)?, path: std::path::absolute(path)?, process };
         Ok((fd, Some(made)))
     }
 
@@ -118,12 +119,15 @@ fn fresh() -> Result<OwnedFd, Errno> {
 pub(crate) struct Made {
     path: PathBuf,
     id: (u64, u64),
+    /// A copy of that process has not.
+    process: u32,
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
         // Unless somebody has put another one there. If the directory is gone, so is the path.
-        if let Ok(directory) = Directory::lock(&self.path)
+        if self.process == std::process::id()
+            && let Ok(directory) = Directory::lock(&self.path)
             && directory.look(&self.path).is_ok_and(|id| id == self.id)
         {
             _ = directory.remove(&self.path);

@@ -34,7 +34,8 @@ pub(crate) struct Handshake {
     theirs: Option<[u8; NONCE]>,
     buffer: [u8; HELLO],
     have: usize,
-    deadline: Instant,
+    /// None, if the clock does not reach that far.
+    deadline: Option<Instant>,
     patience: Duration,
 }
 
@@ -73,12 +74,12 @@ impl Handshake {
             theirs: None,
             buffer: [0; HELLO],
             have: 0,
-            deadline: Instant::now() + patience,
+            deadline: Instant::now().checked_add(patience),
             patience,
         })
     }
 
-    pub(crate) fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
@@ -96,7 +97,7 @@ impl Handshake {
                     Ok(0) => return Err(ConnectError::Gone),
                     Ok(n) => self.have += n,
                     Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN) if Instant::now() >= self.deadline => {
+                    Err(Errno::AGAIN) if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                         return Err(ConnectError::TimedOut(self.patience));
                     }
                     Err(Errno::AGAIN) => return Ok(false),

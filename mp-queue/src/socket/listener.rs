@@ -205,7 +205,7 @@ impl Listener {
     /// Sets the time when the first one has said nothing for too long.
     fn be_patient(&self, meeting: &[Handshake]) -> Result<(), ConnectError> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let left = meeting.iter().map(Handshake::deadline).min();
+        let left = meeting.iter().filter_map(Handshake::deadline).min();
         let it_value = left.map_or(zero, |deadline| {
             // Not zero, which is never.
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));

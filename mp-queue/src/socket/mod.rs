@@ -115,8 +115,8 @@ impl SocketOptions {
         };
         let mut handshake = Handshake::begin(fd, false, self.key.clone(), self.patience, &address)?;
         while !handshake.advance()? {
-            let left = handshake.deadline().saturating_duration_since(Instant::now());
-            wait_for(handshake.as_fd(), Some(left), &address)?;
+            let left = handshake.deadline().map(|until| until.saturating_duration_since(Instant::now()));
+            wait_for(handshake.as_fd(), left, &address)?;
         }
         Ok(self.connection(handshake))
     }

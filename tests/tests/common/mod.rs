@@ -4,6 +4,7 @@
 pub mod interrupts;
 pub mod kill;
 pub mod python;
+pub mod refusal;
 pub mod scratch;
 pub mod task;
 

@@ -49,10 +49,20 @@ impl Scratch {
         said(self.program(scenario).output().unwrap())
     }
 
-    /// With another file system in its place, for this one program; `None` where that isn't allowed.
+    /// With a tmpfs in its place, for this one program; `None` where that isn't allowed.
     pub fn run_mounted(&self, options: &str, scenario: &str) -> Option<String> {
-        let script = format!("mount -t tmpfs -o {options} mp-test \"$0\" && exec \"$@\"");
-        let probe = ["-rm", "sh", "-c", &script].map(str::to_owned);
+        let mount = format!("-t tmpfs -o {options}");
+        self.run_in_namespace("-rm", &mount, &self.program(scenario))
+    }
+
+    /// With a hugetlbfs in its place, for this one program; `None` where that isn't allowed: only root may mount one.
+    pub fn run_on_huge_pages(&self, options: &str, program: &Command) -> Option<String> {
+        self.run_in_namespace("-m", &format!("-t hugetlbfs -o {options}"), program)
+    }
+
+    fn run_in_namespace(&self, unshare: &str, mount: &str, program: &Command) -> Option<String> {
+        let script = format!("mount {mount} mp-test \"$0\" && exec \"$@\"");
+        let probe = [unshare, "sh", "-c", &script].map(str::to_owned);
         if !Command::new("unshare")
             .args(&probe)
             .arg(&self.0)
@@ -63,10 +73,9 @@ impl Scratch {
             println!("SKIPPED: no mounts in namespaces of one's own here");
             return None;
         }
-        let program = self.program(scenario);
         let mut command = Command::new("unshare");
         command.args(&probe).arg(&self.0).arg(program.get_program()).args(program.get_args());
-        command.env(SCENARIO, scenario).env(DIRECTORY, &self.0);
+        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
         Some(said(command.output().unwrap()))
     }
 }
@@ -82,8 +91,47 @@ fn said(output: Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
-    assert!(text.contains("1 passed"), "{text}\n{errors}");
+    assert!(text.contains("test result: ok") && !text.contains(" 0 passed"), "{text}\n{errors}");
     text
+}
+
+/// Huge pages that the kernel has set aside for a test; given back with it.
+pub struct HugePages(u64);
+
+const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+
+fn pages(what: &str) -> u64 {
+    let info = fs::read_to_string("/proc/meminfo").unwrap();
+    let value =
+        info.lines().find_map(|l| l.strip_prefix(what)?.split_ascii_whitespace().next()?.parse().ok());
+    value.unwrap_or(0)
+}
+
+impl HugePages {
+    /// At least so many that are free; `None` (said in a line of output) where that isn't allowed, or there are too few.
+    pub fn reserve(wanted: u64) -> Option<Self> {
+        let before = pages("HugePages_Total:");
+        let guard = Self(before);
+        let missing = wanted.saturating_sub(pages("HugePages_Free:"));
+        let written = missing == 0 || fs::write(RESERVED, (before + missing).to_string()).is_ok();
+        if written && pages("HugePages_Free:") >= wanted {
+            return Some(guard);
+        }
+        println!("SKIPPED: {wanted} huge pages can't be had here (they are root's to reserve)");
+        None
+    }
+
+    pub fn free(&self) -> u64 {
+        pages("HugePages_Free:")
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if pages("HugePages_Total:") != self.0 {
+            _ = fs::write(RESERVED, self.0.to_string());
+        }
+    }
 }
 
 /// Puts tensors of this process into files below a directory.

@@ -6,8 +6,10 @@ mod common;
 mod contract;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::MutexGuard;
 
+use common::scratch::{HugePages, Scratch};
 use mp::{
     SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
     set_sharing_directory, set_sharing_strategy,
@@ -79,6 +81,23 @@ fn huge_pages() -> Option<PathBuf> {
         (words.next()? == "hugetlbfs").then(|| Path::new(path).to_owned())
     });
     found.next().filter(|_| free >= 64)
+}
+
+/// The contract on huge pages, where none are mounted: on a mount of its own.
+#[test]
+fn all_of_it_holds_on_huge_pages() {
+    if huge_pages().is_some() {
+        // The tests of the module `huge` run on it.
+        return;
+    }
+    let _alone = common::alone();
+    let scratch = Scratch::new("conformance");
+    let Some(_pages) = HugePages::reserve(256) else { return };
+    let mut tests = Command::new(std::env::current_exe().unwrap());
+    tests.args(["huge::", "--nocapture", "--test-threads=1"]);
+    if let Some(said) = scratch.run_on_huge_pages("pagesize=2M", &tests) {
+        assert!(!said.contains("SKIPPED"), "{said}");
+    }
 }
 
 macro_rules! on_every_memory {

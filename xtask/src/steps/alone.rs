@@ -1,5 +1,5 @@
-//! Step `alone`: each library crate builds and passes its tests by itself, and every set of features builds; with one
-//! sharing strategy alone, processes pass the same tests.
+//! Step `alone`: each library crate builds and passes its tests by itself, and all sets of features build that any code
+//! asks for; with one sharing strategy alone, processes pass the same tests.
 
 use crate::layers::{self, FACADE, LAYERS};
 use crate::session::{Outcome, Session};
@@ -7,8 +7,9 @@ use crate::session::{Outcome, Session};
 /// Features of which one alone has to do.
 const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
 
-/// Features that only add something on top: alone and together, not in every set.
-const ADDED: [&str; 4] = ["ndarray", "bytes", "pool", "indicatif"];
+/// Features that only add something on top of the others: no code asks for two of them. Each by itself, each with all
+/// the others, and all together; not in every set.
+const ADDED: [&str; 7] = ["ndarray", "bytes", "pool", "indicatif", "authkey", "futures", "cuda"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
@@ -28,8 +29,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     match features() {
         Ok(features) => {
-            let added = ADDED.map(str::to_owned).into_iter().chain([ADDED.join(",")]);
-            for set in powerset(&features).into_iter().chain(added) {
+            for set in sets(&features) {
                 let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", &set];
                 session.run(&mut session.cargo(&words));
             }
@@ -50,6 +50,17 @@ fn features() -> Result<Vec<String>, String> {
         .collect())
 }
 
+/// Every subset of the features, and [`ADDED`] in the company that its comment says; as `--features` takes them.
+fn sets(features: &[String]) -> Vec<String> {
+    let base = features.join(",");
+    let mut sets = powerset(features);
+    for added in ADDED {
+        sets.extend([added.to_owned(), format!("{base},{added}")]);
+    }
+    sets.push(format!("{base},{}", ADDED.join(",")));
+    sets
+}
+
 /// Every subset, as `--features` takes it.
 fn powerset(features: &[String]) -> Vec<String> {
     let subset = |bits: usize| {
@@ -68,5 +79,15 @@ mod tests {
         let names = ["a".to_owned(), "b".to_owned()];
         assert_eq!(powerset(&names), ["", "a", "b", "a,b"]);
         assert_eq!(powerset(&[]), [""]);
+    }
+
+    #[test]
+    fn what_is_added_comes_alone_and_with_all() {
+        let sets = sets(&["a".to_owned(), "b".to_owned()]);
+        assert_eq!(sets.len(), 4 + 2 * ADDED.len() + 1);
+        for set in ["", "a,b", "futures", "a,b,futures"] {
+            assert_eq!(sets.iter().filter(|s| *s == set).count(), 1, "{set}");
+        }
+        assert!(sets.last().is_some_and(|all| ADDED.iter().all(|name| all.contains(name))));
     }
 }

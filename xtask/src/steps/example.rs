@@ -14,6 +14,15 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Ok(_) => return Outcome::Failed("there is no example hogwild".to_owned()),
         Err(e) => return Outcome::Failed(format!("examples: {e}")),
     };
+    // All at once, on all processors.
+    session.run(&mut session.cargo(&[
+        "build",
+        "--quiet",
+        "--release",
+        "--features",
+        "indicatif",
+        "--examples",
+    ]));
     for name in &names {
         let (_, args, words) = SHORT.into_iter().find(|(n, ..)| n == name).unwrap_or(("", &[], ""));
         let mut command = session.cargo(&[

@@ -21,7 +21,7 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "tidy", what: "what no compiler checks: unsafe, atomics, sizes, leftovers", run: tidy::run },
     Step { name: "layers", what: "dependencies between our crates run downwards", run: layers::run },
     Step { name: "clippy", what: "lints, with all features", run: clippy::run },
-    Step { name: "alone", what: "each crate by itself, and every set of features", run: alone::run },
+    Step { name: "alone", what: "each crate by itself, and sets of features", run: alone::run },
     Step { name: "test", what: "all tests but doc tests", run: test },
     Step { name: "doctest", what: "the examples in the documentation", run: doctest },
     Step { name: "doc", what: "the documentation builds without a warning", run: doc },

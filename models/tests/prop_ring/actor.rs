@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot};
-use mp_tests::explore::{Actor, Fate, Memory};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Fate, Memory};
+use mp_models::ring::{
     Around, ENVELOPES, Left, MAX_ACTORS, OWNER, PLACE, chain, free, intent, left, member, owner, slots,
 };
+use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot};
 
 use crate::schedule::LAST_SWEEPER;
 
@@ -166,6 +166,7 @@ impl Actor for Process {
                     let more = fates.contains(&Fate::Running) && me != LAST_SWEEPER;
                     more.then_some(Doing::Start)
                 }
+                Some(Got::Small(..)) => unreachable!("no message is small here"),
                 Some(Got::Closed) => {
                     assert!(ghost.closed && ghost.queue.is_empty(), "an end before the end");
                     None

@@ -3,9 +3,9 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
+use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
 use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
-use mp_tests::explore::{Actor, Fate, Memory, World};
 
 const TURN: Word = Word::at(8);
 const SLOTS: Slots = Slots { used: Word::at(0), first: Word::at(16), limit: 4 };

@@ -3,7 +3,7 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, Notify};
-use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_models::explore::{Actor, Fate, Memory, World};
 
 /// How many there are of each thing.
 const THINGS: [Word; 2] = [Word::at(0), Word::at(8)];

@@ -4,9 +4,9 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
 use mp_core::words::Member;
+use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_sync::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
 use mp_sync::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
-use mp_tests::explore::{Actor, Fate, Memory, World};
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const WRITING: Word = Word::at(24);

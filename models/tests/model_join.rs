@@ -3,9 +3,11 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::ring::{
+    COUNT, META, OWNER, PLACE, chain, free, intent, member, memory, owner, returns, slots,
+};
 use mp_queue::ring::{Census, ChainAt, Extend, Get, Got, Link, Put, PutEnd, Return};
-use mp_tests::explore::{Actor, Fate, Memory, World};
-use mp_tests::ring::{COUNT, META, OWNER, PLACE, chain, free, intent, member, memory, owner, returns, slots};
 
 /// The envelope of each task, which puts the next one before it is done. Each goes into one that was looked at before, or
 /// into one that was just freed.

@@ -12,7 +12,7 @@ mod schedule;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mp_core::mem::Word;
-use mp_tests::ring::{ENVELOPES, MAX_ACTORS, PLACE, intent};
+use mp_models::ring::{ENVELOPES, MAX_ACTORS, PLACE, intent};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 

@@ -4,8 +4,8 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
 use mp_core::{Announce, Notify};
+use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_sync::steps::slot::{Change, Claim, Find, HELD, OPEN, Seen, Slot, Slots, set};
-use mp_tests::explore::{Actor, Fate, Memory, World};
 
 const PARKING: Word = Word::at(8);
 

@@ -8,11 +8,11 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{BlockAt, FreeCheck, Release, Released, Unclaim};
 use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Owner, Seat};
-use mp_queue::ring::{ChainAt, Get, Got, Put, PutEnd, Settle, Settled};
-use mp_tests::explore::{Actor, Fate, Memory, World};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::ring::{
     Around, ENVELOPES, Left, META, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
+use mp_queue::ring::{ChainAt, Get, Got, Put, PutEnd, Settle, Settled};
 
 /// The token of the senders, where nothing else is in this model.
 const TOKEN: BlockAt = BlockAt { id: 1, state: META.base, inline: 2, per_page: 1 };
@@ -173,6 +173,7 @@ impl Actor for Process {
                     return true;
                 }
                 Some(Got::Empty) => Doing::Ask,
+                Some(Got::Small(..)) => unreachable!("no message is small here"),
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Ask => {

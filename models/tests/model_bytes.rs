@@ -4,11 +4,11 @@
 
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Settled, Weight};
-use mp_tests::explore::{Actor, Fate, Memory, World};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::ring::{
     Around, ENVELOPES, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
+use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Settled, Weight};
 
 /// What each envelope weighs.
 const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];
@@ -120,6 +120,7 @@ impl Actor for Process {
                     self.last = fates[..setup.producers].iter().all(|f| f.gone());
                     self.get(me)
                 }
+                Some(Got::Small(..)) => unreachable!("no message is small here"),
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Free(e) => {

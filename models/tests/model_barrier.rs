@@ -3,9 +3,9 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
+use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
 use mp_sync::steps::slot::{Find, HELD, Slot, Slots, set};
-use mp_tests::explore::{Actor, Fate, Memory, World};
 
 fn at(parties: u32) -> BarrierAt {
     BarrierAt { phase: Word::at(0), arrivals: Word::at(16), parties }

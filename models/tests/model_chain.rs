@@ -3,11 +3,11 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle, Settled};
-use mp_tests::explore::{Actor, Fate, Memory, World};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
+use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle, Settled};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -115,6 +115,7 @@ impl Actor for Process {
                     Some(Doing::Free(e))
                 }
                 Some(Got::Empty) => self.again(me, fates),
+                Some(Got::Small(..)) => unreachable!("no message is small here"),
                 Some(Got::Closed) if *i == 1 => None,
                 Some(Got::Closed) => Some(Doing::Follow(*i)),
             },

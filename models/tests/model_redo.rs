@@ -4,7 +4,7 @@
 use mp_core::mem::{Steps, Word};
 use mp_core::steps::{Plan, Redo, RedoAt, RedoEnd};
 use mp_core::words::{Member, Seat};
-use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_models::explore::{Actor, Fate, Memory, World};
 
 const A: Word = Word::at(0);
 const B: Word = Word::at(8);

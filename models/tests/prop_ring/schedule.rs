@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use mp_core::words::Holder;
-use mp_tests::explore::{Fate, World};
-use mp_tests::ring::{ENVELOPES, MAX_ACTORS, MAX_SLOTS, chain, intent, memory, owner};
+use mp_models::explore::{Fate, World};
+use mp_models::ring::{ENVELOPES, MAX_ACTORS, MAX_SLOTS, chain, intent, memory, owner};
 use proptest::prelude::*;
 
 use crate::actor::{Doing, Ghost, Process, Role};

@@ -4,12 +4,12 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, Place};
-use mp_queue::ring::{Get, Got, Note, Reclaim, Return, Settle, Settled, Slot, SlotState};
-use mp_tests::explore::{Actor, Fate, Memory, World};
-use mp_tests::ring::{
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::ring::{
     Around, COUNT, META, OWNER, PLACE, SWEPT, chain, free, intent, member, memory, owner, returns, ring,
     seat, slots, tenancy,
 };
+use mp_queue::ring::{Get, Got, Note, Reclaim, Return, Settle, Settled, Slot, SlotState};
 
 /// Dead from the beginning; its intent names the message.
 const STALE: usize = 0;

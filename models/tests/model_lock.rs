@@ -4,7 +4,7 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
 use mp_core::words::Member;
-use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_models::explore::{Actor, Fate, Memory, World};
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const A: Word = Word::at(24);

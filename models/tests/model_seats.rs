@@ -7,7 +7,7 @@ use mp_core::steps::{
     BlockAt, FreeCheck, Note, PAGE_HEADER, Release, Released, Take, Taken, Unclaim, with_link,
 };
 use mp_core::words::{Access, Attach, BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat, SeatAt};
-use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_models::explore::{Actor, Fate, Memory, World};
 
 const SEATS: u32 = 3;
 const ENVELOPES: u32 = 2;

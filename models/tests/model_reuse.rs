@@ -8,7 +8,7 @@ use mp_core::steps::{
     Unclaim,
 };
 use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Seat};
-use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_models::explore::{Actor, Fate, Memory, World};
 
 const SLAB: Word = Word::at(0);
 /// Never changes: for the planted bug.

@@ -7,7 +7,7 @@ use mp_core::steps::{
     Unclaim, link_of, with_link,
 };
 use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Seat};
-use mp_tests::explore::{Actor, Fate, Memory, World};
+use mp_models::explore::{Actor, Fate, Memory, World};
 
 /// The slab of everything: never changes here.
 const SLAB: Word = Word::at(0);

@@ -1,0 +1,110 @@
+//! Closures that come to workers: those that can't be read there, and many of them.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use common::{DEADLINE, eventually, got, in_use, join, lost, signal, stopped};
+use mp_pool::{Pool, TaskError, current_worker};
+use mp_spawn::closure;
+use rustix::process::Signal;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A value that is read without trouble where it was made, and in no worker.
+#[derive(Clone, Copy, Serialize)]
+struct Unreadable(u8);
+
+const REFUSES: u8 = 0;
+const PANICS: u8 = 1;
+const ABORTS: u8 = 2;
+
+impl<'de> Deserialize<'de> for Unreadable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match (u8::deserialize(deserializer)?, current_worker()) {
+            (REFUSES, Some(_)) => Err(serde::de::Error::custom("not in a worker")),
+            (PANICS, Some(_)) => panic!("it panics in a worker"),
+            (ABORTS, Some(_)) => std::process::abort(),
+            (kind, _) => Ok(Unreadable(kind)),
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_read_in_a_worker_is_an_error_of_its_tasks() {
+    let pool = Pool::new(2).unwrap();
+    assert_eq!(pool.map(|x: u32| x, 0..50).unwrap().len(), 50);
+    let pids = pool.pids();
+    for (kind, what) in [(REFUSES, "not in a worker"), (PANICS, "it panics in a worker")] {
+        let bad = Unreadable(kind);
+        let results = pool.task_closure(closure!([bad] |x: u32| x + u32::from(bad.0))).map_async(0..20);
+        let error = got(results).unwrap_err();
+        assert!(matches!(&error, TaskError::Arguments(why) if why.contains(what)), "{error}");
+    }
+    assert_eq!(pool.map(|x: u32| x, 0..4).unwrap(), [0, 1, 2, 3]);
+    assert_eq!(pool.pids(), pids, "nobody died of it");
+    join(&pool);
+}
+
+#[test]
+fn what_kills_each_worker_that_reads_it_is_lost() {
+    let pool = Pool::new(2).unwrap();
+    let bad = Unreadable(ABORTS);
+    let call = pool.task_closure(closure!([bad] |x: u32| x + u32::from(bad.0)));
+    let results = call.map_async(0..3);
+    eventually("they have an outcome", || results.ready());
+    for result in results.results() {
+        assert!(lost(result).to_string().contains("SIGABRT"));
+    }
+    assert_eq!(got(pool.map_async(|x: u32| x, 0..4)).unwrap(), [0, 1, 2, 3]);
+    drop(call);
+    join(&pool);
+}
+
+#[test]
+fn a_stopped_worker_that_is_to_forget_much_keeps_nobody_waiting() {
+    const CLOSURES: u32 = 400; // more than there is room for in the queue of a worker
+    let pool = Pool::new(2).unwrap();
+    let add = |n: u32| pool.task_closure(closure!([n] |x: u32| (current_worker(), x + n)));
+    let closures: Vec<_> = (0..CLOSURES).map(add).collect();
+    for (n, closure) in (0..).zip(&closures) {
+        assert_eq!(closure.apply(1).unwrap().1, n + 1);
+    }
+    // The first one that has nothing to do gets a task: so it knows them all.
+    let pid = pool.pids()[0];
+    signal(pid, Signal::STOP);
+    eventually("it stands still", || stopped(pid));
+    drop(closures);
+    // Nothing else is in a queue then, look after look.
+    let mut looks = 0;
+    eventually("its queue is full", || {
+        looks = if in_use().1 == 256 { looks + 1 } else { 0 };
+        looks == 20
+    });
+    let pool = Arc::new(pool);
+    let (tell, told) = channel();
+    let caller = Arc::clone(&pool);
+    // A thread of its own, for it must not be kept waiting.
+    std::thread::spawn(move || _ = tell.send(caller.map_async(|x: u32| x, 0..10)));
+    let results = told.recv_timeout(DEADLINE).expect("it only takes the tasks");
+    // All but the one that a worker is given when it has nothing to do.
+    eventually("the other one has done the rest", || results.progress().done >= 9);
+    signal(pid, Signal::CONT);
+    assert_eq!(got(results).unwrap().len(), 10);
+    join(&pool);
+}
+
+#[test]
+fn a_stopped_worker_gives_back_what_came_with_a_function_that_it_does_not_know() {
+    let pool = Pool::new(2).unwrap();
+    // It is quick, so it is given many tasks at once.
+    pool.task(|x: u32| x).chunksize(50).map(0..1000).unwrap();
+    let pid = pool.pids()[0];
+    signal(pid, Signal::STOP);
+    eventually("it stands still", || stopped(pid));
+    let results = pool.task(|x: u32| x + 1).chunksize(50).map_async(0..100);
+    eventually("all but one are done", || results.progress().done >= 99);
+    signal(pid, Signal::CONT);
+    assert!(got(results).unwrap().into_iter().eq(1..=100));
+    join(&pool);
+}

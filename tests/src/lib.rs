@@ -1,4 +1,0 @@
-//! What the tests of this workspace share: the explorer of the exhaustive models, and the memory of a queue in them.
-
-pub mod explore;
-pub mod ring;
