@@ -155,8 +155,8 @@ pub use mp_spawn::{
 pub use mp_sync as sync;
 #[cfg(feature = "sync")]
 pub use mp_sync::{
-    AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, Event, Holder, Lock, Once, OnceState,
-    Party, Permit, RLock, RLockGuard, ReadGuard, RwLock, Semaphore, WriteGuard,
+    AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, ConditionGuard, Event, Holder, Lock,
+    Once, OnceState, Party, Permit, RLock, RLockGuard, ReadGuard, RwLock, Semaphore, WriteGuard,
 };
 
 /// `Result` with any error, as functions that run in workers return it.

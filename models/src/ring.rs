@@ -25,7 +25,8 @@ const SEATS: Word = COUNT.plus(1);
 const LINKS: Word = SEATS.plus(MAX_ACTORS as u64);
 /// Where it says how many envelopes there are.
 pub const COUNT: Word = RETURNED.plus(1);
-const SECOND: Word = LINKS.plus(2);
+const TENANCIES: Word = LINKS.plus(2);
+const SECOND: Word = TENANCIES.plus(MAX_ACTORS as u64);
 /// Words without a second segment.
 const WORDS: u64 = SECOND.offset() / 8;
 /// Words of a second segment of up to two slots.
@@ -58,6 +59,14 @@ pub fn intent(actor: usize) -> Word {
 pub fn seat(actor: usize) -> Word {
     SEATS.plus(actor as u64)
 }
+
+/// Who sweeps a dead actor + 1, or [`SWEPT`]. Only where it matters that there is one sweeper for each.
+pub fn tenancy(actor: usize) -> Word {
+    TENANCIES.plus(actor as u64)
+}
+
+/// Nothing of it is left.
+pub const SWEPT: u64 = u64::MAX;
 
 /// An actor as a member.
 pub fn member(actor: usize) -> Member {
@@ -140,19 +149,27 @@ pub struct Around {
     chain: ChainAt,
     /// Whose intent it is, if the queue delivers again.
     dead: Option<Member>,
+    /// Whether that one holds the ring.
+    holds: bool,
 }
 
 impl Around {
     /// As of now.
     pub fn new(fates: &[Fate], chain: ChainAt) -> Self {
         let alive = (0..fates.len()).filter(|&a| fates[a] != Fate::Killed);
-        Self { intents: alive.map(intent).collect(), chain, dead: None }
+        Self { intents: alive.map(intent).collect(), chain, dead: None, holds: true }
     }
 
     /// In a queue that delivers again what a dead consumer had; the intent is this actor's.
     #[must_use]
     pub fn redelivering(self, dead: usize) -> Self {
         Self { dead: Some(member(dead)), ..self }
+    }
+
+    /// The dead one has no seat in the ring.
+    #[must_use]
+    pub fn without_a_seat(self) -> Self {
+        Self { holds: false, ..self }
     }
 }
 
@@ -162,6 +179,9 @@ impl Surroundings for Around {
     }
     fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
         self.chain.slot(slot)
+    }
+    fn holds(&self, _: BlockId) -> bool {
+        self.holds
     }
     fn redelivers(&self, _: BlockId) -> bool {
         self.dead.is_some()

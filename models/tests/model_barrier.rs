@@ -25,19 +25,27 @@ enum Bug {
     GoesAnyway,
     /// Nobody looks for the dead.
     NoSweep,
+    /// Others end the phase for one who acts.
+    HelpsWhoActs,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Begin,
     Arrive(Arrive),
+    Act,
     Complete(Complete),
     Look,
     Help(Complete),
+    Last,
     Arrivals(u32),
     Parties(Find),
     Break(Break),
     Reset(Reset),
+    /// Came while the last one of a phase acts: looks whether the phase is over, whether that one is dead, breaks it.
+    Full(Phase),
+    FullLast(Phase),
+    FullBreak(Break),
 }
 
 /// Waits some times, or resets once.
@@ -45,6 +53,8 @@ enum Doing {
 struct Process {
     left: u32,
     parties: u32,
+    /// The last one to come has something to do first.
+    acts: bool,
     doing: Doing,
     phase: Phase,
     bug: Bug,
@@ -55,6 +65,8 @@ struct Process {
 struct Ghost {
     arrived: Vec<(u64, u32, usize)>,
     ended: Vec<(u64, bool)>,
+    /// In which phases what was to be done is done; nothing is to be done if `None`.
+    acted: Option<Vec<u64>>,
     processes: u32,
     /// So far.
     resets: u32,
@@ -65,6 +77,8 @@ impl Ghost {
         let phase = phase.pack();
         let arrived = self.arrived.iter().filter(|a| a.0 == phase).count();
         assert!(!passed || arrived == parties as usize, "passed with {arrived} of {parties}");
+        let done = self.acted.as_ref().is_none_or(|acted| acted.contains(&phase));
+        assert!(!passed || done, "passed before the last one had acted");
         assert!(!self.ended.contains(&(phase, !passed)), "passed for some, broken for others");
         if !self.ended.contains(&(phase, passed)) {
             self.ended.push((phase, passed));
@@ -89,19 +103,32 @@ impl Actor for Process {
         let party =
             |from| Doing::Parties(Find::new(enrolled(at.parties, ghost.processes), set(&[HELD]), from));
         match &mut self.doing {
-            Doing::Begin => self.doing = Doing::Arrive(Arrive::new(at, Member::new(me as u32, 1))),
+            Doing::Begin => {
+                let arrive = Arrive::new(at, Member::new(me as u32, 1));
+                self.doing = Doing::Arrive(if self.acts { arrive.acting() } else { arrive });
+            }
             Doing::Arrive(steps) => match steps.step(m) {
                 None => {}
                 Some(Arrived::Broken(_)) => return true,
+                Some(Arrived::Full(phase)) => self.doing = Doing::Full(phase),
                 Some(Arrived::Here { index, phase, .. }) => {
                     let taken = ghost.arrived.iter().any(|a| (a.0, a.1) == (phase.pack(), index));
                     assert!(!taken, "number {index} was given twice");
                     ghost.arrived.push((phase.pack(), index, me));
                     self.phase = phase;
-                    let last = index + 1 == self.parties;
-                    self.doing = if last { Doing::Complete(Complete::new(at, phase)) } else { Doing::Look };
+                    self.doing = match index + 1 == self.parties {
+                        true if self.acts => Doing::Act,
+                        true => Doing::Complete(Complete::new(at, phase)),
+                        false => Doing::Look,
+                    };
                 }
             },
+            Doing::Act => {
+                let acted = ghost.acted.as_mut().expect("somebody acts");
+                assert!(!acted.contains(&self.phase.pack()), "acted twice");
+                acted.push(self.phase.pack());
+                self.doing = Doing::Complete(Complete::new(at, self.phase).acted());
+            }
             Doing::Complete(steps) => {
                 if steps.step(m).is_some() {
                     self.doing = Doing::Look;
@@ -114,12 +141,42 @@ impl Actor for Process {
                 Verdict::Broken(_) => return self.ended(false, ghost),
                 Verdict::Open if self.bug == Bug::NoHelp => self.doing = Doing::Arrivals(0),
                 Verdict::Open if self.bug == Bug::NoSweep => {}
-                Verdict::Open => self.doing = Doing::Help(Complete::new(at, self.phase)),
+                Verdict::Open => {
+                    let help = Complete::new(at, self.phase);
+                    let bug = self.bug == Bug::HelpsWhoActs;
+                    self.doing = Doing::Help(if bug { help.acted() } else { help });
+                }
             },
             Doing::Help(steps) => {
                 if let Some(helped) = steps.step(m) {
-                    self.doing = if helped { Doing::Look } else { Doing::Arrivals(0) };
+                    self.doing = if helped { Doing::Look } else { Doing::Last };
                 }
+            }
+            // If the last one acts, only that one matters.
+            Doing::Last => {
+                let word = m.load(at.arrival(at.parties - 1));
+                self.doing = match self.phase.arrived(word).filter(|_| Phase::acts(word)) {
+                    Some(who) if fates[who.slot() as usize] == Fate::Killed => {
+                        Doing::Break(Break::new(at, self.phase, How::Died))
+                    }
+                    Some(_) => Doing::Look,
+                    None => Doing::Arrivals(0),
+                };
+            }
+            Doing::Full(phase) => {
+                let open = m.load(at.phase) == phase.pack();
+                self.doing = if open { Doing::FullLast(*phase) } else { Doing::Begin };
+            }
+            Doing::FullLast(phase) => {
+                let who = phase.arrived(m.load(at.arrival(at.parties - 1)));
+                self.doing = match who.is_some_and(|who| fates[who.slot() as usize] == Fate::Killed) {
+                    true => Doing::FullBreak(Break::new(at, *phase, How::Died)),
+                    false => Doing::Full(*phase),
+                };
+            }
+            Doing::FullBreak(steps) => {
+                steps.step(m);
+                self.doing = Doing::Begin;
             }
             Doing::Arrivals(i) => {
                 let dead = self
@@ -165,7 +222,8 @@ impl Actor for Process {
 }
 
 fn explore(parties: u32, times: u32, resets: usize, (kills, stops): (u32, u32), bug: Bug) {
-    let waits = Process { left: times, parties, doing: Doing::Begin, phase: Phase::unpack(0), bug };
+    let waits =
+        Process { left: times, parties, acts: false, doing: Doing::Begin, phase: Phase::unpack(0), bug };
     let mut actors = vec![waits.clone(); parties as usize];
     actors.extend(vec![Process { doing: Doing::Reset(Reset::new(at(parties))), ..waits }; resets]);
     let memory = Memory::new(2 + 2 * parties as usize);
@@ -175,9 +233,29 @@ fn explore(parties: u32, times: u32, resets: usize, (kills, stops): (u32, u32), 
         memory.poke(slots.at(i), Slot::unpack(0).then(HELD, Member::new(i, 1), 0).pack());
     }
     let world = World::new(memory, actors, Ghost { processes: parties, ..Ghost::default() });
+    check(world, parties as usize, resets, (kills, stops));
+}
+
+/// The last one to come in each phase acts. There may be more processes than parties; then they are not enrolled.
+fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug: Bug) {
+    let waits =
+        Process { left: times, parties, acts: true, doing: Doing::Begin, phase: Phase::unpack(0), bug };
+    let memory = Memory::new((2 + parties + processes) as usize);
+    let enroll = if processes == parties { parties } else { 0 };
+    let slots = enrolled(parties, enroll);
+    memory.poke(slots.used, enroll.into());
+    for i in 0..enroll {
+        memory.poke(slots.at(i), Slot::unpack(0).then(HELD, Member::new(i, 1), 0).pack());
+    }
+    let ghost = Ghost { processes: enroll, acted: Some(Vec::new()), ..Ghost::default() };
+    let world = World::new(memory, vec![waits; processes as usize], ghost);
+    check(world, processes as usize, 0, (kills, stops));
+}
+
+fn check(world: World<Process>, waiting: usize, resets: usize, (kills, stops): (u32, u32)) {
     // Who is stopped, or was told of a reset and goes, keeps the others waiting.
     let wedged = |w: &World<Process>| {
-        let running = w.count(0..parties as usize, Fate::Running) > 0;
+        let running = w.count(0..waiting, Fate::Running) > 0;
         running && !w.fates.contains(&Fate::Stopped) && resets == 0
     };
     let explored = world.explore(kills, stops, |_| {}, wedged);
@@ -214,6 +292,33 @@ fn resets_are_told_apart_from_passing() {
     explore(2, 2, 1, (0, 0), Bug::None);
     explore(2, 2, 2, (0, 0), Bug::None);
     explore(2, 1, 2, (1, 0), Bug::None);
+}
+
+#[test]
+fn nobody_goes_on_before_the_last_one_has_acted() {
+    act(1, 1, 2, (0, 0), Bug::None);
+    act(2, 2, 2, (0, 0), Bug::None);
+    act(3, 3, 1, (0, 0), Bug::None);
+}
+
+#[test]
+fn who_dies_while_it_acts_breaks_it() {
+    act(2, 2, 2, (1, 0), Bug::None);
+    act(2, 2, 1, (2, 0), Bug::None);
+    act(3, 3, 1, (1, 1), Bug::None);
+}
+
+#[test]
+fn who_comes_while_somebody_acts_waits() {
+    act(1, 2, 2, (0, 0), Bug::None);
+    act(1, 3, 1, (1, 0), Bug::None);
+    act(1, 2, 2, (1, 1), Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "passed before the last one had acted")]
+fn who_ends_it_for_one_who_acts_is_found_out() {
+    act(2, 2, 1, (0, 0), Bug::HelpsWhoActs);
 }
 
 #[test]

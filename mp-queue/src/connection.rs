@@ -47,7 +47,6 @@ use crate::socket::Socket;
 /// | tensors, queues and locks in messages | travel, without being copied | are an error: they are in a memory that the other side has not |
 /// | how much may be on its way | as much as there is memory | what the socket buffers (some 200 KiB); then sending waits |
 /// | the end itself in a message | travels | is an error |
-/// | as a future | [`recv_async`](Self::recv_async) | by [`as_fd`](Self::as_fd), as any socket |
 pub struct Connection {
     ends: Ends,
     /// Made when it is first asked for; each clone has its own.
@@ -197,8 +196,7 @@ impl Connection {
             Ends::Both { into, .. } | Ends::Into(into) => Ok(into),
             Ends::Out(_) => Err(one_way("receive")),
             Ends::Socket(_) => {
-                let why = "a connection over a socket is no future: have your runtime wait for its as_fd()";
-                Err(mp_core::Error::NotShared(why.into()).into())
+                Err(mp_core::Error::NotShared("a socket has no end in shared memory".into()).into())
             }
         }
     }

@@ -40,6 +40,9 @@ impl Surroundings for Around {
     fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
         Some(ring(1).slot(slot))
     }
+    fn holds(&self, _: BlockId) -> bool {
+        true
+    }
     fn redelivers(&self, _: BlockId) -> bool {
         false
     }

@@ -1,7 +1,6 @@
 //! A place that nobody leaves before all have come.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{BarrierError, Holder};
 use crate::shared::Shared;
 use crate::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
-use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, Seen, Slots, set};
+use crate::steps::slot::Slots;
 use crate::wait;
+
+mod party;
+
+pub use party::Party;
 
 const NAME: &str = "mp_sync::Barrier";
 const PHASE: u64 = 0;
@@ -22,6 +25,7 @@ const PARKING: u64 = 16;
 /// Four columns of as many words as there are parties: arrivals, who arrived, parties, who they are.
 const COLUMNS: u64 = 32;
 const MOST: u32 = 1 << 16;
+const NO_ACTION: Option<fn()> = None;
 
 /// A barrier between processes: `parties` of them wait at it, and go on when all have come. Then it serves again.
 ///
@@ -39,7 +43,8 @@ const MOST: u32 = 1 << 16;
 ///
 /// # A broken barrier
 /// A time-out, [`abort`](Self::abort), or the death of a party breaks it: all who wait, and all who come, get an error that
-/// says why, until somebody calls [`reset`](Self::reset). Whether everybody came or it broke is decided once, for all.
+/// says why, until somebody calls [`reset`](Self::reset). So does a panic of what is to be done before all
+/// [go on](Self::wait_then). Whether everybody came or it broke is decided once, for all.
 ///
 /// # When a process dies
 /// One that waits at the barrier: it breaks, unless all have come, and those who wait learn it within 100 ms. One that has
@@ -51,16 +56,6 @@ pub struct Barrier {
     shared: Shared,
     parties: u32,
     patience: Arc<Patience>,
-}
-
-/// That this process is a party of a [`Barrier`]: if it dies, the barrier breaks, wherever the process was.
-///
-/// It is used as the barrier itself. Dropping it, as when the process ends by itself, leaves without breaking anything.
-#[must_use = "dropping it leaves the barrier"]
-pub struct Party {
-    barrier: Barrier,
-    me: Member,
-    seen: Seen,
 }
 
 impl Barrier {
@@ -120,7 +115,7 @@ impl Barrier {
     /// # Errors
     /// [`BarrierError`], which says how the barrier was broken, by whose death if by one.
     pub fn wait(&self) -> Result<usize, BarrierError> {
-        self.within(LockWait::Forever)
+        self.within(LockWait::Forever, NO_ACTION)
     }
 
     /// As [`wait`](Self::wait), at most `timeout`: then it breaks the barrier for all.
@@ -128,7 +123,7 @@ impl Barrier {
     /// # Errors
     /// [`BarrierError::TimedOut`], and as [`wait`](Self::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<usize, BarrierError> {
-        self.within(LockWait::at_most(timeout))
+        self.within(LockWait::at_most(timeout), NO_ACTION)
     }
 
     /// As [`wait_timeout`](Self::wait_timeout), until `deadline`.
@@ -136,36 +131,115 @@ impl Barrier {
     /// # Errors
     /// As [`wait_timeout`](Self::wait_timeout).
     pub fn wait_deadline(&self, deadline: Instant) -> Result<usize, BarrierError> {
-        self.within(LockWait::Until(deadline))
+        self.within(LockWait::Until(deadline), NO_ACTION)
     }
 
-    fn within(&self, wait: LockWait) -> Result<usize, BarrierError> {
-        let me = self.shared.me()?;
-        let (index, phase) = match self.shared.run(Arrive::new(self.at(), me)) {
-            Arrived::Broken(phase) => {
-                return Err(BarrierError::broken(phase.broken, || self.dead(phase)));
-            }
-            Arrived::Here { index, phase, helped } => {
-                if helped {
-                    self.parking().notify_all();
+    /// Waits until all parties have come; the last one to come does `action` before the others go on. As
+    /// [`wait`](Self::wait) otherwise.
+    ///
+    /// All parties give their action, of which one is done; who waits without one has none to do.
+    ///
+    /// ```
+    /// use mp_core::RawValue;
+    /// use mp_sync::Barrier;
+    ///
+    /// let (step, epoch) = (Barrier::new(2)?, RawValue::new(0_u64)?);
+    /// let (other, theirs) = (step.clone(), epoch.clone());
+    /// let thread = std::thread::spawn(move || other.wait_then(|| theirs.set(theirs.get() + 1)));
+    /// step.wait_then(|| epoch.set(epoch.get() + 1))?;
+    /// assert_eq!(epoch.get(), 1);
+    /// thread.join().expect("it does not panic")?;
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait). If `action` panics or [aborts](Self::abort), the others get [`BarrierError::Aborted`]; if it
+    /// is killed in it, [`BarrierError::PartyDied`].
+    #[doc(alias = "action")]
+    pub fn wait_then(&self, action: impl FnOnce()) -> Result<usize, BarrierError> {
+        self.within(LockWait::Forever, Some(action))
+    }
+
+    /// As [`wait_then`](Self::wait_then), at most `timeout`: then it breaks the barrier for all. The action takes as long as it
+    /// takes; it is the others who give up.
+    ///
+    /// # Errors
+    /// [`BarrierError::TimedOut`], and as [`wait_then`](Self::wait_then).
+    pub fn wait_then_timeout(&self, timeout: Duration, action: impl FnOnce()) -> Result<usize, BarrierError> {
+        self.within(LockWait::at_most(timeout), Some(action))
+    }
+
+    /// As [`wait_then_timeout`](Self::wait_then_timeout), until `deadline`.
+    ///
+    /// # Errors
+    /// As [`wait_then_timeout`](Self::wait_then_timeout).
+    pub fn wait_then_deadline(
+        &self,
+        deadline: Instant,
+        action: impl FnOnce(),
+    ) -> Result<usize, BarrierError> {
+        self.within(LockWait::Until(deadline), Some(action))
+    }
+
+    /// Arrives: as the one with this number, in this phase. While the last one of the phase before acts, it waits.
+    fn arrive(&self, me: Member, wait: LockWait, acts: bool) -> Result<(u32, Phase), BarrierError> {
+        loop {
+            let arrive = Arrive::new(self.at(), me);
+            match self.shared.run(if acts { arrive.acting() } else { arrive }) {
+                Arrived::Broken(phase) => {
+                    return Err(BarrierError::broken(phase.broken, || self.dead(phase)));
                 }
-                (index, phase)
+                Arrived::Here { index, phase, helped } => {
+                    if helped {
+                        self.parking().notify_all();
+                    }
+                    self.sign(1, index, me);
+                    return Ok((index, phase));
+                }
+                Arrived::Full(phase) => _ = self.end_of(phase, wait)?,
             }
-        };
-        self.sign(1, index, me);
-        let complete = || {
-            if self.shared.run(Complete::new(self.at(), phase)) {
-                self.parking().notify_all();
-            }
-        };
-        if index + 1 == self.parties {
-            complete();
         }
+    }
+
+    /// Ends a phase in which everybody has come.
+    fn complete(&self, complete: Complete) {
+        if self.shared.run(complete) {
+            self.parking().notify_all();
+        }
+    }
+
+    fn within(&self, wait: LockWait, action: Option<impl FnOnce()>) -> Result<usize, BarrierError> {
+        let me = self.shared.me()?;
+        let (index, phase) = self.arrive(me, wait, action.is_some())?;
+        if index + 1 == self.parties {
+            let complete = Complete::new(self.at(), phase);
+            match action {
+                Some(action) => {
+                    let panics = Acting { barrier: self, me, phase };
+                    action();
+                    std::mem::forget(panics);
+                    self.complete(complete.acted());
+                }
+                None => self.complete(complete),
+            }
+        }
+        match self.end_of(phase, wait)? {
+            (Verdict::Broken(how), died) => {
+                Err(BarrierError::broken(how, || died.or_else(|| self.dead(phase))))
+            }
+            (Verdict::Open, _) => Err(Error::Malformed("a barrier that opened again".into()).into()),
+            (Verdict::Passed, _) => Ok(index as usize),
+        }
+    }
+
+    /// Waits for the end of a phase, and breaks it when a party is dead or the time is over; how it ended, and who died if
+    /// this process found it.
+    fn end_of(&self, phase: Phase, wait: LockWait) -> Result<(Verdict, Option<Holder>), BarrierError> {
         let look = || Some(phase.verdict(self.phase())).filter(|v| *v != Verdict::Open);
         let mut died = None;
         let ask = || {
             // The last one may have died before it said that all have come.
-            complete();
+            self.complete(Complete::new(self.at(), phase));
             if look().is_none() {
                 died = self.dead(phase);
                 if died.is_some() {
@@ -175,21 +249,15 @@ impl Barrier {
             look()
         };
         let place = (self.shared.arena(), self.parking());
-        let mut verdict = wait::until(place, &self.patience, wait, look, ask)?;
+        let verdict = wait::until(place, &self.patience, wait, look, ask)?;
         if verdict.is_none() {
             let arrived = self.arrivals(phase).count() as u32;
             if self.end(phase, How::TimedOut) {
                 return Err(BarrierError::TimedOut { arrived, parties: self.parties });
             }
-            verdict = look();
         }
-        match verdict {
-            Some(Verdict::Passed) | None => Ok(index as usize),
-            Some(Verdict::Open) => Err(Error::Malformed("a barrier that opened again".into()).into()),
-            Some(Verdict::Broken(how)) => {
-                Err(BarrierError::broken(how, || died.or_else(|| self.dead(phase))))
-            }
-        }
+        // It is over if it could not be broken.
+        Ok((verdict.unwrap_or_else(|| phase.verdict(self.phase())), died))
     }
 
     /// Breaks a phase; whether this did it.
@@ -209,46 +277,23 @@ impl Barrier {
         (0..self.parties).filter_map(move |i| phase.arrived(word(i)).map(|m| (i, m)))
     }
 
-    fn party_slots(&self) -> impl Iterator<Item = Seen> + '_ {
-        let (slots, mut next) = (self.enrolled(), 0);
-        std::iter::from_fn(move || {
-            let seen = self.shared.run(Find::new(slots, set(&[HELD]), next))?;
-            next = seen.index + 1;
-            Some(seen)
-        })
-    }
-
-    /// A party that is dead, if there is one: it has arrived in this phase, or is enrolled.
+    /// A party that is dead, if there is one: it has arrived in this phase, or is enrolled. When all have come and the last one
+    /// acts, only that one matters.
     fn dead(&self, phase: Phase) -> Option<Holder> {
         let arena = self.shared.arena();
+        let last = self.parties - 1;
+        let word = self.shared.load(self.column(0) + u64::from(last));
+        if let Some(m) = (Phase { broken: None, ..phase }).arrived(word)
+            && Phase::acts(word)
+        {
+            return arena.is_dead(m).then(|| self.signed(1, last, m));
+        }
         let mut arrived = self.arrivals(phase).filter(|&(_, m)| arena.is_dead(m));
         if let Some((i, m)) = arrived.next() {
             return Some(self.signed(1, i, m));
         }
         let party = self.party_slots().find(|seen| arena.is_dead(seen.slot.member))?;
         Some(self.signed(3, party.index, party.slot.member))
-    }
-
-    /// Makes this process known as a party, until the handle is dropped: if it dies, the barrier breaks, also while it is
-    /// elsewhere. Each process enrols itself, once.
-    ///
-    /// ```
-    /// use mp_sync::Barrier;
-    ///
-    /// let party = Barrier::new(1)?.enroll()?;
-    /// party.wait()?;
-    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`BarrierError::TooMany`] when as many are enrolled as there are parties (dead ones included, until a reset);
-    /// [`BarrierError::Failed`] in a forked copy.
-    pub fn enroll(&self) -> Result<Party, BarrierError> {
-        let me = self.shared.me()?;
-        let seen = self.shared.run(Claim::new(self.enrolled(), EMPTY, (HELD, me, 0), 0).or_new());
-        let Some(seen) = seen else { return Err(BarrierError::TooMany { parties: self.parties }) };
-        self.sign(3, seen.index, me);
-        Ok(Party { barrier: self.clone(), me, seen })
     }
 
     /// Breaks it: who waits, and who comes, gets [`BarrierError::Aborted`]. Nothing happens if it is broken already.
@@ -282,11 +327,6 @@ impl Barrier {
         Ok(())
     }
 
-    fn leave(&self, seen: Seen) {
-        let at = self.enrolled().at(seen.index);
-        self.shared.run(Change::new(at, seen.slot, seen.slot.given_back(EMPTY)));
-    }
-
     /// How many have to come.
     pub fn parties(&self) -> usize {
         self.parties as usize
@@ -308,26 +348,19 @@ impl Barrier {
     }
 }
 
-impl Deref for Party {
-    type Target = Barrier;
-
-    fn deref(&self) -> &Barrier {
-        &self.barrier
-    }
+/// Somebody acts. Dropped by a panic: it breaks the barrier.
+struct Acting<'a> {
+    barrier: &'a Barrier,
+    me: Member,
+    phase: Phase,
 }
 
-impl Drop for Party {
+impl Drop for Acting<'_> {
     fn drop(&mut self) {
         // In a forked copy it is not ours.
         if self.barrier.shared.me().ok() == Some(self.me) {
-            self.barrier.leave(self.seen);
+            self.barrier.end(self.phase, How::Aborted);
         }
-    }
-}
-
-impl fmt::Debug for Party {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Party({} of {:?})", self.seen.index, self.barrier)
     }
 }
 

@@ -4,15 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytemuck::Pod;
 use mp_core::words::Member;
 use mp_core::{Asking, Error, LockError, LockWait, Patience, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::lock::LockGuard;
 use crate::shared::Shared;
 use crate::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
 use crate::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
+use crate::unlocked::{ConditionGuard, Waiting};
 
 const NAME: &str = "mp_sync::Condition";
 const USED: u64 = 0;
@@ -21,7 +20,7 @@ const SLOTS: u64 = 16;
 /// Threads that wait at once, unless said otherwise.
 const WAITERS: u32 = 1024;
 
-/// A place to wait, between processes, until what a [`Lock`](crate::Lock) protects has changed.
+/// A place to wait, between processes, until what a [`Lock`](crate::Lock) or an [`RLock`](crate::RLock) protects has changed.
 ///
 /// ```
 /// use mp_sync::{Condition, Lock};
@@ -43,6 +42,25 @@ const WAITERS: u32 = 1024;
 /// and not before. So there are no wake-ups without a reason, but what a thread waited for may be gone again when it has
 /// the lock: [`wait_for`](Self::wait_for) looks, and waits again. To notify one need not hold the lock. Use one condition
 /// with one lock only: nothing else is unsafe, but no notification would mean anything.
+///
+/// With an [`RLock`](crate::RLock) that the thread has several times, all of it is unlocked, and locked again as often:
+///
+/// ```
+/// use mp_sync::{Condition, RLock};
+///
+/// let (jobs, changed) = (RLock::new(0_u32)?, Condition::new()?);
+/// let (theirs, told) = (jobs.clone(), changed.clone());
+/// let worker = std::thread::spawn(move || -> Result<u32, mp_sync::LockError> {
+///     let outer = theirs.lock()?;
+///     let jobs = told.wait_for(theirs.lock()?, |jobs| jobs.get() > 0)?; // gets the guard, which gives copies
+///     drop(outer);
+///     Ok(jobs.get())
+/// });
+/// jobs.lock()?.set(3);
+/// changed.notify_one()?;
+/// assert_eq!(worker.join().expect("it does not panic")?, 3);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
 ///
 /// # When a process dies
 /// One that waits, or was notified and has not noticed: its notification goes to another one that waits, within 100 ms (also
@@ -86,23 +104,25 @@ impl Condition {
     /// Unlocks, waits for a notification, and locks again.
     ///
     /// # Errors
-    /// As [`Lock::lock`](crate::Lock::lock), when it is locked again; it is not locked then.
+    /// As [`Lock::lock`](crate::Lock::lock), when it is locked again; it is not locked then. An [`RLock`](crate::RLock) of
+    /// which the thread has other guards is, as often as there are.
     /// [`LockError::Failed`] with [`Error::ArenaFull`] when more threads that live wait than it was made for.
-    pub fn wait<'a, T: Pod + Send>(&self, guard: LockGuard<'a, T>) -> Result<LockGuard<'a, T>, LockError> {
+    pub fn wait<G: ConditionGuard>(&self, guard: G) -> Result<G, LockError> {
         self.within(guard, LockWait::Forever).map(|(guard, _)| guard)
     }
 
     /// As [`wait`](Self::wait), at most `timeout`; also whether it was notified.
     ///
-    /// The lock is waited for as long again, at most.
+    /// The lock is waited for as long again, at most; but an [`RLock`](crate::RLock) of which the thread has other guards, as
+    /// long as it takes: they say that it is locked.
     ///
     /// # Errors
     /// As [`wait`](Self::wait), and [`LockError::Held`] when somebody, who is named, holds the lock for so long.
-    pub fn wait_timeout<'a, T: Pod + Send>(
+    pub fn wait_timeout<G: ConditionGuard>(
         &self,
-        guard: LockGuard<'a, T>,
+        guard: G,
         timeout: Duration,
-    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+    ) -> Result<(G, bool), LockError> {
         self.within(guard, LockWait::at_most(timeout))
     }
 
@@ -110,23 +130,24 @@ impl Condition {
     ///
     /// # Errors
     /// As [`wait_timeout`](Self::wait_timeout).
-    pub fn wait_deadline<'a, T: Pod + Send>(
+    pub fn wait_deadline<G: ConditionGuard>(
         &self,
-        guard: LockGuard<'a, T>,
+        guard: G,
         deadline: Instant,
-    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+    ) -> Result<(G, bool), LockError> {
         self.within(guard, LockWait::Until(deadline))
     }
 
-    /// Waits until what the lock protects is as wanted: looks, and after each notification again.
+    /// Waits until what the lock protects is as wanted: looks, and after each notification again. With a
+    /// [`Lock`](crate::Lock) `is_so` gets the data, with an [`RLock`](crate::RLock) the guard.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub fn wait_for<'a, T: Pod + Send>(
+    pub fn wait_for<G: ConditionGuard>(
         &self,
-        guard: LockGuard<'a, T>,
-        is_so: impl FnMut(&mut T) -> bool,
-    ) -> Result<LockGuard<'a, T>, LockError> {
+        guard: G,
+        is_so: impl FnMut(&mut G::Seen) -> bool,
+    ) -> Result<G, LockError> {
         self.until(guard, LockWait::Forever, is_so).map(|(guard, _)| guard)
     }
 
@@ -134,12 +155,12 @@ impl Condition {
     ///
     /// # Errors
     /// As [`wait_timeout`](Self::wait_timeout).
-    pub fn wait_for_timeout<'a, T: Pod + Send>(
+    pub fn wait_for_timeout<G: ConditionGuard>(
         &self,
-        guard: LockGuard<'a, T>,
+        guard: G,
         timeout: Duration,
-        is_so: impl FnMut(&mut T) -> bool,
-    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+        is_so: impl FnMut(&mut G::Seen) -> bool,
+    ) -> Result<(G, bool), LockError> {
         self.until(guard, LockWait::at_most(timeout), is_so)
     }
 
@@ -147,22 +168,22 @@ impl Condition {
     ///
     /// # Errors
     /// As [`wait_timeout`](Self::wait_timeout).
-    pub fn wait_for_deadline<'a, T: Pod + Send>(
+    pub fn wait_for_deadline<G: ConditionGuard>(
         &self,
-        guard: LockGuard<'a, T>,
+        guard: G,
         deadline: Instant,
-        is_so: impl FnMut(&mut T) -> bool,
-    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+        is_so: impl FnMut(&mut G::Seen) -> bool,
+    ) -> Result<(G, bool), LockError> {
         self.until(guard, LockWait::Until(deadline), is_so)
     }
 
-    fn until<'a, T: Pod + Send>(
+    fn until<G: ConditionGuard>(
         &self,
-        mut guard: LockGuard<'a, T>,
+        mut guard: G,
         wait: LockWait,
-        mut is_so: impl FnMut(&mut T) -> bool,
-    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
-        while !is_so(&mut guard) {
+        mut is_so: impl FnMut(&mut G::Seen) -> bool,
+    ) -> Result<(G, bool), LockError> {
+        while !is_so(guard.seen()) {
             if wait.is_over() {
                 return Ok((guard, false));
             }
@@ -208,11 +229,7 @@ impl Condition {
         self.notify(usize::MAX)
     }
 
-    fn within<'a, T: Pod + Send>(
-        &self,
-        guard: LockGuard<'a, T>,
-        wait: LockWait,
-    ) -> Result<(LockGuard<'a, T>, bool), LockError> {
+    fn within<G: ConditionGuard>(&self, guard: G, wait: LockWait) -> Result<(G, bool), LockError> {
         let me = self.shared.me()?;
         let enlist = || self.shared.run(Claim::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_new());
         let mut place = enlist();
@@ -226,14 +243,13 @@ impl Condition {
             return Err(full.into());
         };
         let begun = Instant::now();
-        let lock = guard.owner();
-        drop(guard);
+        let unlocked = guard.unlock(Waiting::TOKEN);
         let notified = self.sleep(me, mine, wait)?;
         let again = match wait {
             LockWait::Until(deadline) => LockWait::at_most(deadline.saturating_duration_since(begun)),
             LockWait::Never | LockWait::Forever => LockWait::Forever,
         };
-        Ok((lock.within(again)?, notified))
+        Ok((G::relock(unlocked, again, Waiting::TOKEN)?, notified))
     }
 
     fn change(&self, seen: Seen, to: Slot) -> bool {

@@ -68,7 +68,8 @@ unsafe impl<T: Pod + Send + Sync> MayRead for Reading<'_, T> {}
 unsafe impl<T: Pod + Send + Sync> MayRead for Writing<'_, T> {}
 // SAFETY: as above: neither another writer nor a reader is in, nor comes in.
 unsafe impl<T: Pod + Send + Sync> MayWrite for Writing<'_, T> {}
-// SAFETY: its thread holds the lock; it is not `Send`, and it gives no references.
+// SAFETY: its thread holds the lock; it is not `Send`, and it gives no references. A thread that waits at a condition has let
+// go of the lock, and does nothing with its levels: when it does, it has the lock again, see `rlock::Unlocked`.
 unsafe impl<T: Pod + Send> OneThread for Level<'_, T> {}
 
 /// Data in a structure, and the key to it.

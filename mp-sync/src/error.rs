@@ -103,7 +103,7 @@ pub enum BarrierError {
     },
     /// The barrier was broken by somebody else, whose time was over.
     Broken,
-    /// Somebody called [`abort`](crate::Barrier::abort).
+    /// Somebody called [`abort`](crate::Barrier::abort), or panicked in its [action](crate::Barrier::wait_then).
     Aborted,
     /// Somebody called [`reset`](crate::Barrier::reset) while this one waited.
     Reset,
@@ -136,6 +136,11 @@ impl BarrierError {
 impl fmt::Display for BarrierError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::TimedOut { arrived, parties } if arrived == parties => write!(
+                f,
+                "all {parties} arrived at the barrier, and what the last one does first took too long; it is broken until \
+                 reset() is called"
+            ),
             Self::TimedOut { arrived, parties } => write!(
                 f,
                 "only {arrived} of {parties} arrived at the barrier in time; it is broken until reset() is called"

@@ -55,6 +55,7 @@ mod rwlock;
 mod semaphore;
 mod shared;
 pub mod steps;
+mod unlocked;
 mod wait;
 
 pub use barrier::{Barrier, Party};
@@ -67,3 +68,4 @@ pub use once::{Once, OnceState};
 pub use rlock::{RLock, RLockGuard};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{BoundedSemaphore, Permit, Semaphore};
+pub use unlocked::ConditionGuard;

@@ -9,6 +9,8 @@ use mp_core::steps::lock::Died;
 use mp_core::{LockError, LockWait, Result, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::unlocked::{Relock, Waiting};
+
 /// A lock between processes, and the plain data that it protects.
 ///
 /// ```
@@ -107,7 +109,7 @@ impl<T: Pod + Send> Lock<T> {
         Ok(LockGuard { lock: self, inner: self.0.recover_timeout(timeout)? })
     }
 
-    pub(crate) fn within(&self, wait: LockWait) -> Result<LockGuard<'_, T>, LockError> {
+    fn within(&self, wait: LockWait) -> Result<LockGuard<'_, T>, LockError> {
         match wait {
             LockWait::Never => self.try_lock(),
             LockWait::Until(deadline) => self.lock_deadline(deadline),
@@ -116,14 +118,27 @@ impl<T: Pod + Send> Lock<T> {
     }
 }
 
-impl<'a, T: Pod + Send> LockGuard<'a, T> {
+impl<T: Pod + Send> LockGuard<'_, T> {
     /// Who died while holding the lock, if that is why the data has to be looked at.
     pub fn died(&self) -> Option<Died> {
         self.inner.died()
     }
+}
 
-    pub(crate) fn owner(&self) -> &'a Lock<T> {
+impl<'a, T: Pod + Send> Relock for LockGuard<'a, T> {
+    type Seen = T;
+    type Unlocked = &'a Lock<T>;
+
+    fn seen(&mut self) -> &mut T {
+        self
+    }
+
+    fn unlock(self, _: Waiting) -> &'a Lock<T> {
         self.lock
+    }
+
+    fn relock(lock: &'a Lock<T>, wait: LockWait, _: Waiting) -> Result<Self, LockError> {
+        lock.within(wait)
     }
 }
 

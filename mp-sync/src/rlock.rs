@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::data::{self, Guarded};
 use crate::shared::{Kept, Shared};
+use crate::unlocked::{Relock, Waiting};
 
 const LOCK: u64 = 0;
 /// How often its holder has it, and whether it mends the data: `depth 32, mending 1`.
@@ -164,6 +165,75 @@ impl<T: Pod + Send> RLock<T> {
         }
         let level = Level { lock: self, me, died, thread: PhantomData };
         Ok(RLockGuard(Guarded::new(&self.shared, DATA, level)))
+    }
+}
+
+/// What a thread has let go of that waits at a condition. Its other guards are where the thread can't use them, and go on
+/// saying that it has the lock: so it comes back with the lock, as often as they say, whatever happens.
+#[derive(Debug)]
+pub struct Unlocked<'a, T: Pod + Send> {
+    lock: &'a RLock<T>,
+    me: Member,
+    /// How often it had the lock besides the guard that it waits with.
+    others: u64,
+}
+
+impl<'a, T: Pod + Send> Unlocked<'a, T> {
+    /// Locks again `others` times and once; `others` times if somebody has died meanwhile, or it takes too long.
+    fn relock(&mut self, wait: LockWait) -> Result<RLockGuard<'a, T>, LockError> {
+        let (lock, shared) = (self.lock, &self.lock.shared);
+        let raw = shared.lock(LOCK);
+        let wait = if self.others > 0 { LockWait::Forever } else { wait };
+        let guard = raw.acquire(wait, &lock.patience)?;
+        let others = std::mem::take(&mut self.others);
+        let died = guard.is_marked().then(|| owner_died(&guard));
+        let depth = if died.is_some() { others } else { others + 1 };
+        if depth > 0 {
+            shared.store(DEPTH, depth);
+            _ = Kept::of(raw, guard);
+        }
+        match died {
+            Some(died) => Err(died),
+            None => {
+                let level = Level { lock, me: self.me, died: None, thread: PhantomData };
+                Ok(RLockGuard(Guarded::new(shared, DATA, level)))
+            }
+        }
+    }
+}
+
+impl<T: Pod + Send> Drop for Unlocked<'_, T> {
+    fn drop(&mut self) {
+        // What went wrong is told by the one who waited; this fails where nothing is locked any more, in a forked copy.
+        while self.others > 0 && self.lock.shared.me().ok() == Some(self.me) {
+            drop(self.relock(LockWait::Forever));
+        }
+    }
+}
+
+impl<'a, T: Pod + Send> Relock for RLockGuard<'a, T> {
+    type Seen = Self;
+    type Unlocked = Unlocked<'a, T>;
+
+    fn seen(&mut self) -> &mut Self {
+        self
+    }
+
+    fn unlock(self, _: Waiting) -> Unlocked<'a, T> {
+        let (lock, me) = (self.0.key.lock, self.0.key.me);
+        // This level goes with the others.
+        std::mem::forget(self);
+        // In a forked copy it is not ours.
+        if lock.shared.me().ok() != Some(me) {
+            return Unlocked { lock, me, others: 0 };
+        }
+        let depth = lock.shared.load(DEPTH);
+        Kept::again(lock.shared.lock(LOCK)).release(lock.shared.arena(), depth & MENDING != 0);
+        Unlocked { lock, me, others: (depth & DEEPEST).saturating_sub(1) }
+    }
+
+    fn relock(mut unlocked: Unlocked<'a, T>, wait: LockWait, _: Waiting) -> Result<Self, LockError> {
+        unlocked.relock(wait)
     }
 }
 

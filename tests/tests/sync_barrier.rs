@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{DEADLINE, Outcome, alone, eventually, failure, give, join, signal, take, threads_are};
-use mp::{Barrier, BarrierError, Lock, Options, ProcessContext, Queue, start_processes};
+use mp::{Barrier, BarrierError, Lock, Options, ProcessContext, Queue, RawValue, start_processes};
 use rustix::process::Signal;
 
 /// Longer than a slice, after which waiting processes ask for the dead.
@@ -127,4 +127,89 @@ fn a_barrier_is_aborted_and_reset() {
     let thread = waits(&barrier);
     assert_eq!(two.wait().unwrap() + thread.join().unwrap().unwrap(), 1);
     assert!(Barrier::new(0).is_err() && Barrier::new(1 << 20).is_err());
+}
+
+/// What each phase should find: how often it was done.
+fn pass_and_count(_: usize, (barrier, phases, done): (Barrier, u64, RawValue<u64>)) -> Outcome {
+    for phase in 1..=phases {
+        barrier.wait_then_timeout(DEADLINE, || done.set(done.get() + 1))?;
+        assert_eq!(done.get(), phase, "the others go on when it is done, once");
+        barrier.wait_timeout(DEADLINE)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_last_one_to_come_acts_before_the_others_go_on() {
+    let _alone = alone();
+    let args = (Barrier::new(3).unwrap(), 100, RawValue::new(0).unwrap());
+    let context = start_processes(pass_and_count, args.clone(), Options::nprocs(2)).unwrap();
+    pass_and_count(2, args.clone()).unwrap();
+    join(&context).unwrap();
+    assert_eq!((args.2.get(), args.0.is_broken()), (100, false));
+}
+
+fn act_for_long(_: usize, (barrier, ready): (Barrier, Queue<u32>)) -> Outcome {
+    barrier.wait_then(|| {
+        give(&ready, std::process::id());
+        std::thread::sleep(DEADLINE); // sleep: the test stops and kills this process while it acts
+    })?;
+    Ok(())
+}
+
+#[test]
+fn who_is_killed_while_it_acts_breaks_the_barrier_and_who_is_stopped_takes_long() {
+    let _alone = alone();
+    let (barrier, ready) = (Barrier::new(2).unwrap(), Queue::bounded(1).unwrap());
+    for killed in [true, false] {
+        let copy = barrier.clone();
+        let waits = std::thread::spawn(move || copy.wait_timeout(if killed { DEADLINE } else { 3 * LONG }));
+        eventually("it waits", || barrier.n_waiting() == 1);
+        let context =
+            start_processes(act_for_long, (barrier.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+        let pid = take(&ready);
+        // One more, that comes too early for the next phase.
+        let copy = barrier.clone();
+        let early = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
+        signal(pid, if killed { Signal::KILL } else { Signal::STOP });
+        let error = waits.join().unwrap().unwrap_err();
+        let early = early.join().unwrap().unwrap_err();
+        match (&error, &early) {
+            (BarrierError::PartyDied { who: Some(who) }, BarrierError::PartyDied { .. }) if killed => {
+                assert_eq!(who.pid, pid);
+            }
+            (BarrierError::TimedOut { arrived: 2, parties: 2 }, BarrierError::Broken) if !killed => {
+                assert!(error.to_string().contains("took too long"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        signal(pid, Signal::KILL);
+        failure(&context);
+        barrier.reset().unwrap();
+    }
+}
+
+#[test]
+fn an_action_that_panics_or_aborts_breaks_the_barrier() {
+    let _alone = alone();
+    let barrier = Barrier::new(2).unwrap();
+    for panics in [true, false] {
+        let copy = barrier.clone();
+        let waits = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
+        eventually("it waits", || barrier.n_waiting() == 1);
+        let copy = barrier.clone();
+        let acts = std::thread::spawn(move || {
+            let abort = copy.clone();
+            copy.wait_then(|| {
+                assert!(!panics, "as the test wants it");
+                abort.abort().expect("it can");
+            })
+        });
+        match acts.join() {
+            Err(_) => assert!(panics),
+            Ok(ended) => assert!(!panics && matches!(ended, Err(BarrierError::Aborted))),
+        }
+        assert!(matches!(waits.join().unwrap(), Err(BarrierError::Aborted)));
+        barrier.reset().unwrap();
+    }
 }

@@ -245,6 +245,101 @@ fn waiting_at_a_condition_ends_in_time_and_with_the_lock() {
     assert_eq!(waiter.join().unwrap().unwrap(), 5);
 }
 
+type Desk = (RLock<u64>, Condition, Queue<u32>);
+
+fn consume_inside(_: usize, ((jobs, changed, ready), times): (Desk, u64)) -> Outcome {
+    give(&ready, std::process::id());
+    for _ in 0..times {
+        let (outer, inner) = (jobs.lock()?, jobs.lock()?);
+        let (guard, any) = changed.wait_for_timeout(jobs.lock()?, DEADLINE, |jobs| jobs.get() > 0)?;
+        assert!(any, "nothing came");
+        drop((inner, guard));
+        // One level is left, as before.
+        outer.set(outer.get() - 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_lock_that_is_held_several_times_is_let_go_of_and_taken_back() {
+    let _alone = alone();
+    let desk: Desk = (RLock::new(0).unwrap(), Condition::new().unwrap(), Queue::bounded(8).unwrap());
+    let context = start_processes(consume_inside, (desk.clone(), 200), Options::nprocs(3)).unwrap();
+    for _ in 0..600 {
+        let jobs = desk.0.lock().unwrap();
+        jobs.set(jobs.get() + 1);
+        desk.1.notify_one().unwrap();
+    }
+    join(&context).unwrap();
+    assert_eq!((desk.0.lock().unwrap().get(), desk.1.waiting()), (0, 0));
+}
+
+fn hold_and_die(_: usize, (jobs, ready): (RLock<u64>, Queue<u32>)) -> Outcome {
+    let guard = jobs.lock()?;
+    give(&ready, std::process::id());
+    std::thread::sleep(DEADLINE); // sleep: the test stops and kills this process while it holds the lock
+    drop(guard);
+    Ok(())
+}
+
+#[test]
+fn who_has_other_guards_comes_back_with_the_lock_whatever_happens() {
+    let _alone = alone();
+    let desk: Desk =
+        (RLock::new(7).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
+    let (jobs, changed, ready) = &desk;
+    let holder = || start_processes(hold_and_die, (jobs.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    // Nobody notifies; somebody else has the lock when the time is over, and is killed with it.
+    let (theirs, told, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
+    let waiter = std::thread::spawn(move || {
+        let outer = theirs.lock().unwrap();
+        let error = told.wait_timeout(theirs.lock().unwrap(), 4 * LONG).unwrap_err();
+        assert!(matches!(error, LockError::OwnerDied { .. }), "{error}");
+        at.1.recv_timeout(DEADLINE).unwrap();
+        // It has the lock once still: its own level.
+        outer.set(8);
+        drop(outer);
+    });
+    eventually("it waits", || changed.waiting() == 1);
+    let context = holder();
+    let pid = take(ready);
+    signal(pid, Signal::STOP);
+    eventually("it does not wait any more", || changed.waiting() == 0);
+    signal(pid, Signal::KILL);
+    failure(&context);
+    let held = |e: &LockError| matches!(e, LockError::Held { pid, .. } if *pid == std::process::id());
+    eventually("it has the lock back", || jobs.recover_timeout(SHORT).is_err_and(|e| held(&e)));
+    at.0.send(()).unwrap();
+    waiter.join().unwrap();
+    assert!(matches!(jobs.try_lock(), Err(LockError::OwnerDied { .. })), "nobody has said that it is mended");
+    assert_eq!(jobs.recover().unwrap().get(), 8);
+    // Without other guards it comes back without the lock, when it takes too long.
+    let theirs = jobs.clone();
+    let told = changed.clone();
+    let waiter = std::thread::spawn(move || told.wait_timeout(theirs.lock().unwrap(), LONG).map(|_| ()));
+    eventually("it waits", || changed.waiting() == 1);
+    let context = holder();
+    let pid = take(ready);
+    signal(pid, Signal::STOP);
+    let error = waiter.join().unwrap().unwrap_err();
+    assert!(matches!(error, LockError::Held { pid: held, .. } if held == pid), "{error}");
+    signal(pid, Signal::KILL);
+    failure(&context);
+    // Nor when there is no place to wait in: one level is gone, and the others are what they were.
+    drop(jobs.recover().unwrap());
+    let (theirs, told) = (jobs.clone(), changed.clone());
+    let waiter = std::thread::spawn(move || told.wait_timeout(theirs.lock().unwrap(), DEADLINE).map(|_| ()));
+    eventually("it waits", || changed.waiting() == 1);
+    let outer = jobs.lock().unwrap();
+    let error = changed.wait(jobs.lock().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("1 in all"), "{error}");
+    outer.set(9);
+    drop(outer);
+    assert!(changed.notify_one().unwrap());
+    waiter.join().unwrap().unwrap();
+    assert_eq!(jobs.try_lock().unwrap().get(), 9);
+}
+
 type Everything = (
     (Lock<()>, RLock<u64>, RwLock<[f32; 3]>, Once),
     (Semaphore, BoundedSemaphore, Event, Condition, Barrier),

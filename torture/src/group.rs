@@ -57,7 +57,7 @@ enum Ends {
     Tasks(JoinableQueue<Job>),
     /// Only until both have started: nobody else may have an end.
     Pipe(Box<[Option<Connection>; 2]>),
-    Locks(Locks),
+    Locks(Box<Locks>),
 }
 
 /// One group.
@@ -90,7 +90,7 @@ impl Group {
             }
             Kind::Joinable => Ends::Tasks(JoinableQueue::bounded(capacity)?),
             Kind::Pipe => Ends::Pipe(Box::default()),
-            Kind::Locks => Ends::Locks(Locks::new()?),
+            Kind::Locks => Ends::Locks(Box::new(Locks::new()?)),
         };
         let (producers, consumers) = match kind {
             Kind::Locks => (3, 0),
@@ -139,7 +139,7 @@ impl Group {
                     _ => return Err("the ends of a pipe are given away in order".into()),
                 }
             }
-            Ends::Locks(locks) => Work::Lock(locks.clone()),
+            Ends::Locks(locks) => Work::Lock(Locks::clone(locks)),
         })
     }
 

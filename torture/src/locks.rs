@@ -27,7 +27,12 @@ pub(crate) struct Locks {
     semaphore: Semaphore,
     tokens: Lock<u64>,
     more: Condition,
+    /// With a lock that one has twice while one waits.
+    desk: RLock<u64>,
+    called: Condition,
     barrier: Barrier,
+    /// How often somebody has acted at the barrier, and how often one of the parties has passed it.
+    passed: SharedTensor<u64>,
     event: Event,
 }
 
@@ -41,7 +46,10 @@ impl Locks {
             semaphore: Semaphore::with_limit(PERMITS, PERMITS)?,
             tokens: Lock::new(0)?,
             more: Condition::new()?,
+            desk: RLock::new(0)?,
+            called: Condition::new()?,
             barrier: Barrier::new(PARTIES)?,
+            passed: Tensor::zeros(&[2])?.share(),
             event: Event::new()?,
         })
     }
@@ -61,7 +69,8 @@ impl Locks {
                         self.semaphore.release()?;
                     }
                 }
-                6..8 => self.tokens(row, random)?,
+                6 => self.tokens(row, random)?,
+                7 => self.desk(row, random)?,
                 8 => self.meet(row)?,
                 _ => {
                     row.note(Op::Event, self.event.is_set().into());
@@ -175,10 +184,50 @@ impl Locks {
         Ok(())
     }
 
+    /// As [`tokens`](Self::tokens), with another guard of the same lock, which is good before and after.
+    fn desk(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
+        let outer = match self.desk.lock_timeout(LONG) {
+            Err(LockError::OwnerDied { .. }) => self.desk.recover_timeout(LONG)?,
+            other => other?,
+        };
+        if random.percent(50) {
+            row.note(Op::Notify, outer.get());
+            outer.set(outer.get() + 1);
+            self.called.notify_one()?;
+            return Ok(());
+        }
+        row.note(Op::WaitFor, outer.get());
+        let inner = self.desk.lock_timeout(LONG)?;
+        match self.called.wait_for_timeout(inner, SHORT, |tokens| tokens.get() > 0) {
+            Ok((tokens, true)) => {
+                drop(tokens);
+                let before = outer.get();
+                outer.set(before - 1);
+                match self.desk.try_lock() {
+                    Ok(again) if again.get() + 1 == before => {}
+                    Ok(again) => return Err(format!("torn: {before} - 1 is {}", again.get()).into()),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            // It comes back with the lock all the same.
+            Ok((_, false)) | Err(LockError::OwnerDied { .. }) => outer.set(outer.get()),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
     fn meet(&self, row: &Row) -> mp::Result<()> {
         row.note(Op::Barrier, self.barrier.n_waiting() as u64);
-        match self.barrier.wait_timeout(SHORT) {
-            Ok(number) if number < PARTIES as usize => Ok(()),
+        match self.barrier.wait_then_timeout(SHORT, || _ = self.passed.fetch_add(0, 1)) {
+            Ok(number) if number < PARTIES as usize => {
+                let passed = self.passed.fetch_add(1, 1) + 1;
+                match self.passed.load(0) {
+                    acted if passed <= acted * u64::from(PARTIES) => Ok(()),
+                    acted => {
+                        Err(format!("torn: passed {passed} times, and only {acted} acted before").into())
+                    }
+                }
+            }
             Ok(number) => Err(format!("torn: number {number} of {PARTIES} at a barrier").into()),
             Err(BarrierError::Failed(error)) => Err(error.into()),
             Err(error) if error.is_broken() => Ok(self.barrier.reset()?),
@@ -196,6 +245,7 @@ impl Locks {
             ("the lock that one may have twice", self.rlock.recover_timeout(ENOUGH).map(drop)),
             ("the lock of readers and writers", self.rwlock.recover_timeout(ENOUGH).map(drop)),
             ("the lock of the tokens", self.tokens.recover_timeout(ENOUGH).map(drop)),
+            ("the lock of the desk", self.desk.recover_timeout(ENOUGH).map(drop)),
         ] {
             end.map_err(|e| hang(what, &e))?;
         }
@@ -203,7 +253,7 @@ impl Locks {
         for permit in all {
             drop(permit.map_err(|e| hang("a permit", &e))?);
         }
-        match (self.semaphore.available(), self.more.waiting()) {
+        match (self.semaphore.available(), self.more.waiting() + self.called.waiting()) {
             (2, 0) => Ok(()),
             (2, n) => Err(left("places of waiters at a condition", n).into()),
             (n, _) => Err(left("permits, of two", n).into()),

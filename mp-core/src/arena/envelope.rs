@@ -28,6 +28,9 @@ pub(super) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
 /// Of these, those that a queue may use when the message does not.
 pub(super) const TAIL: usize = 16;
 /// Version of the bytes in an envelope, and of what they mean.
+///
+/// In all versions alike are the meta word (its bits), the spill word, and the list of attachments that these two lead to: so
+/// who can't read a message can tell its version, and give up what is attached.
 const WIRE_VERSION: u64 = 1;
 /// The most attachments a message may have.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
@@ -56,7 +59,12 @@ impl Meta {
                 ours: WIRE_VERSION,
             });
         }
-        Ok(Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize })
+        Ok(Self::of_any_version(w))
+    }
+
+    /// What the word says in all versions of the wire.
+    pub(super) fn of_any_version(w: u64) -> Self {
+        Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize }
     }
 
     /// Where the bytes are: in the envelope, behind its attachments, or in a spill block of so many bytes.
@@ -133,9 +141,10 @@ impl Envelope {
     pub fn weight(&self) -> u64 {
         let (arena, id) = (self.arena, self.id);
         let map = arena.map();
-        let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META))).unwrap_or_default();
-        let attached = |k| Attach::unpack(map.load_relaxed(arena.attachments_at(id, meta).plus(k)));
-        let sizes = (0..meta.attachments as u64).filter_map(attached).map(|a| arena.data_of(a.block).1);
+        let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
+        let (entries, n) = arena.attachments_at(id, meta);
+        let attached = |k| Attach::unpack(map.load_relaxed(entries.plus(k)));
+        let sizes = (0..n).filter_map(attached).map(|a| arena.data_of(a.block).1);
         meta.bytes as u64 + sizes.sum::<u64>()
     }
 
@@ -150,7 +159,8 @@ impl Envelope {
     /// Takes the message out, into an empty `inc`. Its attachments become handles of this process.
     ///
     /// # Errors
-    /// [`Error::Version`] or [`Error::Malformed`] when its words make no sense; then everything in it is released.
+    /// [`Error::Version`] when it is of another version of the wire, [`Error::Malformed`] when its words make no sense; then
+    /// everything in it is released.
     #[inline]
     pub fn open(self, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id);
@@ -262,24 +272,28 @@ impl Arena {
         Column { base: self.envelope_word(0, ENVELOPE - TAIL as u64), stride: ENVELOPE }
     }
 
-    /// Where an envelope lists what is attached.
-    fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> Word {
+    /// Where an envelope lists what is attached, and how many entries there are: no more than there is room for.
+    fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
         let spill = Attach::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
-        match spill {
-            Some(attach) if meta.spilled => Word::at(self.data_of(attach.block).0),
-            _ => self.envelope_word(id, field::INLINE),
-        }
+        let (at, room) = match spill.filter(|a| meta.spilled && self.block_exists(a.block)) {
+            Some(attach) => {
+                let (at, len) = self.data_of(attach.block);
+                (Word::at(at), len)
+            }
+            None => (self.envelope_word(id, field::INLINE), INLINE as u64),
+        };
+        (at, (meta.attachments as u64).min(room / 8))
     }
 
-    /// Gives up every seat that an envelope of this process holds.
+    /// Gives up every seat that an envelope of this process holds, also if its message is of another version.
     pub(crate) fn empty_envelope(&self, id: EnvelopeId) {
         let map = self.map();
         let meta_word = self.envelope_word(id, field::META);
-        let meta = Meta::unpack(map.load_relaxed(meta_word)).unwrap_or_default();
+        let meta = Meta::of_any_version(map.load_relaxed(meta_word));
         let spill_word = self.envelope_word(id, field::SPILL);
         let spill = Attach::unpack(map.load_relaxed(spill_word));
-        let entries = self.attachments_at(id, meta);
-        for k in 0..meta.attachments as u64 {
+        let (entries, n) = self.attachments_at(id, meta);
+        for k in 0..n {
             if let Some(attach) = Attach::unpack(map.load_relaxed(entries.plus(k))) {
                 self.release_attachment(id, attach);
                 map.store(entries.plus(k), 0);

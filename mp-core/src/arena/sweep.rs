@@ -319,6 +319,18 @@ impl Arena {
         }
     }
 
+    /// Whether a member holds the ring in `block`: by a seat, or because it has it to itself to free it. Of a member that is
+    /// dead, and that this process sweeps, that is certain.
+    pub fn ring_is_held_by(&self, block: BlockId, member: Member) -> bool {
+        if self.ring_memory(block).is_none() {
+            return false;
+        }
+        let mut held =
+            BlockState::unpack(self.map().load(self.block_at(block).state)).life == Life::Busy(member);
+        self.each_seat(block, |seat| held |= self.map().load(seat) == Seat::Member(member).pack());
+        held
+    }
+
     /// How many other processes and messages hold a block, besides this process.
     pub fn other_holders(&self, hold: &Hold) -> usize {
         let me = self.me().ok().map(|me| Seat::Member(me).pack());

@@ -6,6 +6,7 @@
 
 mod cgroup;
 pub(crate) mod directory;
+pub(crate) mod epoll;
 pub(crate) mod foreign;
 pub(crate) mod futex;
 pub(crate) mod huge;

@@ -12,6 +12,7 @@
 //! | descriptors | the caller itself, in `poll` |
 //! | both, or more words | the caller in `poll`, on an eventfd, too; a thread of this process (`reactor`) sleeps on the words, and writes it |
 //! | a future, or [`Ready`] | that thread sleeps on the words, and wakes the task, or writes the eventfd |
+//! | a future, for a descriptor | another thread of this process (`descriptors`) sleeps in `epoll`, and wakes the task |
 //!
 //! That thread is started when it is first needed, one for each 127 words that are slept on at a time. No other process
 //! knows of it: it is a sleeper as any other. Where the kernel has no `futex_waitv`, it looks at the words every so often
@@ -31,6 +32,7 @@
 //! Nothing here is written in shared memory but those bits, by the steps of [`Announce`](crate::Announce) and
 //! [`Notify`](crate::Notify).
 
+mod descriptors;
 mod many;
 mod reactor;
 mod ready;

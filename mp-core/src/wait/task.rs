@@ -5,8 +5,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::reactor::Entry;
-use super::{Place, Waitable, Watched};
+use super::{Place, Waitable, Watched, descriptors, reactor};
 use crate::error::{Error, Result};
 
 /// Has a task woken when something may have become ready.
@@ -18,6 +17,31 @@ pub struct Watch {
     entry: Option<Entry>,
 }
 
+/// Where it waits.
+enum Entry {
+    Word(reactor::Entry),
+    Descriptor(descriptors::Entry),
+}
+
+impl Entry {
+    fn at(place: Place<'_>) -> Result<Self> {
+        Ok(match place {
+            Place::Parking(parking) => Self::Word(reactor::Entry::at(parking)),
+            Place::Readable(fd) => Self::Descriptor(descriptors::Entry::at(fd, false)?),
+            Place::Writable(fd) => Self::Descriptor(descriptors::Entry::at(fd, true)?),
+        })
+    }
+
+    fn is_at(&self, place: Place<'_>) -> bool {
+        match (self, place) {
+            (Self::Word(entry), Place::Parking(parking)) => entry.is_at(parking),
+            (Self::Descriptor(entry), Place::Readable(fd)) => entry.is_at(fd, false),
+            (Self::Descriptor(entry), Place::Writable(fd)) => entry.is_at(fd, true),
+            _ => false,
+        }
+    }
+}
+
 impl Watch {
     /// Of this thing.
     pub fn new(what: Watched) -> Self {
@@ -27,23 +51,33 @@ impl Watch {
     /// Has `waker` woken, once, when it may have become ready. To be called before looking for the last time.
     ///
     /// # Errors
-    /// [`Error::Forked`]; [`Error::Os`] when the thread that sleeps for all tasks can't be started; [`Error::NotShared`] for
-    /// a descriptor, which a runtime waits for itself.
+    /// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when the thread that sleeps for all tasks can't
+    /// be started, and for a descriptor when there is none left (one that is waited for takes one more), or if it is of a
+    /// kind that one can't wait for, as a file's.
     pub fn arm(&mut self, waker: &Waker) -> Result<()> {
-        let Place::Parking(parking) = self.what.place() else {
-            let why = "a future waits for what is in shared memory; for a descriptor, use your runtime's way";
-            return Err(Error::NotShared(why.into()));
+        let place = self.what.place();
+        // What it waits at may be another place than before.
+        let entry = match self.entry.take() {
+            Some(entry) if entry.is_at(place) => entry,
+            before => {
+                self.leave(before);
+                Entry::at(place)?
+            }
         };
-        // What it waits at may be another word than before.
-        if self.entry.as_ref().is_some_and(|entry| !entry.is_at(parking)) {
-            self.disarm();
+        match self.entry.insert(entry) {
+            Entry::Word(entry) => entry.watch(Some(&self.what), waker),
+            Entry::Descriptor(entry) => entry.watch(waker),
         }
-        self.entry.get_or_insert_with(|| Entry::at(parking)).watch(Some(&self.what), waker)
     }
 
     /// Ends it.
     pub fn disarm(&mut self) {
-        if let Some(entry) = self.entry.take() {
+        let entry = self.entry.take();
+        self.leave(entry);
+    }
+
+    fn leave(&self, entry: Option<Entry>) {
+        if let Some(Entry::Word(entry)) = entry {
             let parking = entry.parking();
             drop(entry);
             // It may have been woken in the place of another one. In a forked copy nothing is ready.

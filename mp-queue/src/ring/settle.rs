@@ -43,14 +43,40 @@ pub trait Surroundings {
     /// Where slot `slot` of the ring in `ring` is; `None` if there is no such ring.
     fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
 
+    /// Whether the dead member has a seat in the ring in `ring`, or died while it freed it. It can't get one any more, and
+    /// keeps what it has until its intents are settled.
+    fn holds(&self, ring: BlockId) -> bool;
+
     /// Whether the queue in `ring` delivers again what a dead consumer had. Consumers say so before they first lease.
     fn redelivers(&self, ring: BlockId) -> bool;
 
-    /// The dead member. It has a seat in the ring, and keeps it until all its leases are returned: the sweeper may have none.
+    /// The dead member. If it [holds](Self::holds) the ring, it does so until all its leases are returned: the sweeper may
+    /// have no seat there.
     fn dead(&self) -> Member;
 }
 
 /// Settles the intent of one lane of a dead member. Any number of sweepers may do it at once, and die in it.
+///
+/// An intent may be *stale*: its thread died after it had lost the envelope to somebody else, and before it wrote so. The
+/// envelope may have gone through other queues since. So what the word says is compared with what is:
+///
+/// | owner | its slot | the dead member | the intent |
+/// |---|---|---|---|
+/// | not `QUEUED` | | | is stale, or was done: cleared |
+/// | `QUEUED` | holds it | | is stale, or had not taken it, or had put it: cleared |
+/// | `QUEUED` | doesn't | doesn't hold the ring | is stale: cleared |
+/// | `QUEUED` | doesn't | holds it, and a living thread intends it | can't be judged: later |
+/// | `QUEUED` | doesn't | holds it, and no living thread intends it | may be stale: another dead member may have it. The envelope is taken over in any case |
+///
+/// **The third row.** Who puts into a ring or takes out of it holds it: by a seat, or because it drains it to free it. If it
+/// dies, it holds it until its intents are settled, and this settles them: while the envelope is `QUEUED` and in no
+/// slot, whoever put or took it last still holds the ring. A dead member that doesn't hold it is somebody else, and may
+/// leave it alone. It has to: the sweeper of the one who has it, at work at the same moment, notes in the ring what
+/// came back, once, when it has that one's seat. A lease of one without a seat would be returned too late for that, into a
+/// ring that may be freed already.
+///
+/// **The last row.** With a seat, the ring stays until what was leased in its name is returned, and noted with that seat.
+/// Which of several dead members that may have it is named makes no difference, and the swap of the owner lets one win.
 ///
 /// If the envelope is `QUEUED` and its slot doesn't hold it, then either a live thread took it out and is about to
 /// become its owner (that thread still intends it: come back later), or its taker is dead and nobody will: it is
@@ -129,7 +155,8 @@ impl<S: Surroundings> Steps for Settle<S> {
                 Some(at) if Slot::unpack(m.load(at)).envelope() == Some(self.envelope) => {
                     self.pc = Pc::Forget;
                 }
-                Some(_) | None => self.pc = Pc::List,
+                Some(_) | None if self.around.holds(self.place.ring) => self.pc = Pc::List,
+                Some(_) | None => self.pc = Pc::Forget,
             },
             Pc::List => {
                 self.others = self.around.intents();

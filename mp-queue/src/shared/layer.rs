@@ -26,6 +26,10 @@ impl Surroundings for Around<'_> {
         RingMemory::open(self.arena, ring)?.chain.slot(slot)
     }
 
+    fn holds(&self, ring: BlockId) -> bool {
+        self.arena.ring_is_held_by(ring, self.dead)
+    }
+
     fn redelivers(&self, ring: BlockId) -> bool {
         RingMemory::open(self.arena, ring).is_some_and(|r| r.redelivers())
     }

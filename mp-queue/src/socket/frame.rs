@@ -2,18 +2,25 @@
 //!
 //! Of what comes from there anything may be wrong. A length beyond the limit ends the connection, and no more memory is
 //! taken than twice what has arrived, whatever the length says.
+//!
+//! Who receives or sends locks what there is of a message, goes as far as the kernel lets it, and unlocks before it waits. So
+//! threads and futures may use one end at the same time, and what one of them has begun another one goes on with: a message of
+//! which a part is sent is *begun*. It is sent to its end before the next one begins, also if whoever sends it is a future
+//! that is dropped: see [`outbox`](super::outbox).
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use mp_core::{Descriptor, Message, Place, Waitable};
+use mp_core::{Descriptor, Message, Place, Waitable, Watched};
 use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, Shutdown};
+use rustix::net::Shutdown;
 
 use super::handshake::{Met, read};
+use super::outbox::{Sending, WriteError, Writer};
 use super::peer::Peer;
 use crate::error::{GetError, PutError};
 use crate::raw::Wait;
@@ -29,11 +36,10 @@ pub(crate) struct Socket {
     peer: Peer,
     limit: usize,
     reader: Mutex<Reader>,
-    /// Held while a message is written.
-    writer: Mutex<()>,
+    pub(super) writer: Mutex<Writer>,
 }
 
-/// What there is of the next message. It stays when somebody has waited long enough.
+/// What there is of the next message. It stays when somebody has waited long enough. Nobody waits while it is locked.
 #[derive(Default)]
 struct Reader {
     head: [u8; HEAD],
@@ -110,6 +116,32 @@ impl Waitable for Writable<'_> {
     }
 }
 
+/// What arrives at a socket, as something that a future waits for.
+struct Arrivals(Arc<Socket>);
+
+impl Waitable for Arrivals {
+    fn place(&self) -> Place<'_> {
+        Place::Readable(self.0.as_fd())
+    }
+
+    fn is_ready(&self) -> bool {
+        Descriptor(self.0.as_fd()).is_ready()
+    }
+}
+
+/// Room in a socket, as something that a future waits for.
+pub(super) struct Room(pub(super) Arc<Socket>);
+
+impl Waitable for Room {
+    fn place(&self) -> Place<'_> {
+        Place::Writable(self.0.as_fd())
+    }
+
+    fn is_ready(&self) -> bool {
+        Writable(self.0.as_fd()).is_ready()
+    }
+}
+
 /// What the kernel says of a descriptor now.
 fn found(fd: BorrowedFd<'_>, asked: PollFlags) -> PollFlags {
     let mut fds = [PollFd::from_borrowed_fd(fd, asked)];
@@ -135,12 +167,9 @@ impl Socket {
         found(self.as_fd(), PollFlags::empty()).intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    pub(crate) fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
-        let failed = |value, error: Error| PutError::Failed { value: Some(value), error };
-        let bytes = match to_bytes(&value) {
-            Ok(bytes) => bytes,
-            Err(e) => return Err(failed(value, e)),
-        };
+    /// A value as it is sent.
+    fn frame<T: Message>(&self, value: &T) -> Result<Vec<u8>, Error> {
+        let bytes = to_bytes(value)?;
         let len = match u32::try_from(bytes.len()) {
             Ok(len) if bytes.len() <= self.limit => len,
             _ => {
@@ -148,57 +177,49 @@ impl Socket {
                 let why = format!(
                     "a message of {len} bytes, and {limit} is the limit (SocketOptions::max_message)"
                 );
-                return Err(failed(value, mp_core::Error::Malformed(why).into()));
+                return Err(mp_core::Error::Malformed(why).into());
             }
         };
         let mut frame = Vec::with_capacity(HEAD + bytes.len());
         frame.extend_from_slice(&len.to_le_bytes());
         frame.extend_from_slice(&TypeFingerprint::<T>::new().get().to_le_bytes());
         frame.extend_from_slice(&bytes);
-        match self.write(&frame) {
-            Ok(()) => Ok(()),
-            Err(WriteError::Gone) => Err(PutError::Disconnected(value)),
-            Err(WriteError::Failed(e)) => Err(failed(value, e.into())),
-        }
+        Ok(frame)
     }
 
-    /// Writes it all; waits while the other end does not read.
-    fn write(&self, mut frame: &[u8]) -> Result<(), WriteError> {
-        let _whole = self.writer.lock();
-        while !frame.is_empty() {
-            match rustix::net::send(&self.fd, frame, SendFlags::NOSIGNAL) {
-                Ok(n) => frame = &frame[n..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    mp_core::wait(&[&Writable(self.as_fd())], None).map_err(|error| self.broken(error))?;
-                }
-                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(WriteError::Gone),
-                Err(e) => {
-                    let what = "sending over a socket";
-                    return Err(self.broken(mp_core::Error::Os { what, source: e.into() }));
-                }
+    pub(crate) fn send<T: Message>(self: &Arc<Self>, value: T) -> Result<(), PutError<T>> {
+        let mut sending = match self.frame(&value) {
+            Ok(frame) => Sending::new(self, frame),
+            Err(error) => return Err(PutError::Failed { value: Some(value), error }),
+        };
+        let sent = loop {
+            match sending.advance() {
+                Ok(true) => break Ok(()),
+                Ok(false) => {}
+                Err(e) => break Err(e),
             }
-        }
-        Ok(())
+            if let Err(e) = mp_core::wait(&[&Writable(self.as_fd())], None) {
+                break Err(WriteError::Failed(e));
+            }
+        };
+        sent.map_err(|e| e.with(value))
     }
 
-    /// Half a message can't be followed by another one.
-    fn broken(&self, error: mp_core::Error) -> WriteError {
-        _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
-        WriteError::Failed(error)
+    /// As [`send`](Self::send), as a future. Dropped before the message is begun, it has sent nothing; after that, it sends it.
+    pub(crate) async fn send_async<T: Message>(self: &Arc<Self>, value: T) -> Result<(), PutError<T>> {
+        let mut sending = match self.frame(&value) {
+            Ok(frame) => Sending::new(self, frame),
+            Err(error) => return Err(PutError::Failed { value: Some(value), error }),
+        };
+        let what = || Arc::new(Room(self.clone())) as Watched;
+        let sent = mp_core::until(what, || sending.advance().map(|all| all.then_some(()))).await;
+        sent.map_err(|e| e.with(value))
     }
 
     pub(crate) fn recv<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
-        let reader = match wait {
-            Wait::Never => self.reader.try_lock(),
-            Wait::Until(deadline) => self.reader.try_lock_until(deadline),
-            Wait::Forever => Some(self.reader.lock()),
-        };
-        // Somebody else receives what comes next.
-        let Some(mut reader) = reader else { return Err(GetError::Empty) };
-        let (bytes, fingerprint) = loop {
-            if let Some(arrived) = reader.advance(self.as_fd(), self.limit)? {
-                break arrived;
+        loop {
+            if let Some(arrived) = self.look()? {
+                return decode(arrived);
             }
             let left = match wait {
                 Wait::Never => return Err(GetError::Empty),
@@ -209,15 +230,32 @@ impl Socket {
             if found.is_empty() {
                 return Err(GetError::Empty);
             }
-        };
-        drop(reader);
-        Ok(from_bytes(bytes, fingerprint)?)
+        }
+    }
+
+    /// As [`recv`](Self::recv), as a future. What has arrived of a message stays when it is dropped.
+    pub(crate) async fn recv_async<T: Message>(self: &Arc<Self>) -> Result<T, GetError> {
+        let what = || Arc::new(Arrivals(self.clone())) as Watched;
+        decode(mp_core::until(what, || self.look().map_err(Looked)).await.map_err(|e| e.0)?)
+    }
+
+    /// Reads what there is; the message, if it is whole.
+    fn look(&self) -> Result<Option<Arrived>, GetError> {
+        self.reader.lock().advance(self.as_fd(), self.limit)
     }
 }
 
-enum WriteError {
-    Gone,
-    Failed(mp_core::Error),
+fn decode<T: Message>((bytes, fingerprint): Arrived) -> Result<T, GetError> {
+    Ok(from_bytes(bytes, fingerprint)?)
+}
+
+/// An error of [`Socket::look`], or of waiting.
+struct Looked(GetError);
+
+impl From<mp_core::Error> for Looked {
+    fn from(e: mp_core::Error) -> Self {
+        Self(Error::from(e).into())
+    }
 }
 
 impl AsFd for Socket {

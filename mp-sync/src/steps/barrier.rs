@@ -6,14 +6,18 @@
 //! | phase: `broken 2, era 14, trips 24, base 24` | open | whoever sees all slots arrived in this phase → open, trips + 1 |
 //! |  |  | who gives up, aborts, or finds a party dead → broken |
 //! |  | open or broken | who resets it → open, era + 1, base = trips |
-//! | arrival: `arrived 1, era 14, trips 24, member 24` | of an earlier phase: free | who arrives → arrived in this phase |
+//! | arrival: `arrived 1, era 14, trips 24, member 24, acts 1` | of an earlier phase: free | who arrives → arrived in this phase; the last one, if it has something to do before the others go on: and acts |
 //! |  | of this phase | nobody, until the phase is over |
 //! | who: `member 24, pid 22` | | who arrived there, afterwards: counts only if it names the same member |
 //! | party: a slot, see [`slot`](super::slot) | | who says that it is a party; a reset clears those of the dead |
 //!
 //! **One swap of the phase decides** how it ends: as passed, or as broken. Whoever arrives has been counted if its swap
 //! succeeded: a phase that is over had changed that word. Arrivals are taken in order, so that who takes the last one has
-//! seen all the others, and ends the phase.
+//! seen all the others, and ends the phase. Between the look at an arrival and its swap the phase is looked at again: was
+//! it the same, then what was read was of an earlier phase, and not one of a later phase, that somebody else counts on.
+//!
+//! **Who acts ends the phase itself**, when it is done: nobody does it in its place. Until then the phase is open, and full: who
+//! comes meanwhile waits before it arrives. If the one who acts dies, or its action fails, the phase is broken.
 //!
 //! Who waits compares the phase in which it arrived with that of now: as many resets, another number of trips: passed.
 //! One reset more: passed if the trips at that reset (base) are others. More resets than one: broken, to be safe.
@@ -25,6 +29,7 @@
 //! | before it arrived | nothing; if it was known as a party, a slot that names it | who waits breaks the barrier, in the latter case |
 //! | arrived | an arrival of the dead | who waits breaks the barrier, unless everybody has arrived |
 //! | as the last to arrive, before it ended the phase | all arrived, phase open | who waits, or comes next, ends it |
+//! | as the last to arrive, before it has done what it had to do | all arrived, phase open, the last arrival acts | who waits, or comes next, breaks the barrier |
 //! | having ended or broken it, before it woke the others | they look within a slice | |
 //! | resetting | reset, or not; slots of dead parties | a party that finds them breaks it again, and it is reset again |
 
@@ -47,6 +52,7 @@ const ERA_BITS: u32 = 14;
 const TRIPS_BITS: u32 = 24;
 const ERA: u64 = (1 << ERA_BITS) - 1;
 const TRIPS: u64 = (1 << TRIPS_BITS) - 1;
+const ACTS: u64 = 1 << 63;
 
 /// What the phase word says.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -116,8 +122,14 @@ impl Phase {
             | m.raw() << (1 + ERA_BITS + TRIPS_BITS)
     }
 
+    /// Whether the arrival in that word, the last one of a phase, has something to do before the others go on.
+    pub const fn acts(word: u64) -> bool {
+        word & ACTS != 0
+    }
+
     /// Who arrived, if that word is of an arrival in this phase.
     pub const fn arrived(self, word: u64) -> Option<Member> {
+        let word = word & !ACTS;
         let m = Member::from_raw(word >> (1 + ERA_BITS + TRIPS_BITS));
         if self.arrival(m) == word { Some(m) } else { None }
     }
@@ -168,12 +180,15 @@ pub enum Arrived {
     },
     /// The barrier is broken.
     Broken(Phase),
+    /// All have come, and the last one acts: come again when this phase is over.
+    Full(Phase),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Phase,
     Look(u32),
+    Again(u32, u64),
     Swap(u32, u64),
     End,
 }
@@ -183,15 +198,24 @@ enum Pc {
 pub struct Arrive {
     at: BarrierAt,
     me: Member,
+    acts: u64,
     phase: Phase,
     helped: bool,
+    /// The last arrival that was seen.
+    last: u64,
     pc: Pc,
 }
 
 impl Arrive {
     /// Of a thread of `me`.
     pub fn new(at: BarrierAt, me: Member) -> Self {
-        Self { at, me, phase: Phase::unpack(0), helped: false, pc: Pc::Phase }
+        Self { at, me, acts: 0, phase: Phase::unpack(0), helped: false, last: 0, pc: Pc::Phase }
+    }
+
+    /// If it is the last to arrive, it acts: it ends the phase with [`Complete::acted`].
+    #[must_use]
+    pub fn acting(self) -> Self {
+        Self { acts: ACTS, ..self }
     }
 }
 
@@ -207,15 +231,25 @@ impl Steps for Arrive {
                 }
                 self.pc = Pc::Look(0);
             }
+            Pc::Look(i) if i == self.at.parties && Phase::acts(self.last) => {
+                return Some(Arrived::Full(self.phase));
+            }
             // All have arrived, and nobody has said so.
             Pc::Look(i) if i == self.at.parties => self.pc = Pc::End,
             Pc::Look(i) => {
                 let word = m.load(self.at.arrival(i));
+                self.last = word;
                 self.pc =
-                    if self.phase.arrived(word).is_some() { Pc::Look(i + 1) } else { Pc::Swap(i, word) };
+                    if self.phase.arrived(word).is_some() { Pc::Look(i + 1) } else { Pc::Again(i, word) };
+            }
+            // Else it may be an arrival of a later phase, and no free place.
+            Pc::Again(i, word) => {
+                let now = m.load(self.at.phase);
+                self.pc = if now == self.phase.pack() { Pc::Swap(i, word) } else { Pc::Phase };
             }
             Pc::Swap(i, word) => {
-                if m.cas(self.at.arrival(i), word, self.phase.arrival(self.me)).is_ok() {
+                let acts = if i + 1 == self.at.parties { self.acts } else { 0 };
+                if m.cas(self.at.arrival(i), word, self.phase.arrival(self.me) | acts).is_ok() {
                     let (phase, helped) = (self.phase, self.helped);
                     return Some(Arrived::Here { index: i, phase, helped });
                 }
@@ -231,18 +265,25 @@ impl Steps for Arrive {
     }
 }
 
-/// Ends a phase if everybody has arrived; ends with whether this did it.
+/// Ends a phase if everybody has arrived, and nobody acts; ends with whether this did it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Complete {
     at: BarrierAt,
     phase: Phase,
+    acted: bool,
     i: u32,
 }
 
 impl Complete {
     /// Of this phase. For the one that arrived last, and for those that ask whether it died before it said so.
     pub fn new(at: BarrierAt, phase: Phase) -> Self {
-        Self { at, phase, i: 0 }
+        Self { at, phase, acted: false, i: 0 }
+    }
+
+    /// By the one that arrived last, and acted.
+    #[must_use]
+    pub fn acted(self) -> Self {
+        Self { acted: true, ..self }
     }
 }
 
@@ -255,7 +296,8 @@ impl Steps for Complete {
         }
         let word = m.load(self.at.arrival(self.i));
         self.i += 1;
-        if self.phase.arrived(word).is_none() { Some(false) } else { None }
+        let acts = self.i == self.at.parties && Phase::acts(word) && !self.acted;
+        if self.phase.arrived(word).is_none() || acts { Some(false) } else { None }
     }
 }
 

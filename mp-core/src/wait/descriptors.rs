@@ -1,0 +1,132 @@
+//! A thread that sleeps in `epoll` for tasks of this process that wait for descriptors.
+//!
+//! Private to the process. It is started when it is first needed, and sleeps for ever when nobody waits.
+//!
+//! | state of an entry | changed by |
+//! |---|---|
+//! | idle | its owner: leaves its waker, then has the kernel watch the descriptor → watched |
+//! | watched | the kernel tells, once, that it is ready, and the thread takes the waker and wakes it → idle; its owner, when it is dropped |
+//!
+//! The kernel tells of what was ready before it watched, too; so nothing is lost between a look and the sleep. Each entry
+//! watches a duplicate of its own: several may wait for one descriptor, and what its owner closes meanwhile is not
+//! somebody else's.
+//!
+//! A raw `fork` copies no thread, and its copy would change what its parent watches: so it does neither, by its process id.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+
+use parking_lot::Mutex;
+
+use super::many::no_thread;
+use crate::arena::SLICE;
+use crate::error::{Error, Result};
+use crate::sys::epoll::{self, Epoll};
+
+struct Poller {
+    epoll: Epoll,
+    process: u32,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    wakers: HashMap<u64, Waker>,
+    next_id: u64,
+}
+
+static POLLER: OnceLock<Arc<Poller>> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+impl Poller {
+    fn get() -> Result<Arc<Self>> {
+        if let Some(poller) = POLLER.get() {
+            return if poller.is_ours() { Ok(poller.clone()) } else { Err(Error::Forked) };
+        }
+        let _one = STARTING.lock();
+        if let Some(poller) = POLLER.get() {
+            return Ok(poller.clone());
+        }
+        let process = std::process::id();
+        let poller = Arc::new(Self { epoll: Epoll::new()?, process, waiting: Mutex::default() });
+        let thread = std::thread::Builder::new().name("mp-descriptors".into());
+        let works = poller.clone();
+        thread.spawn(move || works.work()).map_err(no_thread)?;
+        Ok(POLLER.get_or_init(|| poller).clone())
+    }
+
+    fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    fn work(&self) {
+        loop {
+            let Ok(ready) = self.epoll.wait() else {
+                // The kernel has no memory for it, now.
+                std::thread::sleep(SLICE);
+                continue;
+            };
+            for id in ready {
+                let waker = self.waiting.lock().wakers.remove(&id);
+                // What a waker does is not this library's: its panic ends nothing.
+                _ = catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake)));
+            }
+        }
+    }
+}
+
+/// A place for one who waits for a descriptor. Dropping it takes it out.
+pub(super) struct Entry {
+    poller: Arc<Poller>,
+    /// A duplicate.
+    fd: OwnedFd,
+    /// The number of the original.
+    of: i32,
+    write: bool,
+    id: u64,
+}
+
+impl Entry {
+    /// Not watched yet.
+    pub(super) fn at(fd: BorrowedFd<'_>, write: bool) -> Result<Self> {
+        let poller = Poller::get()?;
+        let of = fd.as_raw_fd();
+        let fd = epoll::duplicate(fd)?;
+        let id = {
+            let mut waiting = poller.waiting.lock();
+            waiting.next_id += 1;
+            waiting.next_id
+        };
+        Ok(Self { poller, fd, of, write, id })
+    }
+
+    /// Whether it is at this descriptor, for this.
+    pub(super) fn is_at(&self, fd: BorrowedFd<'_>, write: bool) -> bool {
+        self.of == fd.as_raw_fd() && self.write == write
+    }
+
+    /// Has the waker woken when it is ready, once.
+    pub(super) fn watch(&mut self, waker: &Waker) -> Result<()> {
+        if !self.poller.is_ours() {
+            return Err(Error::Forked);
+        }
+        // No waker is cloned or dropped under the lock: that may run code that waits for it.
+        let waker = waker.clone();
+        let before = self.poller.waiting.lock().wakers.insert(self.id, waker);
+        drop(before);
+        self.poller.epoll.watch(&self.fd, self.id, self.write)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if self.poller.is_ours() {
+            self.poller.epoll.forget(&self.fd);
+            let waker = self.poller.waiting.lock().wakers.remove(&self.id);
+            drop(waker);
+        }
+    }
+}

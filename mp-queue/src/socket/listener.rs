@@ -1,0 +1,300 @@
+//! Waiting for others to connect.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::{Descriptor, Place, Waitable};
+use parking_lot::Mutex;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::handshake::{Handshake, io_error};
+use super::{Address, ConnectError, SocketOptions, address, wait_for, waiting};
+use crate::connection::Connection;
+
+/// As many may be getting to know this side at the same time.
+const MOST: usize = 64;
+/// Waits for other programs of the same user to [`connect`].
+///
+/// ```
+/// use mp_queue::{Listener, connect};
+///
+/// let listener = Listener::bind("@example")?; // or a path
+/// let other = std::thread::spawn(|| connect("@example")?.send(vec![1, 2, 3]).map_err(Into::into));
+/// let connection = listener.accept()?;
+/// assert_eq!(connection.recv::<Vec<i32>>()?, [1, 2, 3]);
+/// # let _: Result<(), Box<dyn std::error::Error + Send + Sync>> = other.join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The two programs need not be the same, nor started by the same: what travels are values as bytes, so both have to name
+/// their types alike (`std::any::type_name`). See [`Connection`] for what a socket can't carry.
+///
+/// # Who is let in
+/// Processes of the same user (as the kernel says, not they), which speak this library's protocol, and know the
+/// authentication key if there is one (feature `authkey`). One that says nothing, or is stopped while it connects,
+/// keeps no others out: up to 64 may be getting to know this side at a time, each for as long as
+/// [`handshake_timeout`](SocketOptions::handshake_timeout).
+///
+/// # When a process dies
+/// Who is connected to it is told (`Disconnected`), at once. A path that a killed listener leaves is replaced by the next
+/// one that listens there.
+pub struct Listener {
+    /// Dropped before the socket is closed: as long as that is open, nobody else's path can be taken for it.
+    _made: Option<address::Made>,
+    fd: OwnedFd,
+    /// Ready when somebody connects, or says something, or has said nothing for too long.
+    events: Arc<OwnedFd>,
+    /// Is over when the first one who connects has said nothing for too long.
+    patience: OwnedFd,
+    address: Address,
+    options: SocketOptions,
+    /// Nobody waits while it is locked.
+    meeting: Mutex<Vec<Handshake>>,
+}
+
+/// Somebody connects, as something that a future waits for.
+struct Arrivals(Arc<OwnedFd>);
+
+impl Waitable for Arrivals {
+    fn place(&self) -> Place<'_> {
+        Place::Readable(self.0.as_fd())
+    }
+
+    fn is_ready(&self) -> bool {
+        Descriptor(self.0.as_fd()).is_ready()
+    }
+}
+
+/// Why a future that accepts ends without a connection.
+enum Accepting {
+    Refused(ConnectError),
+    Failed(mp_core::Error),
+}
+
+impl From<mp_core::Error> for Accepting {
+    fn from(e: mp_core::Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
+impl Listener {
+    /// Listens at an address, without a key: see [`SocketOptions::listen`] for more.
+    ///
+    /// # Errors
+    /// [`ConnectError::Io`]: `AddrInUse` when somebody else listens there, or the path is something else than a socket of this
+    /// user; or what the kernel has against it.
+    pub fn bind(address: impl Into<Address>) -> Result<Self, ConnectError> {
+        SocketOptions::new().listen(address)
+    }
+
+    pub(super) fn new(address: Address, options: SocketOptions) -> Result<Self, ConnectError> {
+        let failed = |source| ConnectError::Io { what: "listening at", address: address.clone(), source };
+        let (fd, made) = address.listen().map_err(failed)?;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let patience = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|e| failed(e.into()))?;
+        let (events, meeting) = (Arc::new(events), Mutex::default());
+        let listener = Self { _made: made, fd, events, patience, address, options, meeting };
+        listener.watch(listener.fd.as_fd())?;
+        listener.watch(listener.patience.as_fd())?;
+        Ok(listener)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Waits for the next one who connects.
+    ///
+    /// # Errors
+    /// [`ConnectError`] of one who is refused; the listener goes on, and so should who calls this. (Who leaves without a word
+    /// has only looked whether somebody listens, and is none.) [`ConnectError::Io`] is of this side: when it has no
+    /// descriptor left, say.
+    pub fn accept(&self) -> Result<Connection, ConnectError> {
+        loop {
+            if let Some(connection) = self.accept_until(None)? {
+                return Ok(connection);
+            }
+        }
+    }
+
+    /// Waits for the next one who connects, at most `timeout`; `None` if nobody does.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<Connection>, ConnectError> {
+        self.accept_until(Instant::now().checked_add(timeout))
+    }
+
+    /// Waits for the next one who connects, as a future, on any runtime.
+    ///
+    /// ```
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     use std::task::{Context, Poll, Wake, Waker};
+    /// #     struct Unpark(std::thread::Thread);
+    /// #     impl Wake for Unpark { fn wake(self: std::sync::Arc<Self>) { self.0.unpark() } }
+    /// #     let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    /// #             Poll::Ready(v) => return v,
+    /// #             Poll::Pending => std::thread::park(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// use mp_queue::{Listener, connect};
+    ///
+    /// let listener = Listener::bind("@example-of-accept-async")?;
+    /// let other = std::thread::spawn(|| connect("@example-of-accept-async")?.send(7).map_err(Into::into));
+    /// let got = block_on(async {
+    ///     let connection = listener.accept_async().await?;
+    ///     connection.send_async("hello".to_string()).await.map_err(|e| e.to_string())?;
+    ///     Ok::<i32, Box<dyn std::error::Error>>(connection.recv_async().await?)
+    /// })?;
+    /// assert_eq!(got, 7);
+    /// # let _: Result<(), Box<dyn std::error::Error + Send + Sync>> = other.join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// One that is dropped before it is ready has let nobody in: who is getting to know this side goes on with the next call.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub async fn accept_async(&self) -> Result<Connection, ConnectError> {
+        let accepted = mp_core::until(
+            || Arc::new(Arrivals(self.events.clone())),
+            || self.look().map_err(Accepting::Refused),
+        );
+        accepted.await.map_err(|e| match e {
+            Accepting::Refused(e) => e,
+            Accepting::Failed(e) => waiting(&self.address, e),
+        })
+    }
+
+    fn accept_until(&self, deadline: Option<Instant>) -> Result<Option<Connection>, ConnectError> {
+        loop {
+            if let Some(connection) = self.look()? {
+                return Ok(Some(connection));
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|d| now >= d) {
+                return Ok(None);
+            }
+            let left = deadline.map(|d| d.saturating_duration_since(now));
+            wait_for(self.events.as_fd(), left, &self.address)?;
+        }
+    }
+
+    /// Goes as far as it gets without waiting: the first one who is known by now.
+    fn look(&self) -> Result<Option<Connection>, ConnectError> {
+        let mut meeting = self.meeting.lock();
+        self.let_in(&mut meeting)?;
+        let met = self.meet(&mut meeting);
+        self.be_patient(&meeting)?;
+        met
+    }
+
+    /// Sets the time when the first one has said nothing for too long.
+    fn be_patient(&self, meeting: &[Handshake]) -> Result<(), ConnectError> {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let left = meeting.iter().filter_map(Handshake::deadline).min();
+        let it_value = left.map_or(zero, |deadline| {
+            // Not zero, which is never.
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+            let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+            Timespec { tv_sec, tv_nsec: left.subsec_nanos().into() }
+        });
+        let timer = Itimerspec { it_interval: zero, it_value };
+        timerfd_settime(&self.patience, TimerfdTimerFlags::empty(), &timer).map_err(|e| self.failed(e))?;
+        Ok(())
+    }
+
+    /// Goes on with all who have said something; the first one that is known by now, or refused.
+    fn meet(&self, meeting: &mut Vec<Handshake>) -> Result<Option<Connection>, ConnectError> {
+        let mut i = 0;
+        while i < meeting.len() {
+            let known = meeting[i].advance();
+            if let Ok(false) = known {
+                i += 1;
+                continue;
+            }
+            let handshake = meeting.swap_remove(i);
+            // It fails only if it is not there.
+            _ = epoll::delete(&self.events, &handshake);
+            // There is room again.
+            self.watch(self.fd.as_fd())?;
+            let only_looked = matches!(known, Err(ConnectError::Gone)) && handshake.has_heard_nothing();
+            if !only_looked {
+                return known.map(|_| Some(self.options.connection(handshake)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Accepts all who wait, as long as there is room.
+    fn let_in(&self, meeting: &mut Vec<Handshake>) -> Result<(), ConnectError> {
+        while meeting.len() < MOST {
+            match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(fd) => {
+                    let (key, patience) = (self.options.key.clone(), self.options.patience);
+                    let handshake = match Handshake::begin(fd, true, key, patience, &self.address) {
+                        Err(ConnectError::Gone) => continue,
+                        begun => begun?,
+                    };
+                    self.watch(handshake.as_fd())?;
+                    meeting.push(handshake);
+                }
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(e) => return Err(self.failed(e)),
+            }
+        }
+        // Whoever waits now waits for those to be done.
+        epoll::delete(&self.events, &self.fd)
+            .or_else(|e| if e == Errno::NOENT { Ok(()) } else { Err(self.failed(e)) })
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), ConnectError> {
+        let data = epoll::EventData::new_u64(0);
+        match epoll::add(&self.events, fd, data, epoll::EventFlags::IN) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(e) => Err(self.failed(e)),
+        }
+    }
+
+    fn failed(&self, e: Errno) -> ConnectError {
+        ConnectError::Io { what: "accepting at", address: self.address.clone(), source: io_error(e) }
+    }
+}
+
+/// Readable when somebody connects, or goes on connecting: then [`accept_timeout`](Listener::accept_timeout) with no time has
+/// something to do.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl Waitable for Listener {
+    fn place(&self) -> Place<'_> {
+        Place::Readable(self.as_fd())
+    }
+
+    fn is_ready(&self) -> bool {
+        Descriptor(self.as_fd()).is_ready()
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("address", &self.address).field("options", &self.options).finish()
+    }
+}

@@ -1,0 +1,81 @@
+//! That a process is known to be a party.
+
+use std::fmt;
+use std::ops::Deref;
+
+use mp_core::words::Member;
+
+use super::Barrier;
+use crate::error::BarrierError;
+use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, Seen, set};
+
+/// That this process is a party of a [`Barrier`]: if it dies, the barrier breaks, wherever the process was.
+///
+/// It is used as the barrier itself. Dropping it, as when the process ends by itself, leaves without breaking anything.
+#[must_use = "dropping it leaves the barrier"]
+pub struct Party {
+    barrier: Barrier,
+    me: Member,
+    seen: Seen,
+}
+
+impl Barrier {
+    /// Makes this process known as a party, until the handle is dropped: if it dies, the barrier breaks, also while it is
+    /// elsewhere. Each process enrols itself, once.
+    ///
+    /// ```
+    /// use mp_sync::Barrier;
+    ///
+    /// let party = Barrier::new(1)?.enroll()?;
+    /// party.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BarrierError::TooMany`] when as many are enrolled as there are parties (dead ones included, until a reset);
+    /// [`BarrierError::Failed`] in a forked copy.
+    pub fn enroll(&self) -> Result<Party, BarrierError> {
+        let me = self.shared.me()?;
+        let seen = self.shared.run(Claim::new(self.enrolled(), EMPTY, (HELD, me, 0), 0).or_new());
+        let Some(seen) = seen else { return Err(BarrierError::TooMany { parties: self.parties }) };
+        self.sign(3, seen.index, me);
+        Ok(Party { barrier: self.clone(), me, seen })
+    }
+
+    pub(super) fn party_slots(&self) -> impl Iterator<Item = Seen> + '_ {
+        let (slots, mut next) = (self.enrolled(), 0);
+        std::iter::from_fn(move || {
+            let seen = self.shared.run(Find::new(slots, set(&[HELD]), next))?;
+            next = seen.index + 1;
+            Some(seen)
+        })
+    }
+
+    pub(super) fn leave(&self, seen: Seen) {
+        let at = self.enrolled().at(seen.index);
+        self.shared.run(Change::new(at, seen.slot, seen.slot.given_back(EMPTY)));
+    }
+}
+
+impl Deref for Party {
+    type Target = Barrier;
+
+    fn deref(&self) -> &Barrier {
+        &self.barrier
+    }
+}
+
+impl Drop for Party {
+    fn drop(&mut self) {
+        // In a forked copy it is not ours.
+        if self.barrier.shared.me().ok() == Some(self.me) {
+            self.barrier.leave(self.seen);
+        }
+    }
+}
+
+impl fmt::Debug for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Party({} of {:?})", self.seen.index, self.barrier)
+    }
+}
