@@ -132,7 +132,8 @@ fn who_blocks_and_who_is_a_future_share_one_end() {
     got.push(receives.join().unwrap());
     got.sort();
     assert!(got == [vec![1; MUCH], vec![2; MUCH], vec![3; MUCH]]);
-    (blocks.join().unwrap(), future.join().unwrap());
+    blocks.join().unwrap();
+    future.join().unwrap();
 }
 
 #[test]

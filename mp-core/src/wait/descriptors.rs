@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use super::many::no_thread;
 use crate::arena::SLICE;
 use crate::error::{Error, Result};
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::sys::epoll::{self, Epoll};
 
 struct Poller {
@@ -38,8 +39,8 @@ struct Waiting {
     next_id: u64,
 }
 
-static POLLER: OnceLock<Arc<Poller>> = OnceLock::new();
-static STARTING: Mutex<()> = Mutex::new(());
+static POLLER: PerProcess<OnceLock<Arc<Poller>>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static STARTING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 impl Poller {
     fn get() -> Result<Arc<Self>> {
