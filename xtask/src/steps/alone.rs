@@ -9,7 +9,7 @@ const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
 
 /// Features that only add something on top of the others: no code asks for two of them. Each by itself, each with all
 /// the others, and all together; not in every set.
-const ADDED: [&str; 7] = ["ndarray", "bytes", "pool", "indicatif", "authkey", "futures", "cuda"];
+const ADDED: [&str; 8] = ["ndarray", "bytes", "pool", "indicatif", "authkey", "futures", "log", "cuda"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
