@@ -81,6 +81,15 @@ pub trait Mem {
     fn or(&self, w: Word, v: u64) -> u64;
     /// Keeps bits, acquire and release; the value before.
     fn and(&self, w: Word, v: u64) -> u64;
+    /// Whether there is [`cas_pair`](Self::cas_pair): on x86-64, where the processor has `cmpxchg16b` (all since 2006).
+    fn has_pairs(&self) -> bool {
+        false
+    }
+    /// Compares and swaps two neighbouring words at once, acquire and release; whether they were the old ones. `w` is the first
+    /// of the two, at a multiple of 16. Where there is no such thing, it never succeeds.
+    fn cas_pair(&self, _w: Word, _old: [u64; 2], _new: [u64; 2]) -> bool {
+        false
+    }
     /// Says that a word is about to be written: its cache line may be fetched meanwhile. Changes nothing.
     fn will_write(&self, _: Word) {}
     /// A full barrier between a read-modify-write just done and the loads that follow.

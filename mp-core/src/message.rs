@@ -152,6 +152,13 @@ impl Outgoing {
         if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
     }
 
+    /// The bytes, if nothing is attached: whoever can send them otherwise needs no envelope. [`Incoming::refill`] reads them.
+    #[inline]
+    pub fn plain(&self) -> Option<&[u8]> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached { None } else { Some(&self.bytes) }
+    }
+
     /// What is to be packed.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
@@ -276,6 +283,13 @@ impl Incoming {
     /// Of bytes that [`Outgoing::into_plain`] gave, or any others: they are checked when they are read.
     pub fn from_plain(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
+    }
+
+    /// Puts a message into it that had no envelope, see [`Outgoing::plain`], of a type with this fingerprint. It is empty.
+    #[inline]
+    pub fn refill(&mut self, bytes: &[u8], fingerprint: u64) {
+        self.bytes.extend_from_slice(bytes);
+        self.fingerprint = fingerprint;
     }
 
     /// The buffer of a message that is being taken out of its envelope.

@@ -29,6 +29,11 @@ pub mod shared {
     };
 }
 
+#[cfg(mp_loom)]
+use loom::sync::Mutex;
+#[cfg(not(mp_loom))]
+use std::sync::Mutex;
+
 use crate::mem::{Mem, Word};
 
 /// Shared words in a `Vec` of this process: for loom, for explorations, for tests without an arena.
@@ -37,12 +42,14 @@ use crate::mem::{Mem, Word};
 #[derive(Debug)]
 pub struct HeapMem {
     words: Vec<AtomicU64>,
+    /// Held while two words are changed as one.
+    pairs: Mutex<()>,
 }
 
 impl HeapMem {
     /// `len` words, all zero.
     pub fn new(len: usize) -> Self {
-        Self { words: (0..len).map(|_| AtomicU64::new(0)).collect() }
+        Self { words: (0..len).map(|_| AtomicU64::new(0)).collect(), pairs: Mutex::new(()) }
     }
 
     fn at(&self, w: Word) -> &AtomicU64 {
@@ -74,6 +81,27 @@ impl Mem for HeapMem {
     }
     fn and(&self, w: Word, v: u64) -> u64 {
         self.at(w).fetch_and(v, Ordering::AcqRel)
+    }
+    fn has_pairs(&self) -> bool {
+        true
+    }
+    /// The first word decides: the second one is written before it, if there is something to be written, and cleared after
+    /// it. So whoever knows the first word sees the second one that belongs to it, as long as a pair that waits to be written
+    /// has 0 there.
+    fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
+        let Ok(_alone) = self.pairs.lock() else { return false };
+        let (first, second) = (self.at(w), self.at(w.plus(1)));
+        if first.load(Ordering::Acquire) != old[0] || second.load(Ordering::Acquire) != old[1] {
+            return false;
+        }
+        if new[1] != 0 {
+            second.store(new[1], Ordering::Release);
+        }
+        let swapped = first.compare_exchange(old[0], new[0], Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if swapped && new[1] == 0 || !swapped && new[1] != 0 {
+            second.store(if swapped { 0 } else { old[1] }, Ordering::Release);
+        }
+        swapped
     }
     fn fence_after_rmw(&self) {
         fence(Ordering::SeqCst);

@@ -54,19 +54,19 @@ pub(crate) struct Ready {
 pub(crate) enum Given {
     Task {
         taken: Taken,
-        message: u32,
+        message: Option<u32>,
     },
     /// To learn or forget a function.
     Note {
         code: u64,
         /// Or to forget it.
         learn: bool,
-        message: u32,
+        message: Option<u32>,
     },
 }
 
 impl Given {
-    fn message(&self) -> u32 {
+    fn message(&self) -> Option<u32> {
         match self {
             Given::Task { message, .. } | Given::Note { message, .. } => *message,
         }

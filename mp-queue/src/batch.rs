@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::Instant;
 
-use mp_core::{Envelope, Message};
-use mp_reduce::{Error, pack_as, unpack_as};
+use mp_core::Message;
+use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
+use crate::parcel::{Item, Letter, Parcel};
 use crate::queue::{Queue, not_put};
 use crate::raw::{Raw, Wait};
 use crate::ring::Ticket;
@@ -73,13 +74,13 @@ impl<'a> Run<'a> {
     }
 
     /// Puts the next one; `false` where that needs more than this.
-    pub(crate) fn put(&mut self, envelope: &mut Envelope) -> Result<bool, Error> {
+    pub(crate) fn put(&mut self, mut item: Item<'_>) -> Result<bool, Error> {
         // In the last segment of a queue that grows, what is in earlier ones counts, too.
         let segments = self.raw.memory().segments();
         if segments > 1 && self.segment + 1 == segments {
             return Ok(false);
         }
-        let ticket = self.raw.memory().put_next(self.segment, envelope, self.last())?;
+        let ticket = self.raw.memory().put_next(self.segment, &mut item, self.last())?;
         if let Some(ticket) = ticket {
             self.add(ticket);
         }
@@ -87,12 +88,12 @@ impl<'a> Run<'a> {
     }
 
     /// Takes the next one, if it is here.
-    fn get(&mut self) -> Result<Option<Envelope>, Error> {
-        let Some((envelope, ticket)) = self.raw.memory().get_next(self.segment, self.last())? else {
+    fn get(&mut self) -> Result<Option<Parcel>, Error> {
+        let Some((parcel, ticket)) = self.raw.memory().get_next(self.segment, self.last())? else {
             return Ok(None);
         };
         self.add(ticket);
-        Ok(Some(envelope))
+        Ok(Some(parcel))
     }
 
     pub(crate) fn tell(&mut self) {
@@ -174,28 +175,25 @@ impl<T: Message> Queue<T> {
         let mut put = 0;
         loop {
             let Some(value) = values.next() else { return Ok(put) };
-            let mut envelope = match pack_as(raw.arena(), self.fingerprint(), value) {
-                Ok(envelope) => envelope,
-                Err(e) => {
-                    let error = PutError::Failed { value: e.value, error: e.error };
-                    return Err(PutManyError { put, error, rest: values });
-                }
+            let mut letter = match Letter::write(raw, self.fingerprint(), value) {
+                Ok(letter) => letter,
+                Err(error) => return Err(PutManyError { put, error, rest: values }),
             };
-            match run.put(&mut envelope) {
+            match run.put(letter.item()) {
                 Ok(true) => {}
                 Ok(false) => {
                     // Whoever makes room has to know what is there.
                     run.tell();
-                    match raw.put(&mut envelope, wait, || raw.deserted()) {
+                    match raw.put(letter.item(), wait, || raw.deserted()) {
                         Ok(crate::raw::PutRaw::Done) => run = Run::new(raw, true),
                         end => {
-                            let error = not_put(self.fingerprint(), envelope, end);
+                            let error = not_put(letter.back(self.fingerprint()), end);
                             return Err(PutManyError { put, error, rest: values });
                         }
                     }
                 }
                 Err(error) => {
-                    let error = not_put(self.fingerprint(), envelope, Err(error));
+                    let error = not_put(letter.back(self.fingerprint()), Err(error));
                     return Err(PutManyError { put, error, rest: values });
                 }
             }
@@ -243,8 +241,8 @@ impl<T: Message> Queue<T> {
         let mut got = 1;
         let mut run = Run::new(self.raw(), false);
         while got < most {
-            let Some(envelope) = run.get()? else { break };
-            into.push(unpack_as(self.fingerprint(), envelope).map_err(GetError::from)?);
+            let Some(parcel) = run.get()? else { break };
+            into.push(parcel.unpack(self.fingerprint()).map_err(GetError::from)?);
             got += 1;
         }
         Ok(got)

@@ -14,13 +14,14 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use mp_core::message::scope;
-use mp_core::{Envelope, Hold, Message};
-use mp_reduce::{Error, TypeFingerprint, unpack_as};
+use mp_core::{Hold, Message};
+use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
+use crate::parcel::Parcel;
 use crate::queue::{nothing, put_as};
 use crate::raw::{Alone, Ended, Raw, Wait};
 
@@ -48,8 +49,15 @@ impl Drop for End {
 }
 
 /// Both ends of a new channel: of the senders, of the receivers.
-pub(crate) fn ends(size: Option<usize>, growing: bool, type_of: (u64, &str)) -> Result<(End, End), Error> {
-    let raw = Raw::create(size, growing, 0, type_of)?;
+///
+/// `smalls`: small messages may be in their slots, since all are of this type.
+pub(crate) fn ends(
+    size: Option<usize>,
+    growing: bool,
+    type_of: (u64, &str),
+    smalls: bool,
+) -> Result<(End, End), Error> {
+    let raw = Raw::create(size, growing, 0, type_of, smalls)?;
     let arena = raw.arena();
     let tokens = [arena.alloc(1)?, arena.alloc(1)?];
     let marks = [arena.mark(&tokens[0]), arena.mark(&tokens[1])];
@@ -105,7 +113,7 @@ impl End {
 
     /// Takes a message; nothing is told before the queue is empty.
     #[inline]
-    pub(crate) fn get(&self, into: &mut Option<Envelope>, wait: Wait) -> Result<Ended, Error> {
+    pub(crate) fn get(&self, into: &mut Option<Parcel>, wait: Wait) -> Result<Ended, Error> {
         match self.raw.get(into, wait, || self.alone())? {
             Ended::Waited => match self.alone() {
                 None => Ok(Ended::Waited),
@@ -126,9 +134,9 @@ impl End {
         fingerprint: TypeFingerprint<T>,
         wait: Wait,
     ) -> Result<T, GetError> {
-        let mut envelope = None;
-        match (self.get(&mut envelope, wait)?, envelope) {
-            (Ended::Attempted, Some(envelope)) => Ok(unpack_as(fingerprint, envelope)?),
+        let mut parcel = None;
+        match (self.get(&mut parcel, wait)?, parcel) {
+            (Ended::Attempted, Some(parcel)) => Ok(parcel.unpack(fingerprint)?),
             (Ended::Attempted, None) => Err(GetError::Disconnected),
             (end, _) => Err(nothing(end)),
         }
@@ -180,7 +188,7 @@ pub fn bounded_channel<T: Message>(capacity: usize) -> Result<(Sender<T>, Receiv
 
 fn make<T: Message>(size: Option<usize>, growing: bool) -> Result<(Sender<T>, Receiver<T>), Error> {
     let fingerprint = TypeFingerprint::<T>::new();
-    let (sender, receiver) = ends(size, growing, (fingerprint.get(), std::any::type_name::<T>()))?;
+    let (sender, receiver) = ends(size, growing, (fingerprint.get(), std::any::type_name::<T>()), true)?;
     Ok((Sender { end: sender, fingerprint }, Receiver { end: receiver, fingerprint }))
 }
 

@@ -9,17 +9,18 @@
 //! | 40 | length of the type's name; the name follows, cut at 128 bytes | by the maker |
 //! | 176 | how many segments there can be 32, slots of the last one 32 | by the maker |
 //! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
-//! | 192 | 1: what a dead consumer had is delivered again | by the first consumer that leases |
+//! | 192 | what consumers do, bits: 1: they lease, what a dead one had is delivered again; 2: they get | by the first consumer that does it |
 //! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by who returns one; by consumers that find none; by sweepers that hold the queue |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 232 | how many bytes may be in it; 0 is any number | by the maker |
+//! | 240 | 1: small messages may be in their slots | by the maker |
 //! | 256 | head hint | by consumers |
 //! | 384 | tail hint | by producers and closers |
 //! | 512 | parking: not empty | |
 //! | 640 | parking: not full | |
 //! | 768 | parking: something was finished | |
 //! | 896 | links of the segments, 16 words | by producers and closers |
-//! | 1024 | slots of the first segment, 8 bytes each | |
+//! | 1024 | slots of the first segment, 16 bytes each | |
 //! | 4096 | if there can be more segments: these | |
 //!
 //! Hot words are 128 bytes apart: neighbours would be fetched together.
@@ -29,7 +30,7 @@ use mp_core::words::{BlockId, Member};
 
 use crate::ring::{ChainAt, RingAt, Slot, SlotState, Ticket};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring2");
+const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring3");
 const NAME: u64 = 48;
 const NAME_MAX: usize = 128;
 const HEAD: u64 = 256;
@@ -48,8 +49,8 @@ pub(crate) enum Size {
     Growing(u32),
 }
 
-/// Slots of the first segment of a queue that grows.
-const FIRST: u32 = 256;
+/// Slots of the first segment of a queue that grows: what is left of its first page.
+const FIRST: u32 = ((SECOND - SLOTS) / RingAt::SLOT) as u32;
 
 /// What a queue is made with.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +59,22 @@ pub(crate) struct Made<'a> {
     pub(crate) deliveries: u32,
     pub(crate) fingerprint: u64,
     pub(crate) type_name: &'a str,
+    /// Small messages may be in their slots: all messages are of the queue's type.
+    pub(crate) smalls: bool,
 }
 
 /// The words of one queue's block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     base: Word,
+}
+
+/// What consumers of a queue do, as bits.
+pub(crate) mod consumers {
+    /// They lease: what a dead one had is delivered again.
+    pub(crate) const LEASE: u64 = 1;
+    /// They take messages for good.
+    pub(crate) const GET: u64 = 2;
 }
 
 impl Header {
@@ -84,7 +95,7 @@ impl Header {
     pub(crate) const fn finished(self) -> Word {
         self.word(768)
     }
-    pub(crate) const fn redelivers(self) -> Word {
+    pub(crate) const fn consumers(self) -> Word {
         self.word(192)
     }
     pub(crate) const fn returned(self) -> Word {
@@ -94,6 +105,11 @@ impl Header {
     /// How many bytes may be in it.
     pub(crate) const fn bytes_bound(self) -> Word {
         self.word(232)
+    }
+
+    /// Whether small messages may be in their slots.
+    pub(crate) const fn smalls(self) -> Word {
+        self.word(240)
     }
 
     /// The token of one side of a channel.
@@ -124,7 +140,7 @@ impl Header {
     /// How many bytes it takes.
     pub(crate) fn bytes(chain: &ChainAt) -> u64 {
         match chain.segments {
-            0 | 1 => SLOTS + 8 * u64::from(chain.first.slots),
+            0 | 1 => SLOTS + RingAt::SLOT * u64::from(chain.first.slots),
             n => {
                 let (from, len) = chain.bytes(n - 1);
                 SECOND + from + len
@@ -147,6 +163,7 @@ impl Header {
         m.store_relaxed(self.word(16), made.fingerprint);
         m.store_relaxed(self.word(176), u64::from(chain.segments) | u64::from(chain.most) << 32);
         m.store_relaxed(self.word(184), u64::from(made.deliveries));
+        m.store_relaxed(self.smalls(), u64::from(made.smalls && m.has_pairs()));
         let name = &made.type_name.as_bytes()[..made.type_name.len().min(NAME_MAX)];
         m.store_relaxed(self.word(40), name.len() as u64);
         for (i, part) in name.chunks(8).enumerate() {
@@ -156,7 +173,10 @@ impl Header {
         }
         let ring = chain.first;
         let empty = Slot { lap: 1, state: SlotState::Empty }.pack();
-        (0..ring.slots).for_each(|i| m.store_relaxed(ring.slot(i), empty));
+        for slot in (0..ring.slots).map(|i| ring.slot(i)) {
+            m.store_relaxed(slot, empty);
+            m.store_relaxed(slot.plus(1), 0);
+        }
         let first = Ticket { lap: 1, index: 0 }.pack();
         m.store_relaxed(ring.head, first);
         m.store_relaxed(ring.tail, first);
@@ -174,6 +194,7 @@ impl Header {
         let possible = slots > 0
             && slots.max(most) <= RingAt::MAX_SLOTS
             && (segments == 1 || segments == ChainAt::segments_for(slots, most) && segments <= MOST_SEGMENTS);
+        let possible = possible && (m.load_relaxed(self.smalls()) == 0 || m.has_pairs());
         let chain = self.chain_of(block, slots, segments, most);
         (possible && Self::bytes(&chain) <= len).then_some(chain)
     }

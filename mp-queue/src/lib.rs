@@ -26,6 +26,7 @@ mod joinable;
 mod lease;
 mod options;
 mod packed;
+mod parcel;
 mod pipe;
 mod queue;
 mod raw;

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use mp_core::Message;
 use mp_core::words::EnvelopeId;
-use mp_core::{Envelope, Message};
-use mp_reduce::{Error, PackError, TypeFingerprint, pack_as, unpack_as};
+use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 
 use crate::batch::Run;
 use crate::error::{GetError, PutError};
+use crate::parcel::Parcel;
 use crate::queue::{Queue, nothing};
 use crate::raw::{Ended, PutRaw, Wait};
 
@@ -30,20 +31,24 @@ use crate::raw::{Ended, PutRaw, Wait};
 ///
 /// It belongs to this process: when this dies, so does the message. Dropped, it releases what is in it.
 pub struct Packed<T> {
-    envelope: Envelope,
+    parcel: Parcel,
     fingerprint: TypeFingerprint<T>,
 }
 
 impl<T> fmt::Debug for Packed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Packed<{}>({})", std::any::type_name::<T>(), self.envelope.id())
+        write!(f, "Packed<{}>({:?})", std::any::type_name::<T>(), self.parcel)
     }
 }
 
 impl<T: Message> Packed<T> {
     /// Its number: no two messages that exist at the same time have the same one. As long as it is in a queue, it keeps it.
-    pub fn number(&self) -> EnvelopeId {
-        self.envelope.id()
+    /// `None` if it was [taken](Queue::try_get_packed) and is so small that it has none.
+    pub fn number(&self) -> Option<EnvelopeId> {
+        match &self.parcel {
+            Parcel::Envelope(envelope) => Some(envelope.id()),
+            Parcel::Small(_) => None,
+        }
     }
 
     /// Reads it.
@@ -51,7 +56,7 @@ impl<T: Message> Packed<T> {
     /// # Errors
     /// When it can't be decoded; it is lost then.
     pub fn unpack(self) -> Result<T, Error> {
-        unpack_as(self.fingerprint, self.envelope)
+        self.parcel.unpack(self.fingerprint)
     }
 }
 
@@ -62,7 +67,8 @@ impl<T: Message> Queue<T> {
     /// As [`put`](Self::put), when it can't be encoded or there is no memory; the value comes back.
     pub fn pack(&self, value: T) -> Result<Packed<T>, PackError<T>> {
         let fingerprint = self.fingerprint();
-        pack_as(self.raw().arena(), fingerprint, value).map(|envelope| Packed { envelope, fingerprint })
+        let pack = |value| pack_as(self.raw().arena(), fingerprint, value);
+        pack(value).map(|envelope| Packed { parcel: Parcel::Envelope(envelope), fingerprint })
     }
 
     /// Puts a packed message if the queue is not full.
@@ -70,7 +76,7 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// As [`try_put`](Self::try_put); the message comes back.
     pub fn try_put_packed(&self, mut packed: Packed<T>) -> Result<(), PutError<Packed<T>>> {
-        match self.raw().put(&mut packed.envelope, Wait::Never, || None) {
+        match self.raw().put(packed.parcel.item(), Wait::Never, || None) {
             Ok(PutRaw::Done) => Ok(()),
             Ok(PutRaw::Closed) => Err(PutError::Closed(packed)),
             Ok(PutRaw::TooLarge { bytes, limit }) => Err(PutError::TooLarge { value: packed, bytes, limit }),
@@ -88,12 +94,12 @@ impl<T: Message> Queue<T> {
         let mut run = Run::new(self.raw(), true);
         let mut put = 0;
         while let Some(mut packed) = from.pop_front() {
-            match run.put(&mut packed.envelope) {
+            match run.put(packed.parcel.item()) {
                 Ok(true) => {}
                 Ok(false) => {
                     // It may need more than that: the next segment, say.
                     run.tell();
-                    let end = self.raw().put(&mut packed.envelope, Wait::Never, || None);
+                    let end = self.raw().put(packed.parcel.item(), Wait::Never, || None);
                     if !matches!(end, Ok(PutRaw::Done)) {
                         from.push_front(packed);
                         return end.map(|_| put);
@@ -115,11 +121,11 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// As [`try_get`](Self::try_get).
     pub fn try_get_packed(&self) -> Result<Option<Packed<T>>, GetError> {
-        let mut envelope = None;
-        match self.raw().get(&mut envelope, Wait::Never, || None)? {
+        let mut parcel = None;
+        match self.raw().get(&mut parcel, Wait::Never, || None)? {
             Ended::Attempted => {
                 let fingerprint = self.fingerprint();
-                Ok(envelope.map(|envelope| Packed { envelope, fingerprint }))
+                Ok(parcel.map(|parcel| Packed { parcel, fingerprint }))
             }
             end => Err(nothing(end)),
         }

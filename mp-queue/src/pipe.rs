@@ -16,8 +16,8 @@ pub(crate) fn type_of() -> (u64, &'static str) {
 /// When there is no shared memory for it.
 #[doc(alias = "Pipe")]
 pub fn pipe() -> Result<(Connection, Connection), Error> {
-    let (there_out, there_into) = ends(None, true, type_of())?;
-    let (back_out, back_into) = ends(None, true, type_of())?;
+    let (there_out, there_into) = ends(None, true, type_of(), false)?;
+    let (back_out, back_into) = ends(None, true, type_of(), false)?;
     let here = Ends::Both { into: back_into, out: there_out };
     let there = Ends::Both { into: there_into, out: back_out };
     Ok((Connection::of(here), Connection::of(there)))
@@ -28,6 +28,6 @@ pub fn pipe() -> Result<(Connection, Connection), Error> {
 /// # Errors
 /// When there is no shared memory for it.
 pub fn one_way_pipe() -> Result<(Connection, Connection), Error> {
-    let (out, into) = ends(None, true, type_of())?;
+    let (out, into) = ends(None, true, type_of(), false)?;
     Ok((Connection::of(Ends::Into(into)), Connection::of(Ends::Out(out))))
 }

@@ -4,15 +4,16 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
+use mp_core::Message;
 use mp_core::message::scope;
-use mp_core::{Envelope, Message};
-use mp_reduce::{Error, TypeFingerprint, pack_as, unpack_as};
+use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
 use crate::options::QueueOptions;
+use crate::parcel::Letter;
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
 use crate::ready::Room;
 
@@ -94,8 +95,8 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// It grows by segments, each four times as large as the one before it, up to as many messages as the arena can have
-    /// on their way (a million, as a rule); it does not shrink before it is dropped. A slot takes 8 bytes, a message 256 or
-    /// more. When memory runs out, `put` fails and gives the value back.
+    /// on their way (a million, as a rule); it does not shrink before it is dropped. A slot takes 16 bytes, a message 256 or
+    /// more, unless it is so small that it fits into the slot (up to 10 bytes when encoded: numbers, for example). When memory runs out, `put` fails and gives the value back.
     ///
     /// # Errors
     /// When there is no shared memory for it.
@@ -129,7 +130,7 @@ impl<T: Message> Queue<T> {
     ) -> Result<Self, Error> {
         let fingerprint = TypeFingerprint::<T>::new();
         let type_of = (fingerprint.get(), std::any::type_name::<T>());
-        let mut raw = Raw::create(size, growing, deliveries, type_of)?;
+        let mut raw = Raw::create(size, growing, deliveries, type_of, true)?;
         raw.bound_bytes(bytes);
         Ok(Self { raw, fingerprint, messages: PhantomData })
     }
@@ -290,24 +291,17 @@ pub(crate) fn put_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<(), PutError<T>> {
-    let mut envelope = match pack_as(raw.arena(), fingerprint, value) {
-        Ok(envelope) => envelope,
-        Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
-    };
-    match raw.put(&mut envelope, wait, alone) {
+    let mut letter = Letter::write(raw, fingerprint, value)?;
+    match raw.put(letter.item(), wait, alone) {
         Ok(PutRaw::Done) => Ok(()),
-        end => Err(not_put(fingerprint, envelope, end)),
+        end => Err(not_put(letter.back(fingerprint), end)),
     }
 }
 
 /// The message returns to its sender.
 #[cold]
-pub(crate) fn not_put<T: Message>(
-    fingerprint: TypeFingerprint<T>,
-    envelope: Envelope,
-    end: Result<PutRaw, Error>,
-) -> PutError<T> {
-    let Ok(value) = unpack_as(fingerprint, envelope) else {
+pub(crate) fn not_put<T>(value: Result<T, Error>, end: Result<PutRaw, Error>) -> PutError<T> {
+    let Ok(value) = value else {
         let lost = mp_core::Error::Malformed("the value that was not put can't be decoded again".into());
         let error = end.err().unwrap_or_else(|| lost.into());
         return PutError::Failed { value: None, error };
@@ -330,11 +324,11 @@ pub(crate) fn get_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<Option<T>, GetError> {
-    let mut envelope = None;
-    match raw.get(&mut envelope, wait, alone)? {
+    let mut parcel = None;
+    match raw.get(&mut parcel, wait, alone)? {
         Ended::Attempted => {
-            let Some(envelope) = envelope else { return Ok(None) };
-            Ok(Some(unpack_as(fingerprint, envelope)?))
+            let Some(parcel) = parcel else { return Ok(None) };
+            Ok(Some(parcel.unpack(fingerprint)?))
         }
         end => Err(nothing(end)),
     }

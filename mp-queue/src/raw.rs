@@ -1,14 +1,15 @@
-//! A queue of envelopes, whatever is in them: what all the queues that users see are made of. How one waits is here.
+//! A queue of messages, whatever is in them: what all the queues that users see are made of. How one waits is here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
-use mp_core::{Arena, Envelope, Hold, Parking, Patience, SLICE};
+use mp_core::{Arena, Hold, Parking, Patience, SLICE};
 use mp_reduce::Error;
 
 use crate::header::{Made, Size};
-use crate::ring::{Link, RingAt};
+use crate::parcel::{Item, Parcel};
+use crate::ring::{Content, Link, RingAt};
 use crate::shared::{Given, RingMemory, Rings, Taken};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
@@ -82,7 +83,7 @@ impl Local {
     }
 }
 
-/// A handle to a queue of envelopes.
+/// A handle to a queue of messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Raw {
     hold: Hold,
@@ -97,6 +98,7 @@ impl Raw {
         growing: bool,
         deliveries: u32,
         type_of: (u64, &str),
+        smalls: bool,
     ) -> Result<Self, Error> {
         let wanted = size.unwrap_or(usize::MAX);
         let slots = match u32::try_from(wanted) {
@@ -110,10 +112,15 @@ impl Raw {
         };
         let arena = Arena::current()?;
         arena.set_ring_layer(&Rings)?;
+        if !Content::can_name(arena.most_messages()) {
+            let why = format!("an arena for {} messages is too large for queues", arena.most_messages());
+            return Err(mp_core::Error::Shape(why).into());
+        }
         // More messages than the arena has room for can't be in it.
         let size = if growing { Size::Growing(slots.min(arena.most_messages())) } else { Size::Fixed(slots) };
         let (fingerprint, type_name) = type_of;
-        let (hold, memory) = RingMemory::create(arena, Made { size, deliveries, fingerprint, type_name })?;
+        let (hold, memory) =
+            RingMemory::create(arena, Made { size, deliveries, fingerprint, type_name, smalls })?;
         Ok(Self { hold, memory, local: Local::new(Patience::new) })
     }
 
@@ -190,16 +197,16 @@ impl Raw {
         self.memory.finished().wake_all();
     }
 
-    /// Puts an envelope; it is emptied only if it is put. Wakes nobody.
+    /// Puts a message; an envelope is emptied only if it is put. Wakes nobody.
     #[inline]
-    pub(crate) fn attempt_put(&self, envelope: &mut Envelope) -> Result<Given, Error> {
+    pub(crate) fn attempt_put(&self, item: &mut Item<'_>) -> Result<Given, Error> {
         if self.memory.segments() == 1 {
-            return Ok(self.memory.put(0, envelope)?);
+            return Ok(self.memory.put(0, item)?);
         }
-        self.put_in_chain(envelope)
+        self.put_in_chain(item)
     }
 
-    fn put_in_chain(&self, envelope: &mut Envelope) -> Result<Given, Error> {
+    fn put_in_chain(&self, item: &mut Item<'_>) -> Result<Given, Error> {
         let mut i = self.local.tail.load(Ordering::Relaxed);
         loop {
             // What is still in earlier segments counts, too.
@@ -207,7 +214,7 @@ impl Raw {
             if last && self.memory.len() >= self.capacity() {
                 return Ok(if self.memory.is_closed(i) { Given::Closed } else { Given::Full });
             }
-            match self.memory.put(i, envelope)? {
+            match self.memory.put(i, item)? {
                 Given::Done => return Ok(Given::Done),
                 end if last => return Ok(end),
                 Given::Full | Given::Closed => match self.memory.extend(&self.hold, i)? {
@@ -222,15 +229,16 @@ impl Raw {
         }
     }
 
-    /// Takes an envelope, if there is one. Wakes nobody.
+    /// Takes a message, if there is one. Wakes nobody.
     #[inline]
-    pub(crate) fn attempt_get(&self, into: &mut Option<Envelope>) -> Result<Taken, Error> {
+    pub(crate) fn attempt_get(&self, into: &mut Option<Parcel>) -> Result<Taken, Error> {
         // In a forked copy there are no words to look at.
         self.arena().me()?;
+        self.memory.gets();
         if self.memory.any_returned()
             && let Some(envelope) = self.memory.take_returned(false)?
         {
-            *into = Some(envelope);
+            *into = Some(Parcel::Envelope(envelope));
             return Ok(Taken::Message);
         }
         if self.memory.segments() == 1 {
@@ -239,7 +247,7 @@ impl Raw {
         self.get_from_chain(into)
     }
 
-    fn get_from_chain(&self, into: &mut Option<Envelope>) -> Result<Taken, Error> {
+    fn get_from_chain(&self, into: &mut Option<Parcel>) -> Result<Taken, Error> {
         let mut i = self.local.head.load(Ordering::Relaxed);
         loop {
             match self.memory.get(i, into)? {
@@ -256,21 +264,21 @@ impl Raw {
         }
     }
 
-    /// Puts an envelope, and wakes who waits for it.
+    /// Puts a message, and wakes who waits for it.
     #[inline]
     pub(crate) fn put(
         &self,
-        envelope: &mut Envelope,
+        mut item: Item<'_>,
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<PutRaw, Error> {
         let mut closed = false;
         let limit = self.memory.bytes_bound();
-        if limit != 0 && envelope.weight() > limit {
-            return Ok(PutRaw::TooLarge { bytes: envelope.weight(), limit });
+        if limit != 0 && item.weight() > limit {
+            return Ok(PutRaw::TooLarge { bytes: item.weight(), limit });
         }
         let attempt = || {
-            Ok(match self.attempt_put(envelope)? {
+            Ok(match self.attempt_put(&mut item)? {
                 Given::Done => true,
                 Given::Closed => {
                     closed = true;
@@ -289,12 +297,12 @@ impl Raw {
         })
     }
 
-    /// Takes an envelope into `into`, which is empty, and wakes who waits for room. If it stays empty after all, the queue
+    /// Takes a message into `into`, which is empty, and wakes who waits for room. If it stays empty after all, the queue
     /// is closed and drained.
     #[inline]
     pub(crate) fn get(
         &self,
-        into: &mut Option<Envelope>,
+        into: &mut Option<Parcel>,
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<Ended, Error> {

@@ -8,11 +8,11 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 use futures_core::stream::FusedStream;
 use futures_sink::Sink;
-use mp_core::{Envelope, Message, Watch, Watched};
-use mp_reduce::{pack_as, unpack_as};
+use mp_core::{Message, Watch, Watched};
 
 use crate::channel::{Receiver, Sender};
 use crate::error::{GetError, PutError};
+use crate::parcel::{Letter, Parcel};
 use crate::queue::{Queue, not_put};
 use crate::raw::{Alone, PutRaw, Raw};
 use crate::task::{poll_get, poll_put};
@@ -28,7 +28,7 @@ pub struct Messages<Q> {
 pub struct Outlet<Q> {
     of: Q,
     watch: Option<Watch>,
-    waiting: Option<Envelope>,
+    waiting: Option<Parcel>,
 }
 
 impl<Q: fmt::Debug> fmt::Debug for Messages<Q> {
@@ -103,7 +103,7 @@ macro_rules! stream {
                 let alone: fn(&$of<T>) -> Option<Alone> = $alone;
                 let what = || Arc::new(of.clone()) as Watched;
                 let got = match ready!(poll_get(watch, cx, raw(of), || alone(of), what)) {
-                    Ok(Some(envelope)) => Some(unpack_as(of.fingerprint(), envelope).map_err(GetError::from)),
+                    Ok(Some(parcel)) => Some(parcel.unpack(of.fingerprint()).map_err(GetError::from)),
                     Ok(None) | Err(GetError::Disconnected) => None,
                     Err(e) => Some(Err(e)),
                 };
@@ -125,14 +125,14 @@ macro_rules! sink {
         impl<T: Message> Outlet<$of<T>> {
             fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<T>>> {
                 let Self { of, watch, waiting } = self;
-                let Some(envelope) = waiting else { return Poll::Ready(Ok(())) };
+                let Some(parcel) = waiting else { return Poll::Ready(Ok(())) };
                 let raw: fn(&$of<T>) -> &Raw = $raw;
                 let alone: fn(&$of<T>) -> Option<Alone> = $alone;
                 let room: fn(&$of<T>) -> Watched = $room;
-                let put = ready!(poll_put(watch, cx, raw(of), || alone(of), || room(of), envelope));
+                let put = ready!(poll_put(watch, cx, raw(of), || alone(of), || room(of), parcel));
                 match (put, waiting.take()) {
                     (Ok(PutRaw::Done), _) | (_, None) => Poll::Ready(Ok(())),
-                    (end, Some(envelope)) => Poll::Ready(Err(not_put(of.fingerprint(), envelope, end))),
+                    (end, Some(parcel)) => Poll::Ready(Err(not_put(parcel.unpack(of.fingerprint()), end))),
                 }
             }
         }
@@ -150,10 +150,8 @@ macro_rules! sink {
                     return Err(PutError::Full(value));
                 }
                 let raw: fn(&$of<T>) -> &Raw = $raw;
-                match pack_as(raw(&this.of).arena(), this.of.fingerprint(), value) {
-                    Ok(envelope) => this.waiting = Some(envelope),
-                    Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
-                }
+                let letter = Letter::write(raw(&this.of), this.of.fingerprint(), value)?;
+                this.waiting = Some(letter.into_parcel());
                 Ok(())
             }
 

@@ -2,14 +2,14 @@
 //!
 //! A future looks when it is polled, and has its task woken by the one thread of this process that sleeps for all tasks
 //! ([`mp_core::Watch`]). What it takes out of a queue it returns from the same call of `poll`: there is no state in which
-//! it has a message, so one that is dropped loses none. What it is to put lies in its envelope until there is room.
+//! it has a message, so one that is dropped loses none. What it is to put lies in it until there is room.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use mp_core::{Envelope, Leased, Message, Place, Waitable, Watch, Watched, poll_until};
-use mp_reduce::{Error, TypeFingerprint, pack_as, unpack_as};
+use mp_core::{Leased, Message, Place, Waitable, Watch, Watched, poll_until};
+use mp_reduce::{Error, TypeFingerprint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -18,6 +18,7 @@ use crate::connection::{Bytes, Connection};
 use crate::error::{GetError, PutError};
 use crate::joinable::{JoinError, JoinableQueue, over};
 use crate::lease::{Lease, read};
+use crate::parcel::{Letter, Parcel};
 use crate::queue::{Queue, not_put, nothing};
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
 use crate::ready::Tasks;
@@ -30,33 +31,33 @@ pub(crate) fn poll_get(
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
     what: impl FnOnce() -> Watched,
-) -> Poll<Result<Option<Envelope>, GetError>> {
+) -> Poll<Result<Option<Parcel>, GetError>> {
     let look = || {
-        let mut envelope = None;
-        if let Ended::Attempted = raw.get(&mut envelope, Wait::Never, || None)? {
-            return Ok(Some(Ok(envelope)));
+        let mut parcel = None;
+        if let Ended::Attempted = raw.get(&mut parcel, Wait::Never, || None)? {
+            return Ok(Some(Ok(parcel)));
         }
         let Some(alone) = alone() else { return Ok(None) };
         // What they put before they left comes first.
-        Ok::<_, Error>(Some(match raw.get(&mut envelope, Wait::Never, || None)? {
-            Ended::Attempted => Ok(envelope),
+        Ok::<_, Error>(Some(match raw.get(&mut parcel, Wait::Never, || None)? {
+            Ended::Attempted => Ok(parcel),
             Ended::Waited | Ended::Alone(_) => Err(nothing(Ended::Alone(alone))),
         }))
     };
     poll_until(watch, cx, what, look).map(|found| found?)
 }
 
-/// Polls until the envelope is put; what is left of it is the caller's.
+/// Polls until the message is put; until then it is the caller's.
 pub(crate) fn poll_put(
     watch: &mut Option<Watch>,
     cx: &Context<'_>,
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
     what: impl FnOnce() -> Watched,
-    envelope: &mut Envelope,
+    parcel: &mut Parcel,
 ) -> Poll<Result<PutRaw, Error>> {
     let look = || {
-        Ok::<_, Error>(match raw.put(envelope, Wait::Never, || None)? {
+        Ok::<_, Error>(match raw.put(parcel.item(), Wait::Never, || None)? {
             PutRaw::Not(_) => alone().map(|alone| PutRaw::Not(Ended::Alone(alone))),
             end => Some(end),
         })
@@ -71,14 +72,11 @@ async fn put<T: Message>(
     alone: impl Fn() -> Option<Alone>,
     what: impl Fn() -> Watched,
 ) -> Result<(), PutError<T>> {
-    let mut envelope = match pack_as(raw.arena(), fingerprint, value) {
-        Ok(envelope) => envelope,
-        Err(e) => return Err(PutError::Failed { value: e.value, error: e.error }),
-    };
+    let mut parcel = Letter::write(raw, fingerprint, value)?.into_parcel();
     let mut watch = None;
-    match poll_fn(|cx| poll_put(&mut watch, cx, raw, &alone, &what, &mut envelope)).await {
+    match poll_fn(|cx| poll_put(&mut watch, cx, raw, &alone, &what, &mut parcel)).await {
         Ok(PutRaw::Done) => Ok(()),
-        end => Err(not_put(fingerprint, envelope, end)),
+        end => Err(not_put(parcel.unpack(fingerprint), end)),
     }
 }
 
@@ -120,7 +118,7 @@ impl<T: Message> Queue<T> {
         let what = || Arc::new(self.clone()) as Watched;
         let mut watch = None;
         let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), || self.raw().deserted(), what)).await?;
-        Ok(got.map(|envelope| unpack_as(self.fingerprint(), envelope)).transpose()?)
+        Ok(got.map(|parcel| parcel.unpack(self.fingerprint())).transpose()?)
     }
 
     /// Puts a message, as a future, which is ready when it is put: as [`put`](Self::put), it waits while the queue is full.
@@ -232,7 +230,7 @@ async fn recv<T: Message>(
 ) -> Result<T, GetError> {
     let mut watch = None;
     match poll_fn(|cx| poll_get(&mut watch, cx, end.raw(), || end.alone(), &what)).await? {
-        Some(envelope) => Ok(unpack_as(fingerprint, envelope)?),
+        Some(parcel) => Ok(parcel.unpack(fingerprint)?),
         None => Err(GetError::Disconnected),
     }
 }

@@ -10,8 +10,8 @@ use mp_core::steps::{BlockAt, Release, Released, Unclaim};
 use mp_core::sync::HeapMem;
 use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
-    Advance, Close, Extend, Get, Got, Link, Note, Put, PutEnd, PutWithin, Reclaim, Return, ReturnsAt, RingAt,
-    Settle, Settled, Slot, SlotState, Surroundings, Ticket, Weight,
+    Advance, Close, Extend, Get, Got, Link, Note, Put, PutEnd, PutSmall, PutSmallEnd, PutWithin, Reclaim,
+    Return, ReturnsAt, RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Ticket, Weight,
 };
 
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
@@ -24,7 +24,7 @@ const ENDS: Column = Column { base: Word::at(176), stride: 16 };
 const WORDS: usize = 10 + 3 * 3 + 3 + 3 * 2;
 
 fn intent(i: u32) -> Word {
-    Word::at(32 + 8 * u64::from(i))
+    Word::at(48 + 8 * u64::from(i))
 }
 fn member(i: u32) -> Member {
     Member::new(i, 1)
@@ -77,10 +77,54 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
                 assert_eq!(payload, u64::from(e) + 100, "torn, or not yet visible");
                 return Some(payload);
             }
+            Got::Small(small, _) => {
+                return Some(u64::from_le_bytes(small.bytes().0[..8].try_into().unwrap()));
+            }
             Got::Closed => return None,
             Got::Empty => thread::yield_now(),
         }
     }
+}
+
+/// Who sees a small message sees all of it, and gets it once.
+#[test]
+fn loom_small_messages() {
+    loom::model(|| {
+        let m = memory(1);
+        let numbers = |n: u64| Small::new(&[n as u8 + 1; Small::MOST]).unwrap();
+        let producer = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                for n in 0..2 {
+                    while run(PutSmall::new(ring(1), numbers(n)), &*m) == PutSmallEnd::Full {
+                        thread::yield_now();
+                    }
+                }
+            })
+        };
+        for n in 0..2 {
+            assert_eq!(get(&m, 1, 1), Some(u64::from_le_bytes([n + 1; 8])), "torn, or twice");
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// Two take, of a small message and an envelope: each gets one.
+#[test]
+fn loom_small_messages_beside_envelopes() {
+    loom::model(|| {
+        let m = memory(2);
+        let small = Small::new(&[7; Small::MOST]).unwrap();
+        assert!(matches!(run(PutSmall::new(ring(2), small), &*m), PutSmallEnd::Done(_)));
+        assert!(matches!(put(&m, 2, 0, 0), PutEnd::Done(_)));
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || get(&m, 2, 1))
+        };
+        let mut got = [get(&m, 2, 2), other.join().unwrap()];
+        got.sort_unstable();
+        assert_eq!(got, [Some(100), Some(u64::from_le_bytes([7; 8]))]);
+    });
 }
 
 #[test]
@@ -296,7 +340,7 @@ fn loom_batches() {
                         break;
                     }
                     Got::Empty => thread::yield_now(),
-                    Got::Closed => panic!("nobody closes"),
+                    Got::Closed | Got::Small(..) => panic!("nobody closes, no message is small"),
                 }
             }
         }

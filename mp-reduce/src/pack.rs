@@ -2,6 +2,7 @@
 
 use std::any::type_name;
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::thread::LocalKey;
@@ -112,9 +113,41 @@ pub fn pack_as<T: Message>(
     fingerprint: TypeFingerprint<T>,
     value: T,
 ) -> Result<Envelope, PackError<T>> {
+    match pack_unless(arena, fingerprint, value, |_| None::<Infallible>)? {
+        Written::Envelope(envelope) => Ok(envelope),
+        Written::Plain(never, _) => match never {},
+    }
+}
+
+/// A value that was written.
+#[derive(Debug)]
+pub enum Written<S, T> {
+    /// It is in an envelope.
+    Envelope(Envelope),
+    /// Its bytes were taken as they are, as this; the value itself.
+    Plain(S, T),
+}
+
+/// As [`pack_as`], unless nothing is attached and `plain` takes the bytes.
+///
+/// # Errors
+/// As [`pack`].
+#[inline]
+pub fn pack_unless<T: Message, S>(
+    arena: Arena,
+    fingerprint: TypeFingerprint<T>,
+    value: T,
+    plain: impl FnOnce(&[u8]) -> Option<S>,
+) -> Result<Written<S, T>, PackError<T>> {
     let mut out = take(&OUTGOING);
     if let Err(e) = value.encode::<MessagePack>(&mut out).and_then(|()| out.check_exclusive()) {
         return Err(PackError { value: Some(value), error: e.into() });
+    }
+    if let Some(taken) = out.plain().and_then(plain) {
+        if out.reuse() {
+            keep(&OUTGOING, out);
+        }
+        return Ok(Written::Plain(taken, value));
     }
     // From here on the message is the value: exclusive handles in it must be the only ones.
     drop(value);
@@ -123,7 +156,7 @@ pub fn pack_as<T: Message>(
             if out.reuse() {
                 keep(&OUTGOING, out);
             }
-            Ok(envelope)
+            Ok(Written::Envelope(envelope))
         }
         Err(error) => {
             let value = T::decode::<MessagePack>(&mut out.into_incoming()).ok();
@@ -196,6 +229,18 @@ pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
 pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope) -> Result<T> {
     // The envelope is empty and free for the next message before any code of `T` runs.
     unpack_with(fingerprint, |inc| envelope.open(inc))
+}
+
+/// Takes a value out of bytes that had no envelope, see [`pack_unless`].
+///
+/// # Errors
+/// As [`unpack`].
+#[inline]
+pub fn unpack_plain<T: Message>(fingerprint: TypeFingerprint<T>, bytes: &[u8]) -> Result<T> {
+    unpack_with(fingerprint, |inc| {
+        inc.refill(bytes, fingerprint.get());
+        Ok(())
+    })
 }
 
 /// As [`unpack_as`], with `open` putting the message into an empty [`Incoming`].

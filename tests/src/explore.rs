@@ -111,6 +111,17 @@ impl Mem for Memory {
         self.change(w, old & v);
         old
     }
+    fn has_pairs(&self) -> bool {
+        true
+    }
+    fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
+        let same = self.access(w) == old[0] && self.peek(w.plus(1)) == old[1];
+        if same {
+            self.change(w, new[0]);
+            self.change(w.plus(1), new[1]);
+        }
+        same
+    }
     fn fence_after_rmw(&self) {}
 }
 

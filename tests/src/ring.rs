@@ -2,7 +2,7 @@
 
 use mp_core::mem::{Column, Mem, Word};
 use mp_core::words::{BlockId, Holder, Member, Owner};
-use mp_queue::ring::{ChainAt, ReturnsAt, RingAt, Slot, SlotState, Surroundings, Ticket};
+use mp_queue::ring::{ChainAt, ReturnsAt, RingAt, Slot, SlotState, Small, Surroundings, Ticket};
 
 use crate::explore::{Fate, Memory};
 
@@ -16,7 +16,7 @@ pub const ENVELOPES: u32 = 6;
 const HEAD: Word = Word::at(0);
 const TAIL: Word = HEAD.plus(1);
 const FIRST_SLOT: Word = HEAD.plus(2);
-const INTENTS: Word = FIRST_SLOT.plus(MAX_SLOTS as u64);
+const INTENTS: Word = FIRST_SLOT.plus(2 * MAX_SLOTS as u64);
 const OWNERS: Word = INTENTS.plus(MAX_ACTORS as u64);
 const PLACES: Word = OWNERS.plus(ENVELOPES as u64);
 const METAS: Word = PLACES.plus(ENVELOPES as u64);
@@ -29,7 +29,7 @@ const SECOND: Word = LINKS.plus(2);
 /// Words without a second segment.
 const WORDS: u64 = SECOND.offset() / 8;
 /// Words of a second segment of up to two slots.
-const SECOND_WORDS: u64 = 32 + 2;
+const SECOND_WORDS: u64 = 32 + 2 * 2;
 
 /// The owner words.
 pub const OWNER: Column = Column { base: OWNERS, stride: 8 };
@@ -107,6 +107,30 @@ pub fn memory(chain: &ChainAt, lap: u64) -> Memory {
 pub fn slots(m: &Memory, chain: &ChainAt) -> Vec<Slot> {
     let segments = (0..chain.segments).map(|i| chain.segment(i));
     segments.flat_map(|ring| (0..ring.slots).map(move |i| Slot::unpack(m.peek(ring.slot(i))))).collect()
+}
+
+/// The small message with this number.
+pub fn small(e: u32) -> Small {
+    Small::new(&[e as u8 + 1; Small::MOST]).expect("it fits")
+}
+
+/// The number of a small message, which must be whole.
+pub fn number_of(message: Small) -> u32 {
+    let (bytes, len) = message.bytes();
+    assert!(len == Small::MOST && bytes.iter().all(|&b| b == bytes[0]), "torn: {bytes:?}");
+    u32::from(bytes[0]) - 1
+}
+
+/// What is in a slot: the envelope, or the number of the small message; no access.
+pub fn item(m: &Memory, slot: Word) -> Option<u32> {
+    let words = [m.peek(slot), m.peek(slot.plus(1))];
+    match Small::in_slot(words) {
+        Some(message) => Some(number_of(message)),
+        None => {
+            assert_eq!(words[1], 0, "a second word that nobody reads");
+            Slot::unpack(words[0]).envelope()
+        }
+    }
 }
 
 /// What a sweeper finds around it: the intents of actors that are not known to be dead.

@@ -120,6 +120,7 @@ impl Actor for Process {
                     self.last = fates[..setup.producers].iter().all(|f| f.gone());
                     self.get(me)
                 }
+                Some(Got::Small(..)) => unreachable!("no message is small here"),
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Free(e) => {

@@ -115,6 +115,7 @@ impl Actor for Process {
                     Some(Doing::Free(e))
                 }
                 Some(Got::Empty) => self.again(me, fates),
+                Some(Got::Small(..)) => unreachable!("no message is small here"),
                 Some(Got::Closed) if *i == 1 => None,
                 Some(Got::Closed) => Some(Doing::Follow(*i)),
             },

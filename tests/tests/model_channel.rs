@@ -173,6 +173,7 @@ impl Actor for Process {
                     return true;
                 }
                 Some(Got::Empty) => Doing::Ask,
+                Some(Got::Small(..)) => unreachable!("no message is small here"),
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Ask => {

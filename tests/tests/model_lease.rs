@@ -3,20 +3,27 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
-use mp_queue::ring::{ChainAt, Get, Got, Note, Put, PutEnd, Reclaim, Return, Settle, Settled};
+use mp_queue::ring::{
+    ChainAt, Enclose, Get, Got, Note, Put, PutEnd, PutSmall, PutSmallEnd, Reclaim, Return, Settle, Settled,
+    Small, Ticket,
+};
 use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
 use mp_tests::ring::{
-    Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
-    owner, returns, seat, slots,
+    Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, item, left, member,
+    memory, number_of, owner, returns, seat, slots, small,
 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Claim,
     Put(Put),
+    PutSmall(PutSmall),
     /// Consumer: looks for what came back, then for the next message.
     Reclaim(Reclaim),
     Get(Get),
+    /// Makes an envelope of its own for a small message that it found.
+    Copy(Small, Ticket),
+    Enclose(u32, Enclose),
     /// Counts the delivery: reads, then writes.
     Deliver(u32, Option<u64>),
     Done(u32),
@@ -41,6 +48,8 @@ struct Process {
     sweepers: usize,
     /// How often a message is delivered; 0 is for ever.
     limit: u32,
+    /// Messages are so small that producers need no envelope.
+    smalls: bool,
     /// How many messages a consumer still gives back.
     gives_back: u32,
     doing: Doing,
@@ -48,14 +57,33 @@ struct Process {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
+    /// Messages, by their numbers: those of their envelopes, unless they are small.
     committed: Vec<u32>,
     done: Vec<u32>,
+    /// Envelopes that have a copy of a small message, with its number.
+    copies: Vec<(u32, u32)>,
+}
+
+impl Ghost {
+    fn number(&self, e: u32) -> u32 {
+        self.copies.iter().rev().find(|c| c.0 == e).map_or(e, |c| c.1)
+    }
 }
 
 impl Process {
     fn look_again(&self, me: usize) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(me)));
         Doing::Reclaim(Reclaim::new(returns(self.limit), 0, COUNT, (OWNER, PLACE), wanted))
+    }
+
+    /// Notes which messages have been published.
+    fn note_committed(&self, m: &Memory, ghost: &mut Ghost) {
+        let ring = self.chain.first;
+        for e in (0..ring.slots).filter_map(|i| item(m, ring.slot(i))) {
+            if !ghost.committed.contains(&e) {
+                ghost.committed.push(e);
+            }
+        }
     }
 
     fn give_back(&self, e: u32, owner: Owner) -> Return {
@@ -107,6 +135,10 @@ impl Actor for Process {
         let next = match &mut doing {
             Doing::Claim => match self.items.next() {
                 None => None,
+                Some(n) if self.smalls => {
+                    self.doing = Doing::PutSmall(PutSmall::new(self.chain.first, small(n)));
+                    return self.step(me, m, fates, ghost);
+                }
                 Some(e) => {
                     let mine = owner(m, e).then(Holder::Member(member(me)));
                     m.store(OWNER.of(e), mine.pack());
@@ -116,13 +148,7 @@ impl Actor for Process {
             },
             Doing::Put(put) => {
                 let end = put.step(m);
-                for slot in slots(m, &self.chain) {
-                    if let Some(e) = slot.envelope()
-                        && !ghost.committed.contains(&e)
-                    {
-                        ghost.committed.push(e);
-                    }
-                }
+                self.note_committed(m, ghost);
                 match end {
                     None => Some(doing),
                     Some(PutEnd::Done(_)) => Some(Doing::Claim),
@@ -134,6 +160,35 @@ impl Actor for Process {
                     Some(PutEnd::Closed(_)) => unreachable!("nobody closes"),
                 }
             }
+            Doing::PutSmall(put) => {
+                let end = put.step(m);
+                self.note_committed(m, ghost);
+                match end {
+                    None => Some(doing),
+                    Some(PutSmallEnd::Done(_)) => Some(Doing::Claim),
+                    Some(PutSmallEnd::Full) => {
+                        Some(Doing::PutSmall(PutSmall::new(self.chain.first, small(self.items.start - 1))))
+                    }
+                    Some(PutSmallEnd::Closed) => unreachable!("nobody closes"),
+                }
+            }
+            Doing::Copy(message, ticket) => {
+                let free = |&e: &u32| owner(m, e).holder == Holder::Free;
+                let e = (0..ENVELOPES).find(free).expect("there are enough");
+                let (found, mine) = (owner(m, e), owner(m, e).then(Holder::Member(member(me))));
+                m.cas(OWNER.of(e), found.pack(), mine.pack()).expect("nothing happens in between");
+                ghost.copies.retain(|c| c.0 != e);
+                ghost.copies.push((e, number_of(*message)));
+                ghost.copies.sort_unstable();
+                let words = (OWNER.of(e), PLACE.of(e));
+                let message = (*message, *ticket);
+                Some(Doing::Enclose(e, Enclose::new(self.chain.first, words, (member(me), mine), message)))
+            }
+            Doing::Enclose(e, enclose) => match enclose.step(m) {
+                None => Some(doing),
+                Some((_, true)) => Some(Doing::Deliver(*e, None)),
+                Some((_, false)) => Some(Doing::Free(*e)),
+            },
             Doing::Reclaim(reclaim) => match reclaim.step(m) {
                 None => Some(doing),
                 Some(Some((e, _))) => Some(Doing::Deliver(e, None)),
@@ -153,11 +208,12 @@ impl Actor for Process {
                     self.last = self.over(m, fates);
                     Some(self.look_again(me))
                 }
+                Some(Got::Small(message, ticket)) => Some(Doing::Copy(message, ticket)),
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Deliver(e, None) => {
                 assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "somebody else has it, too");
-                assert!(!ghost.done.contains(e), "envelope {e} again, though it was done");
+                assert!(self.smalls || !ghost.done.contains(e), "envelope {e} again, though it was done");
                 Some(Doing::Deliver(*e, Some(m.load(META.of(*e)))))
             }
             Doing::Deliver(e, Some(meta)) => {
@@ -173,9 +229,13 @@ impl Actor for Process {
                 let mine = owner(m, *e);
                 assert_eq!(mine.holder, Holder::Leased(member(me)), "taken away from its holder");
                 m.store(OWNER.of(*e), mine.then(Holder::Member(member(me))).pack());
-                assert!(!ghost.done.contains(e), "done twice");
-                ghost.done.push(*e);
+                let number = ghost.number(*e);
+                // A small message may be copied by one that dies, and be found again.
+                let dead = fates.contains(&Fate::Killed);
+                assert!(!ghost.done.contains(&number) || self.smalls && dead, "done twice");
+                ghost.done.push(number);
                 ghost.done.sort_unstable();
+                ghost.done.dedup();
                 Some(Doing::Free(*e))
             }
             Doing::Free(e) => {
@@ -247,6 +307,7 @@ struct Setup {
     slots: u32,
     limit: u32,
     gives_back: u32,
+    smalls: bool,
 }
 
 impl Setup {
@@ -261,6 +322,7 @@ impl Setup {
                 producers: self.producers,
                 sweepers: first_sweeper,
                 limit: self.limit,
+                smalls: self.smalls,
                 gives_back: self.gives_back,
                 doing: Doing::Claim,
             };
@@ -288,18 +350,23 @@ impl Setup {
                 return;
             }
             for e in &w.ghost.committed {
-                let dead_letter = owner(&w.memory, *e).holder == Holder::Undeliverable;
+                let dead_letter = !self.smalls && owner(&w.memory, *e).holder == Holder::Undeliverable;
                 let stopped = with_stopped(&w.memory, &chain(self.slots, 0), &w.fates, *e);
                 assert!(w.ghost.done.contains(e) || dead_letter || stopped, "message {e} is lost");
                 if dead_letter {
                     assert!(self.limit > 0 && deliveries(w.memory.peek(META.of(*e))) >= self.limit);
                 }
             }
-            for e in (0..ENVELOPES).filter(|e| w.ghost.done.contains(e)) {
+            for e in (0..ENVELOPES).filter(|&e| w.ghost.done.contains(&w.ghost.number(e))) {
                 let holder = owner(&w.memory, e).holder;
                 let by_dead = matches!(holder, Holder::Member(o) if w.fates[actor_of(o)] == Fate::Killed);
                 let stopped = with_stopped(&w.memory, &chain(self.slots, 0), &w.fates, e);
-                assert!(holder == Holder::Free || by_dead || stopped, "envelope {e} leaks: {holder:?}");
+                // The copy of one that died before it took the message: it is in the queue, to be got.
+                let again = self.smalls && kills > 0 && holder == Holder::Returned;
+                assert!(
+                    holder == Holder::Free || by_dead || stopped || again,
+                    "envelope {e} leaks: {holder:?}"
+                );
             }
         };
         // Where a sweeper goes on, or none is needed, so do the consumers.
@@ -321,8 +388,16 @@ impl Setup {
     }
 }
 
-const BASE: Setup =
-    Setup { producers: 1, items: 1, consumers: 2, sweepers: 1, slots: 1, limit: 0, gives_back: 0 };
+const BASE: Setup = Setup {
+    producers: 1,
+    items: 1,
+    consumers: 2,
+    sweepers: 1,
+    slots: 1,
+    limit: 0,
+    gives_back: 0,
+    smalls: false,
+};
 
 #[test]
 fn a_message_with_acknowledgement_survives_its_consumer() {
@@ -356,6 +431,15 @@ fn what_is_given_back_comes_again_until_the_limit() {
 #[test]
 fn who_looked_in_vain_hides_nothing_that_came_back_since() {
     Setup { items: 2, gives_back: 2, sweepers: 0, ..BASE }.explore(0);
+}
+
+#[test]
+fn a_small_message_survives_who_leases_it() {
+    let smalls = Setup { smalls: true, ..BASE };
+    smalls.explore(1);
+    Setup { items: 2, ..smalls }.explore(1);
+    Setup { items: 2, consumers: 1, slots: 2, gives_back: 1, ..smalls }.explore(1);
+    Setup { consumers: 1, sweepers: 2, ..smalls }.explore(2);
 }
 
 /// Without counting up the hint, nobody looks for what came back, and it is waited for in vain.

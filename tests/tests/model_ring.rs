@@ -3,10 +3,13 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
-use mp_queue::ring::{Advance, Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot, Ticket};
+use mp_queue::ring::{
+    Advance, Close, Get, Got, Put, PutEnd, PutSmall, PutSmallEnd, RingAt, Settle, Settled, Ticket,
+};
 use mp_tests::explore::{Actor, Explored, Fate, Memory, World};
 use mp_tests::ring::{
-    Around, ENVELOPES, Ghost, Left, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory,
+    Around, ENVELOPES, Ghost, Left, OWNER, PLACE, actor_of, chain, free, intent, item, left, member, memory,
+    number_of, small,
 };
 
 type Sweep = Settle<Around>;
@@ -16,10 +19,11 @@ enum Doing {
     /// Producer: claims its next envelope.
     Claim,
     Put(Put),
+    PutSmall(PutSmall),
     /// Consumer.
     Get(Get),
     /// Ends a batch; then, without one, what it could not do in it.
-    Advance(Advance, Option<Put>),
+    Advance(Advance, Option<Box<Doing>>),
     Free(u32, Owner),
     /// Closes when it gets to it.
     Close(Close),
@@ -33,8 +37,9 @@ enum Doing {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     ring: RingAt,
-    /// Envelopes a producer still has to put; which ones follows from the actor's number.
+    /// Messages a producer still has to put; which ones follows from the actor's number.
     items: std::ops::Range<u32>,
+    smalls: Smalls,
     /// Whether all that could still put were gone before the present get began.
     last: bool,
     producers: usize,
@@ -46,7 +51,39 @@ struct Process {
     doing: Doing,
 }
 
+/// Which messages are so small that they need no envelope.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+enum Smalls {
+    #[default]
+    None,
+    /// Those with an odd number.
+    Odd,
+    All,
+}
+
+impl Smalls {
+    fn is(self, e: u32) -> bool {
+        match self {
+            Smalls::None => false,
+            Smalls::Odd => e % 2 == 1,
+            Smalls::All => true,
+        }
+    }
+}
+
 impl Process {
+    /// To take the next message, as one of the batch if there are batches.
+    fn get_next(&self, me: usize) -> Doing {
+        match self.get(me) {
+            Doing::Get(get) if self.batches => Doing::Get(get.batched(self.last())),
+            get => get,
+        }
+    }
+
+    fn put_small(&self) -> PutSmall {
+        PutSmall::new(self.ring, small(self.items.start - 1))
+    }
+
     /// To put its present envelope.
     fn put(&self, me: usize, owner: Owner) -> Put {
         let e = self.items.start - 1;
@@ -94,10 +131,36 @@ impl Actor for Process {
                     self.doing = Doing::Advance(Advance::tail(self.ring, first, last), None);
                     return false;
                 };
+                if self.smalls.is(e) {
+                    let put = self.put_small();
+                    self.doing = Doing::PutSmall(if self.batches { put.batched(self.last()) } else { put });
+                    return self.step(me, m, fates, ghost);
+                }
                 let owner = Owner::unpack(m.peek(OWNER.of(e))).then(Holder::Member(member(me)));
                 m.store(OWNER.of(e), owner.pack());
                 let put = self.put(me, owner);
                 Doing::Put(if self.batches { put.batched(self.last()) } else { put })
+            }
+            Doing::PutSmall(put) => {
+                let end = put.step(m);
+                committed(m, self.ring, ghost);
+                match end {
+                    None => return false,
+                    Some(PutSmallEnd::Done(ticket)) => {
+                        self.add(ticket);
+                        Doing::Claim
+                    }
+                    Some(PutSmallEnd::Full | PutSmallEnd::Closed) if self.run.is_some() => {
+                        let put = Box::new(Doing::PutSmall(self.put_small()));
+                        let (first, last) = self.run.take().expect("there is one");
+                        Doing::Advance(Advance::tail(self.ring, first, last), Some(put))
+                    }
+                    Some(PutSmallEnd::Full) => Doing::PutSmall(self.put_small()),
+                    Some(PutSmallEnd::Closed) => {
+                        assert!(ghost.closed);
+                        Doing::Claim
+                    }
+                }
             }
             Doing::Put(put) => {
                 let end = put.step(m);
@@ -110,7 +173,7 @@ impl Actor for Process {
                     }
                     // What does not fit into the batch is put without it, when the others know of the batch.
                     Some(PutEnd::Full(owner) | PutEnd::Closed(owner)) if self.run.is_some() => {
-                        let put = self.put(me, owner);
+                        let put = Box::new(Doing::Put(self.put(me, owner)));
                         let (first, last) = self.run.take().expect("there is one");
                         Doing::Advance(Advance::tail(self.ring, first, last), Some(put))
                     }
@@ -132,6 +195,15 @@ impl Actor for Process {
                     ghost.consumed.sort_unstable();
                     Doing::Free(e, owner)
                 }
+                Some(Got::Small(message, ticket)) => {
+                    self.add(ticket);
+                    let e = number_of(message);
+                    assert!(!ghost.consumed.contains(&e), "message {e} twice");
+                    assert!(ghost.committed.contains(&e), "message {e} from nowhere");
+                    ghost.consumed.push(e);
+                    ghost.consumed.sort_unstable();
+                    self.get_next(me)
+                }
                 // The batch ends here, and what follows is waited for without one.
                 Some(Got::Empty | Got::Closed) if self.run.is_some() => {
                     let (first, last) = self.run.take().expect("there is one");
@@ -147,18 +219,14 @@ impl Actor for Process {
             Doing::Advance(advance, then) => {
                 _ = advance.step(m);
                 match (then.take(), me < self.producers) {
-                    (Some(put), _) => Doing::Put(put),
+                    (Some(put), _) => *put,
                     (None, true) => Doing::Claim,
                     (None, false) => self.get(me),
                 }
             }
             Doing::Free(e, owner) => {
                 m.store(OWNER.of(*e), owner.then(Holder::Free).pack());
-                match self.get(me) {
-                    _ if me < self.producers => Doing::Claim,
-                    Doing::Get(get) if self.batches => Doing::Get(get.batched(self.last())),
-                    get => get,
-                }
+                if me < self.producers { Doing::Claim } else { self.get_next(me) }
             }
             Doing::Close(close) => {
                 let done = close.step(m);
@@ -193,10 +261,10 @@ impl Actor for Process {
     }
 }
 
-/// Notes which envelopes have been published.
+/// Notes which messages have been published.
 fn committed(m: &Memory, ring: RingAt, ghost: &mut Ghost) {
     for i in 0..ring.slots {
-        if let Some(e) = Slot::unpack(m.peek(ring.slot(i))).envelope()
+        if let Some(e) = item(m, ring.slot(i))
             && !ghost.committed.contains(&e)
         {
             ghost.committed.push(e);
@@ -214,6 +282,7 @@ struct Setup {
     sweepers: usize,
     slots: u32,
     batches: bool,
+    smalls: Smalls,
 }
 
 impl Setup {
@@ -239,6 +308,7 @@ impl Setup {
                 producers: self.producers,
                 sweepers: n - self.sweepers,
                 batches: self.batches,
+                smalls: self.smalls,
                 run: None,
                 doing,
             }
@@ -352,6 +422,39 @@ fn closing_strands_no_batch() {
     };
     s.explore(1, 1);
     Setup { slots: 1, ..s }.explore(1, 0);
+}
+
+#[test]
+fn small_messages_need_no_envelope() {
+    let all =
+        Setup { producers: 1, items: 2, consumers: 1, slots: 1, smalls: Smalls::All, ..Setup::default() };
+    all.explore(1, 1);
+    Setup { producers: 2, items: 2, slots: 2, ..all }.explore(1, 1);
+    Setup { consumers: 2, items: 3, slots: 2, ..all }.explore(1, 1);
+    Setup { items: 3, slots: 2, batches: true, ..all }.explore(1, 1);
+    Setup { producers: 2, items: 2, slots: 2, batches: true, ..all }.explore(1, 0);
+    Setup { producers: 2, closers: 1, ..all }.explore(1, 1);
+}
+
+#[test]
+fn small_messages_and_envelopes_meet() {
+    let odd =
+        Setup { producers: 1, items: 3, consumers: 1, slots: 1, smalls: Smalls::Odd, ..Setup::default() };
+    odd.explore(1, 0);
+    Setup { slots: 2, ..odd }.explore(0, 1);
+    Setup { items: 1, producers: 2, consumers: 2, ..odd }.explore(1, 1);
+    Setup { items: 2, slots: 2, batches: true, producers: 2, ..odd }.explore(0, 0);
+    Setup { items: 2, closers: 1, sweepers: 1, ..odd }.explore(1, 0);
+}
+
+/// Two words that are changed one after the other would show half a message.
+#[test]
+#[should_panic(expected = "torn")]
+fn half_a_message_is_seen() {
+    let s = Setup { producers: 1, items: 1, consumers: 1, slots: 1, smalls: Smalls::All, ..Setup::default() };
+    let (mut world, ring) = (s.world(), chain(s.slots, 0).first);
+    world.memory.lose([ring.slot(0).plus(1)]);
+    s.check(world, 0, 0);
 }
 
 /// Hints may lag, but somebody has to help them.

@@ -273,6 +273,15 @@ impl crate::mem::Mem for Mapping {
         self.u64_at(w.offset()).fetch_and(v, Ordering::SeqCst)
     }
     #[inline]
+    fn has_pairs(&self) -> bool {
+        super::pair::is_there()
+    }
+    #[inline]
+    fn cas_pair(&self, w: crate::mem::Word, old: [u64; 2], new: [u64; 2]) -> bool {
+        hook_rmw(self, w);
+        super::pair::swap([self.u64_at(w.offset()), self.u64_at(w.offset() + 8)], old, new)
+    }
+    #[inline]
     fn will_write(&self, w: crate::mem::Word) {
         #[cfg(target_arch = "x86_64")]
         {

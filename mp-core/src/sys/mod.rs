@@ -15,6 +15,7 @@ pub(crate) mod limits;
 pub(crate) mod locks;
 mod mapping;
 pub(crate) mod memory;
+mod pair;
 pub(crate) mod private;
 pub(crate) mod processors;
 #[cfg(feature = "inject")]

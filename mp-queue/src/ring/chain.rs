@@ -104,7 +104,7 @@ impl ChainAt {
 
     /// The bytes of segment `i` (not the first), from the second on: offset and length.
     pub fn bytes(&self, i: u32) -> (u64, u64) {
-        let len = |j| (HEAD + 8 * u64::from(self.slots(j))).next_multiple_of(PAGE);
+        let len = |j| (HEAD + RingAt::SLOT * u64::from(self.slots(j))).next_multiple_of(PAGE);
         ((1..i).map(len).sum(), len(i))
     }
 
@@ -223,16 +223,16 @@ mod tests {
     fn segments_lie_behind_each_other() {
         let first = RingAt {
             block: 7,
-            slots: 256,
+            slots: 192,
             before: 0,
             head: Word::at(256),
             tail: Word::at(384),
             first: Word::at(1024),
         };
-        let segments = ChainAt::segments_for(256, 100_000);
+        let segments = ChainAt::segments_for(192, 100_000);
         let chain = ChainAt { first, links: Word::at(896), segments, most: 100_000, second: Word::at(4096) };
         assert_eq!(segments, 6);
-        let (mut end, mut before) = (4096, 256);
+        let (mut end, mut before) = (4096, 192);
         for i in 1..segments {
             let s = chain.segment(i);
             assert_eq!(s.head.offset(), end);

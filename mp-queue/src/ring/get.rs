@@ -1,16 +1,20 @@
-//! Taking an envelope out of a ring.
+//! Taking a message out of a ring.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
-use super::RingAt;
 use super::slot::{Lag, Slot, SlotState, Ticket};
+use super::{RingAt, Small};
 
 /// How a get ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Got {
     /// The envelope is the caller's now, with this owner word; it was taken under this ticket.
     Envelope(EnvelopeId, Owner, Ticket),
+    /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there, for [`Enclose`].
+    ///
+    /// [`Enclose`]: super::Enclose
+    Small(Small, Ticket),
     /// Nothing is queued.
     Empty,
     /// Nothing is queued, and nothing will be.
@@ -28,9 +32,13 @@ enum Pc {
     Advance,
     Claim,
     Clear,
+    Rest,
+    Again,
+    TakeSmall,
+    AdvanceSmall,
 }
 
-/// Takes the oldest envelope out of a ring, if there is one; it never waits.
+/// Takes the oldest message out of a ring, if there is one; it never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Get {
     ring: RingAt,
@@ -39,6 +47,8 @@ pub struct Get {
     to: Holder,
     ticket: Ticket,
     slot: Slot,
+    /// The slot's second word.
+    rest: u64,
     owner: Owner,
     /// One of a batch: it helps the head no further.
     batched: bool,
@@ -55,6 +65,7 @@ impl Get {
             to: Holder::Member(me),
             ticket: Ticket { lap: 0, index: 0 },
             slot: Slot { lap: 0, state: SlotState::Empty },
+            rest: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
             batched: false,
             pc: Pc::Head,
@@ -84,6 +95,12 @@ impl Get {
     fn envelope(&self) -> EnvelopeId {
         self.slot.envelope().unwrap_or(0)
     }
+
+    /// The small message.
+    #[inline]
+    fn small(&self) -> Option<Got> {
+        Some(Got::Small(Small::in_slot([self.slot.pack(), self.rest])?, self.ticket))
+    }
 }
 
 impl Steps for Get {
@@ -100,7 +117,11 @@ impl Steps for Get {
             Pc::Look => {
                 self.slot = Slot::unpack(m.load(slot_at));
                 match (self.ticket.lag(self.slot), self.slot.state) {
-                    (Lag::At, SlotState::Full(e) | SlotState::Last(e)) => {
+                    (Lag::At, SlotState::Full(content) | SlotState::Last(content)) => {
+                        let Some(e) = content.envelope() else {
+                            self.pc = Pc::Rest;
+                            return None;
+                        };
                         // Its line comes over while the slot is being taken.
                         m.will_write(self.owners.of(e));
                         self.pc = Pc::Intend;
@@ -120,12 +141,7 @@ impl Steps for Get {
                 self.pc = Pc::Take;
             }
             Pc::Take => {
-                let state = match self.slot.state {
-                    SlotState::Last(_) => SlotState::Closed,
-                    _ => SlotState::Empty,
-                };
-                let after = Slot { lap: self.ticket.next_lap(), state };
-                self.pc = match m.cas(slot_at, self.slot.pack(), after.pack()) {
+                self.pc = match m.cas(slot_at, self.slot.pack(), self.slot.taken().pack()) {
                     Ok(()) if self.batched => Pc::Claim,
                     Ok(()) => Pc::Advance,
                     Err(_) => Pc::Lost,
@@ -151,6 +167,33 @@ impl Steps for Get {
             Pc::Clear => {
                 m.store(self.intent, 0);
                 return Some(Got::Envelope(self.envelope(), self.owner, self.ticket));
+            }
+            // If the slot has changed since, this is of another message: then it can't be taken either.
+            Pc::Rest => {
+                self.rest = m.load(slot_at.plus(1));
+                self.pc = match self.to {
+                    Holder::Leased(_) => Pc::Again,
+                    _ => Pc::TakeSmall,
+                };
+            }
+            // It is copied before it is taken: what is copied must be one message.
+            Pc::Again => {
+                if m.load(slot_at) == self.slot.pack() {
+                    return self.small();
+                }
+                self.pc = Pc::Head;
+            }
+            Pc::TakeSmall => {
+                let after = [self.slot.taken().pack(), 0];
+                self.pc = match m.cas_pair(slot_at, [self.slot.pack(), self.rest], after) {
+                    true if self.batched => return self.small(),
+                    true => Pc::AdvanceSmall,
+                    false => Pc::Head,
+                };
+            }
+            Pc::AdvanceSmall => {
+                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                return self.small();
             }
         }
         None

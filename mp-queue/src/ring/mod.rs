@@ -1,8 +1,8 @@
 //! The envelope ring: the algorithm behind every queue, as steps of one shared access each.
 //!
-//! A ring is an array of slot words. A slot says for which lap it waits and what it holds:
+//! A ring is an array of slots, two words each. The first word says for which lap the slot waits and what it holds:
 //!
-//! | slot word | meaning | changed by |
+//! | first word | meaning | changed by |
 //! |---|---|---|
 //! | `(lap, EMPTY)` | waits for the message of this lap | a producer → `(lap, FULL, e)`, or a closer → `(lap, CLOSED)` |
 //! | `(lap, FULL, e)` | envelope `e`, published by **one** compare-and-swap | a consumer → `(lap+1, EMPTY)`, or a closer of a full ring → `(lap, LAST, e)` |
@@ -28,6 +28,8 @@
 //! | get | slot `EMPTY`, owner still `QUEUED` | no slot holds it, nobody live intends it | takes it over, frees it: the one lost message |
 //! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
 //!
+//! A message of a few bytes needs no envelope: it is in the slot itself, see [`Small`]. Else the second word is 0.
+//!
 //! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. One that is bounded by bytes, too, puts
 //! by [`PutWithin`].
 //!
@@ -42,6 +44,7 @@ mod lease;
 mod put;
 mod settle;
 mod slot;
+mod small;
 mod within;
 
 pub use census::{Census, Counted};
@@ -52,7 +55,8 @@ pub use lease::{Note, Reclaim, Return, ReturnsAt, any_noted};
 pub use put::{Advance, Put, PutEnd};
 pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;
-pub use slot::{Slot, SlotState, Ticket};
+pub use slot::{Content, Slot, SlotState, Ticket};
+pub use small::{Enclose, PutSmall, PutSmallEnd, Small};
 pub use within::{PutWithin, Weight};
 
 use mp_core::mem::Word;
@@ -71,7 +75,7 @@ pub struct RingAt {
     pub head: Word,
     /// Hint: the next ticket to give.
     pub tail: Word,
-    /// The first slot word; the others follow.
+    /// The first slot, at a multiple of 16; the others follow, two words each.
     pub first: Word,
 }
 
@@ -79,9 +83,12 @@ impl RingAt {
     /// The most slots a ring may have: a ticket packs the index into 24 bits.
     pub const MAX_SLOTS: u32 = 1 << 24;
 
-    /// Where slot `i` is.
+    /// Bytes of a slot.
+    pub const SLOT: u64 = 16;
+
+    /// Where slot `i` is. Its second word follows.
     #[inline]
     pub const fn slot(&self, i: u32) -> Word {
-        self.first.plus(i as u64)
+        self.first.plus(i as u64 * (Self::SLOT / 8))
     }
 }

@@ -4,7 +4,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 
 use super::RingAt;
-use super::slot::{Lag, Slot, SlotState, Ticket};
+use super::slot::{Content, Lag, Slot, SlotState, Ticket};
 
 /// How a put ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -133,7 +133,8 @@ impl Steps for Put {
             }
             Pc::Publish => {
                 let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty };
-                let full = Slot { lap: self.ticket.lap, state: SlotState::Full(self.envelope) };
+                let state = SlotState::Full(Content::of(self.envelope));
+                let full = Slot { lap: self.ticket.lap, state };
                 self.pc = match m.cas(slot_at, empty.pack(), full.pack()) {
                     Ok(()) if self.batched => return self.end(PutEnd::Done(self.ticket)),
                     Ok(()) => Pc::Advance,

@@ -1,24 +1,64 @@
-//! The slot word and the ticket.
+//! The slot words and the ticket.
 
 use mp_core::words::EnvelopeId;
 
+use super::Small;
+
 const LAP_BITS: u32 = 38;
 const LAP_MASK: u64 = (1 << LAP_BITS) - 1;
+
+/// A message in a slot, or its beginning: 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Content(u32);
+
+impl Content {
+    /// Contents from here on are small messages; there are fewer envelopes.
+    pub(super) const SMALL: u32 = 0xf0_0000;
+
+    /// Whether an arena with so many envelopes can have rings.
+    pub const fn can_name(envelopes: u32) -> bool {
+        envelopes <= Self::SMALL
+    }
+
+    /// An envelope.
+    #[inline]
+    pub const fn of(e: EnvelopeId) -> Self {
+        Self(e)
+    }
+
+    /// The beginning of a small message.
+    #[inline]
+    pub(super) const fn small(head: u32) -> Self {
+        Self(Self::SMALL | head)
+    }
+
+    /// The envelope, if it is one.
+    #[inline]
+    pub const fn envelope(self) -> Option<EnvelopeId> {
+        if self.0 < Self::SMALL { Some(self.0) } else { None }
+    }
+
+    /// The small message, if it is one, with what is in the slot's second word.
+    #[inline]
+    pub(super) const fn with(self, rest: u64) -> Option<Small> {
+        if self.0 < Self::SMALL { None } else { Some(Small::from_words(self.0 & !Self::SMALL, rest)) }
+    }
+}
 
 /// What a slot holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SlotState {
     /// Nothing yet.
     Empty,
-    /// An envelope.
-    Full(EnvelopeId),
+    /// A message.
+    Full(Content),
     /// Nothing, for ever.
     Closed,
-    /// An envelope, the last one: closed behind it.
-    Last(EnvelopeId),
+    /// A message, the last one: closed behind it.
+    Last(Content),
 }
 
-/// A slot word: `envelope 24 | state 2 | lap 38`, low bits first.
+/// A slot's first word: `content 24 | state 2 | lap 38`, low bits first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Slot {
     /// Which lap it is in.
@@ -33,9 +73,9 @@ impl Slot {
     pub const fn pack(self) -> u64 {
         let low = match self.state {
             SlotState::Empty => 0,
-            SlotState::Full(e) => 1 << 24 | e as u64,
+            SlotState::Full(c) => 1 << 24 | c.0 as u64,
             SlotState::Closed => 2 << 24,
-            SlotState::Last(e) => 3 << 24 | e as u64,
+            SlotState::Last(c) => 3 << 24 | c.0 as u64,
         };
         self.lap << 26 | low
     }
@@ -43,23 +83,42 @@ impl Slot {
     /// From a word.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
-        let e = (w & 0xff_ffff) as u32;
+        let c = Content((w & 0xff_ffff) as u32);
         let state = match (w >> 24) & 3 {
             0 => SlotState::Empty,
-            1 => SlotState::Full(e),
+            1 => SlotState::Full(c),
             2 => SlotState::Closed,
-            _ => SlotState::Last(e),
+            _ => SlotState::Last(c),
         };
         Self { lap: w >> 26, state }
+    }
+
+    /// The message in it.
+    #[inline]
+    pub const fn content(self) -> Option<Content> {
+        match self.state {
+            SlotState::Full(c) | SlotState::Last(c) => Some(c),
+            SlotState::Empty | SlotState::Closed => None,
+        }
     }
 
     /// The envelope in it.
     #[inline]
     pub const fn envelope(self) -> Option<EnvelopeId> {
-        match self.state {
-            SlotState::Full(e) | SlotState::Last(e) => Some(e),
-            SlotState::Empty | SlotState::Closed => None,
+        match self.content() {
+            Some(c) => c.envelope(),
+            None => None,
         }
+    }
+
+    /// What it is when its message was taken.
+    #[inline]
+    pub(super) const fn taken(self) -> Self {
+        let state = match self.state {
+            SlotState::Last(_) => SlotState::Closed,
+            _ => SlotState::Empty,
+        };
+        Self { lap: (self.lap + 1) & LAP_MASK, state }
     }
 }
 
@@ -168,12 +227,6 @@ impl Ticket {
             (Lag::At | Lag::Ahead, _) => None,
         }
     }
-
-    /// This slot, one lap later.
-    #[inline]
-    pub(super) const fn next_lap(self) -> u64 {
-        (self.lap + 1) & LAP_MASK
-    }
 }
 
 #[cfg(test)]
@@ -182,7 +235,8 @@ mod tests {
 
     #[test]
     fn words_keep_their_fields_and_laps_wrap() {
-        for state in [SlotState::Empty, SlotState::Full(0xff_ffff), SlotState::Closed, SlotState::Last(5)] {
+        let last = SlotState::Last(Content::of(5));
+        for state in [SlotState::Empty, SlotState::Full(Content(0xff_ffff)), SlotState::Closed, last] {
             let s = Slot { lap: LAP_MASK, state };
             assert_eq!(Slot::unpack(s.pack()), s);
         }

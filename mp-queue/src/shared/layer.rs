@@ -97,10 +97,10 @@ unsafe impl RingLayer for Rings {
             while let Ok(Some(_)) = ring.drain_returned(sort) {}
         }
         for i in 0..ring.segments() {
-            let mut envelope = None;
-            while let Ok(Taken::Message) = ring.get(i, &mut envelope) {
+            let mut message = None;
+            while let Ok(Taken::Message) = ring.get(i, &mut message) {
                 // Dropping an envelope releases what is attached to it.
-                envelope = None;
+                message = None;
             }
             if ring.link(i) != Link::Open {
                 return;

@@ -4,24 +4,28 @@
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, run};
+use mp_core::message::Outgoing;
 use mp_core::words::{EnvelopeId, Holder, Owner, Place};
 use mp_core::{Envelope, Leased};
 
 use super::{RingMemory, Taken};
-use crate::ring::{Census, Counted, Get, Got, Note, Reclaim, Return, ReturnsAt, any_noted};
+use crate::header::consumers;
+use crate::ring::{
+    Census, Counted, Enclose, Get, Got, Note, Reclaim, Return, ReturnsAt, Small, Ticket, any_noted,
+};
 
 impl RingMemory {
     /// Says that what a dead consumer had is to be delivered again. Before the first lease.
     pub(crate) fn redeliver(&self) {
         let m = Self::words(self.arena);
-        if m.load_relaxed(self.header.redelivers()) == 0 {
-            m.store(self.header.redelivers(), 1);
+        if m.load_relaxed(self.header.consumers()) & consumers::LEASE == 0 {
+            m.or(self.header.consumers(), consumers::LEASE);
         }
     }
 
     /// Whether what a dead consumer had is delivered again: only then anything can come back.
     pub(super) fn redelivers(&self) -> bool {
-        Self::words(self.arena).load(self.header.redelivers()) != 0
+        Self::words(self.arena).load(self.header.consumers()) & consumers::LEASE != 0
     }
 
     /// Whether there may be messages that came back.
@@ -74,19 +78,50 @@ impl RingMemory {
     /// Leases a message of segment `i`, as [`get`](Self::get).
     pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<Taken> {
         let arena = self.arena;
-        let got = arena.with_intent(|me, intent| {
-            let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).leasing();
-            run(get, Self::words(arena))
-        })?;
-        Ok(match got {
-            Got::Envelope(id, owner, _) => {
-                // SAFETY: `Get` has just made this process its leaseholder, and ends once.
-                *into = Some(unsafe { arena.lease_from_raw(id, owner) });
-                Taken::Message
-            }
-            Got::Empty => Taken::Empty,
-            Got::Closed => Taken::Closed,
-        })
+        loop {
+            let got = arena.with_intent(|me, intent| {
+                let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).leasing();
+                run(get, Self::words(arena))
+            })?;
+            return Ok(match got {
+                Got::Envelope(id, owner, _) => {
+                    // SAFETY: `Get` has just made this process its leaseholder, and ends once.
+                    *into = Some(unsafe { arena.lease_from_raw(id, owner) });
+                    Taken::Message
+                }
+                Got::Small(small, ticket) => match self.enclose(i, small, ticket)? {
+                    Some(leased) => {
+                        *into = Some(leased);
+                        Taken::Message
+                    }
+                    None => continue,
+                },
+                Got::Empty => Taken::Empty,
+                Got::Closed => Taken::Closed,
+            });
+        }
+    }
+
+    /// Leases the small message under a ticket of segment `i`; `None` if another one was faster.
+    #[cold]
+    fn enclose(&self, i: u32, small: Small, ticket: Ticket) -> mp_core::Result<Option<Leased>> {
+        let (arena, me) = (self.arena, self.arena.me()?);
+        let mut out = Outgoing::default();
+        let (bytes, len) = small.bytes();
+        out.bytes().extend_from_slice(&bytes[..len]);
+        let mut envelope = arena.pack(&mut out, self.fingerprint())?;
+        let id = envelope.id();
+        let words = (arena.owner_words().of(id), arena.place_words().of(id));
+        let enclose = Enclose::new(self.chain.segment(i), words, (me, envelope.owner()), (small, ticket));
+        let (owner, leased) = run(enclose, Self::words(arena));
+        if leased {
+            _ = envelope.into_raw();
+            // SAFETY: `Enclose` has just made this process its leaseholder, and ends once; it is no envelope any more.
+            return Ok(Some(unsafe { arena.lease_from_raw(id, owner) }));
+        }
+        // SAFETY: not leased, it is this process's as before, with the owner word given back.
+        unsafe { envelope.set_owner(owner) };
+        Ok(None)
     }
 
     fn returning(&self, id: EnvelopeId, owner: Owner) -> Return {

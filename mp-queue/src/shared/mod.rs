@@ -9,10 +9,11 @@ use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
-use crate::header::{Header, Made};
+use crate::header::{Header, Made, consumers};
+use crate::parcel::{Item, Parcel};
 use crate::ring::{
-    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, PutWithin, RingAt, Slot, Standing,
-    Ticket, Weight,
+    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, PutSmall, PutSmallEnd, PutWithin,
+    RingAt, Slot, Small, Standing, Ticket, Weight,
 };
 
 mod layer;
@@ -28,6 +29,8 @@ pub(crate) struct RingMemory {
     chain: ChainAt,
     /// How many bytes may be in it; 0 is any number.
     bytes: u64,
+    /// Small messages may be in their slots.
+    smalls: bool,
 }
 
 /// What a get found.
@@ -62,7 +65,8 @@ impl RingMemory {
         header.write(Self::words(arena), &chain, made);
         // SAFETY: the block was just allocated, nobody else has it, and the header is written.
         unsafe { arena.become_ring(&hold) };
-        Ok((hold, Self { arena, header, chain, bytes: 0 }))
+        let smalls = Self::words(arena).load_relaxed(header.smalls()) != 0;
+        Ok((hold, Self { arena, header, chain, bytes: 0, smalls }))
     }
 
     /// The queue in a block that is held, or swept, by the caller; `None` if there is none in it.
@@ -76,7 +80,8 @@ impl RingMemory {
         let header = Header::at(base);
         let chain = header.read(Self::words(arena), block, len)?;
         let bytes = Self::words(arena).load_relaxed(header.bytes_bound());
-        Some(Self { arena, header, chain, bytes })
+        let smalls = bytes == 0 && Self::words(arena).load_relaxed(header.smalls()) != 0;
+        Some(Self { arena, header, chain, bytes, smalls })
     }
 
     /// How many messages fit.
@@ -157,10 +162,20 @@ impl RingMemory {
         unsafe { Parking::new(self.arena, self.header.finished()) }
     }
 
-    /// Puts an envelope into segment `i`, once. It stays the caller's unless it is done.
+    /// Puts a message into segment `i`, once. It stays the caller's unless it is done.
     #[inline]
-    pub(crate) fn put(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<Given> {
+    pub(crate) fn put(&self, i: u32, item: &mut Item<'_>) -> mp_core::Result<Given> {
         let arena = self.arena;
+        let envelope = match item {
+            Item::Envelope(envelope) => envelope,
+            Item::Small(small) => {
+                return Ok(match self.put_small(i, *small, |put| put)? {
+                    PutSmallEnd::Done(_) => Given::Done,
+                    PutSmallEnd::Full => Given::Full,
+                    PutSmallEnd::Closed => Given::Closed,
+                });
+            }
+        };
         let (id, owner) = (envelope.id(), envelope.owner());
         let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
         if self.bytes != 0 {
@@ -170,6 +185,18 @@ impl RingMemory {
             run(Put::new(self.chain.segment(i), intent, words, me, owner), Self::words(arena))
         })?;
         Ok(Self::given(envelope, end))
+    }
+
+    #[inline]
+    fn put_small(
+        &self,
+        i: u32,
+        small: Small,
+        how: impl FnOnce(PutSmall) -> PutSmall,
+    ) -> mp_core::Result<PutSmallEnd> {
+        // In a forked copy there are no words to change.
+        self.arena.me()?;
+        Ok(run(how(PutSmall::new(self.chain.segment(i), small)), Self::words(self.arena)))
     }
 
     /// As [`put`](Self::put), if there are not more bytes in the queue then than may be.
@@ -209,6 +236,22 @@ impl RingMemory {
     pub(crate) fn bound_bytes(&mut self, bytes: u64) {
         Self::words(self.arena).store(self.header.bytes_bound(), bytes);
         self.bytes = bytes;
+        self.smalls &= bytes == 0;
+    }
+
+    /// Whether a small message needs no envelope, as of now: consumers take messages, and nobody leases.
+    #[inline]
+    pub(crate) fn takes_small(&self) -> bool {
+        self.smalls && Self::words(self.arena).load_relaxed(self.header.consumers()) == consumers::GET
+    }
+
+    /// Says that messages are taken for good. Before the first is.
+    #[inline]
+    pub(crate) fn gets(&self) {
+        let m = Self::words(self.arena);
+        if m.load_relaxed(self.header.consumers()) & consumers::GET == 0 {
+            m.or(self.header.consumers(), consumers::GET);
+        }
     }
 
     /// How many bytes may be in it; 0 is any number.
@@ -224,9 +267,9 @@ impl RingMemory {
         self.not_full().wake_some(n);
     }
 
-    /// Takes an envelope out of segment `i`, once; into `into`, if there is one.
+    /// Takes a message out of segment `i`, once; into `into`, if there is one.
     #[inline]
-    pub(crate) fn get(&self, i: u32, into: &mut Option<Envelope>) -> mp_core::Result<Taken> {
+    pub(crate) fn get(&self, i: u32, into: &mut Option<Parcel>) -> mp_core::Result<Taken> {
         let arena = self.arena;
         let got = arena.with_intent(|me, intent| {
             run(Get::new(self.chain.segment(i), intent, arena.owner_words(), me), Self::words(arena))
@@ -234,7 +277,11 @@ impl RingMemory {
         Ok(match got {
             Got::Envelope(id, owner, _) => {
                 // SAFETY: `Get` has just made this process its owner, and ends once.
-                *into = Some(unsafe { arena.envelope_from_raw(id, owner) });
+                *into = Some(Parcel::Envelope(unsafe { arena.envelope_from_raw(id, owner) }));
+                Taken::Message
+            }
+            Got::Small(small, _) => {
+                *into = Some(Parcel::Small(small));
                 Taken::Message
             }
             Got::Empty => Taken::Empty,
@@ -246,13 +293,22 @@ impl RingMemory {
     pub(crate) fn put_next(
         &self,
         i: u32,
-        envelope: &mut Envelope,
+        item: &mut Item<'_>,
         last: Option<Ticket>,
     ) -> mp_core::Result<Option<Ticket>> {
         let arena = self.arena;
         if self.bytes != 0 {
             return Ok(None);
         }
+        let envelope = match item {
+            Item::Envelope(envelope) => envelope,
+            Item::Small(small) => {
+                return Ok(match self.put_small(i, *small, |put| put.batched(last))? {
+                    PutSmallEnd::Done(ticket) => Some(ticket),
+                    PutSmallEnd::Full | PutSmallEnd::Closed => None,
+                });
+            }
+        };
         let (id, owner) = (envelope.id(), envelope.owner());
         let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
         let end = arena.with_intent(|me, intent| {
@@ -269,11 +325,7 @@ impl RingMemory {
     }
 
     /// As [`get`](Self::get), after the ticket of the last message of a batch.
-    pub(crate) fn get_next(
-        &self,
-        i: u32,
-        last: Option<Ticket>,
-    ) -> mp_core::Result<Option<(Envelope, Ticket)>> {
+    pub(crate) fn get_next(&self, i: u32, last: Option<Ticket>) -> mp_core::Result<Option<(Parcel, Ticket)>> {
         let arena = self.arena;
         let got = arena.with_intent(|me, intent| {
             let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).batched(last);
@@ -282,8 +334,9 @@ impl RingMemory {
         Ok(match got {
             Got::Envelope(id, owner, ticket) => {
                 // SAFETY: as in `get`.
-                Some((unsafe { arena.envelope_from_raw(id, owner) }, ticket))
+                Some((Parcel::Envelope(unsafe { arena.envelope_from_raw(id, owner) }), ticket))
             }
+            Got::Small(small, ticket) => Some((Parcel::Small(small), ticket)),
             Got::Empty | Got::Closed => None,
         })
     }

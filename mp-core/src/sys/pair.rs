@@ -1,0 +1,76 @@
+//! # Safety
+//! Two neighbouring words, compared and swapped at once. Unsafe, because an instruction writes 16 bytes; sound, because both
+//! words are borrowed as atomics, lie next to each other at a multiple of 16, and the processor was asked whether it has the
+//! instruction. Words are also reached alone, by instructions of 8 bytes: the processor keeps all of them atomic to each other
+//! (Intel SDM vol. 3, 9.1: a locked instruction on aligned 16 bytes excludes others from its cache line).
+
+#![allow(unsafe_code)]
+
+use crate::sync::shared::AtomicU64;
+
+/// Whether the processor has it.
+#[inline]
+pub(crate) fn is_there() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return std::arch::is_x86_feature_detected!("cmpxchg16b");
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
+}
+
+/// Compares and swaps two neighbouring words, the first one at a multiple of 16; never succeeds where that is not possible.
+#[inline]
+pub(super) fn swap([first, second]: [&AtomicU64; 2], old: [u64; 2], new: [u64; 2]) -> bool {
+    let at = std::ptr::from_ref(first);
+    if !at.addr().is_multiple_of(16) || at.addr() + 8 != std::ptr::from_ref(second).addr() || !is_there() {
+        return false;
+    }
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let wide = |[low, high]: [u64; 2]| u128::from(low) | u128::from(high) << 64;
+        // SAFETY: both words are atomics that are borrowed, next to each other, aligned to 16; the processor has the
+        // instruction (all three just checked).
+        let found = unsafe { exchange(first.as_ptr().cast(), wide(old), wide(new)) };
+        found == wide(old)
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let _ = (old, new);
+        false
+    }
+}
+
+/// The instruction; what was found.
+///
+/// # Safety
+/// `at` is aligned to 16, and valid for reads and writes of 16 bytes that all other threads reach by atomic instructions only.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[target_feature(enable = "cmpxchg16b")]
+unsafe fn exchange(at: *mut u128, old: u128, new: u128) -> u128 {
+    use crate::sync::Ordering::SeqCst;
+    // SAFETY: as the caller promises.
+    unsafe { std::arch::x86_64::cmpxchg16b(at, old, new, SeqCst, SeqCst) }
+}
+
+#[cfg(all(test, target_arch = "x86_64", not(miri)))]
+mod tests {
+    use super::*;
+    use crate::sync::Ordering::Relaxed;
+
+    #[repr(align(16))]
+    struct Pair([AtomicU64; 3]);
+
+    #[test]
+    fn both_words_or_none() {
+        let pair = Pair([AtomicU64::new(1), AtomicU64::new(2), AtomicU64::new(3)]);
+        let [a, b, c] = &pair.0;
+        assert!(is_there(), "a processor of the last century");
+        for wrong in [[1, 0], [0, 2]] {
+            assert!(!swap([a, b], wrong, [7, 8]));
+        }
+        assert_eq!((a.load(Relaxed), b.load(Relaxed)), (1, 2));
+        assert!(swap([a, b], [1, 2], [7, 8]));
+        assert_eq!((a.load(Relaxed), b.load(Relaxed), c.load(Relaxed)), (7, 8, 3));
+        assert!(!swap([b, c], [8, 3], [0, 0]), "not aligned");
+        assert!(!swap([a, c], [7, 3], [0, 0]), "no neighbours");
+    }
+}

@@ -1,0 +1,283 @@
+//! Messages of a few bytes, in the slot itself.
+//!
+//! | first word | second word | meaning |
+//! |---|---|---|
+//! | `(lap, FULL, small)` | the rest | a message of up to 10 bytes: their number and the first two are in `small` |
+//! | `(lap, LAST, small)` | the rest | as FULL, and nothing comes after it |
+//! | any other | 0 | as in [the ring](super) |
+//!
+//! Both words are published, and taken, by one compare-and-swap of 16 bytes. So there is nothing in between: a process that is
+//! killed has put the message or not, has taken it or not, and leaves nothing to sweep; no intent is needed. Whoever changes
+//! the first word alone (a closer; a producer of an envelope, a consumer of one) finds it as it expects only as long as
+//! the second one is what belongs to it.
+//!
+//! A message that is to be leased needs an envelope, since its consumer may die later. Where consumers only lease, producers
+//! use envelopes (they look at what consumers have said they do). Where some get and others lease, a small message may be
+//! found by one that leases: [`Enclose`] makes an envelope with a copy of it, that is leased already, and then takes the slot.
+//!
+//! | killed in `Enclose` | left | the sweep |
+//! |---|---|---|
+//! | before the envelope is leased | `MEMBER(dead)` | frees it |
+//! | before the slot is taken | `LEASED(dead)`, and the message in the slot | returns it: the message comes twice |
+//! | after it | `LEASED(dead)` | returns it |
+//! | another one took the slot, the envelope is still leased | `LEASED(dead)` | returns it: the message comes twice |
+//!
+//! At least once, as leases promise.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::{Holder, Member, Owner, Place};
+
+use super::RingAt;
+use super::slot::{Content, Lag, Slot, SlotState, Ticket};
+
+/// A message of up to [`MOST`](Self::MOST) bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Small {
+    /// `0 4 | len 4 | second byte 8 | first byte 8`.
+    head: u32,
+    rest: u64,
+}
+
+impl Small {
+    /// How many bytes it can have.
+    pub const MOST: usize = 10;
+
+    /// Of these bytes; `None` if they are too many.
+    #[inline]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > Self::MOST {
+            return None;
+        }
+        let mut all = [0; Self::MOST];
+        all[..bytes.len()].copy_from_slice(bytes);
+        let [a, b, rest @ ..] = all;
+        let head = (bytes.len() as u32) << 16 | u32::from(b) << 8 | u32::from(a);
+        Some(Self { head, rest: u64::from_le_bytes(rest) })
+    }
+
+    /// Its bytes, and how many of them count.
+    #[inline]
+    pub const fn bytes(self) -> ([u8; Self::MOST], usize) {
+        let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
+        let len = (self.head >> 16 & 15) as usize;
+        // A slot that anybody could have written to says at most so many.
+        let len = if len < Self::MOST { len } else { Self::MOST };
+        ([self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h], len)
+    }
+
+    /// The one in a slot with these words, if it is one.
+    #[inline]
+    pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
+        match Slot::unpack(first).content() {
+            Some(content) => content.with(rest),
+            None => None,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn from_words(head: u32, rest: u64) -> Self {
+        Self { head, rest }
+    }
+
+    /// A slot with this message.
+    #[inline]
+    fn slot(self, lap: u64) -> [u64; 2] {
+        [Slot { lap, state: SlotState::Full(Content::small(self.head)) }.pack(), self.rest]
+    }
+}
+
+/// How a put of a small message ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PutSmallEnd {
+    /// Published under this ticket.
+    Done(Ticket),
+    /// No slot was free.
+    Full,
+    /// The ring is closed.
+    Closed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Tail,
+    Look,
+    Help,
+    Publish,
+    Advance,
+}
+
+/// Puts a small message into a ring, once; it never waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PutSmall {
+    ring: RingAt,
+    message: Small,
+    ticket: Ticket,
+    batched: bool,
+    pc: Pc,
+}
+
+impl PutSmall {
+    /// To put `message`.
+    pub fn new(ring: RingAt, message: Small) -> Self {
+        Self { ring, message, ticket: Ticket { lap: 0, index: 0 }, batched: false, pc: Pc::Tail }
+    }
+
+    /// As one of a batch, see [`Put::batched`](super::Put::batched).
+    #[must_use]
+    pub fn batched(self, last: Option<Ticket>) -> Self {
+        match last {
+            Some(last) => Self { ticket: last.next(self.ring.slots), batched: true, pc: Pc::Look, ..self },
+            None => Self { batched: true, ..self },
+        }
+    }
+}
+
+impl Steps for PutSmall {
+    type Out = PutSmallEnd;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutSmallEnd> {
+        let slot_at = self.ring.slot(self.ticket.index);
+        match self.pc {
+            Pc::Tail => {
+                self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                // Its line comes over once, for writing, instead of for reading and then again.
+                m.will_write(self.ring.slot(self.ticket.index));
+                self.pc = Pc::Look;
+            }
+            Pc::Look => {
+                let slot = Slot::unpack(m.load(slot_at));
+                match (self.ticket.lag(slot), slot.state) {
+                    (Lag::At, SlotState::Empty) => self.pc = Pc::Publish,
+                    (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
+                        return Some(PutSmallEnd::Closed);
+                    }
+                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                    (Lag::Behind, _) => return Some(PutSmallEnd::Full),
+                }
+            }
+            Pc::Help => {
+                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                self.pc = Pc::Tail;
+            }
+            Pc::Publish => {
+                let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty };
+                let full = self.message.slot(self.ticket.lap);
+                self.pc = match m.cas_pair(slot_at, [empty.pack(), 0], full) {
+                    true if self.batched => return Some(PutSmallEnd::Done(self.ticket)),
+                    true => Pc::Advance,
+                    false => Pc::Tail,
+                };
+            }
+            Pc::Advance => {
+                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                return Some(PutSmallEnd::Done(self.ticket));
+            }
+        }
+        None
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Enclosing {
+    Place,
+    Lease,
+    Look,
+    Take,
+    Advance,
+    Unlease,
+}
+
+/// Leases a small message: in an envelope with a copy of it. Ends with the envelope's owner word, and whether it is the
+/// caller's lease now; if not, another one was faster, and the envelope is the caller's still, to be freed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Enclose {
+    ring: RingAt,
+    owner_at: Word,
+    place_at: Word,
+    me: Member,
+    owner: Owner,
+    message: Small,
+    ticket: Ticket,
+    slot: Slot,
+    pc: Enclosing,
+}
+
+impl Enclose {
+    /// To lease `message`, which [`Get`](super::Get) has found under `ticket`, in an envelope of `me`'s that has a copy of it.
+    /// Its owner word, at `owner_at`, is `owner`; its place word is at `place_at`.
+    pub fn new(
+        ring: RingAt,
+        (owner_at, place_at): (Word, Word),
+        (me, owner): (Member, Owner),
+        (message, ticket): (Small, Ticket),
+    ) -> Self {
+        let slot = Slot { lap: ticket.lap, state: SlotState::Empty };
+        Self { ring, owner_at, place_at, me, owner, message, ticket, slot, pc: Enclosing::Place }
+    }
+}
+
+impl Steps for Enclose {
+    type Out = (Owner, bool);
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<(Owner, bool)> {
+        let slot_at = self.ring.slot(self.ticket.index);
+        match self.pc {
+            Enclosing::Place => {
+                let place = Place { ring: self.ring.block, slot: self.ring.before + self.ticket.index };
+                m.store_relaxed(self.place_at, place.pack());
+                self.pc = Enclosing::Lease;
+            }
+            Enclosing::Lease => {
+                self.owner = self.owner.then(Holder::Leased(self.me));
+                m.store(self.owner_at, self.owner.pack());
+                self.pc = Enclosing::Look;
+            }
+            // It may have become the last one since.
+            Enclosing::Look => {
+                self.slot = Slot::unpack(m.load(slot_at));
+                let same = self.slot.content() == Some(Content::small(self.message.head));
+                let same = same && self.slot.lap == self.ticket.lap;
+                self.pc = if same { Enclosing::Take } else { Enclosing::Unlease };
+            }
+            Enclosing::Take => {
+                let full = [self.slot.pack(), self.message.rest];
+                let taken = m.cas_pair(slot_at, full, [self.slot.taken().pack(), 0]);
+                self.pc = if taken { Enclosing::Advance } else { Enclosing::Unlease };
+            }
+            Enclosing::Advance => {
+                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                return Some((self.owner, true));
+            }
+            Enclosing::Unlease => {
+                self.owner = self.owner.then(Holder::Member(self.me));
+                m.store(self.owner_at, self.owner.pack());
+                return Some((self.owner, false));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back() {
+        for len in 0..=Small::MOST {
+            let bytes: Vec<u8> = (0..len as u8).map(|i| 255 - i).collect();
+            let small = Small::new(&bytes).unwrap();
+            let there = Slot::unpack(small.slot(3)[0]);
+            assert_eq!((there.lap, there.envelope()), (3, None));
+            let (all, n) = Small::in_slot(small.slot(3)).unwrap().bytes();
+            assert_eq!(all[..n], bytes);
+        }
+        assert_eq!(Small::new(&[0; Small::MOST + 1]), None);
+    }
+
+    #[test]
+    fn a_length_that_nobody_writes_is_cut() {
+        assert_eq!(Small::from_words(0xf_ffff, u64::MAX).bytes().1, Small::MOST);
+    }
+}
