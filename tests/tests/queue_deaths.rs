@@ -258,5 +258,6 @@ fn thirty_random_kills_leave_nothing_behind() {
         Arena::current().unwrap().sweep().unwrap();
         in_use() == before.0
     });
-    assert_eq!(open_files(), before.1);
+    // What watches a process closes its files a little after its end is known, also of the one before the first count.
+    eventually("no file is left open", || open_files() <= before.1);
 }
