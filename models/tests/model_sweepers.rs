@@ -9,7 +9,7 @@ use mp_models::ring::{
     Around, COUNT, META, OWNER, PLACE, SWEPT, chain, free, intent, member, memory, owner, returns, ring,
     seat, slots, tenancy,
 };
-use mp_queue::ring::{Get, Got, Note, Reclaim, Return, Settle, Settled, Slot, SlotState};
+use mp_queue::ring::{Content, Get, Got, Note, Reclaim, Return, Settle, Settled, Slot, SlotState};
 
 /// Dead from the beginning; its intent names the message.
 const STALE: usize = 0;
@@ -115,7 +115,7 @@ impl Actor for Process {
                 None => doing,
                 Some(Got::Envelope(..)) => Doing::Done,
                 Some(Got::Empty) => look_again(me),
-                Some(Got::Closed) => unreachable!("nobody closes"),
+                Some(Got::Small(..) | Got::Closed) => unreachable!("nobody closes, and it is an envelope"),
             },
             Doing::Done => {
                 let mine = owner(m, MESSAGE);
@@ -191,7 +191,7 @@ fn world(stale_holds: bool, asks: bool) -> World<Process> {
     m.poke(COUNT, u64::from(MESSAGE) + 1);
     m.poke(OWNER.of(MESSAGE), queued.pack());
     m.poke(PLACE.of(MESSAGE), Place { ring: 0, slot: 0 }.pack());
-    m.poke(ring(1).slot(0), Slot { lap: 1, state: SlotState::Full(MESSAGE) }.pack());
+    m.poke(ring(1).slot(0), Slot { lap: 1, state: SlotState::Full(Content::Envelope(MESSAGE)) }.pack());
     m.poke(intent(STALE), u64::from(MESSAGE) + 1);
     let holders = [TAKER, OTHER].into_iter().chain(stale_holds.then_some(STALE));
     holders.for_each(|a| m.poke(seat(a), a as u64 + 1));
