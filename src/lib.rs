@@ -71,7 +71,7 @@
 //! | `mp.spawn(fn, args, nprocs)` | [`spawn(f, args, nprocs)`](spawn) |
 //! | `mp.start_processes(…, join=False)` | [`start_processes`], then [`ProcessContext::join`] |
 //! | `mp.Process(target=f, args=…)`, `start`, `join` | [`Process::spawn`], [`Process::builder`], [`Process::join`] |
-//! | `set_start_method`, `get_context`, `set_forkserver_preload` | [`set_start_method`], [`get_context`], [`set_forkserver_preload`]: [`StartMethod`] |
+//! | `set_start_method`, `get_context`, `set_forkserver_preload` | [`set_start_method`], [`get_context`], [`set_forkserver_preload`]: [`StartMethod`]; for `fork`, [`allow_fork`] |
 //! | `active_children`, `current_process`, `parent_process` | [`active_children`], [`current_process`], [`parent_process`] |
 //! | `mp.Pool(n)`, `apply`, `map`, `imap`, `starmap`, … | [`Pool::new`], [`Pool::apply`], [`Pool::map`], [`Pool::imap`], [`Pool::starmap`]; a killed worker costs one task |
 //! | `chunksize`, `initializer`, `maxtasksperchild` | [`Call::chunksize`], [`PoolBuilder::initializer`], [`PoolBuilder::max_tasks_per_child`] |
@@ -140,13 +140,15 @@ pub use mp_queue::{Messages, Outlet};
 pub use mp_reduce::{
     Bundle, Error as MessageError, Message, PackError, Reduce, message, pack, reduced, unpack,
 };
+#[cfg(all(feature = "spawn", feature = "log"))]
+pub use mp_spawn::log_to_stderr;
 #[cfg(feature = "spawn")]
 pub use mp_spawn::{
     ActiveChild, Capture, Captured, Closure, Context, CurrentProcess, Exit, Launch, Note, OnFailure, Options,
     Outcome, Output, ParentProcess, Process, ProcessBuilder, ProcessContext, ProcessExited, ProcessRaised,
     RaisedKind, Refusal, Setup, Signal, SpawnError, StartMethod, Status, UnknownStartMethod, active_children,
-    closure, cpu_count, current_process, get_all_start_methods, get_context, get_start_method, init,
-    is_child, name, parent_pid, parent_process, rank, set_executable, set_forkserver_preload,
+    allow_fork, closure, cpu_count, current_process, get_all_start_methods, get_context, get_start_method,
+    init, is_child, name, parent_pid, parent_process, rank, set_executable, set_forkserver_preload,
     set_start_method, set_thread_name, spawn, start_closure, start_processes, thread_name,
 };
 #[cfg(feature = "sync")]

@@ -238,6 +238,17 @@ pub(crate) fn spawn_forkserver_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_forkserver(plan))
 }
 
+/// As [`spawn_exec`], by a copy of this process.
+pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
+    crate::process::allow_fork();
+    spawn_one(plan, StartMethod::Fork)
+}
+
+/// As [`spawn_fork`], with 2 GiB resident in this process.
+pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
+    crate::limits::exec::with_2g(|| spawn_fork(plan))
+}
+
 fn spawn_one(plan: &Plan, method: StartMethod) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(100) + 5 {

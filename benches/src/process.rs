@@ -2,7 +2,7 @@
 //! deadlines, a watchdog, and death with the parent.
 //!
 //! # Safety
-//! Between fork and exec, one system call is made and no memory touched.
+//! Between fork and exec, one system call is made and no memory touched. Processes that mp makes by fork do nothing.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -99,6 +99,12 @@ pub(crate) fn be_child(words: &[String]) -> Result<()> {
         role => Err(format!("no child is called {role:?}").into()),
     };
     done.map_err(|error| format!("child {role}: {error}").into())
+}
+
+/// From now on, mp may copy this process.
+pub(crate) fn allow_fork() {
+    // SAFETY: what the copies run here does nothing. Other threads of this process are mp's own, and the watchdog.
+    unsafe { mp::allow_fork() };
 }
 
 /// Makes this process end when the one that started it does.

@@ -150,8 +150,8 @@ impl fmt::Display for Error {
                  to start processes, don't call that",
             ),
             Error::Forked => f.write_str(
-                "this process was forked from one that uses shared memory, and is no member of it; \
-                 start workers with spawn, or exec",
+                "this process was forked from one that uses shared memory, and is no member of it, or this handle was \
+                 copied along; start workers with spawn or by another start method, and pass handles as arguments",
             ),
             Error::Busy { what, holder, pid } => {
                 write!(f, "{what} is locked by {holder} (pid {pid}), which does not go on; is it stopped?")

@@ -38,6 +38,7 @@
 mod arena;
 mod error;
 mod foreign;
+pub mod fork;
 #[cfg(feature = "inject")]
 pub mod inject;
 mod lock;

@@ -99,7 +99,10 @@ impl Attached {
     }
 
     /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
+    ///
+    /// One that was copied along when a process was copied is the original's: [`Error::Forked`].
     pub(crate) fn attach(&mut self, hold: &Hold, access: Access, tag: u8) -> Result<u32> {
+        hold.arena().me()?;
         match self.position(hold.block()) {
             Some(_) if access == Access::Exclusive => {
                 Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()))

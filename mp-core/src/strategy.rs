@@ -9,6 +9,7 @@ use std::str::FromStr;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU64, Ordering};
 
 /// How the memory of tensors is shared between processes.
@@ -95,9 +96,10 @@ pub(crate) struct Settings {
 }
 
 /// `None`: as it is without any setting.
-static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
+static SETTINGS: PerProcess<Mutex<Option<Settings>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 /// Changes with every setting: the lowest bit says whether tensors go to files, the others count.
-static STAMP: AtomicU64 = AtomicU64::new(UNSET);
+static STAMP: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(UNSET) }; GENERATIONS]);
 /// The stamp before there was any setting.
 const UNSET: u64 = (!cfg!(feature = "file_descriptor") && cfg!(feature = "file_system")) as u64;
 

@@ -226,6 +226,8 @@ impl Manager {
             };
         }
         worker.had_tasks = false;
+        #[cfg(feature = "log")]
+        let replaced = end.is_none() && !worker.given_up;
         // Only if a task is there: nobody reads a function without one.
         let its = |ready: &Ready| reading == Some(ready.taken.job.code.number);
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
@@ -265,6 +267,11 @@ impl Manager {
         }
         drop(state);
         drop(process);
+        #[cfg(feature = "log")]
+        if replaced {
+            let level = if exit.success() { log::Level::Info } else { log::Level::Warn };
+            log::log!(target: "mp::pool", level, "worker {number} (pid {pid}) {exit}, and is replaced");
+        }
         shared.tell(settled);
     }
 

@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use mp_core::SharedTensor;
+use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_queue::{PutError, Queue};
 use mp_spawn::{Closure, Raise};
 use rustix::time::{ClockId, clock_gettime};
@@ -63,7 +64,7 @@ pub(crate) struct Orders {
     pub(crate) initializer: Option<Initializer>,
 }
 
-static WORKER: OnceLock<usize> = OnceLock::new();
+static WORKER: PerProcess<OnceLock<usize>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 /// The number of this worker in its pool, from 0; `None` in a process that is no worker of a pool. A worker that takes the
 /// place of another has its number.

@@ -15,6 +15,7 @@ use rustix::thread::CpuSet;
 
 use crate::clock::now;
 use crate::current::{self, Current};
+use crate::event::event;
 use crate::handoff::{self, FromParent, Ticket, Value};
 use crate::line::{self, Line};
 use crate::message::{Hello, Report, Serve, Start};
@@ -24,16 +25,17 @@ use crate::rank::pid_number;
 use crate::token::Token;
 use crate::watch::MAX_FDS;
 use crate::wire::{Frame, Inbox, Kind};
-use crate::{crash, function, panics, sys, zygote};
+use crate::{crash, fork, function, panics, sys, zygote};
 
 /// The exit code after a failure that was reported.
 const FAILED: i32 = 1;
 /// The exit code of a process that could not become a worker: nobody listens, so it says why on stderr.
-const USELESS: i32 = 120;
+pub(crate) const USELESS: i32 = 120;
 
-/// Becomes the worker that the token speaks of, and leaves through `exit`.
-pub(crate) fn main(token: Token, socket: OwnedFd) -> ! {
-    let code = panic::catch_unwind(|| live(token, socket)).unwrap_or(USELESS);
+/// Becomes the worker that the token speaks of, and leaves through `exit`. If it is known to be `fit` for that; else it
+/// says why not.
+pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
+    let code = panic::catch_unwind(|| live(token, socket, fit)).unwrap_or(USELESS);
     std::process::exit(code)
 }
 
@@ -43,7 +45,7 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
     std::process::exit(USELESS)
 }
 
-fn live(token: Token, socket: OwnedFd) -> i32 {
+fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
     if !has_parent(token.parent) {
         // Killed a moment ago, probably: there is nobody to tell.
         return USELESS;
@@ -56,7 +58,7 @@ fn live(token: Token, socket: OwnedFd) -> i32 {
                 // In each copy.
                 Ok(Some((token, mine))) => {
                     drop((socket, fds));
-                    return live(token, mine);
+                    return live(token, mine, fit);
                 }
                 Ok(None) => return 0,
                 Err(error) => useless(&error),
@@ -70,14 +72,17 @@ fn live(token: Token, socket: OwnedFd) -> i32 {
         Ok(line) => line,
         Err(error) => useless(&error),
     };
-    let attached = handoff::child_attach(fds, args.need_memory());
+    let attached = fit.and_then(|()| {
+        let attached = handoff::child_attach(fds, args.need_memory());
+        attached.map_err(|error| format!("joining the shared memory failed: {error}"))
+    });
     let member = attached.as_ref().ok().copied().flatten();
     if line.send(Kind::Hello, &Hello { nonce: token.nonce, member }).is_err() {
         return USELESS;
     }
     match attached {
         Ok(_) => work(line, token.parent, start, args),
-        Err(error) => tell(line, &Report::Unable(format!("joining the shared memory failed: {error}"))),
+        Err(why) => tell(line, &Report::Unable(why)),
     }
 }
 
@@ -231,12 +236,12 @@ fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32
     if let Err(error) = settle(&start) {
         return tell(line, &Report::Unable(error));
     }
-    let Start { rank, name, function, daemon, fork_server, .. } = start;
+    let Start { rank, name, function, daemon, ways, .. } = start;
     if let Ok(short) = CString::new(name.as_str()) {
         // So that `ps` shows it; the kernel cuts it. Nothing depends on it.
         let _ = rustix::thread::set_name(&short);
     }
-    method::inherit(fork_server);
+    method::inherit(ways);
     current::set(Current { rank, name: name.clone(), parent, daemon });
     panics::install_hook();
     let run = move || tell(line, &call(line, rank, &function, args));
@@ -274,6 +279,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
     if let Err(error) = crash::install(line) {
         return Report::Unable(format!("no handlers for crashes: {error}"));
     }
+    event!(Debug, "calls {} as rank {rank}", function.name);
     let desc = match function::resolve::<function::Start>(function) {
         Ok(desc) => desc,
         Err(refusal) => return Report::Refused(refusal),
@@ -301,6 +307,6 @@ fn other_stack() -> Option<usize> {
     const MOST: usize = 1 << 30;
     let limit = rustix::process::getrlimit(Resource::Stack).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let fits = (LEAST..=MOST).contains(&limit) && sys::on_main_thread();
+    let fits = (LEAST..=MOST).contains(&limit) && sys::on_main_thread() && !fork::on_the_stack_of_a_thread();
     (!fits).then(|| limit.clamp(LEAST, MOST))
 }

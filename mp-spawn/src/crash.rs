@@ -14,6 +14,8 @@ use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::{io, ptr};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
+
 use crate::line::Line;
 use crate::message::{Cause, Crash};
 use crate::wire::{self, CRASH_PAYLOAD, HEADER, Kind};
@@ -29,7 +31,7 @@ struct Facts {
     guard: Range<usize>,
 }
 
-static FACTS: OnceLock<Facts> = OnceLock::new();
+static FACTS: PerProcess<OnceLock<Facts>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 /// Makes crashes of this process known to the parent. Called once, by the worker's thread, which gets a stack
 /// for signal handlers: its own may be used up.

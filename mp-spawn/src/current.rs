@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::{Descriptor, Place, Waitable};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -21,7 +22,7 @@ pub(crate) struct Current {
     pub(crate) daemon: bool,
 }
 
-static CURRENT: OnceLock<Current> = OnceLock::new();
+static CURRENT: PerProcess<OnceLock<Current>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 /// Says what this process is; once, before its function is called.
 pub(crate) fn set(current: Current) {

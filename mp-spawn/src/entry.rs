@@ -42,7 +42,7 @@ pub fn init() {
 
 fn become_worker(token: Result<Token, String>) -> ! {
     match token.and_then(|token| Ok((token, adopt(token)?))) {
-        Ok((token, socket)) => child::main(token, socket),
+        Ok((token, socket)) => child::main(token, socket, Ok(())),
         Err(why) => child::useless(&why),
     }
 }
@@ -62,7 +62,7 @@ fn take_token() -> Option<Result<Token, String>> {
 pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option<OsString>)>) {
     for (name, value) in changes {
         match value {
-            // SAFETY: this runs in a copy of a fork server, which has one thread.
+            // SAFETY: this runs in a copy of a process, which has one thread.
             Some(value) => unsafe { env::set_var(name, value) },
             // SAFETY: as above.
             None => unsafe { env::remove_var(name) },

@@ -65,6 +65,8 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | of a program that is not there | [`Launch`](Self::Launch) | its path |
 /// | with arguments that can't be encoded | [`Arguments`](Self::Arguments) | what the codec says; nothing was started |
 /// | by a fork server that has died, can't preload, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
+/// | by `fork`, which nobody has allowed, or which can't be: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
+/// | by `fork`, where the copy waits for a lock that another thread held | [`Timeout`](Self::Timeout) | the time |
 /// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -77,6 +79,9 @@ pub enum SpawnError {
     /// This process was itself started as a worker and has not become one yet:
     /// [`init`](crate::init) must run before anything is started.
     NotInitialised,
+    /// A start by [`StartMethod::Fork`](crate::StartMethod::Fork) was refused, for this reason: nobody has called
+    /// [`allow_fork`](crate::allow_fork), or something in this process, as a GPU's driver, can't be copied.
+    ForkRefused(&'static str),
     /// The child found that it must not call the function.
     Refused {
         /// The rank.
@@ -233,7 +238,10 @@ impl SpawnError {
             | SpawnError::Protocol { rank, .. }
             | SpawnError::Value { rank, .. }
             | SpawnError::NoSuchRank { rank, .. } => Some(*rank),
-            SpawnError::NotInitialised | SpawnError::Launch(_) | SpawnError::OtherProcess { .. } => None,
+            SpawnError::NotInitialised
+            | SpawnError::ForkRefused(_)
+            | SpawnError::Launch(_)
+            | SpawnError::OtherProcess { .. } => None,
         }
     }
 }
@@ -251,6 +259,7 @@ impl fmt::Display for SpawnError {
                 "this process was started as a worker and has not become one: mp::init() must run first \
                  (the environment variable MP_CHILD is still set)",
             ),
+            SpawnError::ForkRefused(why) => write!(f, "no process is started by `fork` from here: {why}"),
             SpawnError::Refused { rank, pid, function, reason } => {
                 write!(f, "rank {rank} (pid {pid}) refused to call `{function}`: {reason}")
             }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Once, Weak};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 
 use crate::error::SpawnError;
@@ -22,7 +23,8 @@ enum Member {
 /// So many failures that nobody has asked for are kept.
 const MOST_FAILED: usize = 100;
 
-static FAMILY: Mutex<Vec<Member>> = Mutex::new(Vec::new());
+static FAMILY: PerProcess<Mutex<Vec<Member>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// A process that was started by this one and has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +83,7 @@ pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
 
 /// Sees to it that what is to be done at exit is done.
 pub(crate) fn care_at_exit() {
-    static AT_EXIT: Once = Once::new();
+    static AT_EXIT: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
     AT_EXIT.call_once(|| {
         sys::at_exit(|| {
             care();

@@ -20,6 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -29,6 +30,7 @@ use serde::Serialize;
 
 use crate::clock::{deadline, timespec};
 use crate::error::Result;
+use crate::event::event;
 use crate::exit::Exit;
 use crate::function::{FunctionRef, Preloaded};
 use crate::launch::{self, Command, Launched, Particulars, failed};
@@ -45,8 +47,9 @@ const GONE: &str = "it is gone";
 /// How long to wait for a process that got a SIGKILL.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 
-static SERVER: Mutex<Option<Server>> = Mutex::new(None);
-static PRELOAD: Mutex<Option<FunctionRef>> = Mutex::new(None);
+static SERVER: PerProcess<Mutex<Option<Server>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// A fork server, and the line to it.
 #[derive(Debug)]
@@ -65,7 +68,7 @@ struct Server {
 /// Whether a fork server lives.
 #[derive(Debug)]
 pub(crate) struct Life {
-    pid: u32,
+    pub(crate) pid: u32,
     pub(crate) pidfd: OwnedFd,
     exit: Mutex<Option<Exit>>,
 }
@@ -101,6 +104,16 @@ pub fn set_forkserver_preload<F: Fn() + Copy + Send + 'static>(function: F) -> R
     let old = SERVER.lock().take();
     drop(old);
     Ok(())
+}
+
+/// What [`set_forkserver_preload`] has set.
+pub(crate) fn preload() -> Option<FunctionRef> {
+    PRELOAD.lock().clone()
+}
+
+/// In a copy of the process that has set it.
+pub(crate) fn inherit_preload(preload: Option<FunctionRef>) {
+    *PRELOAD.lock() = preload;
 }
 
 /// Starts a process: asks the server, which is started first if there is none. From any thread.
@@ -163,10 +176,13 @@ fn running(server: Option<Server>, command: &Command, patience: Duration) -> Res
         Server { process, program, life: Arc::clone(&life), socket, inbox: Inbox::default(), slip };
     supervisor::watch_server(&life)?;
     let until = deadline(patience);
-    let preload = PRELOAD.lock().clone();
+    let preload = self::preload();
     let answer = server.ask(Kind::Serve, &Serve { preload }, &[file.as_fd()], until);
     let why = match answer {
-        Ok(Answer::Done) => return Ok(server),
+        Ok(Answer::Done) => {
+            event!(Debug, "a fork server (pid {}) was started", server.life.pid);
+            return Ok(server);
+        }
         Ok(Answer::Failed(why)) => why,
         Ok(Answer::Refused(_)) => "its answer makes no sense".to_string(),
         Err(why) => why,

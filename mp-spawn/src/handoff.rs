@@ -267,14 +267,14 @@ fn tell_parent(me: Member) {
     }
 }
 
-/// Tells the shared memory that a child has died, and releases what it held. Called once for each child, right
+/// Tells the shared memory that a child has died, and releases what it held: of so many. Called once for each child, right
 /// after it was reaped.
-pub(crate) fn child_died(member: Option<u32>) {
-    let Some(arena) = Arena::get() else { return };
+pub(crate) fn child_died(member: Option<u32>) -> usize {
+    let Some(arena) = Arena::get() else { return 0 };
     if let Some(member) = member {
         // SAFETY: the child has been reaped.
         unsafe { arena.declare_dead(Member::from_raw(u64::from(member))) };
     }
     // Fails only in a forked process, whose children these are not.
-    let _ = arena.sweep();
+    arena.sweep().unwrap_or(0)
 }

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -42,7 +43,8 @@ pub(crate) struct Particulars {
 }
 
 /// The program that processes are started from, where it isn't the running one.
-static EXECUTABLE: Mutex<Option<PathBuf>> = Mutex::new(None);
+static EXECUTABLE: PerProcess<Mutex<Option<PathBuf>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// From now on, starts another program instead of the running one, unless [`Options::executable`] or
 /// [`ProcessBuilder::executable`] names one; `None` takes that back. It must be the same build: the function is looked up
@@ -62,6 +64,11 @@ static EXECUTABLE: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable
 pub fn set_executable(program: Option<PathBuf>) {
     *EXECUTABLE.lock() = program;
+}
+
+/// What [`set_executable`] has set.
+pub(crate) fn executable() -> Option<PathBuf> {
+    EXECUTABLE.lock().clone()
 }
 
 impl Command {
@@ -90,7 +97,7 @@ impl Command {
 
     /// This program, or another one.
     pub(crate) fn new(executable: Option<&Path>) -> Result<Command> {
-        let usual = EXECUTABLE.lock().clone();
+        let usual = self::executable();
         let executable = executable.or(usual.as_deref());
         let path = executable.unwrap_or(Path::new(SELF));
         let argv0 = match executable {

@@ -41,14 +41,18 @@ mod crash;
 mod current;
 mod entry;
 mod error;
+mod event;
 mod exit;
 mod family;
+mod fork;
 mod forkserver;
 mod function;
 mod group;
 mod handoff;
 mod launch;
 mod line;
+#[cfg(feature = "log")]
+mod log_to_stderr;
 mod message;
 mod method;
 mod object;
@@ -97,9 +101,11 @@ pub use family::{ActiveChild, active_children};
 pub use forkserver::set_forkserver_preload;
 pub use function::Refusal;
 pub use launch::set_executable;
+#[cfg(feature = "log")]
+pub use log_to_stderr::log_to_stderr;
 pub use method::{
-    Context, StartMethod, UnknownStartMethod, get_all_start_methods, get_context, get_start_method,
-    set_start_method,
+    Context, StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_context,
+    get_start_method, set_start_method,
 };
 pub use mp_core::{Waitable, select, wait};
 pub use options::{OnFailure, Options};

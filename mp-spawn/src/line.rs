@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use crate::wire::{self, Kind};
 
-static LINE: OnceLock<Line> = OnceLock::new();
+static LINE: PerProcess<OnceLock<Line>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 /// The socket to the parent, for the life of the process.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::function::{FunctionRef, Refusal};
 use crate::handoff::Ticket;
+use crate::method::Ways;
 use crate::wire::{CRASH_PAYLOAD, Frame, Kind};
 
 /// Longest text that a child sends about one thing; the rest is cut.
@@ -21,8 +22,8 @@ pub(crate) struct Start {
     pub(crate) function: FunctionRef,
     /// Whether its parent ends it when the parent ends, instead of waiting for it.
     pub(crate) daemon: bool,
-    /// Whether processes are started by a fork server where nothing else is said.
-    pub(crate) fork_server: bool,
+    /// How processes are started.
+    pub(crate) ways: Ways,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) processors: Vec<usize>,
 }

@@ -1,14 +1,21 @@
 //! How processes come to be, and which way is taken where nothing is said.
+//!
+//! # Safety
+//!
+//! This file may hold `unsafe`: it declares [`allow_fork`], whose caller vouches for the whole program. It does nothing
+//! unsafe itself; [`fork`](crate::fork) relies on that it was called.
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::str::FromStr;
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::context::{self, ProcessContext};
-use crate::error::Result;
+use crate::error::{Result, SpawnError};
 use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::process::{Process, ProcessBuilder};
@@ -24,17 +31,21 @@ use crate::process::{Process, ProcessBuilder};
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// | | [`Spawn`](Self::Spawn) | [`ForkServer`](Self::ForkServer) |
-/// |---|---|---|
-/// | a process is | this program, executed anew | a copy of a process that was executed once and has waited since |
-/// | costs | a start of the program | a copy of its few pages; and a process that waits |
-/// | static data | as at the start of a program | what the preloaded function left: see [`set_forkserver_preload`] |
-/// | environment, directory, open streams | this process's, now | this process's when the server was started; the options of a start hold |
-/// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's |
+/// | | [`Spawn`](Self::Spawn) | [`ForkServer`](Self::ForkServer) | [`Fork`](Self::Fork) |
+/// |---|---|---|---|
+/// | a process is | this program, executed anew | a copy of a process that was executed once and has waited since | a copy of this process, now |
+/// | costs | a start of the program | a copy of its few pages; and a process that waits | a copy of this process's page tables: more, the more memory it has |
+/// | static data | as at the start of a program | what the preloaded function left: see [`set_forkserver_preload`] | this process's, as it is now |
+/// | environment, directory, open files | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
+/// | to be had | always | always | after [`allow_fork`], which is `unsafe` |
+/// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
 ///
 /// The server begins with the first start that needs it, in about the time of a process. It has no threads and no shared
 /// memory, and has not run `main`; so nothing that makes `fork` dangerous elsewhere is there to be copied. Functions that
 /// were registered with `pthread_atfork(3)` are not called. It ends with this process.
+///
+/// A copy of this process is a worker as any other: it has its own place among those who share memory, and gets its
+/// arguments in the same way, tensors and queues without a copy of their data. [`allow_fork`] says what it must not do.
 ///
 /// [`set_forkserver_preload`]: crate::set_forkserver_preload
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -45,6 +56,8 @@ pub enum StartMethod {
     Spawn,
     /// Each is a copy of a server, which is the running program, executed anew once.
     ForkServer,
+    /// Each is a copy of this process: see [`allow_fork`].
+    Fork,
 }
 
 impl StartMethod {
@@ -54,6 +67,7 @@ impl StartMethod {
         match self {
             StartMethod::Spawn => "spawn",
             StartMethod::ForkServer => "forkserver",
+            StartMethod::Fork => "fork",
         }
     }
 }
@@ -86,7 +100,16 @@ impl FromStr for StartMethod {
     }
 }
 
-static METHOD: Mutex<StartMethod> = Mutex::new(StartMethod::Spawn);
+/// How this process starts others.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chosen {
+    method: StartMethod,
+    /// Whether somebody has vouched that it may be copied.
+    fork: bool,
+}
+
+static CHOSEN: PerProcess<Mutex<Chosen>> =
+    PerProcess::new([const { Mutex::new(Chosen { method: StartMethod::Spawn, fork: false }) }; GENERATIONS]);
 
 /// The start methods that there are; the first one is the default.
 ///
@@ -96,11 +119,11 @@ static METHOD: Mutex<StartMethod> = Mutex::new(StartMethod::Spawn);
 /// for method in get_all_start_methods() {
 ///     assert_eq!(method.to_string().parse(), Ok(*method));
 /// }
-/// assert!("fork".parse::<StartMethod>().unwrap_err().to_string().contains("there are spawn, forkserver"));
+/// assert!("thread".parse::<StartMethod>().unwrap_err().to_string().contains("there are spawn, forkserver, fork"));
 /// ```
 #[must_use]
 pub fn get_all_start_methods() -> &'static [StartMethod] {
-    &[StartMethod::Spawn, StartMethod::ForkServer]
+    &[StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork]
 }
 
 /// How processes are started where nothing else is said.
@@ -117,18 +140,110 @@ pub fn get_all_start_methods() -> &'static [StartMethod] {
 /// ```
 #[must_use]
 pub fn get_start_method() -> StartMethod {
-    *METHOD.lock()
+    CHOSEN.lock().method
 }
 
 /// Sets how processes are started from now on where nothing else is said, by this process and by those that it starts.
 /// It may be called more than once.
 pub fn set_start_method(method: StartMethod) {
-    *METHOD.lock() = method;
+    CHOSEN.lock().method = method;
+}
+
+/// Makes [`StartMethod::Fork`] one that can be used, by this process and by those that it starts.
+///
+/// ```
+/// use mp_spawn::{Options, StartMethod, allow_fork, start_processes};
+/// use std::sync::OnceLock;
+///
+/// static TABLE: OnceLock<Vec<u64>> = OnceLock::new();
+///
+/// _ = TABLE.set((0..1000).map(|n| n * n).collect());
+/// // SAFETY: this program has one thread, and nothing in it depends on being there once.
+/// unsafe { allow_fork() };
+/// // Each process has the table that was computed here. Only the pages that it writes to are copied.
+/// let worker = |rank: usize, (): ()| Ok::<_, String>(TABLE.get().ok_or("it is not there")?[rank]);
+/// let options = Options::nprocs(3).start_method(StartMethod::Fork);
+/// assert_eq!(start_processes(worker, (), options)?.join()?, [0, 1, 4]);
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// It stands by itself, and not at each start, because what it vouches for is a matter of the whole program: its threads
+/// and its libraries, not the function that is started. Until it was called, a start by `fork` is
+/// [`SpawnError::ForkRefused`](crate::SpawnError::ForkRefused); so a method that comes from a command line is safe.
+///
+/// # What a copy is
+///
+/// A copy of this process with one thread, which runs the function. That thread is a copy of the main thread, if that one
+/// starts the process, and else of one of this crate's, so that a start from another thread finds fresh thread-local
+/// variables.
+///
+/// - Handles of shared memory that come as arguments work. Those that were copied along, in static variables for example,
+///   refuse with `Error::Forked`, as they do in any forked process: they are the original's, and what it holds, only it
+///   can release.
+/// - Static data, files, the working directory and the environment are the original's, as they are now. What had been
+///   printed and not written yet, only the original writes, if the main thread starts the process.
+/// - Processes that the original has started are not the copy's. The copy neither waits for them at its exit nor ends them.
+/// - Signals have no handlers, and are not blocked: a handler of the original's might tell it of what happened to the copy.
+/// - Functions that were registered with `atexit(3)` before are not called when it exits (with glibc); those that it
+///   registers itself are. `pthread_atfork(3)` handlers run.
+///
+/// If it can't go on before it runs the function, as when it waits for a lock of the environment that another thread held,
+/// the start fails with [`SpawnError::Timeout`](crate::SpawnError::Timeout).
+///
+/// # Safety
+///
+/// Safe code may rely on what a copy takes away. The caller vouches that in all processes that are started by `fork` from
+/// now on, for all that runs there:
+///
+/// - Locks that other threads of the original held at that moment, and what these threads had half done, stay so in the
+///   copy. What runs there needs none of that. (The allocator of glibc is in order; others that register with
+///   `pthread_atfork(3)` are. A program without other threads has nothing to think of.)
+/// - Values that unsafe code takes for the only ones exist twice: exclusive mappings of memory that is shared by other
+///   means than this library's, devices, sessions, GPUs. What runs there doesn't use them, and leaves files that two
+///   processes must not use at once alone.
+/// - What was borrowed from shared memory in the original (slices of tensors, guards of locks) is not used: the memory is
+///   not there, and an access ends the process with SIGSEGV.
+#[doc(alias = "fork")]
+pub unsafe fn allow_fork() {
+    CHOSEN.lock().fork = true;
+}
+
+/// An error if this process is not to be copied.
+pub(crate) fn check_fork() -> Result<()> {
+    let why = if CHOSEN.lock().fork { mp_core::fork::forbidden() } else { Some(NOT_ALLOWED) };
+    why.map_or(Ok(()), |why| Err(SpawnError::ForkRefused(why)))
+}
+
+const NOT_ALLOWED: &str = "it copies a process with all that its other threads had half done: see `allow_fork`, or use \
+     another start method";
+
+/// What processes take over from the one that starts them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ways {
+    /// Which of all methods.
+    method: usize,
+    fork: bool,
+    /// The level of the logger that prints.
+    log: Option<String>,
+}
+
+/// How this process starts others.
+pub(crate) fn ways() -> Ways {
+    let Chosen { method, fork } = *CHOSEN.lock();
+    let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);
+    #[cfg(feature = "log")]
+    let log = crate::log_to_stderr::handed_down();
+    #[cfg(not(feature = "log"))]
+    let log = None;
+    Ways { method, fork, log }
 }
 
 /// In a process that was just started: begins with what the parent has set.
-pub(crate) fn inherit(fork_server: bool) {
-    set_start_method(if fork_server { StartMethod::ForkServer } else { StartMethod::Spawn });
+pub(crate) fn inherit(ways: Ways) {
+    let method = get_all_start_methods().get(ways.method).copied().unwrap_or_default();
+    *CHOSEN.lock() = Chosen { method, fork: ways.fork };
+    #[cfg(feature = "log")]
+    crate::log_to_stderr::inherit(ways.log);
 }
 
 /// The functions that start processes, with one start method.

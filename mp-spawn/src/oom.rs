@@ -3,10 +3,11 @@
 
 use std::fs;
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 
 /// The count at the last look; `None` before the first one, and where nobody counts.
-static LAST: Mutex<Option<u64>> = Mutex::new(None);
+static LAST: PerProcess<Mutex<Option<u64>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Notes how many there were, before any process is started.
 pub(crate) fn begin() {

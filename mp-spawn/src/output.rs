@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -327,7 +328,8 @@ struct Reader {
 /// The number of the bell; pipes have those above.
 const BELL: u64 = 0;
 
-static READER: Mutex<Option<Arc<Reader>>> = Mutex::new(None);
+static READER: PerProcess<Mutex<Option<Arc<Reader>>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Has this pipe read until its last writer has closed it.
 fn read_from_now_on(pipe: &Arc<Pipe>) -> Result<()> {

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::RefCell;
 use std::panic::{self, PanicHookInfo};
+use std::sync::OnceLock;
 
 use crate::line;
 use crate::message::{PanicNote, cut};
@@ -17,6 +18,11 @@ thread_local! {
 /// Notes every panic before the previous hook has its turn, and tells the parent: if the panic ends the process,
 /// nobody will catch it.
 pub(crate) fn install_hook() {
+    // A copy of a worker has it already.
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    if INSTALLED.set(()).is_err() {
+        return;
+    }
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         let note = describe(info);

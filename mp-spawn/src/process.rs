@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::Message;
 use mp_core::{Descriptor, Place, Waitable};
 use parking_lot::Mutex;
@@ -375,7 +376,7 @@ impl ProcessBuilder {
 
 /// The name of a process that was given none.
 fn next_name() -> String {
-    static COUNT: Mutex<usize> = Mutex::new(0);
+    static COUNT: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
     let mut count = COUNT.lock();
     *count += 1;
     format!("process-{count}")

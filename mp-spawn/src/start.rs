@@ -4,12 +4,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::error::{Result, SpawnError};
+use crate::event::{self, event};
 use crate::function::{Desc, FunctionRef};
 use crate::group::Group;
 use crate::handoff::ToChild;
 use crate::launch::{self, Command};
 use crate::message::Start;
-use crate::method::{StartMethod, get_start_method};
+use crate::method::{self, StartMethod, get_start_method};
 use crate::options::Options;
 use crate::supervisor::{self, Batch};
 use crate::token;
@@ -44,7 +45,10 @@ pub(crate) fn start(
     }
     let Plan { function, returns, daemon, names } = plan;
     let method = options.method.unwrap_or_else(get_start_method);
-    let fork_server = get_start_method() == StartMethod::ForkServer;
+    if method == StartMethod::Fork {
+        method::check_fork()?;
+    }
+    let ways = method::ways();
     let command = Command::new(options.executable.as_deref())?;
     let group = Arc::new(Group::new(names.iter().cloned()));
     let common = Common {
@@ -59,13 +63,26 @@ pub(crate) fn start(
         let setup = options.setup(rank);
         let ToChild { bytes, fds, parcel } = pack(rank)?;
         let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
-        let start =
-            Start { rank, name, function: function.clone(), daemon, fork_server, directory, processors };
+        let start = Start {
+            rank,
+            name,
+            function: function.clone(),
+            daemon,
+            ways: ways.clone(),
+            directory,
+            processors,
+        };
         Ok(Order { rank, outbox: frames(&start, &bytes, fds)?, parcel, setup })
     };
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
     match supervisor::start(Batch { command, common, orders }) {
-        Ok(()) => Ok(group),
+        Ok(()) => {
+            let started = if event::wanted() { group.pids() } else { Vec::new() };
+            for (rank, pid) in started.into_iter().enumerate() {
+                event!(Info, "{} (pid {pid}) was started by {method}", group.name(rank));
+            }
+            Ok(group)
+        }
         Err(error) => {
             group.reap_incomplete();
             Err(error)

@@ -6,12 +6,14 @@
 //! another one just to have it call `posix_spawn` costs a tenth of the start.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 use std::{io, mem, thread};
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use parking_lot::Mutex;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -22,12 +24,14 @@ use rustix::time::{
 
 use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
+use crate::event::{self, event};
 use crate::forkserver::{self, Life};
 use crate::launch::{self, Command, failed};
+use crate::line::{self, Line};
 use crate::method::StartMethod;
 use crate::output::Streams;
-use crate::sys;
 use crate::watch::{Common, Order, Orders, Watch};
+use crate::{fork, sys};
 
 /// The data of the event that announces new batches; the events of processes have their numbers.
 const WAKE: u64 = u64::MAX;
@@ -82,7 +86,8 @@ struct Watches {
     timer: Option<Instant>,
 }
 
-static SUPERVISOR: Mutex<Option<Arc<Supervisor>>> = Mutex::new(None);
+static SUPERVISOR: PerProcess<Mutex<Option<Arc<Supervisor>>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Starts the processes of a batch, in order. Blocks until all run, or one could not be started; then those
 /// that run already have got a SIGKILL.
@@ -91,6 +96,10 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
     // What a fork server makes is the child of the thread that started the server.
     if sys::on_main_thread() || batch.common.method == StartMethod::ForkServer {
         return supervisor.start_here(batch);
+    }
+    if batch.common.method == StartMethod::Fork {
+        // It belongs to this thread, if it prints just now; a copy of another one would write it again.
+        let _ = io::stdout().flush();
     }
     let (reply, answer) = channel();
     supervisor.ask(Request::Start(Job { batch, started: Vec::new(), reply }))?;
@@ -176,14 +185,29 @@ impl Supervisor {
 
     /// Reaps the fork servers that have ended.
     fn reap_servers(&self) {
+        let mut over = Vec::new();
         self.servers.lock().retain(|life| {
-            let over = life.exit().is_some();
-            if over {
+            let exit = life.exit();
+            if let Some(exit) = exit {
                 // It was added, so this can't fail.
                 let _ = epoll::delete(&self.poll, &life.pidfd);
+                over.push((life.pid, exit));
             }
-            !over
+            exit.is_none()
         });
+        for (pid, exit) in over {
+            event!(Warn, "a fork server (pid {pid}) {exit}");
+        }
+    }
+
+    /// The files that a copy of this process has no use for.
+    fn files(&self, watches: &Watches) -> Vec<RawFd> {
+        let of_children = watches.by_id.values().flat_map(|watch| {
+            let socket = watch.socket.as_ref().map(AsRawFd::as_raw_fd);
+            [Some(watch.pidfd.as_raw_fd()), socket].into_iter().flatten()
+        });
+        let own = [&self.poll, &self.wake, &self.timer].into_iter().map(AsRawFd::as_raw_fd);
+        of_children.chain(own).chain(line::get().map(Line::raw)).collect()
     }
 
     /// Starts the processes of a batch from the calling thread.
@@ -212,6 +236,13 @@ impl Supervisor {
             StartMethod::ForkServer => {
                 let Order { setup, outbox, .. } = &mut order;
                 forkserver::launch(&batch.command, &particulars, setup, outbox, batch.common.patience)?
+            }
+            StartMethod::Fork => {
+                let Order { setup, outbox, .. } = &mut order;
+                // Held, so that the copy knows which files are ours.
+                let watches = self.watches.lock();
+                let files = self.files(&watches);
+                fork::launch(particulars, setup, outbox, &files)?
             }
         };
         batch.common.group.streams(order.rank, streams);
@@ -348,6 +379,10 @@ impl Supervisor {
             if watch.reap()
                 && let Some(watch) = watches.by_id.remove(&id)
             {
+                drop(watches);
+                if event::wanted() {
+                    watch.tell_end();
+                }
                 self.forget(watch);
             }
             return;

@@ -1,4 +1,4 @@
-//! The system calls that have no safe wrapper elsewhere: `posix_spawn` and signal dispositions.
+//! The system calls that have no safe wrapper elsewhere: `posix_spawn`, `fork`, signal dispositions, exit handlers.
 //!
 //! # Safety
 //!
@@ -6,12 +6,14 @@
 //! owned buffer that outlives the call.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+use std::sync::OnceLock;
 
+use mp_core::fork::{GENERATIONS, PerProcess};
 use rustix::process::Pid;
 
 /// What `posix_spawn` needs to know.
@@ -64,6 +66,49 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     Pid::from_raw(pid).ok_or_else(|| io::Error::other("posix_spawn returned no process id"))
 }
 
+/// Copies this process, as `fork(3)` of the C library does it; `None` in the copy.
+///
+/// # Safety
+/// What runs in the copy needs nothing that other threads of this process have half done, locks included.
+pub(crate) unsafe fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: the caller vouches for what runs in the copy.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(Pid::from_raw(pid)),
+    }
+}
+
+/// Ends the process without calling anything.
+pub(crate) fn exit_at_once(code: c_int) -> ! {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// What has been registered to be called at exit so far will not be, but what is registered from now on will. See
+/// `on_exit(3)`.
+#[cfg(target_env = "gnu")]
+pub(crate) fn skip_exit_handlers_so_far() {
+    unsafe extern "C" {
+        fn on_exit(call: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+    }
+
+    extern "C" fn end(code: c_int, _: *mut c_void) {
+        // What C code has printed. Rust's own buffer has been written out by `std::process::exit`.
+        // SAFETY: a null pointer means all streams.
+        unsafe { libc::fflush(ptr::null_mut()) };
+        exit_at_once(code)
+    }
+
+    // SAFETY: the function lives as long as the program, and lets no panic out. They are called last one first, so that
+    // it is called after those that are registered later, and none after it. If it fails, for want of memory, the others
+    // are called as well.
+    unsafe { on_exit(end, ptr::null_mut()) };
+}
+
+/// Other C libraries can't.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn skip_exit_handlers_so_far() {}
+
 /// Whether the calling thread is the one that the process began with.
 pub(crate) fn on_main_thread() -> bool {
     rustix::thread::gettid() == rustix::process::getpid()
@@ -78,7 +123,7 @@ pub(crate) fn block_signals() -> io::Result<()> {
 
 /// Calls a function when the process exits, through `exit` or from `main`. See `atexit(3)`.
 pub(crate) fn at_exit(then: fn()) {
-    static THEN: std::sync::OnceLock<fn()> = std::sync::OnceLock::new();
+    static THEN: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
     extern "C" fn call() {
         // A panic can't leave a C function; what it says has been printed.
@@ -96,6 +141,30 @@ pub(crate) fn at_exit(then: fn()) {
 pub(crate) fn ignore_sigpipe() {
     // SAFETY: this installs no handler, so there is no code whose safety could matter.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Blocks every signal in the calling thread, and returns those that were blocked before.
+pub(crate) fn hold_signals() -> io::Result<libc::sigset_t> {
+    let (all, mut before) = (all_signals(), no_signals());
+    // SAFETY: both sets are initialised.
+    check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) })?;
+    Ok(before)
+}
+
+/// Blocks these signals and no others in the calling thread.
+pub(crate) fn let_signals(blocked: &libc::sigset_t) {
+    // SAFETY: the set is initialised; a null pointer says that the old one isn't wanted. It can't fail for a valid set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut()) };
+}
+
+/// Every signal does what it does in a program that has said nothing, and none is blocked in the calling thread: as
+/// [`posix_spawn`] has it.
+pub(crate) fn forget_signal_handlers() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: this installs no handler. Of signals that can't be changed it is an error, which changes nothing.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let_signals(&no_signals());
 }
 
 fn check(error: c_int) -> io::Result<()> {

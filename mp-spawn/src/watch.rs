@@ -14,6 +14,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
 use crate::clock::{deadline, now};
 use crate::error::SpawnError;
+use crate::event::event;
 use crate::exit::{self, Exit};
 use crate::group::Group;
 use crate::handoff::{self, Parcel, Value};
@@ -21,7 +22,7 @@ use crate::launch::Launched;
 use crate::message::{FromChild, Hello, Joined, Report};
 use crate::method::StartMethod;
 use crate::oom;
-use crate::rank::{Running, pid_number};
+use crate::rank::{Running, Status, pid_number};
 use crate::setup::Setup;
 use crate::verdict::{self, Seen, Subject};
 use crate::wire::{self, Inbox, Kind};
@@ -93,6 +94,8 @@ pub(crate) struct Watch {
     /// Its arguments, until it has taken them.
     _parcel: Option<Parcel>,
     member: Option<u32>,
+    /// Dead processes whose holdings were released after its end.
+    swept: usize,
     seen: Seen,
     patience: Duration,
     returns: bool,
@@ -138,6 +141,7 @@ impl Watch {
             outbox: order.outbox,
             _parcel: order.parcel,
             member: None,
+            swept: 0,
             seen: Seen::default(),
             hello_until: deadline(patience),
             pidfd,
@@ -295,7 +299,7 @@ impl Watch {
             Ok(Some(status)) => exit_of(&status),
             Err(_) => Exit::Unknown,
         };
-        handoff::child_died(self.member);
+        self.swept = handoff::child_died(self.member);
         self.group.exited(self.rank, exit);
         let asked = self.group.asked(self.rank);
         let mut seen = std::mem::take(&mut self.seen);
@@ -305,6 +309,18 @@ impl Watch {
             self.group.failed(self.rank, at, error);
         }
         true
+    }
+
+    /// Tells the log how it ended. While no lock is held.
+    pub(crate) fn tell_end(&self) {
+        let (name, pid) = (&self.name, self.pid);
+        if self.swept > 0 {
+            event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.swept);
+        }
+        match (self.group.exit(self.rank), self.group.status(self.rank)) {
+            (_, Ok(Status::Failed(error))) => event!(Warn, "{error}"),
+            (exit, _) => event!(Info, "{name} (pid {pid}) {}", exit.unwrap_or(Exit::Unknown)),
+        }
     }
 
     /// Lets everybody know that it is gone, when nothing of it is left here.

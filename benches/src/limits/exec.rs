@@ -75,6 +75,29 @@ pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
     with_2g(|| spawn_exec(plan))
 }
 
+/// `spawn_fork`: the median time in ns of a bare `fork` of a process that ends at once, and of waiting for it.
+pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
+    let mut times = Vec::new();
+    for _ in 0..plan.repetitions(100) {
+        let start = now();
+        // SAFETY: the copy calls `_exit` and nothing else.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            // SAFETY: it has no preconditions.
+            0 => unsafe { libc::_exit(0) },
+            1.. => wait(pid)?,
+            _ => return Err(format!("fork: {}", std::io::Error::last_os_error()).into()),
+        }
+        times.push((now() - start) as f64);
+    }
+    Ok(Some(stats::median(&times)))
+}
+
+/// `spawn_fork_2g`: as [`spawn_fork`], with 2 GiB resident.
+pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
+    with_2g(|| spawn_fork(plan))
+}
+
 /// How many processes `spawn_64` starts.
 pub(crate) const MANY: usize = 64;
 

@@ -27,6 +27,11 @@ thread_local! {
     static RINGS_TO_FREE: RefCell<Vec<(Arena, BlockId, BlockState)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// In a forked copy that becomes a process of its own: those that this thread was freeing are the original's.
+pub(super) fn forget_thread() {
+    _ = RINGS_TO_FREE.try_with(|rings| rings.borrow_mut().clear());
+}
+
 impl Arena {
     /// A block of the class, or somewhat larger, for this process. Its contents are whatever they were.
     fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {

@@ -4,16 +4,17 @@
 //! receives a tensor. It stays open and mapped, as the arena does, so that a process has one descriptor and one mapping
 //! for each, however many tensors are in it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::extent::{Extent, others_live, owners_live};
 use super::layout::EXTENTS;
 use super::{Arena, class};
 use crate::error::{Error, Result};
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::Word;
 use crate::strategy::{self, SharingStrategy};
 use crate::sync::Ordering;
@@ -28,6 +29,13 @@ struct Opened {
     fd: OwnedFd,
     /// The directory that the user chose.
     parent: PathBuf,
+}
+
+/// What this process has open, while none is opened.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) files: Vec<RawFd>,
+    _opening: MutexGuard<'static, Opening>,
 }
 
 /// What this process has open.
@@ -49,7 +57,7 @@ pub(super) struct Files {
 }
 
 #[derive(Debug, Default)]
-struct Opening {
+pub(super) struct Opening {
     /// Held before anybody could say that they are ready, by name.
     early: Vec<(u128, OwnedFd)>,
     /// Could not be mapped: what is at their addresses now is unknown, so there is no second try.
@@ -73,6 +81,16 @@ impl Files {
 impl Arena {
     fn files(&self) -> &'static Files {
         &self.0.files
+    }
+
+    /// All files that this process has open for the arena; it opens no other one meanwhile.
+    pub(super) fn hold_files(&self) -> Held {
+        let all = self.files();
+        let opening = all.opening.lock();
+        let named = all.named.iter().filter_map(OnceLock::get).map(|file| &file.fd);
+        let early = opening.early.iter().map(|(_, fd)| fd);
+        let files = all.own.iter().chain(all.handed.get()).chain(named).chain(early);
+        Held { files: files.map(AsRawFd::as_raw_fd).collect(), _opening: opening }
     }
 
     /// Whether its memory is this process's alone.
@@ -268,7 +286,8 @@ impl Arena {
 
     /// Where a new slab of a class of files goes: the word of its frontier, and the end of its file.
     pub(super) fn frontier_in_files(&self, class: u32, me: Member) -> Result<(Word, u64)> {
-        static CLEANED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+        static CLEANED: PerProcess<Mutex<Vec<PathBuf>>> =
+            PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
         let directory = strategy::settings().0.directory;
         // The first use by this process: what the dead left goes.
         let first = {

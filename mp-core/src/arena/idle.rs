@@ -30,6 +30,11 @@ thread_local! {
     static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
 }
 
+/// In a forked copy that becomes a process of its own: those that this thread keeps are the original's.
+pub(super) fn forget_thread() {
+    _ = IDLE_ENVELOPES.try_with(|idle| idle.borrow_mut().0.clear());
+}
+
 /// The lowest `n` bits of those that are set.
 fn lowest(bits: u64, n: usize) -> u64 {
     let mut rest = bits;

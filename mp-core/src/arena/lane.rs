@@ -8,6 +8,7 @@ use std::cell::Cell;
 use parking_lot::Mutex;
 
 use super::layout::LANES;
+use crate::fork::{GENERATIONS, PerProcess};
 
 /// The lane that threads without one of their own share.
 const COMMON: u32 = 0;
@@ -17,8 +18,9 @@ struct Lanes {
     taken: u64,
 }
 
-static LANES_TAKEN: Mutex<Lanes> = Mutex::new(Lanes { taken: 1 << COMMON });
-static COMMON_LANE: Mutex<()> = Mutex::new(());
+static LANES_TAKEN: PerProcess<Mutex<Lanes>> =
+    PerProcess::new([const { Mutex::new(Lanes { taken: 1 << COMMON }) }; GENERATIONS]);
+static COMMON_LANE: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 /// A lane of this thread, given back when the thread ends.
 struct Mine(Cell<Option<u32>>);
@@ -33,6 +35,11 @@ impl Drop for Mine {
 
 thread_local! {
     static MINE: Mine = const { Mine(Cell::new(None)) };
+}
+
+/// In a forked copy that becomes a process of its own: this thread has no lane yet.
+pub(super) fn forget_thread() {
+    _ = MINE.try_with(|mine| mine.0.set(None));
 }
 
 /// Calls `f` with the lane of this thread. `taken(lane)` is called before a lane is used for the first time.

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::sys::memory;
 use crate::words::Member;
 
@@ -24,7 +25,7 @@ enum Later {
     Failed(String),
 }
 
-static LATER: Mutex<Later> = Mutex::new(Later::None);
+static LATER: PerProcess<Mutex<Later>> = PerProcess::new([const { Mutex::new(Later::None) }; GENERATIONS]);
 
 /// To be joined.
 pub(super) fn put(fd: OwnedFd, joined: Joined) {

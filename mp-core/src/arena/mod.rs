@@ -12,6 +12,7 @@ mod count;
 mod envelope;
 mod extent;
 mod files;
+mod forked;
 mod holds;
 mod huge;
 mod idle;
@@ -43,6 +44,7 @@ use parking_lot::Mutex;
 
 pub use envelope::Envelope;
 pub(crate) use envelope::{MAX_ATTACHMENTS, Spill};
+pub(crate) use forked::{Inherited, forget_thread};
 pub use holds::Hold;
 pub use lease::Leased;
 pub use member::MemberInfo;
@@ -53,6 +55,7 @@ pub use repeat::Repeated;
 pub use stats::{ClassStats, MemberStats, MemoryStats};
 
 use crate::error::{Error, Result};
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::{Column, Word};
 use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER};
 use crate::strategy;
@@ -101,16 +104,17 @@ struct Populated {
 #[derive(Clone, Copy)]
 pub struct Arena(&'static Inner);
 
+/// A process has an arena once. In a forked copy, what the original had is not what the copy has joined.
 impl PartialEq for Arena {
     fn eq(&self, other: &Self) -> bool {
-        self.0.id == other.0.id
+        std::ptr::eq(self.0, other.0)
     }
 }
 impl Eq for Arena {}
 
 /// The arena of this process, once it has one; and whoever makes or attaches it holds the lock.
-static CURRENT: OnceLock<Arena> = OnceLock::new();
-static MAKING: Mutex<()> = Mutex::new(());
+static CURRENT: PerProcess<OnceLock<Arena>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static MAKING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -21,6 +21,7 @@ use super::layout::{SLAB_BLOCKS, control};
 use super::member::{Presence, Tenancy};
 use super::{Arena, Hold, RingLayer, SLICE};
 use crate::error::Result;
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{FreeCheck, INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
 use crate::sys::memory;
@@ -29,7 +30,8 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, 
 /// The most pages of seats that a walk follows; beyond it the links make a circle.
 const MOST_PAGES: u32 = 1 << 16;
 
-static RINGS: OnceLock<&'static dyn RingLayer> = OnceLock::new();
+static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 /// The empty plan: completes what a dead holder of the redo lock began.
 struct Recover;

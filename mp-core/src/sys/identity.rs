@@ -1,5 +1,7 @@
 //! Who this process is.
 
+use std::cell::Cell;
+
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 
@@ -29,13 +31,27 @@ impl Identity {
 /// The kernel's number of this process.
 #[inline]
 pub(crate) fn process() -> u32 {
-    IDS.try_with(|ids| ids.0).unwrap_or_else(|_| std::process::id())
+    IDS.try_with(|ids| known(ids).0).unwrap_or_else(|_| std::process::id())
 }
 
 /// The kernel's number of this thread.
 #[inline]
 pub(crate) fn thread() -> u32 {
-    IDS.try_with(|ids| ids.1).unwrap_or_else(|_| ids().1)
+    IDS.try_with(|ids| known(ids).1).unwrap_or_else(|_| ids().1)
+}
+
+#[inline]
+fn known(asked: &Cell<Option<(u32, u32)>>) -> (u32, u32) {
+    asked.get().unwrap_or_else(|| {
+        let now = ids();
+        asked.set(Some(now));
+        now
+    })
+}
+
+/// In a forked copy that becomes a process of its own: the numbers of the calling thread are others.
+pub(crate) fn forget_thread() {
+    _ = IDS.try_with(|asked| asked.set(None));
 }
 
 fn ids() -> (u32, u32) {
@@ -43,6 +59,6 @@ fn ids() -> (u32, u32) {
 }
 
 thread_local! {
-    /// Asked once: a forked copy, whose numbers are others, is no member and locks nothing.
-    static IDS: (u32, u32) = ids();
+    /// Asked once: a forked copy, whose numbers are others, is no member and locks nothing, or has forgotten them.
+    static IDS: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
 }

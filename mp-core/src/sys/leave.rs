@@ -5,7 +5,9 @@
 
 use std::sync::{Once, OnceLock};
 
-static WHAT: OnceLock<fn()> = OnceLock::new();
+use crate::fork::{GENERATIONS, PerProcess};
+
+static WHAT: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 extern "C" fn at_exit() {
     if let Some(what) = WHAT.get() {
@@ -16,7 +18,7 @@ extern "C" fn at_exit() {
 
 /// Runs `what` when the process exits (`atexit(3)`), the first one given, once. A process that is killed runs nothing.
 pub(crate) fn on_exit(what: fn()) {
-    static ONCE: Once = Once::new();
+    static ONCE: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
     ONCE.call_once(|| {
         _ = WHAT.set(what);
         // SAFETY: `at_exit` is an `extern "C" fn()`, as asked for, and lives as long as the program.

@@ -83,6 +83,23 @@ impl Mapping {
         Ok(())
     }
 
+    /// In a forked copy, where it is not mapped (`MADV_DONTFORK`): keeps others from getting these addresses. What reaches
+    /// there is a SIGSEGV.
+    pub(crate) fn reserve_in_copy(&self) -> Result<()> {
+        let at = self.base.as_ptr().cast();
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: replaces nothing: what is there already stays, and is an error. Kernels that don't know that flag take the
+        // address for a wish.
+        let got = unsafe { rustix::mm::mmap_anonymous(at, self.len as usize, ProtFlags::empty(), flags) };
+        let got = got.map_err(os("reserving addresses (see RLIMIT_AS)"))?;
+        if got == at {
+            return Ok(());
+        }
+        // SAFETY: the mapping just made, which nobody knows.
+        _ = unsafe { rustix::mm::munmap(got, self.len as usize) };
+        Err(os("reserving addresses")(rustix::io::Errno::EXIST))
+    }
+
     /// Plain memory of this process alone.
     #[cfg(not(miri))]
     pub(crate) fn local(len: u64) -> Result<Self> {

@@ -17,6 +17,7 @@ pub(crate) mod locks;
 mod mapping;
 pub(crate) mod memory;
 mod pair;
+pub(crate) mod plug;
 pub(crate) mod private;
 pub(crate) mod processors;
 #[cfg(feature = "inject")]
@@ -30,6 +31,12 @@ pub(crate) use raise::signal_self;
 pub(crate) use rustix::io::Errno;
 
 use crate::error::Error;
+
+/// Looks up what is looked up once in a process: a copy that is made meanwhile would wait for it for ever.
+pub(crate) fn look_up_everything() {
+    processors::only_one();
+    futex::can_wait_for_many();
+}
 
 /// Names what the kernel refused.
 pub(crate) fn os(what: &'static str) -> impl Fn(Errno) -> Error {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Place, Waitable, reactor};
 use crate::arena::{Arena, Parking, Patience, SLICE};
 use crate::error::Result;
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::sys::readiness::{self, EventFd};
 use crate::sys::{Errno, futex, os};
 
@@ -54,7 +55,8 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
         return Ok(found);
     }
     // One for the process: what is waited for differs from call to call.
-    static PATIENCE: LazyLock<Patience> = LazyLock::new(Patience::new);
+    static PATIENCE: PerProcess<LazyLock<Patience>> =
+        PerProcess::new([const { LazyLock::new(Patience::new) }; GENERATIONS]);
     // Looking at a descriptor is a system call.
     let in_memory = |thing: &dyn Waitable| thing.place().parking().is_some();
     let words = things.iter().filter(|thing| in_memory(**thing)).count();

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use super::{Watched, many};
 use crate::arena::{Arena, Parking, SLICE};
 use crate::error::Result;
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
 
@@ -71,7 +72,8 @@ struct Reactor {
     next_id: u64,
 }
 
-static REACTOR: Mutex<Reactor> = Mutex::new(Reactor { threads: Vec::new(), next_id: 0 });
+static REACTOR: PerProcess<Mutex<Reactor>> =
+    PerProcess::new([const { Mutex::new(Reactor { threads: Vec::new(), next_id: 0 }) }; GENERATIONS]);
 
 impl Reactor {
     /// The thread for a word: the one that has it, else one that has room, else a new one.

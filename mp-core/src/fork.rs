@@ -1,0 +1,164 @@
+//! Copies of this process that become processes of their own: the part of the start method `fork` that is about
+//! memory.
+//!
+//! `fork(2)` copies a process behind the back of everything in it. A copy that nobody has prepared is no member of the
+//! arena, and every use of shared memory in it is [`Error::Forked`]. A copy that this module has prepared begins as a
+//! process that was just started: it may join the arena as a member of its own, as any child does.
+//!
+//! | of the process that forks | in the copy |
+//! |---|---|
+//! | who it is among the members, what it holds | reads 0 (`MADV_WIPEONFORK`), for ever: handles that were copied refuse with [`Error::Forked`], and dropping them releases nothing |
+//! | the mapping of the arena | not there (`MADV_DONTFORK`). Its addresses are reserved, so that a reference into it that was copied is a SIGSEGV and never somebody else's data |
+//! | the files of the arena, and their locks by open file description, which say that their owner lives | closed: whoever keeps them open would speak for the dead |
+//! | which thread it is, its lane, the envelopes that it keeps | forgotten |
+//! | locks of this crate and of those above it | others, see [`PerProcess`]: no thread that the copy doesn't have holds them |
+//! | what was looked up once (processors, what the kernel can) | stays; looked up before, so that nobody is half done with it |
+//!
+//! The thread that forks holds, meanwhile, the lock under which an arena is made or joined, and the one under which files
+//! are opened: so the copy knows all of them.
+//!
+//! | killed | left |
+//! |---|---|
+//! | the one that forks, before or after | what it leaves when it is killed anywhere else: the copy is not told of anything of it |
+//! | the copy, before it has joined | nothing: it has no seat, and its copies of files keep locks alive for no longer than itself |
+
+//!
+//! # Safety
+//! Unsafe, because [`Fork::begin`] declares a contract, and takes the original's files away; sound, because the arena's
+//! are used by handles that find that they were copied, and the others its caller vouches for.
+#![allow(unsafe_code)]
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+
+use crate::arena::{Arena, Inherited};
+use crate::error::{Error, Result};
+use crate::sync::shared::{AtomicU32, Ordering};
+use crate::sys;
+
+/// One for the process that was executed, and one for each copy of a copy.
+pub const GENERATIONS: usize = 16;
+
+/// Copies by [`Fork`] that lie between this process and the one that was executed.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+static FORBIDDEN: OnceLock<&'static str> = OnceLock::new();
+
+/// A variable of the program that each process has for itself: a copy made by [`Fork`] begins with a fresh one.
+///
+/// What is behind a lock that another thread held when the process was copied stays locked in the copy for ever. So the
+/// copy doesn't look at it.
+///
+/// ```
+/// use mp_core::fork::{GENERATIONS, PerProcess};
+/// use std::sync::OnceLock;
+///
+/// static NAME: PerProcess<OnceLock<String>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+/// assert_eq!(NAME.get_or_init(|| "first".to_string()), "first");
+/// ```
+#[derive(Debug)]
+pub struct PerProcess<T>([T; GENERATIONS]);
+
+impl<T> PerProcess<T> {
+    /// A variable, as it is at the beginning of each.
+    pub const fn new(each: [T; GENERATIONS]) -> Self {
+        Self(each)
+    }
+}
+
+impl<T> Deref for PerProcess<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0[GENERATION.load(Ordering::Relaxed) as usize % GENERATIONS]
+    }
+}
+
+/// From now on this process is not to be copied, for this reason: something in it, as a driver's memory, doesn't survive
+/// that. The first reason stays.
+pub fn forbid(why: &'static str) {
+    _ = FORBIDDEN.set(why);
+}
+
+/// Why this process can't be copied, if it can't.
+#[must_use]
+pub fn forbidden() -> Option<&'static str> {
+    if let Some(why) = FORBIDDEN.get() {
+        return Some(why);
+    }
+    let last = GENERATION.load(Ordering::Relaxed) as usize + 1 >= GENERATIONS;
+    last.then_some("it is a copy of a copy, 15 times over; start one by another method in between")
+}
+
+/// A process that is about to be copied by the calling thread. Dropping it, in the original, goes on as before.
+#[derive(Debug)]
+pub struct Fork {
+    inherited: Inherited,
+    /// What lies where files of the original were: a file that means nothing.
+    plug: OwnedFd,
+}
+
+impl Fork {
+    /// Gets ready. Until it is dropped, no arena is made and no file of one opened.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no descriptor to spare.
+    pub fn prepare() -> Result<Self> {
+        sys::look_up_everything();
+        let plug = sys::plug::new().map_err(sys::os("eventfd"))?;
+        Ok(Self { inherited: Arena::before_fork(), plug })
+    }
+
+    /// In the copy, first of all: makes it a process of its own, which is no member of any arena. The files `more`, of the
+    /// original, are closed in it as well.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the addresses of the arena can't be reserved.
+    ///
+    /// # Safety
+    /// - The calling process is a copy by `fork(2)`, made by this thread after [`prepare`](Self::prepare); this is
+    ///   called once, and before anything else of this library is used.
+    /// - The numbers `more` are those of files that the calling thread kept others from closing when it made the copy, and
+    ///   that nobody uses in the copy.
+    pub unsafe fn begin(self, more: &[RawFd]) -> Result<()> {
+        let Self { inherited, plug } = self;
+        // First, before anything asks for memory and gets those addresses.
+        let reserved = inherited.reserve_addresses();
+        for &fd in inherited.files().iter().chain(more) {
+            // SAFETY: files of the original that nobody uses in the copy: the arena's own, whose users find that they were
+            // copied and refuse, and those that the caller vouches for.
+            unsafe { sys::plug::put(fd, plug.as_fd()) };
+        }
+        // What is locked stays locked: nobody asks any more.
+        std::mem::forget(inherited);
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+        sys::identity::forget_thread();
+        crate::arena::forget_thread();
+        reserved.map_err(|e| match e {
+            Error::Os { source, .. } => Error::Os { what: "reserving the addresses of the arena", source },
+            other => other,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_stays() {
+        assert_eq!(forbidden(), None);
+        forbid("a test says so");
+        forbid("another one");
+        assert_eq!(forbidden(), Some("a test says so"));
+    }
+
+    #[test]
+    fn a_variable_of_this_process() {
+        static COUNT: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(5) }; GENERATIONS]);
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(COUNT.load(Ordering::Relaxed), 6);
+    }
+}

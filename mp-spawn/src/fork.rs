@@ -1,0 +1,144 @@
+//! The start method `fork`: a copy of this process that becomes a worker.
+//!
+//! # Safety
+//!
+//! This file may hold `unsafe`: it forks a process that may have other threads, and makes the copy a process of its own.
+//! That the function which runs there does with what a copy has is what the caller of [`allow_fork`] vouches for; that
+//! this crate and those below it do is what the table says.
+//!
+//! | what would be wrong in a copy | what is done |
+//! |---|---|
+//! | the original's place in the arena, its mapping, its files and their locks | see [`mp_core::fork`] |
+//! | variables of this crate, behind locks that other threads may have held: supervisor, reader of output, fork server, family, line to the parent, who one is | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
+//! | settings: start method, executable, preloaded function | taken over: read before, written in the copy |
+//! | sockets to the original's children and parent, pidfds, the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
+//! | the original's end of the copy's own socket | closed, so that the end of the original shows |
+//! | the standard streams: what is in the buffer, their locks | held by the thread that forks, and written out, if it is the main thread |
+//! | handlers of signals, which may write into pipes of the original's; blocked signals | none, as after `posix_spawn`; signals wait while the copy gets there |
+//! | functions to be called at exit, which remove what the original still needs | not called: the first one that the copy registers is called after all others of its own, and ends the process (glibc) |
+//! | locks of the allocator and of the C library | `fork(3)` of glibc puts them in order; hence it, and no bare `clone3` |
+//! | the stack: a thread's, where it isn't the main thread that forks | the function gets a thread with a stack of the usual size |
+//! | a panic that leaves the copy's function | caught in [`child::main`], which never returns: the frames of the original above are never reached |
+//! | which thread's end ends the copy | the one that forks: the main thread or the supervisor's, as for all methods |
+//! | read ends of pipes from the original's other children; the fork server's socket | stay open until the copy ends: nobody waits for their end |
+//!
+//! | killed | what happens |
+//! |---|---|
+//! | the original, at any time | the copy asks to end with it first of all, and looks whether it has gone before: it ends |
+//! | the copy, before it says hello | as any process that ends without having reported |
+//!
+//! [`allow_fork`]: crate::allow_fork
+#![allow(unsafe_code)]
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::panic::{self, AssertUnwindSafe};
+
+use mp_core::fork::{Fork, GENERATIONS, PerProcess};
+use mp_core::sync::shared::{AtomicBool, Ordering};
+
+use crate::child::{self, USELESS};
+use crate::error::Result;
+use crate::function::FunctionRef;
+use crate::launch::{self, Launched, Particulars, failed};
+use crate::output::Ends;
+use crate::setup::Setup;
+use crate::token::Token;
+use crate::watch::Outbox;
+use crate::{entry, forkserver, sys};
+
+/// Whether the first thread of this process runs on the stack of a thread that was not the first of the original.
+static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
+    PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
+
+pub(crate) fn on_the_stack_of_a_thread() -> bool {
+    STACK_OF_A_THREAD.load(Ordering::Relaxed)
+}
+
+/// Starts a process: copies this one. `files` are those that the copy has no use for; nobody closes them meanwhile. The
+/// calling thread becomes the one whose end ends the process.
+pub(crate) fn launch(
+    particulars: Particulars,
+    setup: &Setup,
+    outbox: &mut Outbox,
+    files: &[RawFd],
+) -> Result<Launched> {
+    let refused = |what| move |error: io::Error| failed(what, None, error);
+    let (ours, theirs) = launch::socket_pair().map_err(refused("socketpair"))?;
+    let nonce = launch::nonce();
+    // The copy finds it when it looks for it the first time. What doesn't fit is sent later.
+    outbox.flush(ours.as_fd()).map_err(refused("sendmsg"))?;
+    let taken = Taken {
+        token: Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce },
+        executable: launch::executable(),
+        preload: forkserver::preload(),
+        thread: !sys::on_main_thread(),
+    };
+    // Another thread would wait here for one that prints, and that waits for it.
+    let mut printing = (!taken.thread).then(|| (io::stdout().lock(), io::stderr().lock()));
+    if let Some((out, _)) = &mut printing {
+        // What can't be written now can't be written later either.
+        let _ = out.flush();
+    }
+    let memory =
+        Fork::prepare().map_err(|error| refused("a copy of the process")(io::Error::other(error)))?;
+    let signals = sys::hold_signals().map_err(refused("pthread_sigmask"))?;
+    // SAFETY: somebody has called `allow_fork`, else `start` had refused. What this file does in the copy is said above.
+    match unsafe { sys::fork() } {
+        Ok(Some(pid)) => {
+            sys::let_signals(&signals);
+            drop((memory, printing, particulars));
+            Ok(Launched { pid, pidfd: launch::pidfd_of(pid)?, socket: ours, nonce })
+        }
+        Ok(None) => {
+            let code = panic::catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: this is the copy, made by this thread just now; the caller holds what keeps those files open, and
+                // whoever uses them is behind a variable that the copy has another one of.
+                let fit = unsafe { memory.begin(files) };
+                drop((printing, ours));
+                taken.become_worker(theirs, particulars.ends, setup, fit.map_err(|error| error.to_string()))
+            }));
+            // Nothing of the original's is to be undone here.
+            code.unwrap_or_else(|_| sys::exit_at_once(USELESS))
+        }
+        Err(error) => {
+            sys::let_signals(&signals);
+            Err(failed("fork", None, error))
+        }
+    }
+}
+
+/// What a copy takes over, read before.
+struct Taken {
+    token: Token,
+    executable: Option<std::path::PathBuf>,
+    preload: Option<FunctionRef>,
+    /// Whether another thread than the main thread has forked.
+    thread: bool,
+}
+
+impl Taken {
+    /// In the copy: arranges what was asked for, and becomes the worker.
+    fn become_worker(
+        self,
+        socket: OwnedFd,
+        ends: Ends,
+        setup: &Setup,
+        fit: std::result::Result<(), String>,
+    ) -> ! {
+        let Taken { token, executable, preload, thread } = self;
+        sys::skip_exit_handlers_so_far();
+        sys::forget_signal_handlers();
+        STACK_OF_A_THREAD.store(thread, Ordering::Relaxed);
+        launch::set_executable(executable);
+        forkserver::inherit_preload(preload);
+        entry::change_environment(setup.environment.iter().cloned());
+        let streams = (|| {
+            ends.stdout.as_ref().map_or(Ok(()), rustix::stdio::dup2_stdout)?;
+            ends.stderr.as_ref().map_or(Ok(()), rustix::stdio::dup2_stderr)
+        })();
+        drop(ends);
+        let streams = streams.map_err(|error| format!("setting its streams failed: {error}"));
+        child::main(token, socket, fit.and(streams))
+    }
+}

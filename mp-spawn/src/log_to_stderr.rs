@@ -1,0 +1,87 @@
+//! A logger that prints, for this process and those that it starts.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use log::{LevelFilter, Log, Metadata, Record, SetLoggerError};
+
+use crate::current;
+
+/// Prints to standard error.
+#[derive(Debug)]
+struct Lines;
+
+/// Set in a process that has this logger, and in copies of it.
+static OURS: OnceLock<()> = OnceLock::new();
+
+impl Log for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            let name = current::name().unwrap_or("main");
+            // In one piece, so that lines of several processes are not mixed.
+            let line = format!("[{}/{name}] {}\n", record.level(), record.args());
+            // Who can't write there can't be told.
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Prints what is told to the [`log`](https://docs.rs/log) crate, at this level and above, to standard error: by this process,
+/// and by those that it starts from now on. A line is `[INFO/rank-3] ...`, with the name of the process. It may be called
+/// again, for another level.
+///
+/// ```
+/// use mp_spawn::{Options, Output, log_to_stderr, start_processes};
+///
+/// log_to_stderr(log::LevelFilter::Debug)?;
+/// log::info!("this is printed as [INFO/main]");
+/// let worker = |_: usize, (): ()| log::info!("and this as [INFO/rank-0]");
+/// let workers = start_processes(worker, (), Options::nprocs(1).stderr(Output::Capture))?;
+/// workers.wait()?;
+/// assert!(workers.stderr(0)?.text().ends_with("[INFO/rank-0] and this as [INFO/rank-0]\n"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// With the feature `log`, this crate tells of what happens to processes, with targets that begin with `mp::`:
+///
+/// | level | of what |
+/// |---|---|
+/// | warn | a process failed; a fork server ended; a worker of a pool ended before its time |
+/// | info | a process was started; a process ended |
+/// | debug | a fork server was started; a worker calls its function; what the dead held was released |
+///
+/// Any logger gets these events. One of one's own is to be set in workers as well, in their function. Python's logger is
+/// [`log::logger`](https://docs.rs/log/latest/log/fn.logger.html), its levels `SUBDEBUG` and `SUBWARNING` are the nearest
+/// ones here, `Trace` and `Warn`.
+///
+/// # Errors
+///
+/// If the program has another logger already.
+#[doc(alias = "get_logger")]
+pub fn log_to_stderr(level: LevelFilter) -> Result<(), SetLoggerError> {
+    if OURS.get().is_none() {
+        log::set_logger(&Lines)?;
+        _ = OURS.set(());
+    }
+    log::set_max_level(level);
+    Ok(())
+}
+
+/// What a process that is started takes over: the level of this logger, if it is the one.
+pub(crate) fn handed_down() -> Option<String> {
+    OURS.get().map(|()| log::max_level().to_string())
+}
+
+/// In a process that was just started: prints at the level that its parent has.
+pub(crate) fn inherit(level: Option<String>) {
+    if let Some(level) = level.and_then(|level| level.parse().ok()) {
+        // Fails only if a constructor of the program has set a logger: then that one stays.
+        let _ = log_to_stderr(level);
+    }
+}

@@ -1,0 +1,109 @@
+//! What the `log` crate is told, and what `log_to_stderr` prints of it. Each test runs in a process of its own, for a
+//! process has one logger.
+
+mod common;
+
+use common::DEADLINE;
+use log::LevelFilter;
+use mp_spawn::{Options, Output, Process, StartMethod, allow_fork, log_to_stderr, start_processes};
+
+/// What a process that runs this writes to its standard error.
+fn printed<F: Fn(()) + Copy + Send + 'static>(test: F) -> String {
+    let child = Process::builder().name("tested").start_method(StartMethod::Spawn).stderr(Output::Capture);
+    let child = child.spawn(test, ()).unwrap();
+    assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
+    let text = child.stderr().text();
+    child.join().unwrap_or_else(|error| panic!("{error}\n{text}"));
+    text
+}
+
+fn work(rank: usize, (): ()) -> Result<u32, String> {
+    log::info!("this is rank {rank}");
+    log::trace!("nobody sees this");
+    if rank == 1 { Err("it is tired".to_string()) } else { Ok(std::process::id()) }
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn what_happens_is_printed_with_the_name_of_the_process() {
+    let text = printed(|()| {
+        log_to_stderr(LevelFilter::Debug).unwrap();
+        // SAFETY: what runs in copies prints, and nobody else does meanwhile but mp's own threads.
+        unsafe { allow_fork() };
+        for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
+            let options = Options::nprocs(2).name(method.name()).start_method(method);
+            let results = start_processes(work, (), options).unwrap().results().unwrap();
+            assert!(results[0].is_ok() && results[1].is_err());
+        }
+        // Less from now on, also in others.
+        log_to_stderr(LevelFilter::Warn).unwrap();
+        start_processes(work, (), Options::nprocs(1).name("later")).unwrap().join().unwrap();
+    });
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines.iter().all(|line| line.starts_with('[') && line.contains("/")), "whole lines: {text}");
+    let count = |parts: [&str; 3]| {
+        let [start, middle, end] = parts;
+        lines.iter().filter(|l| l.starts_with(start) && l.contains(middle) && l.ends_with(end)).count()
+    };
+    for method in ["spawn", "forkserver", "fork"] {
+        for rank in 0..2 {
+            let name = format!("{method}-{rank}");
+            assert_eq!(count([&format!("[INFO/{name}] this is rank {rank}"), "", ""]), 1, "{name}: {text}");
+            assert_eq!(
+                count([&format!("[DEBUG/{name}] calls "), "log::work", &format!(" as rank {rank}")]),
+                1,
+                "{text}"
+            );
+            assert_eq!(
+                count(["[INFO/tested] ", &format!("{name} (pid "), &format!("was started by {method}")]),
+                1,
+                "{text}"
+            );
+        }
+        assert_eq!(
+            count(["[INFO/tested] ", &format!("{method}-0 (pid "), "exited with code 0"]),
+            1,
+            "{text}"
+        );
+        assert_eq!(
+            count(["[WARN/tested] ", &format!("({method}-1, pid "), "failed: it is tired"]),
+            1,
+            "{text}"
+        );
+    }
+    assert_eq!(count(["[DEBUG/tested] a fork server (pid ", "", "was started"]), 1, "{text}");
+    assert!(!text.contains("nobody sees this") && !text.contains("later"), "{text}");
+}
+
+#[test]
+fn nothing_is_told_unless_somebody_asks() {
+    let text = printed(|()| {
+        let results = start_processes(work, (), Options::nprocs(2)).unwrap().results().unwrap();
+        assert!(results[1].is_err());
+    });
+    assert_eq!(text, "");
+}
+
+#[test]
+fn another_logger_of_the_program_stays() {
+    struct Mine;
+    impl log::Log for Mine {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            eprintln!("mine: {} {}", record.target(), record.args());
+        }
+        fn flush(&self) {}
+    }
+    let text = printed(|()| {
+        log::set_logger(&Mine).unwrap();
+        log::set_max_level(LevelFilter::Info);
+        assert!(log_to_stderr(LevelFilter::Info).is_err());
+        start_processes(|_: usize, (): ()| log::info!("unheard"), (), Options::nprocs(1))
+            .unwrap()
+            .join()
+            .unwrap();
+    });
+    assert!(text.contains("mine: mp::process rank-0 (pid ") && !text.contains("unheard"), "{text}");
+}
