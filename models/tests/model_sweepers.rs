@@ -191,7 +191,7 @@ fn world(stale_holds: bool, asks: bool) -> World<Process> {
     m.poke(COUNT, u64::from(MESSAGE) + 1);
     m.poke(OWNER.of(MESSAGE), queued.pack());
     m.poke(PLACE.of(MESSAGE), Place { ring: 0, slot: 0 }.pack());
-    m.poke(ring(1).slot(0), Slot { lap: 1, state: SlotState::Full(Content::Envelope(MESSAGE)) }.pack());
+    m.poke(ring(1).slot(0), Slot { lap: 1, state: SlotState::Full(Content::of(MESSAGE)) }.pack());
     m.poke(intent(STALE), u64::from(MESSAGE) + 1);
     let holders = [TAKER, OTHER].into_iter().chain(stale_holds.then_some(STALE));
     holders.for_each(|a| m.poke(seat(a), a as u64 + 1));

@@ -11,7 +11,8 @@
 //! watches a duplicate of its own: several may wait for one descriptor, and what its owner closes meanwhile is not
 //! somebody else's.
 //!
-//! A raw `fork` copies no thread, and its copy would change what its parent watches: so it does neither, by its process id.
+//! A `fork` copies no thread, and a copy that used this would change what its parent watches. So what was copied does nothing,
+//! by its process id; a copy that is a process of its own ([`PerProcess`]) begins anew.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 use super::many::no_thread;
 use crate::arena::SLICE;
 use crate::error::{Error, Result};
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::sys::epoll::{self, Epoll};
 
 struct Poller {
@@ -38,8 +40,8 @@ struct Waiting {
     next_id: u64,
 }
 
-static POLLER: OnceLock<Arc<Poller>> = OnceLock::new();
-static STARTING: Mutex<()> = Mutex::new(());
+static POLLER: PerProcess<OnceLock<Arc<Poller>>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static STARTING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 impl Poller {
     fn get() -> Result<Arc<Self>> {
