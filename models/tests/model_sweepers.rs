@@ -115,8 +115,7 @@ impl Actor for Process {
                 None => doing,
                 Some(Got::Envelope(..)) => Doing::Done,
                 Some(Got::Empty) => look_again(me),
-                Some(Got::Small(..)) => unreachable!("no message is small here"),
-                Some(Got::Closed) => unreachable!("nobody closes"),
+                Some(Got::Small(..) | Got::Closed) => unreachable!("nobody closes, and it is an envelope"),
             },
             Doing::Done => {
                 let mine = owner(m, MESSAGE);

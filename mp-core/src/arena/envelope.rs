@@ -31,7 +31,7 @@ pub(super) const TAIL: usize = 16;
 ///
 /// In all versions alike are the meta word (its bits), the spill word, and the list of attachments that these two lead to: so
 /// who can't read a message can tell its version, and give up what is attached.
-const WIRE_VERSION: u64 = 1;
+const WIRE_VERSION: u64 = 2;
 /// The most attachments a message may have.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
 

@@ -11,7 +11,8 @@
 //! watches a duplicate of its own: several may wait for one descriptor, and what its owner closes meanwhile is not
 //! somebody else's.
 //!
-//! A raw `fork` copies no thread, and its copy would change what its parent watches: so it does neither, by its process id.
+//! A `fork` copies no thread, and a copy that used this would change what its parent watches. So what was copied does nothing,
+//! by its process id; a copy that is a process of its own ([`PerProcess`]) begins anew.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
