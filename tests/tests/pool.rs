@@ -42,15 +42,17 @@ fn check(number: u64, (same, own): (u64, FrozenTensor<u64>)) {
 
 const TASKS: u64 = 6;
 
-/// Six tasks, the second of which arms; one worker, which knows the function already.
-fn round(at: u64, signal: Sent) -> (Pool, MapResult<(u64, FrozenTensor<u64>)>) {
+/// Six tasks, the second of which arms; one worker, which knows the function already, and its process.
+fn round(at: u64, signal: Sent) -> (Pool, u32, MapResult<(u64, FrozenTensor<u64>)>) {
     let all = Tensor::full(&[2000], 77).unwrap().freeze();
     let pool = Pool::new(1).unwrap();
     got(pool.apply_async(work, (9, None, all.clone()))).unwrap();
+    // As soon as it is armed there may be another one, or none.
+    let pid = pool.pids()[0];
     let arm = |number| (number == 1).then_some((at, signal.as_raw()));
     let tasks = (0..TASKS).map(|number| (number, arm(number), all.clone()));
     let results = pool.task(work).chunksize(TASKS as usize).map_async(tasks);
-    (pool, results)
+    (pool, pid, results)
 }
 
 #[test]
@@ -59,8 +61,7 @@ fn a_worker_is_killed_at_every_access() {
     Arena::current().unwrap();
     let before = in_use();
     for at in 1..MOST {
-        let (pool, results) = round(at, Sent::KILL);
-        let pid = pool.pids()[0];
+        let (pool, pid, results) = round(at, Sent::KILL);
         assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
         let mut lost = Vec::new();
         for (number, result) in (0..).zip(results.results()) {
@@ -94,8 +95,7 @@ fn a_worker_is_killed_at_every_access() {
 fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
     let _alone = alone();
     for at in (1..300).step_by(7) {
-        let (pool, results) = round(at, Sent::STOP);
-        let pid = pool.pids()[0];
+        let (pool, pid, results) = round(at, Sent::STOP);
         eventually("it stands still, or is done", || results.ready() || common::threads_are(pid, 'T'));
         // Whether it has answered or not: it is ended, and nobody waits for it.
         drop(pool);

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
-use crate::sys::Errno;
+use crate::sys::{Errno, memory};
 use crate::words::BlockId;
 
 /// How much a process may grow the arena before it looks at the machine's memory again.
@@ -65,7 +65,8 @@ impl Arena {
         match e {
             // A quota: of an arena that is itself a file with a name.
             Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
-                files::exhausted(asked, e, self.room_at(0))
+                let own = self.file().ok().and_then(memory::path_of).unwrap_or_default();
+                files::exhausted(asked, e, &own, self.room_at(0))
             }
             e => Error::Os { what: "fallocate in the arena", source: e.into() },
         }

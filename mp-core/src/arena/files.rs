@@ -405,7 +405,7 @@ impl Arena {
 pub(super) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -> Error {
     match e {
         Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
-            exhausted(asked, e, directory::room(fd, parent))
+            exhausted(asked, e, parent, directory::room(fd, parent))
         }
         e => {
             let what = "fallocate of a file in it (its file system has to know that)";
@@ -414,13 +414,14 @@ pub(super) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -
     }
 }
 
-/// That memory or disk has run out, with the limit that was met. A quota's own rest is in no call that users may make: what
-/// is known is that it is less than was asked.
-pub(super) fn exhausted(asked: u64, e: Errno, (left, limit): (u64, String)) -> Error {
+/// That memory or disk has run out, with the limit that was met. How much of a quota is left is not to be asked: what is
+/// known is that it is less than what was asked for.
+pub(super) fn exhausted(asked: u64, e: Errno, path: &Path, (left, limit): (u64, String)) -> Error {
     if e != Errno::DQUOT {
         return Error::OutOfMemory { asked, left, limit };
     }
-    let limit = format!("a quota of this user, group or project (quota(1)), and {limit}");
+    let limit =
+        format!("a quota of this user, group or project on {} (quota(1)); and {limit}", path.display());
     Error::OutOfMemory { asked, left: left.min(asked.saturating_sub(1)), limit }
 }
 
