@@ -26,29 +26,32 @@ pub(super) fn swap([first, second]: [&AtomicU64; 2], old: [u64; 2], new: [u64; 2
     }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        let wide = |[low, high]: [u64; 2]| u128::from(low) | u128::from(high) << 64;
+        let swapped: u64;
         // SAFETY: both words are atomics that are borrowed, next to each other, aligned to 16; the processor has the
-        // instruction (all three just checked).
-        let found = unsafe { exchange(first.as_ptr().cast(), wide(old), wide(new)) };
-        found == wide(old)
+        // instruction (all three just checked). The compiler keeps `rbx` for itself: it is as before, afterwards. (The
+        // function of the standard library for this becomes a call of a library that is not there, unless it is optimised.)
+        unsafe {
+            std::arch::asm!(
+                "xchg {low}, rbx",
+                "lock cmpxchg16b [rdi]",
+                "mov rbx, {low}",
+                "sete cl",
+                "movzx rcx, cl",
+                low = inout(reg) new[0] => _,
+                in("rdi") at,
+                inout("rcx") new[1] => swapped,
+                inout("rax") old[0] => _,
+                inout("rdx") old[1] => _,
+                options(nostack),
+            );
+        }
+        swapped != 0
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {
         let _ = (old, new);
         false
     }
-}
-
-/// The instruction; what was found.
-///
-/// # Safety
-/// `at` is aligned to 16, and valid for reads and writes of 16 bytes that all other threads reach by atomic instructions only.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[target_feature(enable = "cmpxchg16b")]
-unsafe fn exchange(at: *mut u128, old: u128, new: u128) -> u128 {
-    use crate::sync::Ordering::SeqCst;
-    // SAFETY: as the caller promises.
-    unsafe { std::arch::x86_64::cmpxchg16b(at, old, new, SeqCst, SeqCst) }
 }
 
 #[cfg(all(test, target_arch = "x86_64", not(miri)))]
