@@ -37,7 +37,11 @@ pub struct Packed<T> {
 
 impl<T> fmt::Debug for Packed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Packed<{}>({:?})", std::any::type_name::<T>(), self.parcel)
+        let name = std::any::type_name::<T>();
+        match &self.parcel {
+            Parcel::Envelope(envelope) => write!(f, "Packed<{name}>({})", envelope.id()),
+            Parcel::Small(_) => write!(f, "Packed<{name}>(small)"),
+        }
     }
 }
 

@@ -242,7 +242,10 @@ impl RingMemory {
     /// Whether a small message needs no envelope, as of now: consumers take messages, and nobody leases.
     #[inline]
     pub(crate) fn takes_small(&self) -> bool {
-        self.smalls && Self::words(self.arena).load_relaxed(self.header.consumers()) == consumers::GET
+        // In a forked copy there are no words to look at.
+        self.smalls
+            && self.arena.me().is_ok()
+            && Self::words(self.arena).load_relaxed(self.header.consumers()) == consumers::GET
     }
 
     /// Says that messages are taken for good. Before the first is.
