@@ -183,7 +183,9 @@ fn who_is_killed_while_it_acts_breaks_the_barrier_and_who_is_stopped_takes_long(
             }
             other => panic!("{other:?}"),
         }
-        signal(pid, Signal::KILL);
+        if !killed {
+            signal(pid, Signal::KILL);
+        }
         failure(&context);
         barrier.reset().unwrap();
     }

@@ -293,7 +293,8 @@ fn who_has_other_guards_comes_back_with_the_lock_whatever_happens() {
     let (theirs, told, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
     let waiter = std::thread::spawn(move || {
         let outer = theirs.lock().unwrap();
-        let error = told.wait_timeout(theirs.lock().unwrap(), 4 * LONG).unwrap_err();
+        // Longer than it takes to start a process that takes the lock.
+        let error = told.wait_timeout(theirs.lock().unwrap(), 16 * LONG).unwrap_err();
         assert!(matches!(error, LockError::OwnerDied { .. }), "{error}");
         at.1.recv_timeout(DEADLINE).unwrap();
         // It has the lock once still: its own level.
