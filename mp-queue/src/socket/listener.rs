@@ -20,7 +20,7 @@ use crate::connection::Connection;
 
 /// As many may be getting to know this side at the same time.
 const MOST: usize = 64;
-/// Waits for other programs of the same user to [`connect`].
+/// Waits for other programs of the same user to [`connect`](crate::connect).
 ///
 /// ```
 /// use mp_queue::{Listener, connect};
@@ -153,14 +153,18 @@ impl Listener {
     /// use mp_queue::{Listener, connect};
     ///
     /// let listener = Listener::bind("@example-of-accept-async")?;
-    /// let other = std::thread::spawn(|| connect("@example-of-accept-async")?.send(7).map_err(Into::into));
+    /// let other = std::thread::spawn(|| {
+    ///     let connection = connect("@example-of-accept-async").unwrap();
+    ///     let said: String = connection.recv().unwrap();
+    ///     connection.send(said.len()).unwrap();
+    /// });
     /// let got = block_on(async {
     ///     let connection = listener.accept_async().await?;
     ///     connection.send_async("hello".to_string()).await.map_err(|e| e.to_string())?;
-    ///     Ok::<i32, Box<dyn std::error::Error>>(connection.recv_async().await?)
+    ///     Ok::<usize, Box<dyn std::error::Error>>(connection.recv_async().await?)
     /// })?;
-    /// assert_eq!(got, 7);
-    /// # let _: Result<(), Box<dyn std::error::Error + Send + Sync>> = other.join().unwrap();
+    /// assert_eq!(got, 5);
+    /// # other.join().unwrap();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
