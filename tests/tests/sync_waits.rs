@@ -309,7 +309,8 @@ fn who_has_other_guards_comes_back_with_the_lock_whatever_happens() {
     signal(pid, Signal::KILL);
     failure(&context);
     let held = |e: &LockError| matches!(e, LockError::Held { pid, .. } if *pid == std::process::id());
-    eventually("it has the lock back", || jobs.recover_timeout(SHORT).is_err_and(|e| held(&e)));
+    // Not by `recover`, which would mend it before the waiter sees it.
+    eventually("it has the lock back", || jobs.lock_timeout(SHORT).is_err_and(|e| held(&e)));
     at.0.send(()).unwrap();
     waiter.join().unwrap();
     assert!(matches!(jobs.try_lock(), Err(LockError::OwnerDied { .. })), "nobody has said that it is mended");
