@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 
-use super::class::{SEAT_PAGES, blocks_of, class_of, near, size_of, span_of};
+use super::class::{SEAT_PAGES, blocks_of, class_of, is_near, near, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::slab::described;
 use super::{Arena, Hold, NO_CURSOR};
@@ -41,28 +41,26 @@ impl Arena {
         }
         let mut carved = 0;
         loop {
-            for c in near(class) {
-                while let Some((block, slab)) = self.find_free(c, me) {
-                    let Some(state) = run(Claim::new(self.block_at(block), me, slab), self.map()) else {
-                        continue;
-                    };
-                    let committed = match kind {
-                        Kind::Ring => self.commit_start(block, c).map(|()| true),
-                        _ => self.commit_block(block, c),
-                    };
-                    let fresh = match committed {
-                        Ok(fresh) => fresh,
-                        Err(e) => {
-                            run(Unclaim::new(self.block_at(block), state), self.map());
-                            self.hint_free(block);
-                            return Err(e);
-                        }
-                    };
-                    let at = self.block_at(block);
-                    run(Publish::new(at, me, state, kind), self.map());
-                    self.count_alloc(me, size_of(c), fresh);
-                    return Ok(self.first_hold(block));
-                }
+            while let Some((block, c, slab)) = self.find_free(class, me) {
+                let Some(state) = run(Claim::new(self.block_at(block), me, slab), self.map()) else {
+                    continue;
+                };
+                let committed = match kind {
+                    Kind::Ring => self.commit_start(block, c).map(|()| true),
+                    _ => self.commit_block(block, c),
+                };
+                let fresh = match committed {
+                    Ok(fresh) => fresh,
+                    Err(e) => {
+                        run(Unclaim::new(self.block_at(block), state), self.map());
+                        self.hint_free(block);
+                        return Err(e);
+                    }
+                };
+                let at = self.block_at(block);
+                run(Publish::new(at, me, state, kind), self.map());
+                self.count_alloc(me, size_of(c), fresh);
+                return Ok(self.first_hold(block));
             }
             // Another process may take the slab's blocks before us; not for ever.
             carved += 1;
@@ -136,29 +134,31 @@ impl Arena {
         }
     }
 
-    /// A block of the class that is probably free; its hint is taken.
-    fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {
+    /// A block for the class that is probably free, its own class, and its slab; its hint is taken.
+    fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
         let cursor = &self.0.cursors[class as usize];
-        let first = match cursor.load(Ordering::Relaxed) {
-            // Members begin at different slabs, so that they rarely write the same words.
-            NO_CURSOR => {
-                let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
-                me.slot().wrapping_mul(5) % end.max(1)
-            }
-            last => {
-                // Likely the same one again, and likely another process has freed it meanwhile.
-                self.map().will_write(self.block_at(last).state);
-                last / SLAB_BLOCKS
-            }
-        };
-        let found = |block, seen| {
-            cursor.store(block, Ordering::Relaxed);
-            Some((block, seen))
-        };
-        if let Some((block, seen)) = self.take_hint(first, class, me) {
-            return found(block, seen);
+        let last = cursor.load(Ordering::Relaxed);
+        let mut found = None;
+        if last != NO_CURSOR {
+            // Likely the same one again, and likely another process has freed it meanwhile.
+            self.map().will_write(self.block_at(last).state);
+            // Whatever class it is of: where all blocks of the class itself are taken, and those of a larger one are
+            // used, to search the class each time would cost a look at all its slabs.
+            found = self.take_hint(last / SLAB_BLOCKS, me, |c| is_near(class, c));
         }
+        let found = found.or_else(|| near(class).find_map(|c| self.search(c, last, me)))?;
+        cursor.store(found.0, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// A block of the class, from the slab of the last one on, through all slabs that have free ones.
+    fn search(&self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
+        let first = match last {
+            // Members begin at different slabs, so that they rarely write the same words.
+            NO_CURSOR => me.slot().wrapping_mul(5),
+            last => last / SLAB_BLOCKS,
+        } % end.max(1);
         let words = end.div_ceil(64);
         for i in 0..words {
             let word = (first / 64 + i) % words;
@@ -171,8 +171,9 @@ impl Arena {
                 if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
                     continue;
                 }
-                if let Some((block, seen)) = self.take_hint(slab, class, me) {
-                    return found(block, seen);
+                let found = self.take_hint(slab, me, |c| c == class);
+                if found.is_some() {
+                    return found;
                 }
                 // Nothing there. A block freed since then sets the bit again, after its own.
                 let (at, bit) = self.class_map(class, slab);
@@ -215,10 +216,16 @@ impl Arena {
         }
     }
 
-    fn take_hint(&self, slab: u32, class: u32, me: Member) -> Option<(BlockId, SlabSeen)> {
+    /// A block of this slab that is probably free, if the slab's class will do.
+    fn take_hint(
+        &self,
+        slab: u32,
+        me: Member,
+        will_do: impl Fn(u32) -> bool,
+    ) -> Option<(BlockId, u32, SlabSeen)> {
         let seen = self.slab_seen(slab);
-        let (found, base) = described(seen.value)?;
-        if found != class || !self.slab_is_chosen(base) {
+        let (class, base) = described(seen.value)?;
+        if !will_do(class) || !self.slab_is_chosen(base) {
             return None;
         }
         // If we die with the hint in hand, the sweep of this slab puts it back.
@@ -230,7 +237,7 @@ impl Arena {
         while hints & blocks != 0 {
             let bit = hints & blocks & (hints & blocks).wrapping_neg();
             match self.map().cas(at, hints, hints & !bit) {
-                Ok(()) => return Some((slab * SLAB_BLOCKS + bit.trailing_zeros(), seen)),
+                Ok(()) => return Some((slab * SLAB_BLOCKS + bit.trailing_zeros(), class, seen)),
                 Err(now) => hints = now,
             }
         }

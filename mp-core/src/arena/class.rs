@@ -91,6 +91,12 @@ pub(crate) fn near(class: u32) -> impl Iterator<Item = u32> {
     (class..end).take_while(move |&c| size_of(c) <= most)
 }
 
+/// Whether blocks of `other` do for one of this class: those of [`near`].
+#[inline]
+pub(crate) fn is_near(class: u32, other: u32) -> bool {
+    other == class || (other > class && near(class).any(|c| c == other))
+}
+
 /// How many blocks of this class make a slab: 64, or fewer so that a slab stays at 16 MiB, but one at least.
 pub(crate) fn blocks_of(class: u32) -> u32 {
     ((16 << 20) / size_of(class)).clamp(1, u64::from(super::layout::SLAB_BLOCKS)) as u32
@@ -138,6 +144,7 @@ mod tests {
     fn a_block_is_taken_for_another_only_if_it_is_as_large_and_in_the_same_memory() {
         assert_eq!(near(SEAT_PAGES).collect::<Vec<_>>(), [SEAT_PAGES]);
         for class in (0..CLASSES).filter(|&c| c != SEAT_PAGES) {
+            assert!((0..CLASSES).all(|c| is_near(class, c) == near(class).any(|n| n == c)), "{class}");
             let mut others = near(class);
             assert_eq!(others.next(), Some(class));
             for other in others {

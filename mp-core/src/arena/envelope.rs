@@ -32,6 +32,9 @@ pub(super) const TAIL: usize = 16;
 /// In all versions alike are the meta word (its bits), the spill word, and the list of attachments that these two lead to: so
 /// who can't read a message can tell its version, and give up what is attached.
 const WIRE_VERSION: u64 = 2;
+/// So many attachments ahead, a message's blocks are fetched: another process wrote their words last, and a wait for each is
+/// most of what a message with many tensors costs.
+pub(super) const AHEAD: usize = 8;
 /// The most attachments a message may have.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
 
@@ -194,8 +197,16 @@ impl Envelope {
         let Parts { from } = meta.parts(room)?;
         let list = list.filter(|_| meta.spilled).map(Word::at);
         let entries = list.unwrap_or(arena.envelope_word(id, field::INLINE));
+        let attached = |k: usize| Attach::unpack(map.load_relaxed(entries.plus(k as u64)));
         for k in 0..meta.attachments {
-            let attach = Attach::unpack(map.load_relaxed(entries.plus(k as u64)))
+            let ahead = k + AHEAD;
+            if ahead < meta.attachments
+                && let Some(Attach { block, .. }) = attached(ahead)
+                && block / SLAB_BLOCKS < self.arena.layout().slabs
+            {
+                map.will_write(arena.block_at(block).state);
+            }
+            let attach = attached(k)
                 .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
             let hold = arena.adopt(id, attach)?;
             inc.arrives(AttachRequest { hold, access: attach.access, tag: attach.tag });

@@ -1,6 +1,6 @@
 //! Packing a message: its bytes and seats go into an envelope.
 
-use super::envelope::{Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
+use super::envelope::{AHEAD, Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
 use super::layout::envelope as field;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
@@ -97,6 +97,9 @@ impl Arena {
         }
         // First everything that can fail; moving can't.
         for (k, a) in attachments.iter().enumerate() {
+            if let Some(ahead) = attachments.get(k + AHEAD) {
+                map.will_write(self.block_at(ahead.hold.block()).state);
+            }
             if a.access != Access::Exclusive {
                 let note = Note {
                     entry: entries.plus(k as u64),

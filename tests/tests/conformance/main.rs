@@ -90,6 +90,10 @@ fn all_of_it_holds_on_huge_pages() {
         // The tests of the module `huge` run on it.
         return;
     }
+    if !get_all_sharing_strategies().contains(&SharingStrategy::FileSystem) {
+        println!("SKIPPED: this build doesn't have the strategy {}", SharingStrategy::FileSystem);
+        return;
+    }
     let _alone = common::alone();
     let scratch = Scratch::new("conformance");
     let Some(_pages) = HugePages::reserve(256) else { return };
