@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{DEADLINE, Outcome, alone, eventually, in_use, join, next, send, take};
+use common::{DEADLINE, Outcome, eventually, in_use, join, next, send, settled, take};
 use mp::{
     Arena, Error, FrozenTensor, Lock, Options, Process, PutError, Queue, SharedTensor, StartMethod, Tensor,
     start_processes,
@@ -55,7 +55,7 @@ fn keep() -> Result<&'static Kept, Box<dyn std::error::Error + Send + Sync>> {
 
 #[test]
 fn arguments_work_and_what_was_copied_along_refuses() {
-    let _alone = alone();
+    let _alone = settled();
     type Args = (FrozenTensor<u8>, SharedTensor<i64>, Queue<Vec<u8>>, Queue<FrozenTensor<u8>>);
     fn copy(rank: usize, (frozen, shared, queue, tensors): Args) -> Outcome {
         let kept = KEPT.get().ok_or("it was copied along")?;
@@ -121,7 +121,7 @@ fn arguments_work_and_what_was_copied_along_refuses() {
 
 #[test]
 fn exclusive_tensors_move_to_a_copy_and_back() {
-    let _alone = alone();
+    let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();
         let before = in_use();
@@ -142,7 +142,7 @@ fn exclusive_tensors_move_to_a_copy_and_back() {
 
 #[test]
 fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
-    let _alone = alone();
+    let _alone = settled();
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(rank: usize, (queue, lock): (Queue<Vec<u8>>, Lock<u64>)) -> Outcome {
         let tensor = Tensor::<u8>::full(&[5000], rank as u8)?;
@@ -197,7 +197,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
 
 #[test]
 fn what_a_copy_and_its_killed_original_held_is_released() {
-    let _alone = alone();
+    let _alone = settled();
     fn copy(_: usize, (kept, here): (FrozenTensor<u8>, Queue<u32>)) -> Outcome {
         send(&here, std::process::id())?;
         let end = wait_for_the_end();
@@ -229,7 +229,7 @@ fn what_a_copy_and_its_killed_original_held_is_released() {
 
 #[test]
 fn an_original_is_found_dead_while_its_copies_live() {
-    let _alone = alone();
+    let _alone = settled();
     // The copies must not keep what says that their original lives: here, the locks are all that says so.
     fn middle(_: usize, here: Queue<u32>) -> Outcome {
         allow();
@@ -285,7 +285,7 @@ fn an_original_is_found_dead_while_its_copies_live() {
 
 #[test]
 fn with_files_the_copies_hold_their_own() {
-    let _alone = alone();
+    let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();
         mp::set_sharing_strategy(mp::SharingStrategy::FileSystem)?;
