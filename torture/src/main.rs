@@ -12,6 +12,7 @@ mod board;
 mod copies;
 mod crew;
 mod finding;
+mod folder;
 mod futures;
 mod group;
 mod leaks;
@@ -32,8 +33,9 @@ use std::time::{Duration, Instant};
 
 use args::Args;
 use finding::Finding;
+use folder::Folder;
 use leaks::InUse;
-use mp::{Process, SharingStrategy, StartMethod, Tensor, set_sharing_strategy};
+use mp::{Process, SharingStrategy, StartMethod, Tensor, set_sharing_directory, set_sharing_strategy};
 use report::{Bar, Report};
 
 /// How long a round torments.
@@ -71,6 +73,8 @@ fn baseline(methods: &[StartMethod]) -> mp::Result<InUse> {
 /// Whether nothing was found.
 fn run(args: &Args) -> Result<bool, Finding> {
     copies::allow();
+    let folder = Folder::new()?;
+    set_sharing_directory(folder.path())?;
     let before = baseline(copies::methods(args.copies()))?;
     let mut report = Report::new(args.clone());
     let bar = Bar::new(args.time);
