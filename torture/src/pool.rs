@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::fs;
 
-use mp::{AsyncResult, Exit, Pool, TaskError};
+use mp::{AsyncResult, Exit, Message, Pool, TaskError};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -34,8 +34,15 @@ struct Task {
     ledger: Ledger,
 }
 
+/// What a task returns.
+#[derive(Message)]
+struct Done {
+    worker: u32,
+    parcel: Parcel,
+}
+
 /// The function of all tasks.
-fn answer(task: Task) -> mp::Result<Parcel> {
+fn answer(task: Task) -> mp::Result<Done> {
     let Task { job, once, ledger } = task;
     ledger.got(job.number, once)?;
     job.check()?;
@@ -44,7 +51,7 @@ fn answer(task: Task) -> mp::Result<Parcel> {
     for _ in 0..random.below(200) {
         std::thread::yield_now();
     }
-    Parcel::answer(job, &mut random)
+    Ok(Done { worker: std::process::id(), parcel: Parcel::answer(job, &mut random)? })
 }
 
 /// Sends a signal to a process, if it is a child of this one.
@@ -62,6 +69,9 @@ fn signal(pid: u32, signal: Signal) -> bool {
 struct Torment {
     /// Those who were killed, and have not cost a task yet.
     killed: HashSet<u32>,
+    /// Those who have done a task. Only they are stopped: one that is stopped before it can have asked to end with its parent
+    /// would stay for ever, if that is killed.
+    begun: HashSet<u32>,
     stopped: Vec<u32>,
 }
 
@@ -79,7 +89,7 @@ impl Torment {
         if random.percent(50) {
             self.killed.insert(victim);
             signal(victim, Signal::KILL);
-        } else if signal(victim, Signal::STOP) {
+        } else if self.begun.contains(&victim) && signal(victim, Signal::STOP) {
             self.stopped.push(victim);
         }
     }
@@ -127,14 +137,15 @@ impl Worker {
         Ok(())
     }
 
-    fn collect(&mut self, number: u64, result: AsyncResult<Parcel>, torment: &mut Torment) -> mp::Result<()> {
+    fn collect(&mut self, number: u64, result: AsyncResult<Done>, torment: &mut Torment) -> mp::Result<()> {
         self.row.note(Op::Collect, number);
         match result.get() {
-            Ok(parcel) if parcel.job.number == number => {
+            Ok(Done { worker, parcel }) if parcel.job.number == number => {
+                torment.begun.insert(worker);
                 parcel.check()?;
                 self.ledger.done(number)
             }
-            Ok(parcel) => Err(format!("torn: the result of {} for {number}", parcel.job.number).into()),
+            Ok(done) => Err(format!("torn: the result of {} for {number}", done.parcel.job.number).into()),
             Err(TaskError::WorkerLost(lost)) => {
                 match lost.how {
                     Exit::Signal { signal: mp::Signal::KILL, .. } if torment.killed.remove(&lost.pid) => {
