@@ -113,7 +113,15 @@ impl Worker {
     pub(crate) fn call(&mut self, service: &Service) -> mp::Result<()> {
         while !self.row.over() {
             self.row.note(Op::Connect, 0);
-            match service.options().connect(service.address()) {
+            let connected = match self.limit(50) {
+                // A future that is dropped has connected to nobody.
+                Some(limit) => match drive(service.options().connect_async(service.address()), Some(limit)) {
+                    Some(connected) => connected,
+                    None => continue,
+                },
+                None => service.options().connect(service.address()),
+            };
+            match connected {
                 Ok(connection) => self.talk(&connection)?,
                 Err(ConnectError::TimedOut(after)) => {
                     return Err(format!("hang: nobody has answered within {after:?}").into());
