@@ -64,7 +64,7 @@ fn futures_of_three_processes_answer_one_that_waits_for_all() {
             all.push(listener.accept_async().await.unwrap());
         }
         for i in 0..200 {
-            let bytes = vec![i as u8; if i % 50 == 0 { MUCH } else { 100 }];
+            let bytes = vec![i as u8; if i % 50 == 0 { MUCH / 4 } else { 100 }];
             for connection in &all {
                 connection.send_async((i, bytes.clone())).await.unwrap();
             }
