@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::task::{block_on, poll_once};
 use common::{DEADLINE, Outcome, alone, eventually, join, open_files};
@@ -224,11 +224,14 @@ fn a_future_is_told_that_nobody_answers() {
     let address = SocketAddrUnix::new_abstract_name(&name("unheard").as_bytes()[1..]).unwrap();
     rustix::net::bind(&fd, &address).unwrap();
     rustix::net::listen(&fd, 0).unwrap();
+    let begun = Instant::now();
     let unanswered = block_on(options.connect_async(name("unheard")));
     assert!(matches!(unanswered, Err(ConnectError::TimedOut(MOMENT))), "unexpected: {unanswered:?}");
     // That one has the room still.
     let full = block_on(options.connect_async(name("unheard")));
     assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "there was no room: {full:?}");
+    // `block_on` polls once more when its own time is over.
+    assert!(begun.elapsed() < DEADLINE, "nobody woke them when their time was over");
 }
 
 #[test]
