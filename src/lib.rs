@@ -55,7 +55,7 @@
 //! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | waiting for many things | [`wait()`], [`select`], [`Waitable`], [`Descriptor`] |
 //! | as futures | [`Queue::get_async`], [`Queue::put_async`], [`Receiver::recv_async`], …, [`ready`] |
-//! | connections to other programs | [`Listener`], [`connect`], [`SocketOptions`], [`Connection`] |
+//! | connections to other programs | [`Listener`], [`connect`], [`connect_async`], [`SocketOptions`], [`Connection`] |
 //! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`] |
 //! | waiting for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
 //! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
@@ -133,7 +133,7 @@ pub use mp_pool::{
 pub use mp_queue::{
     Address, ConnectError, Connection, GetError, JoinError, JoinableQueue, Lease, Listener, Packed, PutError,
     PutManyError, Queue, QueueOptions, Receiver, RecvIntoError, Room, Sender, SocketOptions, bounded_channel,
-    channel, connect, one_way_pipe, pipe,
+    channel, connect, connect_async, one_way_pipe, pipe,
 };
 #[cfg(all(feature = "futures", feature = "queue"))]
 pub use mp_queue::{Messages, Outlet};

@@ -50,6 +50,6 @@ pub use packed::Packed;
 pub use pipe::{one_way_pipe, pipe};
 pub use queue::Queue;
 pub use ready::Room;
-pub use socket::{Address, ConnectError, Listener, SocketOptions, connect};
+pub use socket::{Address, ConnectError, Listener, SocketOptions, connect, connect_async};
 #[cfg(feature = "futures")]
 pub use stream::{Messages, Outlet};

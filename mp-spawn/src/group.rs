@@ -130,8 +130,28 @@ impl Group {
         }
     }
 
+    /// Reaps the process of this rank if it has ended, without waiting for the supervisor to hear of it: who has seen the end
+    /// at the sentinel asks how it was.
+    fn look(&self, rank: usize) {
+        let unknown = |rank: &&Rank| rank.exit.is_none();
+        let found = self.ranks.lock().get(rank).filter(unknown).and_then(|rank| rank.running.clone());
+        if let Some(running) = found
+            && is_readable(&running.pidfd)
+        {
+            supervisor::ended(running.id);
+        }
+    }
+
+    /// Whether one runs, as far as the kernel says.
+    pub(crate) fn any_runs(&self) -> bool {
+        let len = self.ranks.lock().len();
+        (0..len).for_each(|rank| self.look(rank));
+        self.ranks.lock().iter().any(|rank| !rank.over && rank.exit.is_none())
+    }
+
     /// How the process of this rank ended, if it has.
     pub(crate) fn exit(&self, rank: usize) -> Option<Exit> {
+        self.look(rank);
         self.ranks.lock().get(rank).and_then(|rank| rank.exit)
     }
 
@@ -219,6 +239,7 @@ impl Group {
     }
 
     pub(crate) fn status(&self, rank: usize) -> Result<Status> {
+        self.look(rank);
         let ranks = self.ranks.lock();
         let found = ranks.get(rank).ok_or(SpawnError::NoSuchRank { rank, nprocs: ranks.len() })?;
         Ok(found.status())
@@ -321,6 +342,12 @@ impl Group {
     pub(crate) fn describe(&self) -> Vec<String> {
         self.ranks.lock().iter().map(Rank::describe).collect()
     }
+}
+
+/// Whether the kernel has something to say of a process, now.
+fn is_readable(pidfd: &OwnedFd) -> bool {
+    rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timespec(Duration::ZERO)))
+        .is_ok_and(|ready| ready > 0)
 }
 
 /// The only process that has not been reaped.

@@ -124,7 +124,7 @@ impl<T> Process<T> {
     /// Whether it runs. Does not block.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        !self.group.all_over()
+        self.group.any_runs()
     }
 
     /// How it is doing. Does not block.
@@ -134,7 +134,7 @@ impl<T> Process<T> {
         self.group.status(0).unwrap_or(Status::Running)
     }
 
-    /// How it ended; `None` while it runs. Does not block.
+    /// How it ended; `None` while it runs: once its [`sentinel`](Self::sentinel) is readable, no more. Does not block.
     #[must_use]
     #[doc(alias = "exitcode")]
     pub fn exit(&self) -> Option<Exit> {

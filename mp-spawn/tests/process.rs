@@ -273,3 +273,15 @@ fn failures_that_nobody_asks_for_keep_no_descriptors() {
         open() < before + 30
     });
 }
+
+#[test]
+fn who_has_seen_the_end_at_the_sentinel_is_told_how_it_was() {
+    for round in 0..200 {
+        let child = Process::spawn(|(): ()| {}, ()).unwrap();
+        assert_eq!(mp_spawn::wait(&[&child], Some(DEADLINE)).unwrap(), [0]);
+        match round % 2 {
+            0 => assert_eq!(child.exit(), Some(Exit::Code(0))),
+            _ => assert!(!child.is_alive()),
+        }
+    }
+}

@@ -336,14 +336,18 @@ impl Condition {
         self.leave(taken);
     }
 
-    /// How many threads wait: a moment's picture. None in a forked copy.
+    /// How many threads wait: a moment's picture, without those of processes that are dead. None in a forked copy.
     pub fn waiting(&self) -> usize {
-        if self.shared.me().is_err() {
-            return 0;
-        }
+        let Ok(me) = self.shared.me() else { return 0 };
         let (mut n, mut next) = (0, 0);
         while let Some(seen) = self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP]), next)) {
-            (n, next) = (n + 1, seen.index + 1);
+            next = seen.index + 1;
+            if seen.slot.member != me && self.shared.arena().is_dead(seen.slot.member) {
+                // Nobody else may come who would give it back.
+                self.leave(seen);
+            } else {
+                n += 1;
+            }
         }
         n
     }

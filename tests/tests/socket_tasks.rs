@@ -8,13 +8,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::task::{block_on, poll_once};
 use common::{DEADLINE, Outcome, alone, eventually, join, open_files};
 use mp::{
-    ConnectError, Connection, Descriptor, GetError, Options, SocketOptions, connect, ready, start_processes,
+    ConnectError, Connection, Descriptor, GetError, Options, SocketOptions, connect, connect_async, ready,
+    start_processes,
 };
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 const MOMENT: Duration = Duration::from_millis(50);
 /// More than a socket buffers.
@@ -62,7 +64,7 @@ fn futures_of_three_processes_answer_one_that_waits_for_all() {
             all.push(listener.accept_async().await.unwrap());
         }
         for i in 0..200 {
-            let bytes = vec![i as u8; if i % 100 == 0 { MUCH } else { 100 }];
+            let bytes = vec![i as u8; if i % 50 == 0 { MUCH / 2 } else { 100 }];
             for connection in &all {
                 connection.send_async((i, bytes.clone())).await.unwrap();
             }
@@ -159,6 +161,77 @@ fn who_says_nothing_is_given_up_while_a_future_waits_and_keeps_nobody_out() {
     slow.write_all(&frame).unwrap();
     drop(slow);
     assert!(matches!(block_on(connection.recv_async::<u8>()), Err(GetError::Failed(_))), "half a message");
+}
+
+fn connect_and_ask(rank: usize, at: String) -> Outcome {
+    block_on(async {
+        for i in 0..20_u64 {
+            let connection = connect_async(at.as_str()).await?;
+            connection.send_async((rank, i)).await.map_err(|e| e.to_string())?;
+            assert_eq!(connection.recv_async::<u64>().await?, i + 1);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn three_processes_connect_as_futures() {
+    let _alone = alone();
+    let listener = SocketOptions::new().listen(name("connects")).unwrap();
+    let context = start_processes(connect_and_ask, name("connects"), Options::nprocs(3)).unwrap();
+    let mut asked = [0; 3];
+    for _ in 0..60 {
+        let connection = listener.accept_timeout(DEADLINE).unwrap().expect("somebody connects");
+        let (rank, i) = connection.recv_timeout::<(usize, u64)>(DEADLINE).unwrap();
+        assert_eq!(i, asked[rank], "rank {rank} comes in its order");
+        asked[rank] += 1;
+        connection.send(i + 1).unwrap();
+    }
+    join(&context).unwrap();
+    assert_eq!(asked, [20; 3]);
+}
+
+#[test]
+fn a_dropped_future_has_connected_to_nobody() {
+    let _alone = alone();
+    let options = SocketOptions::new();
+    let listener = options.listen(name("unconnected")).unwrap();
+    let files = open_files();
+    for _ in 0..10 {
+        assert!(is_pending(options.connect_async(name("unconnected"))), "nobody has answered yet");
+    }
+    assert!(open_files() <= files + 1, "but for the descriptor of the thread that waits for all");
+    let at = name("unconnected");
+    let there = std::thread::spawn(move || {
+        let connection = block_on(connect_async(at)).unwrap();
+        connection.send(5).unwrap();
+    });
+    let connection = listener.accept_timeout(DEADLINE).unwrap().expect("one that stays");
+    assert_eq!(connection.recv_timeout::<i32>(DEADLINE).unwrap(), 5);
+    there.join().unwrap();
+    assert!(listener.accept_timeout(MOMENT).unwrap().is_none(), "the others have only looked");
+}
+
+#[test]
+fn a_future_is_told_that_nobody_answers() {
+    let _alone = alone();
+    let options = SocketOptions::new().handshake_timeout(MOMENT);
+    let nobody = block_on(options.connect_async(name("unheard")));
+    let Err(ConnectError::Io { source, .. }) = nobody else { panic!("unexpected: {nobody:?}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
+    // It listens, accepts nobody, and has room for one who waits.
+    let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(&name("unheard").as_bytes()[1..]).unwrap();
+    rustix::net::bind(&fd, &address).unwrap();
+    rustix::net::listen(&fd, 0).unwrap();
+    let begun = Instant::now();
+    let unanswered = block_on(options.connect_async(name("unheard")));
+    assert!(matches!(unanswered, Err(ConnectError::TimedOut(MOMENT))), "unexpected: {unanswered:?}");
+    // That one has the room still.
+    let full = block_on(options.connect_async(name("unheard")));
+    assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "there was no room: {full:?}");
+    // `block_on` polls once more when its own time is over.
+    assert!(begun.elapsed() < DEADLINE, "nobody woke them when their time was over");
 }
 
 #[test]

@@ -188,6 +188,20 @@ fn the_notification_of_a_killed_process_goes_to_another() {
 }
 
 #[test]
+fn a_killed_process_waits_no_more() {
+    let _alone = alone();
+    let (shop, told) = (shop(), Queue::bounded(1).unwrap());
+    let context = start_processes(wait_once, (shop.clone(), told), Options::nprocs(1)).unwrap();
+    let pid = take(&shop.2);
+    eventually("it waits", || shop.1.waiting() == 1);
+    signal(pid, Signal::KILL);
+    failure(&context);
+    // Nobody else has waited, or notified, who would have met its place.
+    assert_eq!(shop.1.waiting(), 0);
+    assert!(!shop.1.notify_one().unwrap(), "its place is free");
+}
+
+#[test]
 fn the_token_of_a_killed_process_is_no_place_lost() {
     let _alone = alone();
     let shop = (Lock::new(0).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());

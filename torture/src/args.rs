@@ -44,4 +44,9 @@ impl Args {
         }
         Ok(args)
     }
+
+    /// Whether processes may be copies of others: such a one doesn't read again what its environment says.
+    pub(crate) fn copies(&self) -> bool {
+        self.env.is_none()
+    }
 }

@@ -35,10 +35,21 @@ pub(crate) enum Op {
     Barrier,
     Event,
     Relock,
+    Wait,
+    Ring,
+    Child,
+    Poll,
+    Cancel,
+    Connect,
+    Accept,
+    Answer,
+    Leave,
+    Submit,
+    Collect,
     End,
 }
 
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 33] = [
     "-",
     "begin",
     "put",
@@ -60,6 +71,17 @@ const NAMES: [&str; 22] = [
     "barrier",
     "event",
     "rlock",
+    "wait",
+    "ring",
+    "child",
+    "poll",
+    "cancel",
+    "connect",
+    "accept",
+    "answer",
+    "leave",
+    "submit",
+    "collect",
     "end",
 ];
 

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use mp::{Exit, FrozenTensor, Process};
+use mp::{Exit, FrozenTensor, Process, StartMethod};
 use rustix::process::{Signal, pidfd_send_signal};
 
+use crate::args::Args;
 use crate::board::Board;
+use crate::copies;
 use crate::finding::Finding;
 use crate::group::{Group, Kind};
 use crate::ledger::Account;
@@ -73,6 +75,7 @@ pub(crate) struct Crew {
     everybodys: FrozenTensor<u64>,
     random: Random,
     env: Option<(String, String)>,
+    methods: &'static [StartMethod],
     clock: Clock,
     pub(crate) signals: Signals,
 }
@@ -82,7 +85,7 @@ impl Crew {
         groups: Vec<Group>,
         everybodys: FrozenTensor<u64>,
         random: Random,
-        env: Option<(String, String)>,
+        args: &Args,
     ) -> Result<Self, Finding> {
         let places: Vec<Place> = groups
             .iter()
@@ -99,8 +102,9 @@ impl Crew {
             })
             .collect();
         let board = Board::new(places.len())?;
+        let (env, methods) = (args.env.clone(), copies::methods(args.copies()));
         let (clock, signals) = (Clock::new(), Signals::default());
-        Ok(Self { groups, board, places, everybodys, random, env, clock, signals })
+        Ok(Self { groups, board, places, everybodys, random, env, methods, clock, signals })
     }
 
     fn start(&mut self, at: usize) -> Result<(), Finding> {
@@ -113,7 +117,7 @@ impl Crew {
             row: self.board.row(at),
             seed: self.random.next(),
         };
-        let mut process = Process::builder();
+        let mut process = Process::builder().start_method(self.random.pick(self.methods));
         if let Some((name, value)) = &self.env {
             process = process.env(name, value);
         }

@@ -7,10 +7,14 @@ use mp::{
     pipe,
 };
 
+use crate::leaving::Sides;
 use crate::ledger::{Account, Ledger};
 use crate::locks::Locks;
 use crate::parcel::{Job, Parcel};
+use crate::pool::{IN_POOL, WORKERS};
 use crate::random::Random;
+use crate::select::Ways;
+use crate::sockets::{CLIENTS, Service};
 use crate::work::{IN_PIPE, Work};
 
 /// What is tortured.
@@ -22,17 +26,27 @@ pub(crate) enum Kind {
     Channel,
     Joinable,
     Pipe,
+    Select,
+    Futures,
+    Leaving,
+    Socket,
+    Pool,
     Locks,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 7] = [
+    pub(crate) const ALL: [Kind; 12] = [
         Kind::Bounded,
+        Kind::Select,
         Kind::Acknowledged,
         Kind::Locks,
+        Kind::Socket,
         Kind::Growing,
+        Kind::Futures,
         Kind::Channel,
+        Kind::Pool,
         Kind::Joinable,
+        Kind::Leaving,
         Kind::Pipe,
     ];
 
@@ -44,6 +58,11 @@ impl Kind {
             Kind::Channel => "channel",
             Kind::Joinable => "joinable queue",
             Kind::Pipe => "pipe",
+            Kind::Select => "wait and select",
+            Kind::Futures => "futures, some dropped",
+            Kind::Leaving => "channel whose sides leave",
+            Kind::Socket => "sockets",
+            Kind::Pool => "pool",
             Kind::Locks => "locks",
         }
     }
@@ -57,6 +76,13 @@ enum Ends {
     Tasks(JoinableQueue<Job>),
     /// Only until both have started: nobody else may have an end.
     Pipe(Box<[Option<Connection>; 2]>),
+    Ways(Box<Ways>),
+    Futures(Queue<Parcel>),
+    /// As with a pipe.
+    Sides(Sides),
+    Service(Service),
+    /// Whether its workers may be copies.
+    Pool(bool),
     Locks(Box<Locks>),
 }
 
@@ -74,7 +100,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(kind: Kind, random: &mut Random) -> mp::Result<Self> {
+    /// `copies`: whether its processes may be copies of others.
+    pub(crate) fn new(kind: Kind, copies: bool, random: &mut Random) -> mp::Result<Self> {
         let capacity = random.pick(&[1, 2, 8, 64]);
         let ends = match kind {
             Kind::Bounded => {
@@ -90,11 +117,19 @@ impl Group {
             }
             Kind::Joinable => Ends::Tasks(JoinableQueue::bounded(capacity)?),
             Kind::Pipe => Ends::Pipe(Box::default()),
+            Kind::Select => Ends::Ways(Box::new(Ways::new(random)?)),
+            Kind::Futures => Ends::Futures(Queue::bounded(random.pick(&[1, 2, 8]))?),
+            Kind::Leaving => Ends::Sides(Sides::new(random)),
+            Kind::Socket => Ends::Service(Service::new(random)?),
+            Kind::Pool => Ends::Pool(copies),
             Kind::Locks => Ends::Locks(Box::new(Locks::new()?)),
         };
         let (producers, consumers) = match kind {
             Kind::Locks => (3, 0),
             Kind::Pipe => (1, 1),
+            Kind::Pool => (1, 0),
+            Kind::Socket => (CLIENTS, 1),
+            Kind::Futures => (2, 2),
             _ => (1 + random.below(2) as usize, 1 + random.below(2) as usize),
         };
         let batch = if random.percent(40) { 1 + random.below(20) as usize } else { 1 };
@@ -109,7 +144,12 @@ impl Group {
 
     /// Whether one that is dead is replaced at once; if not, all together when all are.
     pub(crate) fn one_by_one(&self) -> bool {
-        self.kind != Kind::Pipe
+        !matches!(self.kind, Kind::Pipe | Kind::Leaving)
+    }
+
+    /// How many processes it has.
+    pub(crate) fn processes(&self) -> usize {
+        if self.kind == Kind::Pool { self.workers * (1 + WORKERS) } else { self.workers }
     }
 
     /// What worker `i` does.
@@ -139,36 +179,61 @@ impl Group {
                     _ => return Err("the ends of a pipe are given away in order".into()),
                 }
             }
+            Ends::Ways(ways) if produces => Work::PutAnywhere(ways.outlets()?),
+            Ends::Ways(ways) => Work::Select(ways.inlets()),
+            // Some wait as futures, and others beside them as ever.
+            Ends::Futures(queue) => match (produces, i % 2) {
+                (true, 0) => Work::PutAsync(queue.clone()),
+                (true, _) => Work::Put(queue.clone()),
+                (false, 0) => Work::GetAsync(queue.clone()),
+                (false, _) => Work::Get(queue.clone(), 1),
+            },
+            Ends::Sides(sides) => match sides.of(i, self.workers)? {
+                (sender, _) if produces => Work::SendAndLeave(sender),
+                (_, receiver) => Work::ReceiveAll(receiver),
+            },
+            Ends::Service(service) if produces => Work::Call(service.clone()),
+            Ends::Service(service) => Work::Serve(service.clone()),
+            Ends::Pool(copies) => Work::OwnPool(*copies),
             Ends::Locks(locks) => Work::Lock(Locks::clone(locks)),
         })
     }
 
     /// Worker `i` was killed: what may be missing for it.
     pub(crate) fn killed(&mut self, i: usize) {
-        self.allowed += match self.kind {
-            Kind::Locks => 0,
-            Kind::Pipe => 1 + IN_PIPE,
+        self.allowed += match (self.kind, &self.ends) {
+            (Kind::Locks, _) => 0,
+            (Kind::Pipe, _) => 1 + IN_PIPE,
+            // Of the one who listens, all connections.
+            (Kind::Socket, _) => (1 + IN_PIPE) * if self.produces(i) { 1 } else { CLIENTS as u64 },
+            (Kind::Pool, _) => IN_POOL,
             _ if self.produces(i) => 0,
-            Kind::Bounded | Kind::Growing => self.batch as u64,
-            Kind::Acknowledged | Kind::Channel | Kind::Joinable => 1,
+            (_, Ends::Sides(sides)) => sides.cost(),
+            (Kind::Bounded | Kind::Growing, _) => self.batch as u64,
+            _ => 1,
         };
     }
 
     /// No more will be put.
-    pub(crate) fn close(&mut self) {
+    pub(crate) fn close(&mut self) -> mp::Result<()> {
         match &mut self.ends {
             Ends::Queue(queue) => _ = queue.close(),
             Ends::Jobs(queue) => _ = queue.close(),
             Ends::Tasks(queue) => _ = queue.close(),
             Ends::Channel(sender, _) => *sender = None,
-            Ends::Pipe(..) | Ends::Locks(_) => {}
+            Ends::Ways(ways) => ways.close(),
+            Ends::Futures(queue) => _ = queue.close(),
+            Ends::Service(service) => service.close()?,
+            Ends::Pipe(..) | Ends::Sides(_) | Ends::Pool(_) | Ends::Locks(_) => {}
         }
+        Ok(())
     }
 
     /// Looks, when all workers have ended, whether all is as was promised.
     pub(crate) fn settle(&self) -> mp::Result<Account> {
         match &self.ends {
             Ends::Locks(locks) => locks.settle()?,
+            Ends::Service(service) => service.settle()?,
             Ends::Tasks(tasks) => match tasks.join() {
                 Ok(()) => {}
                 Err(JoinError::Lost(_)) => {
@@ -187,6 +252,9 @@ impl Group {
         let allowed = self.allowed;
         match acknowledged {
             true if missing > 0 => Err(format!("lost: {missing} messages that nobody had taken").into()),
+            _ if self.kind == Kind::Pool && missing + undone > allowed => {
+                Err(format!("lost: {} tasks without an end, where {allowed} may be", missing + undone).into())
+            }
             true if undone > allowed => {
                 Err(format!("lost: {undone} messages were got and never done, {allowed} consumers killed")
                     .into())
@@ -208,7 +276,9 @@ impl fmt::Display for Group {
             Ends::Jobs(queue) => write!(f, "{queue:?}")?,
             Ends::Tasks(queue) => write!(f, "{queue:?}, {} unfinished", queue.unfinished())?,
             Ends::Channel(sender, receiver) => write!(f, "{sender:?}, {receiver:?}")?,
-            Ends::Pipe(..) | Ends::Locks(_) => {}
+            Ends::Ways(ways) => write!(f, "{}", ways.describe())?,
+            Ends::Futures(queue) => write!(f, "{queue:?}")?,
+            Ends::Pipe(..) | Ends::Sides(_) | Ends::Service(_) | Ends::Pool(_) | Ends::Locks(_) => {}
         }
         write!(f, "; {:?}, {} may be missing", self.ledger.account(), self.allowed)
     }

@@ -1,6 +1,8 @@
 //! What is left when nobody needs anything any more.
 
 use std::fmt;
+use std::fs;
+use std::path::Path;
 
 use mp::Arena;
 
@@ -24,14 +26,13 @@ impl InUse {
         // What is kept of processes that have ended goes with this, or when the next one starts.
         drop(mp::active_children());
         let stats = Arena::current()?.memory_stats();
-        let entries = |folder: &std::path::Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
         Ok(Self {
             blocks: stats.live_blocks,
             bytes: stats.allocated,
             messages: stats.queued,
             members: stats.members,
-            files: entries("/proc/self/fd".as_ref()),
-            names: entries(&mp::get_sharing_directory()),
+            files: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
+            names: names(&mp::get_sharing_directory()),
         })
     }
 
@@ -54,10 +55,16 @@ impl InUse {
     }
 }
 
+/// The files in the folders of this folder.
+fn names(folder: &Path) -> usize {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    entries(folder).map(|entry| entries(&entry.path()).count()).sum()
+}
+
 /// What this process has open, by number.
 fn open_files() -> Vec<String> {
-    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let target = |path: &std::path::Path| std::fs::read_link(path).unwrap_or_default();
+    let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let target = |path: &Path| fs::read_link(path).unwrap_or_default();
     entries.map(|e| format!("fd {} {}", e.file_name().display(), target(&e.path()).display())).collect()
 }
 

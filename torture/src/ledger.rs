@@ -74,8 +74,12 @@ impl Ledger {
         self.messages.fetch_or(number as usize, PUT);
     }
 
-    pub(crate) fn refused(&self, number: u64) {
-        self.messages.fetch_or(number as usize, REFUSED);
+    /// It is the producer's again: nobody may have got it.
+    pub(crate) fn refused(&self, number: u64) -> mp::Result<()> {
+        match self.messages.fetch_or(number as usize, REFUSED) {
+            was if was >= GOT => Err(format!("duplicated: message {number} was got, and given back").into()),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn lost(&self, number: u64) -> mp::Result<()> {

@@ -1,5 +1,5 @@
-//! Processes that use queues, channels, pipes, locks and tensors of all sizes, while this program kills, stops and
-//! continues them at random, and replaces the dead. It checks that nobody hangs, that no message is torn or comes twice,
+//! Processes that use queues, channels, pipes, sockets, locks, pools, futures and tensors of all sizes, while this program
+//! kills, stops and continues them at random, and replaces the dead. It checks that nobody hangs, that no message is torn or comes twice,
 //! that no more are lost than is promised (what a killed consumer was getting; none with acknowledgement), and that at the
 //! end nothing is left of anybody. `cargo xtask torture` builds and starts it.
 //!
@@ -9,16 +9,23 @@
 
 mod args;
 mod board;
+mod copies;
 mod crew;
 mod finding;
+mod folder;
+mod futures;
 mod group;
 mod leaks;
+mod leaving;
 mod ledger;
 mod locks;
 mod parcel;
+mod pool;
 mod random;
 mod report;
 mod round;
+mod select;
+mod sockets;
 mod work;
 
 use std::process::ExitCode;
@@ -26,8 +33,9 @@ use std::time::{Duration, Instant};
 
 use args::Args;
 use finding::Finding;
+use folder::Folder;
 use leaks::InUse;
-use mp::{Process, SharingStrategy, Tensor, set_sharing_strategy};
+use mp::{Process, SharingStrategy, StartMethod, Tensor, set_sharing_directory, set_sharing_strategy};
 use report::{Bar, Report};
 
 /// How long a round torments.
@@ -51,9 +59,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is in use when nothing is: the first process, and the first file, bring things along that stay.
-fn baseline() -> mp::Result<InUse> {
-    Process::spawn(|(): ()| {}, ())?.join()?;
+/// What is in use when nothing is: the first process of each method, and the first file, bring things along that stay.
+fn baseline(methods: &[StartMethod]) -> mp::Result<InUse> {
+    for &method in methods {
+        Process::builder().start_method(method).spawn(|(): ()| {}, ())?.join()?;
+    }
     set_sharing_strategy(SharingStrategy::FileSystem)?;
     drop(Tensor::<u64>::zeros(&[1])?);
     set_sharing_strategy(SharingStrategy::FileDescriptor)?;
@@ -62,7 +72,10 @@ fn baseline() -> mp::Result<InUse> {
 
 /// Whether nothing was found.
 fn run(args: &Args) -> Result<bool, Finding> {
-    let before = baseline()?;
+    copies::allow();
+    let folder = Folder::new()?;
+    set_sharing_directory(folder.path())?;
+    let before = baseline(copies::methods(args.copies()))?;
     let mut report = Report::new(args.clone());
     let bar = Bar::new(args.time);
     let begun = Instant::now();

@@ -131,8 +131,13 @@ impl Parcel {
         everybodys: &FrozenTensor<u64>,
         random: &mut Random,
     ) -> mp::Result<Self> {
-        let own = if random.percent(30) { elements(number, 0, random)? } else { Tensor::zeros(&[0])? };
-        Ok(Self { job: Job::new(number, from, everybodys, random)?, own })
+        Self::answer(Job::new(number, from, everybodys, random)?, random)
+    }
+
+    /// What somebody makes of a job.
+    pub(crate) fn answer(job: Job, random: &mut Random) -> mp::Result<Self> {
+        let own = if random.percent(30) { elements(job.number, 0, random)? } else { Tensor::zeros(&[0])? };
+        Ok(Self { job, own })
     }
 
     pub(crate) fn check(&self) -> mp::Result<()> {

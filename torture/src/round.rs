@@ -22,7 +22,7 @@ pub(crate) struct Ended {
 }
 
 /// Groups of so many workers together, or a few more.
-fn groups(processes: usize, random: &mut Random) -> mp::Result<Vec<Group>> {
+fn groups(processes: usize, copies: bool, random: &mut Random) -> mp::Result<Vec<Group>> {
     let mut groups = Vec::new();
     let first = random.below(Kind::ALL.len() as u64) as usize;
     let mut kinds = Kind::ALL.into_iter().cycle().skip(first);
@@ -30,8 +30,8 @@ fn groups(processes: usize, random: &mut Random) -> mp::Result<Vec<Group>> {
     while workers < processes
         && let Some(kind) = kinds.next()
     {
-        let group = Group::new(kind, random)?;
-        workers += group.workers;
+        let group = Group::new(kind, copies, random)?;
+        workers += group.processes();
         groups.push(group);
     }
     Ok(groups)
@@ -59,7 +59,7 @@ fn torture(
     crew.fill()?;
     crew.board.stop();
     crew.wait_for(Crew::produces)?;
-    crew.groups.iter_mut().for_each(Group::close);
+    crew.groups.iter_mut().try_for_each(Group::close)?;
     crew.wait_for(|_, _| true)?;
     crew.settle()
 }
@@ -79,8 +79,8 @@ pub(crate) fn round(
         SharingStrategy::FileDescriptor
     })?;
     let everybodys = Tensor::full(&[500], EVERYBODYS)?.freeze();
-    let groups = groups(args.processes, &mut random)?;
-    let mut crew = Crew::new(groups, everybodys, random, args.env.clone())?;
+    let groups = groups(args.processes, args.copies(), &mut random)?;
+    let mut crew = Crew::new(groups, everybodys, random, args)?;
     let end = torture(&mut crew, time, seen);
     let (signals, state) = (crew.signals, crew.describe());
     drop(crew);

@@ -15,6 +15,8 @@ use crate::ledger::Ledger;
 use crate::locks::Locks;
 use crate::parcel::{Job, Parcel};
 use crate::random::Random;
+use crate::select::{Inlets, Outlets};
+use crate::sockets::Service;
 
 /// Longer than the patience with a worker that does nothing.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -36,6 +38,16 @@ pub(crate) enum Work {
     Ping(Connection),
     Pong(Connection),
     Lock(Locks),
+    PutAnywhere(Outlets),
+    Select(Inlets),
+    PutAsync(Queue<Parcel>),
+    GetAsync(Queue<Parcel>),
+    Call(Service),
+    Serve(Service),
+    SendAndLeave(Sender<Parcel>),
+    ReceiveAll(Receiver<Parcel>),
+    /// Whether by copies.
+    OwnPool(bool),
 }
 
 /// All that a worker is given.
@@ -55,14 +67,14 @@ pub(crate) fn work(post: Post) -> mp::Result<()> {
     worker.run(work)
 }
 
-struct Worker {
-    ledger: Ledger,
-    everybodys: FrozenTensor<u64>,
-    row: Row,
-    random: Random,
-    mark: u64,
-    /// The last message of each producer.
-    last: HashMap<u64, u64>,
+pub(crate) struct Worker {
+    pub(crate) ledger: Ledger,
+    pub(crate) everybodys: FrozenTensor<u64>,
+    pub(crate) row: Row,
+    pub(crate) random: Random,
+    pub(crate) mark: u64,
+    /// The last message of each producer, by each of the ways that it has.
+    last: HashMap<(u64, u8), u64>,
 }
 
 impl Worker {
@@ -87,26 +99,35 @@ impl Worker {
             Work::Ping(connection) => self.ping(&connection),
             Work::Pong(connection) => self.pong(&connection),
             Work::Lock(locks) => locks.work(&self.row, &mut self.random),
+            Work::PutAnywhere(outlets) => self.put_anywhere(&outlets),
+            Work::Select(inlets) => self.select(&inlets),
+            Work::PutAsync(queue) => self.put_async(&queue),
+            Work::GetAsync(queue) => self.get_async(&queue),
+            Work::Call(service) => self.call(&service),
+            Work::Serve(service) => self.serve(&service),
+            Work::SendAndLeave(sender) => self.send_and_leave(&sender),
+            Work::ReceiveAll(receiver) => self.receive_all(&receiver),
+            Work::OwnPool(copies) => self.own_pool(copies),
         }?;
         self.row.note(Op::End, 0);
         Ok(())
     }
 
     /// The next message to put, if there are more.
-    fn next(&mut self, op: Op) -> mp::Result<Option<Parcel>> {
+    pub(crate) fn next(&mut self, op: Op) -> mp::Result<Option<Parcel>> {
         let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { return Ok(None) };
         self.row.note(op, number);
         Ok(Some(Parcel::new(number, self.mark, &self.everybodys, &mut self.random)?))
     }
 
     /// Notes how a put ended.
-    fn was_put<T>(&self, number: u64, end: Result<(), PutError<T>>) -> mp::Result<()> {
+    pub(crate) fn was_put<T>(&self, number: u64, end: Result<(), PutError<T>>) -> mp::Result<()> {
         match end {
             Ok(()) => self.ledger.put(number),
             // Of a queue that is bounded by bytes.
-            Err(PutError::TooLarge { .. }) => self.ledger.refused(number),
+            Err(PutError::TooLarge { .. }) => self.ledger.refused(number)?,
             Err(error) => {
-                self.ledger.refused(number);
+                self.ledger.refused(number)?;
                 return Err(format!("message {number} was not put: {error}").into());
             }
         }
@@ -125,7 +146,7 @@ impl Worker {
                 let put = match queue.put_many(parcels) {
                     Ok(put) => put,
                     Err(PutManyError { put, error: PutError::TooLarge { .. }, .. }) => {
-                        self.ledger.refused(numbers[put]);
+                        self.ledger.refused(numbers[put])?;
                         put
                     }
                     Err(error) => return Err(error.to_string().into()),
@@ -156,10 +177,19 @@ impl Worker {
     }
 
     /// A message that was got for good: whole, nobody else has got it, and after those that its sender has sent before.
-    fn got(&mut self, parcel: &Parcel) -> mp::Result<()> {
-        let Job { number, from, .. } = parcel.job;
+    pub(crate) fn got(&mut self, parcel: &Parcel) -> mp::Result<()> {
+        self.got_by(0, parcel)
+    }
+
+    /// As [`got`](Self::got), of one who has several ways to send: its order is kept on each.
+    pub(crate) fn got_by(&mut self, way: u8, parcel: &Parcel) -> mp::Result<()> {
         parcel.check()?;
-        if let Some(before) = self.last.insert(from, number)
+        self.numbered(way, parcel.job.from, parcel.job.number)
+    }
+
+    /// Message `number` has come from somebody: it is the first one of that number, and in order.
+    pub(crate) fn numbered(&mut self, way: u8, from: u64, number: u64) -> mp::Result<()> {
+        if let Some(before) = self.last.insert((from, way), number)
             && before >= number
         {
             return Err(format!("duplicated: message {number} after {before}, both from {from:#x}").into());

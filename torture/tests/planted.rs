@@ -55,3 +55,8 @@ fn a_lost_wake_up_is_found() {
 fn a_missing_fence_is_found() {
     is_found("missing_fence", Where::Workers);
 }
+
+#[test]
+fn a_future_that_forgets_what_it_has_taken_is_found() {
+    is_found("forgotten_look", Where::Workers);
+}

@@ -15,6 +15,8 @@ pub(crate) const LOST_WAKE_UP: &str = "lost_wake_up";
 /// What a process stores is seen by others a few of its accesses later, also after its next read-modify-write: as on a
 /// processor with a weak memory order, if none of them released.
 pub(crate) const MISSING_FENCE: &str = "missing_fence";
+/// A future looks again after its task was announced, and forgets what it has found: it takes it for a look only.
+pub(crate) const FORGOTTEN_LOOK: &str = "forgotten_look";
 
 /// By how many accesses a store is late.
 const LATE: u32 = 4;

@@ -117,6 +117,12 @@ pub fn poll_until<R, E: From<Error>>(
     let mut found = look();
     if let Ok(None) = found {
         match watch.get_or_insert_with(|| Watch::new(what())).arm(cx.waker()) {
+            #[cfg(feature = "inject")]
+            Ok(()) if crate::inject::planted::is(crate::inject::planted::FORGOTTEN_LOOK) => {
+                if look()?.is_some() {
+                    cx.waker().wake_by_ref();
+                }
+            }
             Ok(()) => found = look(),
             Err(e) => found = Err(e.into()),
         }

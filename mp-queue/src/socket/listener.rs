@@ -10,12 +10,10 @@ use parking_lot::Mutex;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 
+use super::events::{Timer, until};
 use super::handshake::{Handshake, io_error};
-use super::{Address, ConnectError, SocketOptions, address, wait_for, waiting};
+use super::{Address, ConnectError, SocketOptions, address, wait_for};
 use crate::connection::Connection;
 
 /// As many may be getting to know this side at the same time.
@@ -52,36 +50,11 @@ pub struct Listener {
     /// Ready when somebody connects, or says something, or has said nothing for too long.
     events: Arc<OwnedFd>,
     /// Is over when the first one who connects has said nothing for too long.
-    patience: OwnedFd,
+    patience: Timer,
     address: Address,
     options: SocketOptions,
     /// Nobody waits while it is locked.
     meeting: Mutex<Vec<Handshake>>,
-}
-
-/// Somebody connects, as something that a future waits for.
-struct Arrivals(Arc<OwnedFd>);
-
-impl Waitable for Arrivals {
-    fn place(&self) -> Place<'_> {
-        Place::Readable(self.0.as_fd())
-    }
-
-    fn is_ready(&self) -> bool {
-        Descriptor(self.0.as_fd()).is_ready()
-    }
-}
-
-/// Why a future that accepts ends without a connection.
-enum Accepting {
-    Refused(ConnectError),
-    Failed(mp_core::Error),
-}
-
-impl From<mp_core::Error> for Accepting {
-    fn from(e: mp_core::Error) -> Self {
-        Self::Failed(e)
-    }
 }
 
 impl Listener {
@@ -98,8 +71,7 @@ impl Listener {
         let failed = |source| ConnectError::Io { what: "listening at", address: address.clone(), source };
         let (fd, made) = address.listen().map_err(failed)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let patience = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|e| failed(e.into()))?;
+        let patience = Timer::new().map_err(|e| failed(e.into()))?;
         let (events, meeting) = (Arc::new(events), Mutex::default());
         let listener = Self { _made: made, fd, events, patience, address, options, meeting };
         listener.watch(listener.fd.as_fd())?;
@@ -173,14 +145,7 @@ impl Listener {
     /// # Errors
     /// As [`accept`](Self::accept).
     pub async fn accept_async(&self) -> Result<Connection, ConnectError> {
-        let accepted = mp_core::until(
-            || Arc::new(Arrivals(self.events.clone())),
-            || self.look().map_err(Accepting::Refused),
-        );
-        accepted.await.map_err(|e| match e {
-            Accepting::Refused(e) => e,
-            Accepting::Failed(e) => waiting(&self.address, e),
-        })
+        until(&self.events, &self.address, || self.look()).await
     }
 
     fn accept_until(&self, deadline: Option<Instant>) -> Result<Option<Connection>, ConnectError> {
@@ -208,17 +173,8 @@ impl Listener {
 
     /// Sets the time when the first one has said nothing for too long.
     fn be_patient(&self, meeting: &[Handshake]) -> Result<(), ConnectError> {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let left = meeting.iter().filter_map(Handshake::deadline).min();
-        let it_value = left.map_or(zero, |deadline| {
-            // Not zero, which is never.
-            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
-            let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
-            Timespec { tv_sec, tv_nsec: left.subsec_nanos().into() }
-        });
-        let timer = Itimerspec { it_interval: zero, it_value };
-        timerfd_settime(&self.patience, TimerfdTimerFlags::empty(), &timer).map_err(|e| self.failed(e))?;
-        Ok(())
+        let first = meeting.iter().filter_map(Handshake::deadline).min();
+        self.patience.set(first).map_err(|e| self.failed(e))
     }
 
     /// Goes on with all who have said something; the first one that is known by now, or refused.

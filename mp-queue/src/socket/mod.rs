@@ -1,7 +1,9 @@
 //! Connections between programs that have no memory in common.
 
 mod address;
+mod connecting;
 mod error;
+mod events;
 mod frame;
 mod handshake;
 mod key;
@@ -98,27 +100,44 @@ impl SocketOptions {
     /// As [`connect`].
     pub fn connect(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
         let address = address.into();
-        let failed =
-            |e| ConnectError::Io { what: "connecting to", address: address.clone(), source: io_error(e) };
         let until = Instant::now().checked_add(self.patience);
-        let fd = loop {
-            match address.connect() {
-                Ok(fd) => break fd,
-                Err(Errno::AGAIN) if until.is_some_and(|u| Instant::now() >= u) => {
-                    return Err(ConnectError::TimedOut(self.patience));
-                }
-                // Too many wait to be accepted.
-                Err(Errno::AGAIN) => std::thread::sleep(PAUSE),
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(failed(e)),
+        let mut handshake = loop {
+            match self.begin(&address, until)? {
+                Some(handshake) => break handshake,
+                None => std::thread::sleep(PAUSE),
             }
         };
-        let mut handshake = Handshake::begin(fd, false, self.key.clone(), self.patience, &address)?;
         while !handshake.advance()? {
             let left = handshake.deadline().map(|until| until.saturating_duration_since(Instant::now()));
             wait_for(handshake.as_fd(), left, &address)?;
         }
         Ok(self.connection(handshake))
+    }
+
+    /// Connects to who listens at an address, as a future, on any runtime.
+    ///
+    /// # Errors
+    /// As [`connect_async`].
+    pub async fn connect_async(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
+        connecting::connect(self, &address.into()).await
+    }
+
+    /// A socket that is connected; none if too many wait to be accepted.
+    fn begin(&self, address: &Address, until: Option<Instant>) -> Result<Option<Handshake>, ConnectError> {
+        loop {
+            return match address.connect() {
+                Ok(fd) => Handshake::begin(fd, false, self.key.clone(), self.patience, address).map(Some),
+                Err(Errno::AGAIN) if until.is_some_and(|u| Instant::now() >= u) => {
+                    Err(ConnectError::TimedOut(self.patience))
+                }
+                Err(Errno::AGAIN) => Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(e) => {
+                    let (what, address) = ("connecting to", address.clone());
+                    Err(ConnectError::Io { what, address, source: io_error(e) })
+                }
+            };
+        }
     }
 
     fn connection(&self, handshake: Handshake) -> Connection {
@@ -157,4 +176,43 @@ fn wait_for(fd: BorrowedFd<'_>, left: Option<Duration>, address: &Address) -> Re
 #[doc(alias = "Client")]
 pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> {
     SocketOptions::new().connect(address)
+}
+
+/// Connects to the [`Listener`] at an address, as a future, on any runtime: no thread waits for an answer.
+///
+/// ```
+/// # fn block_on<F: Future>(future: F) -> F::Output {
+/// #     use std::task::{Context, Poll, Wake, Waker};
+/// #     struct Unpark(std::thread::Thread);
+/// #     impl Wake for Unpark { fn wake(self: std::sync::Arc<Self>) { self.0.unpark() } }
+/// #     let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+/// #     let mut future = std::pin::pin!(future);
+/// #     loop {
+/// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+/// #             Poll::Ready(v) => return v,
+/// #             Poll::Pending => std::thread::park(),
+/// #         }
+/// #     }
+/// # }
+/// use mp_queue::{Listener, connect_async};
+///
+/// let listener = Listener::bind("@example-of-connect-async")?;
+/// let other = std::thread::spawn(move || listener.accept().unwrap().send(7).unwrap());
+/// let got: i32 = block_on(async {
+///     let connection = connect_async("@example-of-connect-async").await?;
+///     Ok::<_, Box<dyn std::error::Error>>(connection.recv_async().await?)
+/// })?;
+/// assert_eq!(got, 7);
+/// # other.join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// One that is dropped before it is ready has connected to nobody: the listener goes on with the others. While it waits it
+/// has three descriptors.
+///
+/// # Errors
+/// As [`connect`], and [`ConnectError::Io`] when no descriptor or thread is left for waiting.
+#[doc(alias("Client", "async"))]
+pub async fn connect_async(address: impl Into<Address>) -> Result<Connection, ConnectError> {
+    SocketOptions::new().connect_async(address).await
 }

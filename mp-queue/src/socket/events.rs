@@ -1,0 +1,82 @@
+//! Several descriptors of one side as one, which a future can wait for.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::{Descriptor, Place, Waitable};
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::{Address, ConnectError, waiting};
+
+/// Something happens at a descriptor, as what a future waits for.
+struct Arrivals(Arc<OwnedFd>);
+
+impl Waitable for Arrivals {
+    fn place(&self) -> Place<'_> {
+        Place::Readable(self.0.as_fd())
+    }
+
+    fn is_ready(&self) -> bool {
+        Descriptor(self.0.as_fd()).is_ready()
+    }
+}
+
+/// Why a future ends without a connection.
+enum Ended {
+    Refused(ConnectError),
+    Failed(mp_core::Error),
+}
+
+impl From<mp_core::Error> for Ended {
+    fn from(e: mp_core::Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
+/// Waits until `look` finds something; it looks whenever there is something at `events`.
+pub(super) async fn until<R>(
+    events: &Arc<OwnedFd>,
+    address: &Address,
+    mut look: impl FnMut() -> Result<Option<R>, ConnectError>,
+) -> Result<R, ConnectError> {
+    let what = || Arc::new(Arrivals(events.clone())) as mp_core::Watched;
+    let found = mp_core::until(what, || look().map_err(Ended::Refused)).await;
+    found.map_err(|e| match e {
+        Ended::Refused(e) => e,
+        Ended::Failed(e) => waiting(address, e),
+    })
+}
+
+/// A descriptor that is readable from some time on.
+pub(super) struct Timer(OwnedFd);
+
+impl Timer {
+    /// Never.
+    pub(super) fn new() -> Result<Self, Errno> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
+    }
+
+    /// From this time on; `None`: never.
+    pub(super) fn set(&self, until: Option<Instant>) -> Result<(), Errno> {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = until.map_or(zero, |until| {
+            // Not zero, which is never.
+            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+            let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+            Timespec { tv_sec, tv_nsec: left.subsec_nanos().into() }
+        });
+        let timer = Itimerspec { it_interval: zero, it_value };
+        timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &timer).map(drop)
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

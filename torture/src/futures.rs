@@ -1,0 +1,124 @@
+//! Putting and getting as futures, some of which are dropped before they are ready.
+//!
+//! | dropped | promised |
+//! |---|---|
+//! | a future that puts | it has put nothing: its message reaches nobody |
+//! | a future that gets | it has taken nothing: its message comes to another one |
+//! | one that was woken, before it has looked | somebody else is woken |
+//! | a future of a killed process | costs at most the message that was being taken |
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use mp::{GetError, Queue};
+
+use crate::board::Op;
+use crate::parcel::Parcel;
+use crate::work::Worker;
+
+/// So many futures of one consumer wait at a time.
+const AT_ONCE: usize = 3;
+/// The longest time that a future is given before it is dropped, in microseconds.
+const GIVEN: u64 = 3000;
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Of this thread.
+fn waker() -> Waker {
+    Waker::from(Arc::new(Unpark(std::thread::current())))
+}
+
+/// When a future is dropped that is not ready.
+pub(crate) struct Limit {
+    polls: u64,
+    time: Duration,
+}
+
+/// Polls until the future is ready; with a limit, it is dropped after so many polls, and a little while: none.
+pub(crate) fn drive<F: Future>(future: F, mut limit: Option<Limit>) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let waker = waker();
+    loop {
+        if let Poll::Ready(end) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(end);
+        }
+        match &mut limit {
+            Some(Limit { polls: 0, time }) => {
+                std::thread::park_timeout(*time);
+                return None;
+            }
+            Some(limit) => {
+                limit.polls -= 1;
+                std::thread::park_timeout(limit.time);
+            }
+            None => std::thread::park(),
+        }
+    }
+}
+
+type Getting<'a> = Pin<Box<dyn Future<Output = Result<Option<Parcel>, GetError>> + 'a>>;
+
+impl Worker {
+    /// A limit for some.
+    pub(crate) fn limit(&mut self, percent: u64) -> Option<Limit> {
+        let time = Duration::from_micros(self.random.below(GIVEN));
+        self.random.percent(percent).then(|| Limit { polls: self.random.below(3), time })
+    }
+
+    /// Puts by futures.
+    pub(crate) fn put_async(&mut self, queue: &Queue<Parcel>) -> mp::Result<()> {
+        while let Some(parcel) = self.next(Op::Put)? {
+            let number = parcel.job.number;
+            let limit = self.limit(30);
+            match drive(queue.put_async(parcel), limit) {
+                Some(end) => self.was_put(number, end)?,
+                None => {
+                    self.row.note(Op::Cancel, number);
+                    self.ledger.refused(number)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gets by several futures at a time, until nothing comes any more.
+    pub(crate) fn get_async(&mut self, queue: &Queue<Parcel>) -> mp::Result<()> {
+        let waker = waker();
+        let mut waiting: Vec<Getting<'_>> = Vec::new();
+        loop {
+            waiting.resize_with(AT_ONCE, || Box::pin(queue.get_async()));
+            self.row.note(Op::Poll, queue.len() as u64);
+            let mut i = 0;
+            while i < waiting.len() {
+                match waiting[i].as_mut().poll(&mut Context::from_waker(&waker)) {
+                    Poll::Pending => i += 1,
+                    Poll::Ready(got) => {
+                        drop(waiting.swap_remove(i));
+                        let Some(parcel) = got? else { return Ok(()) };
+                        self.got(&parcel)?;
+                    }
+                }
+            }
+            if waiting.len() < AT_ONCE {
+                continue;
+            }
+            if self.random.percent(30) {
+                std::thread::park_timeout(Duration::from_micros(self.random.below(GIVEN)));
+                let one = self.random.below(AT_ONCE as u64) as usize;
+                drop(waiting.swap_remove(one));
+            } else {
+                std::thread::park();
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Channels whose sides go away: the last handle of a side is a worker's.
+//!
+//! | who goes | promised |
+//! |---|---|
+//! | a sender, by itself or killed | what it sent before is received |
+//! | the last sender | the receivers are told, after they have received everything |
+//! | the last receiver | the senders are told, and get back what was not sent |
+//! | a killed receiver | costs what it was taking and, as the last one, what is in the channel |
+
+use mp::{GetError, PutError, Receiver, Sender, bounded_channel};
+
+use crate::board::Op;
+use crate::parcel::Parcel;
+use crate::random::Random;
+use crate::work::{LONG, Worker};
+
+/// A channel that nobody but the workers keeps.
+#[derive(Default)]
+pub(crate) struct Sides {
+    capacity: usize,
+    sides: Option<(Sender<Parcel>, Receiver<Parcel>)>,
+}
+
+impl Sides {
+    pub(crate) fn new(random: &mut Random) -> Self {
+        Self { capacity: random.pick(&[1, 2, 8]), sides: None }
+    }
+
+    /// How many messages a killed receiver costs.
+    pub(crate) fn cost(&self) -> u64 {
+        1 + self.capacity as u64
+    }
+
+    /// For worker `i` of so many, who are started together.
+    pub(crate) fn of(&mut self, i: usize, of: usize) -> mp::Result<(Sender<Parcel>, Receiver<Parcel>)> {
+        if i == 0 {
+            self.sides = Some(bounded_channel(self.capacity)?);
+        }
+        let sides = if i + 1 == of { self.sides.take() } else { self.sides.clone() };
+        sides.ok_or_else(|| "the sides of a channel are given away in order".into())
+    }
+}
+
+impl Worker {
+    /// Sends until the round is over, or it leaves, or nobody receives.
+    pub(crate) fn send_and_leave(&mut self, sender: &Sender<Parcel>) -> mp::Result<()> {
+        while let Some(parcel) = self.next(Op::Send)? {
+            let number = parcel.job.number;
+            match sender.send_timeout(parcel, LONG) {
+                Err(PutError::Disconnected(back)) => {
+                    self.row.note(Op::Leave, number);
+                    self.ledger.refused(number)?;
+                    if back.job.number != number || !sender.is_disconnected() {
+                        return Err(format!("torn: {} came back for {number}", back.job.number).into());
+                    }
+                    return back.check();
+                }
+                end => self.was_put(number, end)?,
+            }
+            if self.random.below(1000) == 0 {
+                self.row.note(Op::Leave, number);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives until nobody sends any more.
+    pub(crate) fn receive_all(&mut self, receiver: &Receiver<Parcel>) -> mp::Result<()> {
+        loop {
+            self.row.note(Op::Receive, receiver.len() as u64);
+            match receiver.recv_timeout(LONG) {
+                Ok(parcel) => self.got(&parcel)?,
+                Err(GetError::Disconnected) if receiver.is_empty() && receiver.is_disconnected() => {
+                    return Ok(());
+                }
+                Err(error) => return Err(format!("from {receiver:?}: {error}").into()),
+            }
+        }
+    }
+}

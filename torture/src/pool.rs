@@ -1,0 +1,161 @@
+//! A pool whose workers are killed and stopped by others.
+//!
+//! | who dies | promised |
+//! |---|---|
+//! | a worker | at most the task that it has: that one is [`WorkerLost`](mp::WorkerLost), or another worker tries it again |
+//! | who has the pool | the workers end with it; it costs the tasks that were not done |
+//! | nobody | each task has the result that follows from it, and runs once |
+
+use std::collections::HashSet;
+use std::fs;
+
+use mp::{AsyncResult, Exit, Message, Pool, TaskError};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+use crate::board::Op;
+use crate::copies;
+use crate::ledger::Ledger;
+use crate::parcel::{Job, Parcel};
+use crate::random::{Random, mix};
+use crate::work::Worker;
+
+/// How many workers it has.
+pub(crate) const WORKERS: usize = 2;
+/// How many tasks are asked for at a time, at most.
+pub(crate) const IN_POOL: u64 = 16;
+
+/// What a task is given.
+#[derive(Clone, Serialize, Deserialize)]
+struct Task {
+    job: Job,
+    /// Nobody may have begun it before.
+    once: bool,
+    ledger: Ledger,
+}
+
+/// What a task returns.
+#[derive(Message)]
+struct Done {
+    worker: u32,
+    parcel: Parcel,
+}
+
+/// The function of all tasks.
+fn answer(task: Task) -> mp::Result<Done> {
+    let Task { job, once, ledger } = task;
+    ledger.got(job.number, once)?;
+    job.check()?;
+    let mut random = Random::new(mix(job.number));
+    // Some take a while, so that there is time to meet one.
+    for _ in 0..random.below(200) {
+        std::thread::yield_now();
+    }
+    Ok(Done { worker: std::process::id(), parcel: Parcel::answer(job, &mut random)? })
+}
+
+/// Sends a signal to a process, if it is a child of this one.
+fn signal(pid: u32, signal: Signal) -> bool {
+    let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    let Ok(fd) = pidfd_open(raw, PidfdFlags::empty()) else { return false };
+    // The number may be another's by now.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ours = format!("PPid:\t{}", std::process::id());
+    status.lines().any(|line| line == ours) && pidfd_send_signal(&fd, signal).is_ok()
+}
+
+/// What is done to the workers of a pool.
+#[derive(Default)]
+struct Torment {
+    /// Those who were killed, and have not cost a task yet.
+    killed: HashSet<u32>,
+    /// Those who have done a task. Only they are stopped: one that is stopped before it can have asked to end with its parent
+    /// would stay for ever, if that is killed.
+    begun: HashSet<u32>,
+    stopped: Vec<u32>,
+}
+
+impl Torment {
+    fn go_on(&mut self, random: &mut Random, pool: &Pool) {
+        if random.percent(20) {
+            self.let_go();
+        }
+        let pids = pool.pids();
+        if pids.is_empty() || random.percent(80) {
+            return;
+        }
+        let victim = random.pick(&pids);
+        // Noted before: its task may be lost at once.
+        if random.percent(50) {
+            self.killed.insert(victim);
+            signal(victim, Signal::KILL);
+        } else if self.begun.contains(&victim) && signal(victim, Signal::STOP) {
+            self.stopped.push(victim);
+        }
+    }
+
+    /// Continues those who are stopped.
+    fn let_go(&mut self) {
+        self.stopped.drain(..).for_each(|pid| _ = signal(pid, Signal::CONT));
+    }
+}
+
+impl Worker {
+    /// Has tasks done, until the round is over. `copies`: by processes that may be copies of this one.
+    pub(crate) fn own_pool(&mut self, copies: bool) -> mp::Result<()> {
+        let method = self.random.pick(copies::methods(copies));
+        let pool = Pool::builder().processes(WORKERS).start_method(method).build()?;
+        let mut torment = Torment::default();
+        loop {
+            let tries = self.random.below(3) as u32;
+            let mut results = Vec::new();
+            for _ in 0..=self.random.below(IN_POOL) {
+                let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { break };
+                self.row.note(Op::Submit, number);
+                let job = Job::new(number, self.mark, &self.everybodys, &mut self.random)?;
+                let task = Task { job, once: tries == 0, ledger: self.ledger.clone() };
+                results.push((number, pool.task(answer).retries(tries).apply_async(task)));
+                self.ledger.put(number);
+            }
+            if results.is_empty() {
+                break;
+            }
+            while !results.iter().all(|(_, result)| result.ready()) {
+                torment.go_on(&mut self.random, &pool);
+                // sleep: the pace of the torture
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            torment.let_go();
+            for (number, result) in results {
+                self.collect(number, result, &mut torment)?;
+            }
+        }
+        self.row.note(Op::Leave, 0);
+        if self.random.percent(50) {
+            pool.join()?;
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, number: u64, result: AsyncResult<Done>, torment: &mut Torment) -> mp::Result<()> {
+        self.row.note(Op::Collect, number);
+        match result.get() {
+            Ok(Done { worker, parcel }) if parcel.job.number == number => {
+                torment.begun.insert(worker);
+                parcel.check()?;
+                self.ledger.done(number)
+            }
+            Ok(done) => Err(format!("torn: the result of {} for {number}", done.parcel.job.number).into()),
+            Err(TaskError::WorkerLost(lost)) => {
+                match lost.how {
+                    Exit::Signal { signal: mp::Signal::KILL, .. } if torment.killed.remove(&lost.pid) => {
+                        self.ledger.lost(number)
+                    }
+                    _ => Err(format!("lost: task {number}: {lost}; nobody killed it, or it had another one")
+                        .into()),
+                }
+            }
+            Err(error) => Err(format!("task {number}: {error}").into()),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Consumers that wait for several things at once: queues, a channel, a pipe, an event, and processes.
+//!
+//! | of | promised |
+//! |---|---|
+//! | what [`wait`](mp::wait) names | it is there, or somebody else was faster: never again and again |
+//! | messages | each arrives once, in its sender's order on its way; a killed consumer costs what it was taking |
+//! | the end | each way is named when it is closed, or has no sender any more |
+//! | a process that has ended | is named; the parent, which lives, never is |
+
+use mp::{
+    Connection, Event, Exit, GetError, Process, Queue, QueueOptions, Receiver, Sender, Signal, Waitable,
+    bounded_channel, one_way_pipe, parent_process,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::board::Op;
+use crate::parcel::Parcel;
+use crate::random::Random;
+use crate::work::{LONG, Worker};
+
+/// So often in a row nothing may be where something was said to be.
+const IN_VAIN: u32 = 100_000;
+
+/// Where producers put.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Outlets {
+    bounded: Queue<Parcel>,
+    growing: Queue<Parcel>,
+    sender: Sender<Parcel>,
+    pipe: Connection,
+    bell: Event,
+}
+
+/// What consumers wait for.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Inlets {
+    bounded: Queue<Parcel>,
+    growing: Queue<Parcel>,
+    receiver: Receiver<Parcel>,
+    pipe: Connection,
+    bell: Event,
+}
+
+/// Both, as the one that starts the workers has them.
+pub(crate) struct Ways {
+    outlets: Option<Outlets>,
+    inlets: Inlets,
+}
+
+impl Ways {
+    pub(crate) fn new(random: &mut Random) -> mp::Result<Self> {
+        let bounded = QueueOptions::new().capacity(random.pick(&[1, 2, 8, 64])).create()?;
+        let growing = Queue::growing(random.pick(&[300, 1000]))?;
+        let (sender, receiver) = bounded_channel(random.pick(&[1, 8]))?;
+        let (into, out) = one_way_pipe()?;
+        let bell = Event::new()?;
+        let inlets = Inlets {
+            bounded: bounded.clone(),
+            growing: growing.clone(),
+            receiver,
+            pipe: into,
+            bell: bell.clone(),
+        };
+        Ok(Self { outlets: Some(Outlets { bounded, growing, sender, pipe: out, bell }), inlets })
+    }
+
+    pub(crate) fn outlets(&self) -> mp::Result<Outlets> {
+        self.outlets.clone().ok_or_else(|| "nothing more is put".into())
+    }
+
+    pub(crate) fn inlets(&self) -> Inlets {
+        self.inlets.clone()
+    }
+
+    /// No more will be put: two ways are closed, of the others the last sender goes.
+    pub(crate) fn close(&mut self) {
+        if let Some(outlets) = self.outlets.take() {
+            outlets.bounded.close();
+            outlets.growing.close();
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let Inlets { bounded, growing, receiver, pipe, bell } = &self.inlets;
+        format!("{bounded:?}, {growing:?}, {receiver:?}, {pipe:?}, bell {}", bell.is_set())
+    }
+}
+
+/// What one waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Bounded,
+    Growing,
+    Channel,
+    Pipe,
+    Bell,
+    Parent,
+    Child,
+}
+
+/// What was found where something is said to be.
+enum Found {
+    Message(Parcel),
+    /// Somebody was faster.
+    Nothing,
+    /// Nothing comes any more.
+    End,
+}
+
+impl Inlets {
+    /// Takes a message, without waiting.
+    fn take(&self, source: Source) -> mp::Result<Found> {
+        let got = match source {
+            Source::Bounded => self.bounded.try_get(),
+            Source::Growing => self.growing.try_get(),
+            Source::Channel => self.receiver.try_recv().map(Some),
+            _ => self.pipe.try_recv().map(Some),
+        };
+        match got {
+            Ok(Some(parcel)) => Ok(Found::Message(parcel)),
+            Ok(None) | Err(GetError::Disconnected) => Ok(Found::End),
+            Err(GetError::Empty) => Ok(Found::Nothing),
+            Err(error) => Err(format!("from {source:?}: {error}").into()),
+        }
+    }
+}
+
+/// A process of a consumer, which does nothing and ends, or is killed before it does.
+struct Child {
+    process: Process<()>,
+    killed: bool,
+}
+
+impl Child {
+    fn start(killed: bool) -> mp::Result<Self> {
+        let process = Process::spawn(|(): ()| {}, ())?;
+        if killed {
+            process.kill()?;
+        }
+        Ok(Self { process, killed })
+    }
+
+    /// It was said to have ended.
+    fn join(self) -> mp::Result<()> {
+        // It is reaped by another thread, within moments.
+        self.process.wait_timeout(LONG);
+        match (self.process.exit(), self.process.join()) {
+            (Some(Exit::Signal { signal: Signal::KILL, .. }), Err(_)) if self.killed => Ok(()),
+            (_, end) => Ok(end?),
+        }
+    }
+}
+
+impl Worker {
+    /// Puts into one or the other.
+    pub(crate) fn put_anywhere(&mut self, to: &Outlets) -> mp::Result<()> {
+        while let Some(parcel) = self.next(Op::Put)? {
+            let number = parcel.job.number;
+            let end = match self.random.below(10) {
+                0..4 => to.bounded.put_timeout(parcel, LONG),
+                4..7 => to.growing.put_timeout(parcel, LONG),
+                7..9 => to.sender.send_timeout(parcel, LONG),
+                // It never waits.
+                _ => to.pipe.send(parcel),
+            };
+            self.was_put(number, end)?;
+            if self.random.percent(2) {
+                self.row.note(Op::Ring, number);
+                to.bell.set()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what there is, wherever it is, until nothing comes any more.
+    pub(crate) fn select(&mut self, from: &Inlets) -> mp::Result<()> {
+        let parent = parent_process().ok_or("a worker without a parent")?;
+        let mut child: Option<Child> = None;
+        let mut open = vec![Source::Bounded, Source::Growing, Source::Channel, Source::Pipe];
+        let mut in_vain = 0;
+        while !open.is_empty() {
+            if child.is_none() && self.random.below(400) == 0 {
+                self.row.note(Op::Child, 0);
+                child = Some(Child::start(self.random.percent(50))?);
+            }
+            let mut sources = open.clone();
+            sources.extend(self.random.percent(50).then_some(Source::Bell));
+            sources.extend(self.random.percent(20).then_some(Source::Parent));
+            sources.extend(child.is_some().then_some(Source::Child));
+            let first = self.random.below(sources.len() as u64) as usize;
+            sources.rotate_left(first);
+            let mut things: Vec<&dyn Waitable> = Vec::new();
+            for source in &sources {
+                things.push(match source {
+                    Source::Bounded => &from.bounded,
+                    Source::Growing => &from.growing,
+                    Source::Channel => &from.receiver,
+                    Source::Pipe => &from.pipe,
+                    Source::Bell => &from.bell,
+                    Source::Parent => &parent,
+                    Source::Child => &child.as_ref().ok_or("no child")?.process,
+                });
+            }
+            self.row.note(Op::Wait, sources.len() as u64);
+            let found = match self.random.percent(50) {
+                true => mp::select(&things, Some(LONG))?.into_iter().collect(),
+                false => mp::wait(&things, Some(LONG))?,
+            };
+            if found.is_empty() {
+                return Err(format!("hang: none of {sources:?} became ready").into());
+            }
+            for source in found.into_iter().map(|i| sources[i]) {
+                in_vain += 1;
+                match source {
+                    Source::Bell => _ = from.bell.clear()?,
+                    Source::Parent => return Err("torn: the parent was said to have ended".into()),
+                    Source::Child => child.take().map_or(Ok(()), Child::join)?,
+                    _ => match from.take(source)? {
+                        Found::Message(parcel) => {
+                            in_vain = 0;
+                            self.got_by(source as u8, &parcel)?;
+                        }
+                        Found::End => open.retain(|&other| other != source),
+                        Found::Nothing => {}
+                    },
+                }
+                if in_vain > IN_VAIN {
+                    return Err(format!("hang: {source:?} was ready {in_vain} times, for nothing").into());
+                }
+            }
+        }
+        if let Some(child) = child {
+            self.row.note(Op::Child, 1);
+            if mp::wait(&[&child.process], Some(LONG))?.is_empty() {
+                return Err("hang: a process that ends at once is still there".into());
+            }
+            child.join()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,252 @@
+//! A listener and those who connect to it, over sockets.
+//!
+//! | who dies | promised |
+//! |---|---|
+//! | a client | the listener is told; the others' connections go on; it costs what was on its way |
+//! | who listens | the clients are told; its address is free for the next one; it costs what was on its way to it |
+//! | nobody | every message that is sent is answered, in order |
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use mp::{Address, ConnectError, Connection, Event, GetError, Listener, PutError, SocketOptions, Waitable};
+use serde::{Deserialize, Serialize};
+
+use crate::board::Op;
+use crate::futures::drive;
+use crate::random::{Random, mix};
+use crate::work::{IN_PIPE, LONG, Worker};
+
+/// How many clients there are.
+pub(crate) const CLIENTS: usize = 2;
+
+/// Where it is to be found.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Service {
+    path: PathBuf,
+    /// Whether the path is a name of the kernel's only.
+    no_file: bool,
+    key: Option<u64>,
+    /// No client is left.
+    over: Event,
+}
+
+/// What travels: no tensors, which a socket can't carry.
+#[derive(Serialize, Deserialize)]
+struct Packet {
+    number: u64,
+    from: u64,
+    bytes: Vec<u8>,
+}
+
+impl Packet {
+    fn new(number: u64, from: u64, random: &mut Random) -> Self {
+        let len = match random.below(100) {
+            // More than a socket buffers.
+            0..3 => 600_000,
+            3..20 => random.below(20_000),
+            _ => random.below(100),
+        };
+        Self { number, from, bytes: vec![mix(number) as u8; len as usize] }
+    }
+
+    fn check(&self) -> mp::Result<()> {
+        match self.bytes.iter().any(|&b| b != mix(self.number) as u8) {
+            true => Err(format!("torn: bytes of message {} of a socket", self.number).into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Service {
+    pub(crate) fn new(random: &mut Random) -> mp::Result<Self> {
+        let name = format!("mp-torture-{}-{:x}", std::process::id(), random.next());
+        let key = random.percent(50).then(|| random.next());
+        Ok(Self {
+            path: std::env::temp_dir().join(name),
+            no_file: random.percent(50),
+            key,
+            over: Event::new()?,
+        })
+    }
+
+    /// Nobody will connect any more.
+    pub(crate) fn close(&self) -> mp::Result<()> {
+        self.over.set()?;
+        Ok(())
+    }
+
+    /// When everybody has ended: no file is left.
+    pub(crate) fn settle(&self) -> mp::Result<()> {
+        match self.path.exists() {
+            true => Err(format!("leaked: {}, where nobody listens", self.path.display()).into()),
+            false => Ok(()),
+        }
+    }
+
+    fn address(&self) -> Address {
+        match self.no_file {
+            true => Address::name(self.path.to_string_lossy().as_bytes()),
+            false => Address::path(&self.path),
+        }
+    }
+
+    fn options(&self) -> SocketOptions {
+        match self.key {
+            Some(key) => SocketOptions::new().authkey(key.to_le_bytes()),
+            None => SocketOptions::new(),
+        }
+    }
+}
+
+/// What came of looking for a message.
+enum Heard {
+    Something,
+    /// Not all of it is here yet.
+    Nothing,
+    /// The other end is gone.
+    End,
+}
+
+impl Worker {
+    /// Connects, sends some, waits for the answer to each, and leaves again, until the round is over.
+    pub(crate) fn call(&mut self, service: &Service) -> mp::Result<()> {
+        while !self.row.over() {
+            self.row.note(Op::Connect, 0);
+            let connected = match self.limit(50) {
+                // A future that is dropped has connected to nobody.
+                Some(limit) => match drive(service.options().connect_async(service.address()), Some(limit)) {
+                    Some(connected) => connected,
+                    None => continue,
+                },
+                None => service.options().connect(service.address()),
+            };
+            match connected {
+                Ok(connection) => self.talk(&connection)?,
+                Err(ConnectError::TimedOut(after)) => {
+                    return Err(format!("hang: nobody has answered within {after:?}").into());
+                }
+                // Who listens was killed: before, or in the middle of it.
+                Err(ConnectError::Gone) => {}
+                Err(ConnectError::Io { source, .. })
+                    if matches!(source.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) =>
+                {
+                    // sleep: the next one is about to be started
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// With one who listens, until it is gone, or this one leaves.
+    fn talk(&mut self, connection: &Connection) -> mp::Result<()> {
+        for _ in 0..self.random.below(100) {
+            let mut sent = Vec::new();
+            for _ in 0..=self.random.below(IN_PIPE) {
+                let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { break };
+                self.row.note(Op::Send, number);
+                let packet = Packet::new(number, self.mark, &mut self.random);
+                let end = match self.random.percent(30) {
+                    true => drive(connection.send_async(packet), None).ok_or("a future without an end")?,
+                    false => connection.send(packet),
+                };
+                match end {
+                    // It may have been on its way already.
+                    Err(PutError::Disconnected(_)) => return Ok(()),
+                    end => self.was_put(number, end)?,
+                }
+                sent.push(number);
+            }
+            if sent.is_empty() {
+                return Ok(());
+            }
+            for number in sent {
+                self.row.note(Op::Receive, number);
+                let answer = match self.random.percent(30) {
+                    true => drive(connection.recv_async::<u64>(), None).ok_or("a future without an end")?,
+                    false => connection.recv_timeout(LONG),
+                };
+                match answer {
+                    Ok(answer) if answer == number => {}
+                    Err(error) if is_gone(&error) => return Ok(()),
+                    other => return Err(format!("torn: {other:?} for message {number}").into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Listens, and answers all who connect, until nobody will any more.
+    pub(crate) fn serve(&mut self, service: &Service) -> mp::Result<()> {
+        let listener = service.options().listen(service.address())?;
+        let mut connections: Vec<Connection> = Vec::new();
+        loop {
+            let mut things: Vec<&dyn Waitable> = vec![&listener];
+            things.extend(connections.iter().map(|c| c as &dyn Waitable));
+            let all = things.len();
+            if connections.is_empty() {
+                things.push(&service.over);
+            }
+            self.row.note(Op::Wait, things.len() as u64);
+            let mut found = mp::wait(&things, Some(LONG))?;
+            if found.is_empty() {
+                return Err("hang: nobody connects, and it is not over".into());
+            }
+            if found.pop_if(|i| *i == all).is_some() {
+                return Ok(());
+            }
+            // From the back, so that the numbers of the others stay.
+            for i in found.into_iter().rev() {
+                match i {
+                    0 => self.accept(&listener, &mut connections)?,
+                    _ if matches!(self.answer(&connections[i - 1])?, Heard::End) => {
+                        drop(connections.remove(i - 1));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: &Listener, connections: &mut Vec<Connection>) -> mp::Result<()> {
+        self.row.note(Op::Accept, connections.len() as u64);
+        let accepted = match self.limit(50) {
+            // A future that is dropped has let nobody in.
+            Some(limit) => drive(listener.accept_async(), Some(limit)).transpose(),
+            None => listener.accept_timeout(std::time::Duration::ZERO),
+        };
+        match accepted {
+            Ok(connection) => connections.extend(connection),
+            // It was killed while it connected.
+            Err(ConnectError::Gone) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Answers the next message.
+    fn answer(&mut self, connection: &Connection) -> mp::Result<Heard> {
+        let packet: Packet = match connection.try_recv() {
+            Ok(packet) => packet,
+            Err(GetError::Empty) => return Ok(Heard::Nothing),
+            Err(error) if is_gone(&error) => return Ok(Heard::End),
+            Err(error) => return Err(error.into()),
+        };
+        packet.check()?;
+        self.numbered(0, packet.from, packet.number)?;
+        self.row.note(Op::Answer, packet.number);
+        match connection.send(packet.number) {
+            Ok(()) => Ok(Heard::Something),
+            Err(PutError::Disconnected(_)) => Ok(Heard::End),
+            Err(error) => Err(error.to_string().into()),
+        }
+    }
+}
+
+/// Whether the other end is gone, maybe in the middle of a message.
+fn is_gone(error: &GetError) -> bool {
+    matches!(error, GetError::Disconnected)
+        || matches!(error, GetError::Failed(e) if e.to_string().contains("in the middle of a message"))
+}
