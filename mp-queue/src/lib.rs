@@ -25,6 +25,7 @@ mod header;
 mod joinable;
 mod lease;
 mod options;
+mod pace;
 mod packed;
 mod parcel;
 mod pipe;

@@ -8,6 +8,7 @@ use mp_core::{Arena, Hold, Parking, Patience, SLICE};
 use mp_reduce::Error;
 
 use crate::header::{Made, Size};
+use crate::pace::Pace;
 use crate::parcel::{Item, Parcel};
 use crate::ring::{Content, Link, RingAt};
 use crate::shared::{Given, RingMemory, Rings, Taken};
@@ -23,6 +24,16 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
+    /// Until when to wait, if at all.
+    #[inline]
+    fn deadline(self) -> Option<Option<Instant>> {
+        match self {
+            Wait::Never => None,
+            Wait::Until(t) => Some(Some(t)),
+            Wait::Forever => Some(None),
+        }
+    }
+
     /// A time-out that is too long for the clock is none.
     pub(crate) fn at_most(timeout: Duration) -> Self {
         Instant::now().checked_add(timeout).map_or(Wait::Forever, Wait::Until)
@@ -67,6 +78,8 @@ pub(crate) enum PutRaw {
 struct Local {
     getting: Patience,
     putting: Patience,
+    gets: Pace,
+    puts: Pace,
     /// The segments that were last taken from, and put into.
     head: AtomicU32,
     tail: AtomicU32,
@@ -77,6 +90,8 @@ impl Local {
         Arc::new(Self {
             getting: patience(),
             putting: patience(),
+            gets: Pace::default(),
+            puts: Pace::default(),
             head: AtomicU32::new(0),
             tail: AtomicU32::new(0),
         })
@@ -287,9 +302,11 @@ impl Raw {
                 Given::Full => false,
             })
         };
-        Ok(match self.within(wait, &self.local.putting, self.memory.not_full(), attempt, alone)? {
+        let how = (&self.local.putting, &self.local.puts);
+        Ok(match self.within_pace(wait, how, self.memory.not_full(), attempt, alone)? {
             Ended::Attempted if closed => PutRaw::Closed,
             Ended::Attempted => {
+                self.local.puts.moves();
                 self.memory.not_empty().wake_one();
                 PutRaw::Done
             }
@@ -312,8 +329,10 @@ impl Raw {
                 Taken::Empty => false,
             })
         };
-        let end = self.within(wait, &self.local.getting, self.memory.not_empty(), attempt, alone)?;
+        let how = (&self.local.getting, &self.local.gets);
+        let end = self.within_pace(wait, how, self.memory.not_empty(), attempt, alone)?;
         if into.is_some() {
+            self.local.gets.moves();
             self.memory.made_room(1);
         }
         Ok(end)
@@ -330,15 +349,33 @@ impl Raw {
         mut attempt: impl FnMut() -> Result<bool, Error>,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<Ended, Error> {
-        if attempt()? {
-            return Ok(Ended::Attempted);
+        match wait.deadline() {
+            _ if attempt()? => Ok(Ended::Attempted),
+            None => Ok(Ended::Waited),
+            Some(deadline) => self.wait(deadline, patience, parking, attempt, alone),
         }
-        let deadline = match wait {
-            Wait::Never => return Ok(Ended::Waited),
-            Wait::Until(t) => Some(t),
-            Wait::Forever => None,
-        };
-        self.wait(deadline, patience, parking, attempt, alone)
+    }
+
+    /// As [`within`](Self::within), at the pace of the messages.
+    #[inline]
+    fn within_pace(
+        &self,
+        wait: Wait,
+        (patience, pace): (&Patience, &Pace),
+        parking: Parking,
+        mut attempt: impl FnMut() -> Result<bool, Error>,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Ended, Error> {
+        match wait.deadline() {
+            _ if attempt()? => Ok(Ended::Attempted),
+            None => Ok(Ended::Waited),
+            Some(deadline) => {
+                if patience.looks() {
+                    pace.hold_off();
+                }
+                self.wait(deadline, patience, parking, attempt, alone)
+            }
+        }
     }
 
     fn wait(

@@ -248,6 +248,12 @@ impl Patience {
         Self { nanos: AtomicU32::new(0) }
     }
 
+    /// Whether there is any.
+    #[inline]
+    pub fn looks(&self) -> bool {
+        self.nanos.load(Ordering::Relaxed) != 0
+    }
+
     /// Looks again and again until `look` finds something, or the patience is at its end.
     #[inline]
     pub fn look<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
