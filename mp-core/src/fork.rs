@@ -133,7 +133,11 @@ impl Fork {
         }
         // What is locked stays locked: nobody asks any more.
         std::mem::forget(inherited);
+        #[cfg(feature = "inject")]
+        let armed = crate::inject::for_copies();
         GENERATION.fetch_add(1, Ordering::Relaxed);
+        #[cfg(feature = "inject")]
+        crate::inject::begin_copy(armed);
         sys::identity::forget_thread();
         crate::arena::forget_thread();
         reserved.map_err(|e| match e {

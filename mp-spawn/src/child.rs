@@ -47,8 +47,9 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
 
 fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
     if !has_parent(token.parent) {
-        // Killed a moment ago, probably: there is nobody to tell.
-        return USELESS;
+        // Killed a moment ago, probably: there is nobody to tell. At once, for a copy of a process that was exiting waits
+        // for ever in `exit`.
+        sys::exit_at_once(USELESS);
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (fds, start, args) = match prepared {

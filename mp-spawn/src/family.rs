@@ -3,7 +3,7 @@
 use std::sync::{Arc, Once, Weak};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use parking_lot::Mutex;
+use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::group::{GRACE, Group};

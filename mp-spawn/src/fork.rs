@@ -16,6 +16,7 @@
 //! | the standard streams: what is in the buffer, their locks | held by the thread that forks, and written out, if it is the main thread |
 //! | handlers of signals, which may write into pipes of the original's; blocked signals | none, as after `posix_spawn`; signals wait while the copy gets there |
 //! | functions to be called at exit, which remove what the original still needs | not called: the first one that the copy registers is called after all others of its own, and ends the process (glibc) |
+//! | that a thread is exiting: `exit` lets no other one exit, here as in the original | the copy's waits, and it ends with the original; if that has ended before it looks, at once |
 //! | locks of the allocator and of the C library | `fork(3)` of glibc puts them in order; hence it, and no bare `clone3` |
 //! | the stack: a thread's, where it isn't the main thread that forks | the function gets a thread with a stack of the usual size |
 //! | a panic that leaves the copy's function | caught in [`child::main`], which never returns: the frames of the original above are never reached |
@@ -25,7 +26,7 @@
 //! | killed | what happens |
 //! |---|---|
 //! | the original, at any time | the copy asks to end with it first of all, and looks whether it has gone before: it ends |
-//! | the copy, before it says hello | as any process that ends without having reported |
+//! | the copy, before it says hello | it is known to be no other program: `ProcessExited`, as at any other time |
 //!
 //! [`allow_fork`]: crate::allow_fork
 #![allow(unsafe_code)]

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
@@ -182,6 +182,10 @@ impl Group {
         self.change(rank, |rank| {
             rank.running = None;
             rank.over = true;
+            if rank.failure.is_some() || rank.ending.is_some() {
+                // Killed after it had sent it: nobody will ask, and the memory may be large.
+                rank.value = None;
+            }
         });
         self.call_at_end();
     }

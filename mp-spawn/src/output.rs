@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;

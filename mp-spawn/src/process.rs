@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::Message;
+use mp_core::mutex::Mutex;
 use mp_core::{Descriptor, Place, Waitable};
-use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -379,5 +379,5 @@ fn next_name() -> String {
     static COUNT: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
     let mut count = COUNT.lock();
     *count += 1;
-    format!("process-{count}")
+    format!("process-{}", *count)
 }

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::mutex::Mutex;
 use mp_core::{Descriptor, Place, Waitable};
-use parking_lot::Mutex;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
