@@ -41,8 +41,10 @@ use crate::sys;
 pub const GENERATIONS: usize = 16;
 
 /// Copies by [`Fork`] that lie between this process and the one that was executed.
+// fork: it is what tells copies apart; each counts itself, once.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
+// fork: what forbids to copy a process is in its memory, and so in a copy that was made meanwhile.
 static FORBIDDEN: OnceLock<&'static str> = OnceLock::new();
 
 /// A variable of the program that each process has for itself: a copy made by [`Fork`] begins with a fresh one.

@@ -26,7 +26,10 @@
 //! panic.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{self, PoisonError, TryLockError, WaitTimeoutResult};
+use std::sync::{
+    Condvar as StdCondvar, Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, TryLockError,
+    WaitTimeoutResult,
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,21 +40,21 @@ const LONGEST: Duration = Duration::from_millis(1);
 
 /// What one thread at a time may use.
 #[derive(Debug, Default)]
-pub struct Mutex<T>(sync::Mutex<T>);
+pub struct Mutex<T>(StdMutex<T>);
 
 /// A lock that is held until this is dropped.
 #[derive(Debug)]
 #[must_use = "it is unlocked at once if nobody keeps this"]
 pub struct MutexGuard<'a, T> {
-    lock: &'a sync::Mutex<T>,
+    lock: &'a StdMutex<T>,
     /// Not there only while it is unlocked within a method.
-    held: Option<sync::MutexGuard<'a, T>>,
+    held: Option<StdGuard<'a, T>>,
 }
 
 impl<T> Mutex<T> {
     /// A lock that nobody holds.
     pub const fn new(value: T) -> Self {
-        Self(sync::Mutex::new(value))
+        Self(StdMutex::new(value))
     }
 
     /// Waits until nobody else holds it.
@@ -93,7 +96,7 @@ impl<'a, T> MutexGuard<'a, T> {
         result
     }
 
-    fn replace(&mut self, wait: impl FnOnce(sync::MutexGuard<'a, T>) -> sync::MutexGuard<'a, T>) {
+    fn replace(&mut self, wait: impl FnOnce(StdGuard<'a, T>) -> StdGuard<'a, T>) {
         self.held = self.held.take().map(wait);
     }
 }
@@ -117,12 +120,12 @@ const HELD: &str = "it is held";
 
 /// Where threads wait for what is behind a lock to change.
 #[derive(Debug, Default)]
-pub struct Condvar(sync::Condvar);
+pub struct Condvar(StdCondvar);
 
 impl Condvar {
     /// One that nobody waits at.
     pub const fn new() -> Self {
-        Self(sync::Condvar::new())
+        Self(StdCondvar::new())
     }
 
     /// Wakes one who waits.
