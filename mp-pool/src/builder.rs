@@ -151,7 +151,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets what the process of a worker is started with: `configure` gets the number of the worker.
+    /// Sets what the process of a worker is started with: `configure` gets the number of the worker. One that takes the place
+    /// of another is started with the same, but a [file](mp_spawn::Output::File) for its output keeps what the other one wrote.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder()

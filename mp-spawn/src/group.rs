@@ -293,10 +293,21 @@ impl Group {
         {
             return;
         }
-        self.end_with(Signal::TERM);
-        if !self.wait(deadline(before_kill), false) {
-            self.end_with(Signal::KILL);
-            self.wait(deadline(AFTER_KILL), false);
+        Group::end_together(&[self], before_kill);
+    }
+
+    /// Ends all that still run of several groups, at once: SIGTERM to each, time for all of them together, SIGKILL to each
+    /// that is left. Returns when all are over, or some time after the SIGKILL.
+    pub(crate) fn end_together(groups: &[&Group], before_kill: Duration) {
+        let send = |signal| groups.iter().for_each(|group| group.end_with(signal));
+        let wait = |time| {
+            let until = deadline(time);
+            groups.iter().fold(true, |all, group| group.wait(until, false) && all)
+        };
+        send(Signal::TERM);
+        if !wait(before_kill) {
+            send(Signal::KILL);
+            wait(AFTER_KILL);
         }
     }
 
