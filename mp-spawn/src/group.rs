@@ -302,7 +302,7 @@ impl Group {
         let send = |signal| groups.iter().for_each(|group| group.end_with(signal));
         let wait = |time| {
             let until = deadline(time);
-            groups.iter().fold(true, |all, group| group.wait(until, false) && all)
+            groups.iter().all(|group| group.wait(until, false))
         };
         send(Signal::TERM);
         if !wait(before_kill) {

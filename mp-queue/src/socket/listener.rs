@@ -89,7 +89,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`ConnectError::Io`]: `AddrInUse` when somebody else listens there, or the path is something else than a socket of this
-    /// user; or what the kernel has against it.
+    /// user; `TimedOut` when another process keeps the directory of a path locked; or what the kernel has against it.
     pub fn bind(address: impl Into<Address>) -> Result<Self, ConnectError> {
         SocketOptions::new().listen(address)
     }
