@@ -282,7 +282,7 @@ impl RawLock {
             slept = true;
             let left = asking.until(wait).saturating_duration_since(asleep);
             if futex::wait(self.futex(), parked.0 as u32, left) {
-                patience.slept(asleep.elapsed());
+                patience.slept(asleep);
             }
         }
     }

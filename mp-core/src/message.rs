@@ -6,6 +6,7 @@
 pub mod scope;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,6 +39,16 @@ pub trait Message: Sized + 'static {
     /// # Errors
     /// [`Error::Malformed`] when these are not its bytes and attachments.
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self>;
+
+    /// Reads the value of a message to which nothing is attached: of its bytes alone.
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode).
+    #[doc(hidden)]
+    #[inline]
+    fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
+        Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
+    }
 }
 
 #[diagnostic::do_not_recommend]
@@ -50,6 +61,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
         C::read(inc)
+    }
+
+    #[inline]
+    fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
+        C::read_plain(bytes)
     }
 }
 
@@ -66,6 +82,12 @@ pub trait Codec {
     /// # Errors
     /// [`Error::Malformed`] with the reason of the value's `Deserialize`.
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T>;
+
+    /// Reads the first value of bytes to which nothing is attached.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T>;
 }
 
 /// A message being written.
@@ -83,7 +105,26 @@ pub struct Outgoing {
 pub struct Attached {
     list: Vec<AttachRequest>,
     /// Where each block is in the list, once the list is long.
-    index: HashMap<BlockId, u32>,
+    index: HashMap<BlockId, u32, BuildHasherDefault<ByNumber>>,
+}
+
+/// Hashes the number of a block: these are handed out one after the other, by the arena, so that nobody chooses them.
+#[derive(Default)]
+struct ByNumber(u64);
+
+impl Hasher for ByNumber {
+    #[inline]
+    fn write_u32(&mut self, block: u32) {
+        // The upper bits choose within a bucket, the lower ones the bucket: both are to differ. (Odd, near 2^64 / φ.)
+        self.0 = u64::from(block).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u32((self.0 as u32).wrapping_mul(31) ^ u32::from(b)));
+    }
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// Lists up to this length are searched as they are.
@@ -155,7 +196,8 @@ impl Outgoing {
         if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
     }
 
-    /// The bytes, if nothing is attached: whoever can send them otherwise needs no envelope. [`Incoming::refill`] reads them.
+    /// The bytes, if nothing is attached: whoever can send them otherwise needs no envelope. [`Message::decode_plain`] reads
+    /// them.
     #[inline]
     pub fn plain(&self) -> Option<&[u8]> {
         let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
@@ -286,13 +328,6 @@ impl Incoming {
     /// Of bytes that [`Outgoing::into_plain`] gave, or any others: they are checked when they are read.
     pub fn from_plain(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
-    }
-
-    /// Puts a message into it that had no envelope, see [`Outgoing::plain`], of a type with this fingerprint. It is empty.
-    #[inline]
-    pub fn refill(&mut self, bytes: &[u8], fingerprint: u64) {
-        self.bytes.extend_from_slice(bytes);
-        self.fingerprint = fingerprint;
     }
 
     /// The buffer of a message that is being taken out of its envelope.

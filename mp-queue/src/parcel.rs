@@ -22,7 +22,7 @@ impl Parcel {
             Parcel::Envelope(envelope) => unpack_as(fingerprint, envelope),
             Parcel::Small(small) => {
                 let (bytes, len) = small.bytes();
-                unpack_plain(fingerprint, &bytes[..len])
+                unpack_plain(&bytes[..len])
             }
         }
     }

@@ -375,7 +375,12 @@ impl Raw {
             let asleep = Instant::now();
             let swept_at = *swept.get_or_insert(asleep);
             if parking.sleep(announced, deadline) {
-                patience.slept(asleep.elapsed());
+                // First what it was woken for: a look at the clock would be part of the message's way.
+                let found = look();
+                patience.slept(asleep);
+                if let Some(found) = found {
+                    return found;
+                }
             }
             // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
             if swept_at.elapsed() >= SLICE {

@@ -31,14 +31,22 @@ impl Codec for MessagePack {
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()> {
         scope::with_outgoing(out, |bytes| {
             let start = bytes.len();
-            let head = if LAST_WAS_LONG.get() { LONG } else { 1 };
-            bytes.extend_from_slice(&[MORE, 0, 0, 0, 0][..head]);
+            let was_long = LAST_WAS_LONG.get();
+            let head = if was_long {
+                bytes.extend_from_slice(&[MORE, 0, 0, 0, 0]);
+                LONG
+            } else {
+                bytes.push(MORE);
+                1
+            };
             value
                 .serialize(&mut rmp_serde::Serializer::new(&mut *bytes).with_struct_map())
                 .map_err(|e| Error::Malformed(format!("a value can't be encoded: {e}")))?;
             let len = u32::try_from(bytes.len() - start - head)
                 .map_err(|_| Error::Malformed("a value of more than 4 GiB: put it in a tensor".into()))?;
-            LAST_WAS_LONG.set(len >= MORE.into());
+            if was_long != (len >= MORE.into()) {
+                LAST_WAS_LONG.set(!was_long);
+            }
             match u8::try_from(len) {
                 _ if head == LONG => bytes[start + 1..start + LONG].copy_from_slice(&len.to_le_bytes()),
                 Ok(short) if short != MORE => bytes[start] = short,
@@ -50,22 +58,40 @@ impl Codec for MessagePack {
 
     #[inline]
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T> {
-        let short = || Error::Malformed("a message is shorter than its type".into());
-        let (len, head) = match *inc.rest() {
-            [MORE, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]) as usize, LONG),
-            [MORE, ..] | [] => return Err(short()),
-            [len, ..] => (usize::from(len), 1),
-        };
+        let (head, len) = parts(inc.rest())?;
         inc.advance(head);
-        if inc.rest().len() < len {
-            return Err(short());
-        }
         let value = scope::with_incoming(inc, |rest| rmp_serde::from_slice(&rest[..len]));
         inc.advance(len);
-        value.map_err(|e| {
-            Error::Malformed(format!("a message can't be decoded as {}: {e}", std::any::type_name::<T>()))
-        })
+        value.map_err(|e| undecodable::<T>(&e))
     }
+
+    #[inline]
+    fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+        let (head, len) = parts(bytes)?;
+        let value = scope::with_nothing(|| rmp_serde::from_slice(&bytes[head..head + len]));
+        value.map_err(|e| undecodable::<T>(&e))
+    }
+}
+
+/// How long the length of the first value is, and how long the value, which follows.
+#[inline]
+fn parts(bytes: &[u8]) -> Result<(usize, usize)> {
+    let (head, len) = match *bytes {
+        [MORE, a, b, c, d, ..] => (LONG, u32::from_le_bytes([a, b, c, d]) as usize),
+        [MORE, ..] | [] => return Err(too_short()),
+        [len, ..] => (1, usize::from(len)),
+    };
+    if bytes.len() - head < len { Err(too_short()) } else { Ok((head, len)) }
+}
+
+#[cold]
+fn too_short() -> Error {
+    Error::Malformed("a message is shorter than its type".into())
+}
+
+#[cold]
+fn undecodable<T>(error: &rmp_serde::decode::Error) -> Error {
+    Error::Malformed(format!("a message can't be decoded as {}: {error}", std::any::type_name::<T>()))
 }
 
 #[cfg(test)]

@@ -231,16 +231,13 @@ pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope
     unpack_with(fingerprint, |inc| envelope.open(inc))
 }
 
-/// Takes a value out of bytes that had no envelope, see [`pack_unless`].
+/// Takes a value out of bytes that had no envelope, see [`pack_unless`], and are of its type.
 ///
 /// # Errors
 /// As [`unpack`].
 #[inline]
-pub fn unpack_plain<T: Message>(fingerprint: TypeFingerprint<T>, bytes: &[u8]) -> Result<T> {
-    unpack_with(fingerprint, |inc| {
-        inc.refill(bytes, fingerprint.get());
-        Ok(())
-    })
+pub fn unpack_plain<T: Message>(bytes: &[u8]) -> Result<T> {
+    Ok(T::decode_plain::<MessagePack>(bytes)?)
 }
 
 /// As [`unpack_as`], with `open` putting the message into an empty [`Incoming`].

@@ -298,7 +298,7 @@ impl Condition {
             let begun = Instant::now();
             let (low, until) = (mine.slot.pack() as u32, asking.until(wait));
             if self.shared.structure().sleep(SLOTS + u64::from(mine.index), low, Some(until)) {
-                self.patience.slept(begun.elapsed());
+                self.patience.slept(begun);
             }
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn until<R>(
         }
         let asleep = Instant::now();
         if parking.sleep(announced, Some(asking.until(wait))) {
-            patience.slept(asleep.elapsed());
+            patience.slept(asleep);
         }
     }
 }

@@ -5,15 +5,15 @@
 mod common;
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
 use common::scratch::Scratch;
-use common::{DEADLINE, Outcome, alone, eventually, in_use, join, next, send, take};
+use common::{DEADLINE, Outcome, eventually, in_use, join, next, send, settled, take};
 use mp::{
-    Arena, Error, FrozenTensor, Lock, Options, Process, PutError, Queue, SharedTensor, StartMethod, Tensor,
-    start_processes,
+    Arena, Error, FrozenTensor, Lock, Options, Pool, Process, PutError, Queue, SharedTensor, StartMethod,
+    Tensor, start_processes,
 };
 use rustix::fs::FlockOperation;
 
@@ -58,7 +58,7 @@ fn keep() -> Result<&'static Kept, Box<dyn std::error::Error + Send + Sync>> {
 
 #[test]
 fn arguments_work_and_what_was_copied_along_refuses() {
-    let _alone = alone();
+    let _alone = settled();
     type Args = (FrozenTensor<u8>, SharedTensor<i64>, Queue<Vec<u8>>, Queue<FrozenTensor<u8>>);
     fn copy(rank: usize, (frozen, shared, queue, tensors): Args) -> Outcome {
         let kept = KEPT.get().ok_or("it was copied along")?;
@@ -124,7 +124,7 @@ fn arguments_work_and_what_was_copied_along_refuses() {
 
 #[test]
 fn exclusive_tensors_move_to_a_copy_and_back() {
-    let _alone = alone();
+    let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();
         let before = in_use();
@@ -145,7 +145,7 @@ fn exclusive_tensors_move_to_a_copy_and_back() {
 
 #[test]
 fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
-    let _alone = alone();
+    let _alone = settled();
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(rank: usize, (queue, lock): (Queue<Vec<u8>>, Lock<u64>)) -> Outcome {
         let tensor = Tensor::<u8>::full(&[5000], rank as u8)?;
@@ -200,7 +200,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
 
 #[test]
 fn what_a_copy_and_its_killed_original_held_is_released() {
-    let _alone = alone();
+    let _alone = settled();
     fn copy(_: usize, (kept, here): (FrozenTensor<u8>, Queue<u32>)) -> Outcome {
         send(&here, std::process::id())?;
         let end = wait_for_the_end();
@@ -232,7 +232,7 @@ fn what_a_copy_and_its_killed_original_held_is_released() {
 
 #[test]
 fn an_original_is_found_dead_while_its_copies_live() {
-    let _alone = alone();
+    let _alone = settled();
     // The copies must not keep what says that their original lives: here, the locks are all that says so.
     fn middle(_: usize, here: Queue<u32>) -> Outcome {
         allow();
@@ -288,7 +288,7 @@ fn an_original_is_found_dead_while_its_copies_live() {
 
 #[test]
 fn copies_that_are_made_while_the_original_exits_end_with_it() {
-    let _alone = alone();
+    let _alone = settled();
     // A copy finds, in its own memory, that somebody exits: it would wait for ever for that one to end the process.
     fn original(_: usize, path: PathBuf) -> Outcome {
         allow();
@@ -297,25 +297,17 @@ fn copies_that_are_made_while_the_original_exits_end_with_it() {
         rustix::fs::flock(&file, FlockOperation::LockShared)?;
         // Nobody closes it, whatever is run down at the end.
         std::mem::forget(file);
-        let begun = Arc::new(Barrier::new(9));
-        for _ in 0..8 {
-            let begun = Arc::clone(&begun);
-            std::thread::spawn(move || {
-                begun.wait();
-                loop {
-                    _ = start_processes(|_: usize, (): ()| {}, (), forked(1));
-                }
-            });
-        }
-        begun.wait();
+        // At the exit its workers are ended, and replaced by those that are meant.
+        static POOL: OnceLock<Pool> = OnceLock::new();
+        let pool = Pool::builder().processes(6).start_method(StartMethod::Fork).build()?;
+        assert_eq!(POOL.get_or_init(|| pool).apply(|x: u8| x, 1)?, 1);
         Ok(())
     }
     let scratch = Scratch::new("exits");
     let path = scratch.0.join("held");
     let file = std::fs::File::create(&path).unwrap();
     for _ in 0..20 {
-        // It returns, or is killed together with its threads.
-        _ = join(&start_processes(original, path.clone(), Options::nprocs(1)).unwrap());
+        join(&start_processes(original, path.clone(), Options::nprocs(1)).unwrap()).unwrap();
         eventually("all copies are gone", || {
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         });
@@ -325,7 +317,7 @@ fn copies_that_are_made_while_the_original_exits_end_with_it() {
 
 #[test]
 fn with_files_the_copies_hold_their_own() {
-    let _alone = alone();
+    let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();
         mp::set_sharing_strategy(mp::SharingStrategy::FileSystem)?;

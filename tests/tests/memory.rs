@@ -24,12 +24,13 @@ fn allocations_are_counted() {
     drop(tensors(100, 1000));
     let now = stats();
     assert_eq!(now.live_blocks - before.live_blocks, 100);
-    assert_eq!(now.allocated - before.allocated, 100 * 1024);
+    // Free blocks of the next size, which others have left, will do.
+    assert!((100 * 1024..=100 * 1280).contains(&(now.allocated - before.allocated)), "{now}");
     assert_eq!((now.allocs - before.allocs, now.frees - before.frees), (200, 100));
     // The second hundred may come from new slabs of 64 as well, but pages come for 64 at a time.
     assert!(now.recycled - before.recycled >= 190, "{} recycled", now.recycled - before.recycled);
-    let class = now.classes.iter().find(|c| c.size == 1024).unwrap();
-    assert!(class.live >= 100 && class.cached > 0, "{class:?}");
+    let classes = || now.classes.iter().filter(|c| [1024, 1280].contains(&c.size));
+    assert!(classes().map(|c| c.live).sum::<u64>() >= 100 && classes().any(|c| c.cached > 0), "{now:?}");
     drop(held);
     let after = stats();
     assert_eq!((after.allocs - before.allocs, after.frees - before.frees), (200, 200));

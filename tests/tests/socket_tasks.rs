@@ -18,7 +18,7 @@ use mp::{
 
 const MOMENT: Duration = Duration::from_millis(50);
 /// More than a socket buffers.
-const MUCH: usize = 4 << 20;
+const MUCH: usize = 1 << 20;
 
 /// A name that nothing else listens at.
 fn name(what: &str) -> String {
@@ -62,7 +62,7 @@ fn futures_of_three_processes_answer_one_that_waits_for_all() {
             all.push(listener.accept_async().await.unwrap());
         }
         for i in 0..200 {
-            let bytes = vec![i as u8; if i % 50 == 0 { MUCH } else { 100 }];
+            let bytes = vec![i as u8; if i % 100 == 0 { MUCH } else { 100 }];
             for connection in &all {
                 connection.send_async((i, bytes.clone())).await.unwrap();
             }

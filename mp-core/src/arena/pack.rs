@@ -4,7 +4,7 @@ use super::envelope::{AHEAD, Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
 use super::layout::envelope as field;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
-use crate::mem::{Mem, Word, run};
+use crate::mem::{Mem, Word, run_straight};
 use crate::message::Outgoing;
 use crate::steps::{Note, Take, Taken};
 use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat};
@@ -161,9 +161,10 @@ impl Arena {
 
     /// As [`share_seat`](Self::share_seat), of a block that somebody holds until this returns.
     pub(super) fn share_block_seat(&self, e: EnvelopeId, note: Note, block: BlockId) -> Result<()> {
+        let m = *self.map();
         loop {
             let take = Take::new(self.block_at(block), self.pages(), Seat::Envelope(e), note);
-            match run(take, self.map()) {
+            match run_straight(take, &m) {
                 Taken::Seat(_) => return Ok(()),
                 Taken::NoneFree => self.add_seat_page(block)?,
             }

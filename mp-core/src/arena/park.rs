@@ -305,10 +305,10 @@ impl Patience {
         self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
     }
 
-    /// A sleep was short: a little more patience would have saved it.
-    pub fn slept(&self, how_long: Duration) {
+    /// Woken from a sleep that began then. If it was short, a little more patience would have saved it.
+    pub fn slept(&self, since: Instant) {
         let nanos = self.nanos.load(Ordering::Relaxed);
-        if nanos != 0 && nanos < MOST && how_long < Duration::from_nanos(u64::from(MOST)) {
+        if nanos != 0 && nanos < MOST && since.elapsed() < Duration::from_nanos(u64::from(MOST)) {
             self.nanos.store((nanos * 4).min(MOST), Ordering::Relaxed);
         }
     }

@@ -52,7 +52,7 @@ impl Arena {
     /// # Safety
     /// Words are changed only by the protocols that they belong to, and only within memory that the caller holds.
     #[inline]
-    pub unsafe fn words(&self) -> &'static (impl Mem + use<>) {
+    pub unsafe fn words(&self) -> &'static (impl Mem + Copy + use<>) {
         self.map()
     }
 

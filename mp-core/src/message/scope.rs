@@ -61,6 +61,21 @@ pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> R {
     result
 }
 
+/// Calls `f` while serde values are read to which nothing is attached: they find no attachments, not even those of a message
+/// around them.
+#[inline]
+pub fn with_nothing<R>(f: impl FnOnce() -> R) -> R {
+    match ARRIVED.try_with(Cell::take) {
+        Ok(Some(around)) => {
+            let scope = Scope { variable: &ARRIVED, before: Some(around) };
+            let result = f();
+            drop(scope);
+            result
+        }
+        _ => f(),
+    }
+}
+
 fn within<T, R>(
     variable: &'static LocalKey<Cell<Option<Box<T>>>>,
     what: &'static str,

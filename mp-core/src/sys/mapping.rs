@@ -20,8 +20,9 @@ use crate::error::{Error, Result};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 
-/// A range of addresses, with files mapped shared into it, for the rest of the process's life.
-#[derive(Debug)]
+/// A range of addresses, with files mapped shared into it, for the rest of the process's life. Its length is a multiple of a
+/// page's. A copy in a local variable needs not be looked up again after each access to shared memory.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: u64,
@@ -144,11 +145,33 @@ impl Mapping {
     }
 
     /// The 64-bit word at byte `offset`, a multiple of 8.
+    ///
+    /// # Panics
+    /// As [`bytes`](Self::bytes).
     #[inline]
-    pub(crate) fn u64_at(&self, offset: u64) -> &AtomicU64 {
-        let at = self.bytes(offset & !7, 8);
+    pub(crate) fn u64_at(&self, offset: u64) -> &'static AtomicU64 {
+        let at = offset & !7;
+        // One comparison: the length is a multiple of 8, too, so that the whole word is inside if its beginning is.
+        assert!(at < self.len, "offset {offset:#x} is outside of the arena");
+        // SAFETY: the offset is inside of the mapping (checked above).
+        let at = unsafe { self.base.add(at as usize) };
         // SAFETY: aligned (the base is page aligned, the offset a multiple of 8), inside of the mapping, valid for
         // the life of the process; every process reaches the arena's words as atomics.
+        unsafe { at.cast().as_ref() }
+    }
+
+    /// Two neighbouring words, the first one at byte `offset`, a multiple of 16.
+    ///
+    /// # Panics
+    /// As [`bytes`](Self::bytes).
+    #[inline]
+    fn pair_at(&self, offset: u64) -> &'static [AtomicU64; 2] {
+        let at = offset & !15;
+        // As above: the length is a multiple of 16, too.
+        assert!(at < self.len, "offset {offset:#x} is outside of the arena");
+        // SAFETY: the offset is inside of the mapping (checked above).
+        let at = unsafe { self.base.add(at as usize) };
+        // SAFETY: as for `u64_at`, of two words: the second one ends where the next multiple of 16 begins.
         unsafe { at.cast().as_ref() }
     }
 
@@ -233,7 +256,7 @@ fn hook_rmw(map: &Mapping, w: crate::mem::Word) {
 }
 
 impl crate::mem::Mem for Mapping {
-    #[inline]
+    #[inline(always)]
     fn load(&self, w: crate::mem::Word) -> u64 {
         hook(self, false);
         #[cfg(feature = "inject")]
@@ -242,7 +265,7 @@ impl crate::mem::Mem for Mapping {
         }
         self.u64_at(w.offset()).load(Ordering::SeqCst)
     }
-    #[inline]
+    #[inline(always)]
     fn load_relaxed(&self, w: crate::mem::Word) -> u64 {
         hook(self, false);
         #[cfg(feature = "inject")]
@@ -251,7 +274,7 @@ impl crate::mem::Mem for Mapping {
         }
         self.u64_at(w.offset()).load(Ordering::Relaxed)
     }
-    #[inline]
+    #[inline(always)]
     fn store(&self, w: crate::mem::Word, v: u64) {
         hook(self, true);
         #[cfg(feature = "inject")]
@@ -260,7 +283,7 @@ impl crate::mem::Mem for Mapping {
         }
         self.u64_at(w.offset()).store(v, Ordering::Release);
     }
-    #[inline]
+    #[inline(always)]
     fn store_relaxed(&self, w: crate::mem::Word, v: u64) {
         hook(self, true);
         #[cfg(feature = "inject")]
@@ -269,48 +292,50 @@ impl crate::mem::Mem for Mapping {
         }
         self.u64_at(w.offset()).store(v, Ordering::Relaxed);
     }
-    #[inline]
+    #[inline(always)]
     fn cas(&self, w: crate::mem::Word, old: u64, new: u64) -> Result<(), u64> {
         hook_rmw(self, w);
         self.u64_at(w.offset()).compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).map(drop)
     }
-    #[inline]
+    #[inline(always)]
     fn add(&self, w: crate::mem::Word, v: u64) -> u64 {
         hook_rmw(self, w);
         self.u64_at(w.offset()).fetch_add(v, Ordering::SeqCst)
     }
-    #[inline]
+    #[inline(always)]
     fn or(&self, w: crate::mem::Word, v: u64) -> u64 {
         hook_rmw(self, w);
         self.u64_at(w.offset()).fetch_or(v, Ordering::SeqCst)
     }
-    #[inline]
+    #[inline(always)]
     fn and(&self, w: crate::mem::Word, v: u64) -> u64 {
         hook_rmw(self, w);
         self.u64_at(w.offset()).fetch_and(v, Ordering::SeqCst)
     }
-    #[inline]
+    #[inline(always)]
     fn has_pairs(&self) -> bool {
         super::pair::is_there()
     }
-    #[inline]
+    #[inline(always)]
     fn cas_pair(&self, w: crate::mem::Word, old: [u64; 2], new: [u64; 2]) -> bool {
         hook_rmw(self, w);
-        super::pair::swap([self.u64_at(w.offset()), self.u64_at(w.offset() + 8)], old, new)
+        w.offset().is_multiple_of(16) && super::pair::swap(self.pair_at(w.offset()), old, new)
     }
-    #[inline]
+    #[inline(always)]
     fn will_write(&self, w: crate::mem::Word) {
         #[cfg(target_arch = "x86_64")]
         {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             let word = std::ptr::from_ref(self.u64_at(w.offset()));
-            // SAFETY: prefetching reads and writes nothing; processors that don't know the hint ignore it.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(word.cast()) };
+            // SAFETY: it reads and writes nothing, and is nothing at all on processors that don't know it. (The compiler's own
+            // intrinsic would fetch the line for reading: not all processors that it is to build for know this one.)
+            unsafe {
+                std::arch::asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags, readonly));
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = w;
     }
-    #[inline]
+    #[inline(always)]
     fn fence_after_rmw(&self) {
         // On x86-64 a locked instruction is a full barrier already (Intel SDM vol. 3, 9.2.3.9); only the compiler
         // has to be kept from moving the loads that follow.

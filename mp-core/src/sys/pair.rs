@@ -1,6 +1,6 @@
 //! # Safety
 //! Two neighbouring words, compared and swapped at once. Unsafe, because an instruction writes 16 bytes; sound, because both
-//! words are borrowed as atomics, lie next to each other at a multiple of 16, and the processor was asked whether it has the
+//! words are borrowed as atomics, in an array of two at a multiple of 16, and the processor was asked whether it has the
 //! instruction. Words are also reached alone, by instructions of 8 bytes: the processor keeps all of them atomic to each other
 //! (Intel SDM vol. 3, 9.1: a locked instruction on aligned 16 bytes excludes others from its cache line).
 
@@ -19,16 +19,16 @@ pub(crate) fn is_there() -> bool {
 
 /// Compares and swaps two neighbouring words, the first one at a multiple of 16; never succeeds where that is not possible.
 #[inline]
-pub(super) fn swap([first, second]: [&AtomicU64; 2], old: [u64; 2], new: [u64; 2]) -> bool {
-    let at = std::ptr::from_ref(first);
-    if !at.addr().is_multiple_of(16) || at.addr() + 8 != std::ptr::from_ref(second).addr() || !is_there() {
+pub(super) fn swap(pair: &[AtomicU64; 2], old: [u64; 2], new: [u64; 2]) -> bool {
+    let at = std::ptr::from_ref(pair);
+    if !at.addr().is_multiple_of(16) || !is_there() {
         return false;
     }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let swapped: u64;
-        // SAFETY: both words are atomics that are borrowed, next to each other, aligned to 16; the processor has the
-        // instruction (all three just checked). The compiler keeps `rbx` for itself: it is as before, afterwards. (The
+        // SAFETY: both words are atomics that are borrowed as neighbours, aligned to 16; the processor has the instruction (both
+        // just checked). The compiler keeps `rbx` for itself: it is as before, afterwards. (The
         // function of the standard library for this becomes a call of a library that is not there, unless it is optimised.)
         unsafe {
             std::arch::asm!(
@@ -66,14 +66,15 @@ mod tests {
     fn both_words_or_none() {
         let pair = Pair([AtomicU64::new(1), AtomicU64::new(2), AtomicU64::new(3)]);
         let [a, b, c] = &pair.0;
+        let (first, second) = (&pair.0[..2], &pair.0[1..]);
+        let [first, second] = [first, second].map(|two| <&[AtomicU64; 2]>::try_from(two).unwrap());
         assert!(is_there(), "a processor of the last century");
         for wrong in [[1, 0], [0, 2]] {
-            assert!(!swap([a, b], wrong, [7, 8]));
+            assert!(!swap(first, wrong, [7, 8]));
         }
         assert_eq!((a.load(Relaxed), b.load(Relaxed)), (1, 2));
-        assert!(swap([a, b], [1, 2], [7, 8]));
+        assert!(swap(first, [1, 2], [7, 8]));
         assert_eq!((a.load(Relaxed), b.load(Relaxed), c.load(Relaxed)), (7, 8, 3));
-        assert!(!swap([b, c], [8, 3], [0, 0]), "not aligned");
-        assert!(!swap([a, c], [7, 3], [0, 0]), "no neighbours");
+        assert!(!swap(second, [8, 3], [0, 0]), "not aligned");
     }
 }

@@ -73,7 +73,7 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
     } else {
         at_both(things, deadline)
     }?;
-    PATIENCE.slept(asleep.elapsed());
+    PATIENCE.slept(asleep);
     Ok(found)
 }
 

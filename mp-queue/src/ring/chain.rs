@@ -109,10 +109,12 @@ impl ChainAt {
     }
 
     /// Segment `i`.
+    #[inline]
     pub fn segment(&self, i: u32) -> RingAt {
-        if i == 0 {
-            return self.first;
-        }
+        if i == 0 { self.first } else { self.later(i) }
+    }
+
+    fn later(&self, i: u32) -> RingAt {
         let at = |n| Word::at(self.second.offset() + self.bytes(i).0 + n);
         RingAt {
             block: self.first.block,

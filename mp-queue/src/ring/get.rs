@@ -3,7 +3,8 @@
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
-use super::slot::{Lag, Slot, SlotState, Ticket};
+use super::find::{Find, Found};
+use super::slot::{Slot, SlotState, Ticket};
 use super::{RingAt, Small};
 
 /// How a get ended.
@@ -23,35 +24,26 @@ pub enum Got {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
-    Head,
-    Look,
-    Help,
+    Find,
     Intend,
     Take,
     Lost,
     Advance,
     Claim,
     Clear,
-    Rest,
-    Again,
-    TakeSmall,
-    AdvanceSmall,
 }
 
 /// Takes the oldest message out of a ring, if there is one; it never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Get {
+    find: Find,
     ring: RingAt,
     intent: Word,
     owners: Column,
     to: Holder,
     ticket: Ticket,
     slot: Slot,
-    /// The slot's second word.
-    rest: u64,
     owner: Owner,
-    /// One of a batch: it helps the head no further.
-    batched: bool,
     pc: Pc,
 }
 
@@ -59,16 +51,15 @@ impl Get {
     /// To take for `me`. `intent` is the intent word of the calling thread's lane.
     pub fn new(ring: RingAt, intent: Word, owners: Column, me: Member) -> Self {
         Self {
+            find: Find::new(ring),
             ring,
             intent,
             owners,
             to: Holder::Member(me),
             ticket: Ticket { lap: 0, index: 0 },
             slot: Slot { lap: 0, state: SlotState::Empty },
-            rest: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
-            batched: false,
-            pc: Pc::Head,
+            pc: Pc::Find,
         }
     }
 
@@ -76,7 +67,7 @@ impl Get {
     #[must_use]
     pub fn leasing(self) -> Self {
         match self.to {
-            Holder::Member(me) => Self { to: Holder::Leased(me), ..self },
+            Holder::Member(me) => Self { to: Holder::Leased(me), find: self.find.leasing(), ..self },
             _ => self,
         }
     }
@@ -85,21 +76,19 @@ impl Get {
     /// it is. The batch ends with [`Advance`](super::Advance).
     #[must_use]
     pub fn batched(self, last: Option<Ticket>) -> Self {
-        match last {
-            Some(last) => Self { ticket: last.next(self.ring.slots), batched: true, pc: Pc::Look, ..self },
-            None => Self { batched: true, ..self },
-        }
+        Self { find: self.find.batched(last), ..self }
+    }
+
+    /// An envelope was found already, in this slot, under this ticket.
+    #[inline]
+    #[must_use]
+    pub fn found(self, slot: Slot, ticket: Ticket) -> Self {
+        Self { find: self.find.again(), slot, ticket, pc: Pc::Intend, ..self }
     }
 
     #[inline]
     fn envelope(&self) -> EnvelopeId {
         self.slot.envelope().unwrap_or(0)
-    }
-
-    /// The small message.
-    #[inline]
-    fn small(&self) -> Option<Got> {
-        Some(Got::Small(Small::in_slot([self.slot.pack(), self.rest])?, self.ticket))
     }
 }
 
@@ -108,48 +97,32 @@ impl Steps for Get {
 
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Got> {
-        let slot_at = self.ring.slot(self.ticket.index);
         match self.pc {
-            Pc::Head => {
-                self.ticket = Ticket::unpack(m.load(self.ring.head));
-                self.pc = Pc::Look;
-            }
-            Pc::Look => {
-                self.slot = Slot::unpack(m.load(slot_at));
-                match (self.ticket.lag(self.slot), self.slot.state) {
-                    (Lag::At, SlotState::Full(content) | SlotState::Last(content)) => {
-                        let Some(e) = content.envelope() else {
-                            self.pc = Pc::Rest;
-                            return None;
-                        };
-                        // Its line comes over while the slot is being taken.
-                        m.will_write(self.owners.of(e));
-                        self.pc = Pc::Intend;
-                    }
-                    (Lag::At, SlotState::Closed) => return Some(Got::Closed),
-                    // A slot behind the head would mean that the head had passed it: it never does.
-                    (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(Got::Empty),
-                    (Lag::Ahead, _) => self.pc = Pc::Help,
+            Pc::Find => match self.find.step(m)? {
+                Found::Envelope(slot, ticket) => {
+                    *self = self.found(slot, ticket);
+                    // Its line comes over while the slot is being taken.
+                    m.will_write(self.owners.of(self.envelope()));
                 }
-            }
-            Pc::Help => {
-                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
-                self.pc = Pc::Head;
-            }
+                Found::Small(small, ticket) => return Some(Got::Small(small, ticket)),
+                Found::Empty => return Some(Got::Empty),
+                Found::Closed => return Some(Got::Closed),
+            },
             Pc::Intend => {
                 m.store(self.intent, self.envelope() as u64 + 1);
                 self.pc = Pc::Take;
             }
             Pc::Take => {
+                let slot_at = self.ring.slot(self.ticket.index);
                 self.pc = match m.cas(slot_at, self.slot.pack(), self.slot.taken().pack()) {
-                    Ok(()) if self.batched => Pc::Claim,
+                    Ok(()) if self.find.is_batched() => Pc::Claim,
                     Ok(()) => Pc::Advance,
                     Err(_) => Pc::Lost,
                 };
             }
             Pc::Lost => {
                 m.store(self.intent, 0);
-                self.pc = Pc::Head;
+                self.pc = Pc::Find;
             }
             Pc::Advance => {
                 _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
@@ -167,33 +140,6 @@ impl Steps for Get {
             Pc::Clear => {
                 m.store(self.intent, 0);
                 return Some(Got::Envelope(self.envelope(), self.owner, self.ticket));
-            }
-            // If the slot has changed since, this is of another message: then it can't be taken either.
-            Pc::Rest => {
-                self.rest = m.load(slot_at.plus(1));
-                self.pc = match self.to {
-                    Holder::Leased(_) => Pc::Again,
-                    _ => Pc::TakeSmall,
-                };
-            }
-            // It is copied before it is taken: what is copied must be one message.
-            Pc::Again => {
-                if m.load(slot_at) == self.slot.pack() {
-                    return self.small();
-                }
-                self.pc = Pc::Head;
-            }
-            Pc::TakeSmall => {
-                let after = [self.slot.taken().pack(), 0];
-                self.pc = match m.cas_pair(slot_at, [self.slot.pack(), self.rest], after) {
-                    true if self.batched => return self.small(),
-                    true => Pc::AdvanceSmall,
-                    false => Pc::Head,
-                };
-            }
-            Pc::AdvanceSmall => {
-                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
-                return self.small();
             }
         }
         None

@@ -39,6 +39,7 @@
 mod census;
 mod chain;
 mod close;
+mod find;
 mod get;
 mod lease;
 mod put;
@@ -50,6 +51,7 @@ mod within;
 pub use census::{Census, Counted};
 pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
+pub use find::{Find, Found};
 pub use get::{Get, Got};
 pub use lease::{Note, Reclaim, Return, ReturnsAt, any_noted};
 pub use put::{Advance, Put, PutEnd};

@@ -88,6 +88,12 @@ impl Put {
         self.pc = Pc::Clear;
         None
     }
+
+    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of all steps.
+    #[inline(always)]
+    fn slot_at(&self) -> Word {
+        self.ring.slot(self.ticket.index)
+    }
 }
 
 impl Steps for Put {
@@ -95,7 +101,6 @@ impl Steps for Put {
 
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutEnd> {
-        let slot_at = self.ring.slot(self.ticket.index);
         match self.pc {
             Pc::Intend => {
                 m.store(self.intent, self.envelope as u64 + 1);
@@ -106,7 +111,7 @@ impl Steps for Put {
                 self.pc = Pc::Look;
             }
             Pc::Look => {
-                let slot = Slot::unpack(m.load(slot_at));
+                let slot = Slot::unpack(m.load(self.slot_at()));
                 match (self.ticket.lag(slot), slot.state) {
                     (Lag::At, SlotState::Empty) => self.pc = Pc::Place,
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
@@ -135,7 +140,7 @@ impl Steps for Put {
                 let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty };
                 let state = SlotState::Full(Content::of(self.envelope));
                 let full = Slot { lap: self.ticket.lap, state };
-                self.pc = match m.cas(slot_at, empty.pack(), full.pack()) {
+                self.pc = match m.cas(self.slot_at(), empty.pack(), full.pack()) {
                     Ok(()) if self.batched => return self.end(PutEnd::Done(self.ticket)),
                     Ok(()) => Pc::Advance,
                     Err(_) => Pc::Retreat,

@@ -5,15 +5,15 @@
 //! are made once of each successful get.
 #![allow(unsafe_code)]
 
-use mp_core::mem::{Mem, Word, run};
+use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
 use crate::header::{Header, Made, consumers};
 use crate::parcel::{Item, Parcel};
 use crate::ring::{
-    Advance, ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, PutSmall, PutSmallEnd, PutWithin,
-    RingAt, Slot, Small, Standing, Ticket, Weight,
+    Advance, ChainAt, CloseChain, Extend, Find, Found, Get, Got, Link, Put, PutEnd, PutSmall, PutSmallEnd,
+    PutWithin, RingAt, Slot, Small, Standing, Ticket, Weight,
 };
 
 mod layer;
@@ -50,7 +50,8 @@ pub(crate) enum Given {
 }
 
 impl RingMemory {
-    pub(crate) fn words(arena: Arena) -> &'static impl Mem {
+    #[inline]
+    pub(crate) fn words(arena: Arena) -> &'static (impl Mem + Copy) {
         // SAFETY: used for the words of rings and of envelopes by the steps of `ring`, and for ring headers, see above.
         unsafe { arena.words() }
     }
@@ -181,8 +182,9 @@ impl RingMemory {
         if self.bytes != 0 {
             return self.put_within(i, words, envelope);
         }
+        let m = *Self::words(arena);
         let end = arena.with_intent(|me, intent| {
-            run(Put::new(self.chain.segment(i), intent, words, me, owner), Self::words(arena))
+            run_straight(Put::new(self.chain.segment(i), intent, words, me, owner), &m)
         })?;
         Ok(Self::given(envelope, end))
     }
@@ -196,7 +198,8 @@ impl RingMemory {
     ) -> mp_core::Result<PutSmallEnd> {
         // In a forked copy there are no words to change.
         self.arena.me()?;
-        Ok(run(how(PutSmall::new(self.chain.segment(i), small)), Self::words(self.arena)))
+        let m = *Self::words(self.arena);
+        Ok(run_straight(how(PutSmall::new(self.chain.segment(i), small)), &m))
     }
 
     /// As [`put`](Self::put), if there are not more bytes in the queue then than may be.
@@ -273,9 +276,35 @@ impl RingMemory {
     /// Takes a message out of segment `i`, once; into `into`, if there is one.
     #[inline]
     pub(crate) fn get(&self, i: u32, into: &mut Option<Parcel>) -> mp_core::Result<Taken> {
+        // In a forked copy there are no words to look at.
+        self.arena.me()?;
+        let m = *Self::words(self.arena);
+        match run_straight(Find::new(self.chain.segment(i)), &m) {
+            Found::Small(small, _) => {
+                *into = Some(Parcel::Small(small));
+                Ok(Taken::Message)
+            }
+            Found::Envelope(slot, ticket) => self.get_envelope(i, slot, ticket, into),
+            Found::Empty => Ok(Taken::Empty),
+            Found::Closed => Ok(Taken::Closed),
+        }
+    }
+
+    /// As [`get`](Self::get), of an envelope that was found.
+    fn get_envelope(
+        &self,
+        i: u32,
+        slot: Slot,
+        ticket: Ticket,
+        into: &mut Option<Parcel>,
+    ) -> mp_core::Result<Taken> {
         let arena = self.arena;
+        let m = *Self::words(arena);
+        // Its line comes over while the slot is being taken.
+        slot.envelope().into_iter().for_each(|e| m.will_write(arena.owner_words().of(e)));
         let got = arena.with_intent(|me, intent| {
-            run(Get::new(self.chain.segment(i), intent, arena.owner_words(), me), Self::words(arena))
+            let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me);
+            run_straight(get.found(slot, ticket), &m)
         })?;
         Ok(match got {
             Got::Envelope(id, owner, _) => {

@@ -124,6 +124,17 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// As [`alone`], and nobody of the tests before is left: for a test program whose tests are all alone.
+pub fn settled() -> MutexGuard<'static, ()> {
+    let alone = alone();
+    let arena = Arena::current().unwrap();
+    eventually("those of the test before are gone", || {
+        arena.sweep().unwrap();
+        arena.members().len() == 1
+    });
+    alone
+}
+
 /// What a leak would leave in shared memory: blocks, messages, members.
 pub fn in_use() -> (u64, u64, u64) {
     let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();

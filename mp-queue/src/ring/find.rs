@@ -1,0 +1,156 @@
+//! Finding the oldest message of a ring. A small one is taken at once: it is in the slot, and that needs nothing else. Where
+//! there is an envelope, [`Get`](super::Get) goes on.
+
+use mp_core::mem::{Mem, Steps, Word};
+
+use super::slot::{Lag, Slot, SlotState, Ticket};
+use super::{RingAt, Small};
+
+/// What was found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Found {
+    /// An envelope is in this slot, under this ticket: to be taken still.
+    Envelope(Slot, Ticket),
+    /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there, for
+    /// [`Enclose`](super::Enclose).
+    Small(Small, Ticket),
+    /// Nothing is queued.
+    Empty,
+    /// Nothing is queued, and nothing will be.
+    Closed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pc {
+    Head,
+    Look,
+    Help,
+    Rest,
+    Again,
+    Take,
+    Advance,
+}
+
+/// Finds the oldest message of a ring, and takes it if it is small; it never waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Find {
+    ring: RingAt,
+    ticket: Ticket,
+    slot: Slot,
+    /// The slot's second word.
+    rest: u64,
+    leasing: bool,
+    /// One of a batch: it helps the head no further.
+    batched: bool,
+    pc: Pc,
+}
+
+impl Find {
+    /// To find the next message of `ring`.
+    #[inline]
+    pub fn new(ring: RingAt) -> Self {
+        Self {
+            ring,
+            ticket: Ticket { lap: 0, index: 0 },
+            slot: Slot { lap: 0, state: SlotState::Empty },
+            rest: 0,
+            leasing: false,
+            batched: false,
+            pc: Pc::Head,
+        }
+    }
+
+    /// To be leased: a small message is left where it is.
+    #[must_use]
+    pub(super) fn leasing(self) -> Self {
+        Self { leasing: true, ..self }
+    }
+
+    /// As one of a batch, see [`Get::batched`](super::Get::batched).
+    #[must_use]
+    pub(super) fn batched(self, last: Option<Ticket>) -> Self {
+        match last {
+            Some(last) => Self { ticket: last.next(self.ring.slots), batched: true, pc: Pc::Look, ..self },
+            None => Self { batched: true, ..self },
+        }
+    }
+
+    pub(super) fn is_batched(&self) -> bool {
+        self.batched
+    }
+
+    /// From the head again.
+    #[inline]
+    pub(super) fn again(self) -> Self {
+        Self { leasing: self.leasing, batched: self.batched, ..Self::new(self.ring) }
+    }
+
+    #[inline]
+    fn small(&self) -> Option<Found> {
+        Some(Found::Small(Small::in_slot([self.slot.pack(), self.rest])?, self.ticket))
+    }
+
+    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of all steps.
+    #[inline(always)]
+    fn slot_at(&self) -> Word {
+        self.ring.slot(self.ticket.index)
+    }
+}
+
+impl Steps for Find {
+    type Out = Found;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Found> {
+        match self.pc {
+            Pc::Head => {
+                self.ticket = Ticket::unpack(m.load(self.ring.head));
+                self.pc = Pc::Look;
+            }
+            Pc::Look => {
+                self.slot = Slot::unpack(m.load(self.slot_at()));
+                match (self.ticket.lag(self.slot), self.slot.state) {
+                    (Lag::At, SlotState::Full(content) | SlotState::Last(content)) => {
+                        if content.envelope().is_some() {
+                            return Some(Found::Envelope(self.slot, self.ticket));
+                        }
+                        self.pc = Pc::Rest;
+                    }
+                    (Lag::At, SlotState::Closed) => return Some(Found::Closed),
+                    // A slot behind the head would mean that the head had passed it: it never does.
+                    (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(Found::Empty),
+                    (Lag::Ahead, _) => self.pc = Pc::Help,
+                }
+            }
+            Pc::Help => {
+                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                self.pc = Pc::Head;
+            }
+            // If the slot has changed since, this is of another message: then it can't be taken either.
+            Pc::Rest => {
+                self.rest = m.load(self.slot_at().plus(1));
+                self.pc = if self.leasing { Pc::Again } else { Pc::Take };
+            }
+            // It is copied before it is taken: what is copied must be one message.
+            Pc::Again => {
+                if m.load(self.slot_at()) == self.slot.pack() {
+                    return self.small();
+                }
+                self.pc = Pc::Head;
+            }
+            Pc::Take => {
+                let after = [self.slot.taken().pack(), 0];
+                self.pc = match m.cas_pair(self.slot_at(), [self.slot.pack(), self.rest], after) {
+                    true if self.batched => return self.small(),
+                    true => Pc::Advance,
+                    false => Pc::Head,
+                };
+            }
+            Pc::Advance => {
+                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                return self.small();
+            }
+        }
+        None
+    }
+}
