@@ -47,9 +47,8 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
 
 fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
     if !has_parent(token.parent) {
-        // Killed a moment ago, probably: there is nobody to tell. At once, for a copy of a process that was exiting waits
-        // for ever in `exit`.
-        sys::exit_at_once(USELESS);
+        // Killed a moment ago, probably: there is nobody to tell.
+        return USELESS;
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (fds, start, args) = match prepared {
@@ -107,7 +106,7 @@ fn tell(line: &Line, report: &Report) -> i32 {
 }
 
 /// Ends together with the parent from now on; false if that has ended already.
-fn has_parent(parent: u32) -> bool {
+pub(crate) fn has_parent(parent: u32) -> bool {
     let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     asked.is_ok() && rustix::process::getppid().map(pid_number) == Some(parent)
 }
