@@ -41,8 +41,10 @@ use crate::sys;
 pub const GENERATIONS: usize = 16;
 
 /// Copies by [`Fork`] that lie between this process and the one that was executed.
+// fork: it is what tells copies apart; each counts itself, once.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
+// fork: what forbids to copy a process is in its memory, and so in a copy that was made meanwhile.
 static FORBIDDEN: OnceLock<&'static str> = OnceLock::new();
 
 /// A variable of the program that each process has for itself: a copy made by [`Fork`] begins with a fresh one.
@@ -133,7 +135,11 @@ impl Fork {
         }
         // What is locked stays locked: nobody asks any more.
         std::mem::forget(inherited);
+        #[cfg(feature = "inject")]
+        let armed = crate::inject::for_copies();
         GENERATION.fetch_add(1, Ordering::Relaxed);
+        #[cfg(feature = "inject")]
+        crate::inject::begin_copy(armed);
         sys::identity::forget_thread();
         crate::arena::forget_thread();
         reserved.map_err(|e| match e {

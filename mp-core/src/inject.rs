@@ -1,19 +1,42 @@
 //! Test only: a process kills or stops itself at its n-th access to shared memory.
 //!
 //! With the feature `inject`, every shared access counts; [`arm`] says at which one the process sends itself a
-//! signal. So a test can go through all the points at which a process can die, one by one.
+//! signal. So a test can go through all the points at which a process can die, one by one. Copies by [`Fork`] count for
+//! themselves, from their first access on: [`arm_copies`] arms those.
+//!
+//! [`Fork`]: crate::fork::Fork
 //!
 //! And it knows a few bugs, which a test plants by the environment variable `MP_PLANTED`, to see that they are found.
 
 pub(crate) mod planted;
 
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU64, Ordering};
 
-static LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
-static SEEN: AtomicU64 = AtomicU64::new(0);
-static SIGNAL: AtomicU64 = AtomicU64::new(0);
-/// 1 if only what may change memory counts.
-static CHANGES: AtomicU64 = AtomicU64::new(0);
+/// What is to happen to this process.
+struct Armed {
+    left: AtomicU64,
+    seen: AtomicU64,
+    signal: AtomicU64,
+    /// 1 if only what may change memory counts.
+    changes: AtomicU64,
+    /// What `left` and `signal` are in a copy, at first.
+    of_copies: [AtomicU64; 2],
+}
+
+impl Armed {
+    const fn new() -> Self {
+        Self {
+            left: AtomicU64::new(u64::MAX),
+            seen: AtomicU64::new(0),
+            signal: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            of_copies: [AtomicU64::new(u64::MAX), AtomicU64::new(0)],
+        }
+    }
+}
+
+static ARMED: PerProcess<Armed> = PerProcess::new([const { Armed::new() }; GENERATIONS]);
 
 /// Sends `signal` to this process just before its `n`-th access from now on (1 is the next one).
 pub fn arm(n: u64, signal: i32) {
@@ -26,26 +49,45 @@ pub fn arm_at_change(n: u64, signal: i32) {
     start(n, signal, 1);
 }
 
+/// Each copy of this process that [`Fork`](crate::fork::Fork) makes from now on sends itself `signal` just before its `n`-th
+/// access, counted from its beginning: so also while it gets its arguments. No copy does, if `n` is `u64::MAX`.
+pub fn arm_copies(n: u64, signal: i32) {
+    let [left, what] = &ARMED.of_copies;
+    what.store(signal as u64, Ordering::SeqCst);
+    left.store(n, Ordering::SeqCst);
+}
+
+/// What copies of this process begin with. To be asked for as the original: a copy that has begun has words of its own.
+pub(crate) fn for_copies() -> [u64; 2] {
+    ARMED.of_copies.each_ref().map(|word| word.load(Ordering::SeqCst))
+}
+
+/// In the copy, before its first access.
+pub(crate) fn begin_copy([n, signal]: [u64; 2]) {
+    start(n, signal as i32, 0);
+}
+
 fn start(n: u64, signal: i32, changes: u64) {
-    CHANGES.store(changes, Ordering::SeqCst);
-    SIGNAL.store(signal as u64, Ordering::SeqCst);
-    LEFT.store(n, Ordering::SeqCst);
+    ARMED.changes.store(changes, Ordering::SeqCst);
+    ARMED.signal.store(signal as u64, Ordering::SeqCst);
+    ARMED.left.store(n, Ordering::SeqCst);
 }
 
 /// How many accesses there were.
 pub fn seen() -> u64 {
-    SEEN.load(Ordering::SeqCst)
+    ARMED.seen.load(Ordering::SeqCst)
 }
 
 /// One access is about to happen, which may change memory or only reads it.
 #[inline]
 pub(crate) fn access(changes: bool) {
-    SEEN.fetch_add(1, Ordering::Relaxed);
-    if !changes && CHANGES.load(Ordering::Relaxed) == 1 {
+    let Armed { left, seen, signal, changes: only_changes, .. } = &*ARMED;
+    seen.fetch_add(1, Ordering::Relaxed);
+    if !changes && only_changes.load(Ordering::Relaxed) == 1 {
         return;
     }
-    if LEFT.load(Ordering::Relaxed) != u64::MAX && LEFT.fetch_sub(1, Ordering::SeqCst) == 1 {
-        LEFT.store(u64::MAX, Ordering::SeqCst);
-        crate::sys::signal_self(SIGNAL.load(Ordering::SeqCst) as i32);
+    if left.load(Ordering::Relaxed) != u64::MAX && left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        left.store(u64::MAX, Ordering::SeqCst);
+        crate::sys::signal_self(signal.load(Ordering::SeqCst) as i32);
     }
 }

@@ -45,6 +45,7 @@ mod lock;
 pub mod mem;
 mod mem_bytes;
 pub mod message;
+pub mod mutex;
 mod shareable_list;
 mod shared_memory;
 pub mod steps;

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use parking_lot::Mutex;
+use crate::mutex::Mutex;
 
 use crate::error::{Error, Result};
 use crate::fork::{GENERATIONS, PerProcess};

@@ -126,13 +126,33 @@ impl PoolBuilder {
     }
 
     /// How workers come to be; what [`set_start_method`](mp_spawn::set_start_method) says without this.
+    ///
+    /// With [`StartMethod::Fork`], which needs [`allow_fork`](mp_spawn::allow_fork), workers have the static data of this
+    /// process without reading or sending it. Each has it as it was when that worker was started: one that takes the place
+    /// of another, as it is then.
+    ///
+    /// ```
+    /// use std::sync::OnceLock;
+    /// use mp_pool::Pool;
+    /// use mp_spawn::{StartMethod, allow_fork};
+    ///
+    /// static WORDS: OnceLock<Vec<String>> = OnceLock::new();
+    ///
+    /// _ = WORDS.set(vec!["large".into(), "table".into()]);
+    /// // SAFETY: what the tasks do needs no lock of other threads, and nothing that must be there only once.
+    /// unsafe { allow_fork() };
+    /// let pool = Pool::builder().processes(2).start_method(StartMethod::Fork).build()?;
+    /// assert_eq!(pool.map(|at: usize| WORDS.get().map(|words| words[at].len()), [0, 1])?, [Some(5), Some(5)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[doc(alias("context", "get_context"))]
     pub fn start_method(mut self, method: StartMethod) -> PoolBuilder {
         self.0.method = Some(method);
         self
     }
 
-    /// Sets what the process of a worker is started with: `configure` gets the number of the worker.
+    /// Sets what the process of a worker is started with: `configure` gets the number of the worker. One that takes the place
+    /// of another is started with the same, but a [file](mp_spawn::Output::File) for its output keeps what the other one wrote.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder()

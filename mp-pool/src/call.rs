@@ -153,7 +153,7 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
     fn stream<I: IntoIterator<Item = A>>(&self, items: I, order: Order) -> Imap<I::IntoIter, T> {
         let sent = Arc::new(Items::new(self.clone));
         let job = self.job(&sent, order);
-        let workers = self.shared.state.lock().workers.len();
+        let workers = self.shared.workers;
         let ahead = self.ahead.unwrap_or(workers.saturating_mul(self.terms.chunk.saturating_mul(2).max(64)));
         Imap::new((Arc::clone(self.shared), job), (items.into_iter(), sent), (ahead, workers))
     }

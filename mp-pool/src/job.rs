@@ -7,9 +7,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use mp_core::message::Incoming;
+use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_reduce::Message;
 use mp_spawn::{Closure, Raise};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::TaskError;
 use crate::message::{Runner, Write};

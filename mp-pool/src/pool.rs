@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mp_core::mutex::Mutex;
 use mp_core::{SharedTensor, Tensor};
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
-use parking_lot::Mutex;
 
 use crate::builder::{PoolBuilder, Settings};
 use crate::call::Call;
@@ -52,7 +52,8 @@ const MOST_PROCESSES: usize = 1000;
 /// # Its end
 /// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it: tasks that are
 /// not done end with [`TaskError::Terminated`], and so nobody waits for ever. Both return when the workers are gone. A pool
-/// can be used, and dropped, in a task of another pool, in a callback and while a panic unwinds.
+/// can be used, and dropped, in a task of another pool, in a callback and while a panic unwinds. In a copy of the process that
+/// made it, it is closed, and dropping it does nothing.
 #[doc(alias = "multiprocessing.Pool")]
 pub struct Pool {
     shared: Arc<Shared>,
@@ -61,8 +62,12 @@ pub struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let workers = self.shared.workers;
+        if let Err(error) = self.shared.check_owner() {
+            return write!(f, "Pool({workers} workers: {error})");
+        }
         let state = self.shared.state.lock();
-        let (workers, tasks, phase) = (state.workers.len(), state.unsettled, &state.phase);
+        let (tasks, phase) = (state.unsettled, &state.phase);
         write!(f, "Pool({workers} workers, {tasks} tasks, {phase:?})")
     }
 }
@@ -287,12 +292,16 @@ impl Pool {
     /// How many workers it has.
     #[must_use]
     pub fn processes(&self) -> usize {
-        self.shared.state.lock().workers.len()
+        self.shared.workers
     }
 
-    /// The process ids of the workers that live, by their number; 0 for one that is just being replaced.
+    /// The process ids of the workers that live, by their number; 0 for one that is just being replaced, and in a copy of
+    /// the process that made the pool, whose workers they are.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
+        if self.shared.check_owner().is_err() {
+            return vec![0; self.shared.workers];
+        }
         let state = self.shared.state.lock();
         state.workers.iter().map(|worker| if worker.process.is_some() { worker.pid } else { 0 }).collect()
     }

@@ -9,12 +9,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
 use mp_core::SharedTensor;
+use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
-use parking_lot::{Condvar, Mutex};
 
 use crate::builder::Settings;
 use crate::error::{PoolError, TaskError};
@@ -59,8 +59,11 @@ impl Settled {
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
-    /// The process that made the pool.
+    /// The process that made the pool. In a copy of it, nothing here is locked: other threads may have held the locks when
+    /// it was copied.
     owner: u32,
+    /// How many workers it has.
+    pub(crate) workers: usize,
     pub(crate) replies: Queue<Reply>,
     /// Any of the queues of tasks: messages for all of them are packed alike.
     pub(crate) form: Queue<Task>,
@@ -90,6 +93,7 @@ impl Shared {
         Shared {
             settings,
             owner: std::process::id(),
+            workers: state.workers.len(),
             replies,
             form,
             watch,
@@ -128,10 +132,12 @@ impl Shared {
         R: TaskOutcome,
     {
         let key = TypeId::of::<PhantomData<fn(F, A) -> R>>();
+        let code = || self.code(Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)));
+        if self.check_owner().is_err() {
+            return code();
+        }
         let mut functions = self.functions.lock();
-        let code = functions.entry(key).or_insert_with(|| {
-            self.code(Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)))
-        });
+        let code = functions.entry(key).or_insert_with(code);
         Arc::clone(code)
     }
 
@@ -178,10 +184,12 @@ impl Shared {
 
     /// Counts tasks that will come. They are counted also if there is an error, but for a forked process.
     fn count(&self, tasks: usize) -> Result<(), TaskError> {
+        if self.check_owner().is_err() {
+            return Err(TaskError::Closed);
+        }
         let mut state = self.state.lock();
         state.unsettled += tasks;
         match &state.phase {
-            _ if self.check_owner().is_err() => Err(TaskError::Closed),
             Phase::Open => Ok(()),
             Phase::Closed | Phase::Terminating => Err(TaskError::Closed),
             Phase::Broken(why) => Err(TaskError::Broken(Arc::clone(why))),
@@ -200,6 +208,9 @@ impl Shared {
 
     /// Whether as many tasks wait as may.
     pub(crate) fn is_full(&self) -> bool {
+        if self.check_owner().is_err() {
+            return false;
+        }
         let state = self.state.lock();
         state.is_open() && state.unsettled >= self.settings.max_waiting
     }
@@ -257,7 +268,7 @@ impl Shared {
                 told.push(job);
             }
         }
-        if count > 0 {
+        if count > 0 && self.check_owner().is_ok() {
             let last = {
                 let mut state = self.state.lock();
                 debug_assert!(state.unsettled >= count, "{count} more settled of {}", state.unsettled);
@@ -310,6 +321,9 @@ impl Shared {
 
     /// Nobody uses this function any more. May be called with the lock of the state.
     pub(crate) fn is_unused(&self, code: u64) {
+        if self.check_owner().is_err() {
+            return;
+        }
         self.unused.lock().push(code);
         self.ring();
     }

@@ -29,7 +29,10 @@ pub(crate) fn back_off(failures: u32) -> Duration {
 /// Starts a worker in an empty place.
 pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), SpawnError> {
     let settings = &shared.settings;
-    let tasks = shared.state.lock().workers[number].tasks.clone();
+    let (tasks, first) = {
+        let worker = &shared.state.lock().workers[number];
+        (worker.tasks.clone(), worker.pid == 0)
+    };
     let orders = Orders {
         worker: number,
         tasks,
@@ -39,7 +42,10 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), SpawnErro
         initializer: settings.initializer.clone(),
     };
     let builder = Process::builder().name(name(&settings.name, number)).daemon(true);
-    let process = settings.configured(number, builder).spawn(work, orders)?;
+    let builder = settings.configured(number, builder);
+    // What the one before has written is what tells why it has ended.
+    let builder = if first { builder } else { builder.replaces() };
+    let process = builder.spawn(work, orders)?;
     let pid = process.pid();
     let told = Arc::downgrade(shared);
     let mut state = shared.state.lock();

@@ -100,6 +100,7 @@ impl Phase {
 pub(crate) struct Worker {
     pub(crate) tasks: Queue<Task>,
     pub(crate) process: Option<Process>,
+    /// Of the last process in this place; 0 before the first.
     pub(crate) pid: u32,
     /// It was initialised, and lives.
     pub(crate) ready: bool,

@@ -12,12 +12,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use common::{DEADLINE, Gate, got, join, stop_at};
+use mp_core::mutex::Mutex;
 use mp_core::{FrozenTensor, SharedTensor, StorageId, Tensor};
 use mp_pool::{Pool, TaskError, current_worker};
 use mp_queue::{GetError, Queue};
 use mp_reduce::Bundle;
 use mp_spawn::{Closure, RaisedKind, closure};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, Serializer};
 
 fn square(x: u64) -> u64 {

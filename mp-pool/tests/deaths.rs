@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{DEADLINE, Gate, Random, alive, eventually, got, join, kill, lost, signal, stop_at, stopped};
 use mp_core::{SharedTensor, Tensor};
 use mp_pool::{Pool, TaskError};
-use mp_spawn::{Exit, Note, Signal as Kind};
+use mp_spawn::{Exit, Note, Output, Signal as Kind};
 use rustix::process::Signal;
 
 fn square(x: u64) -> u64 {
@@ -277,4 +277,35 @@ fn random_kills_cost_a_task_each_at_most() {
     assert!(begun[2] >= total[2], "{begun:?} of {total:?}");
     println!("{lost_tasks} tasks lost by {} kills", killed.len());
     assert!(pool.join_timeout(DEADLINE).unwrap());
+}
+
+#[test]
+fn what_a_worker_had_written_stays_when_another_one_takes_its_place() {
+    let folder = std::env::temp_dir().join(format!("mp-pool-logs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("pool-worker-0.log");
+    std::fs::write(&file, "from another pool\n").unwrap();
+    let to = folder.join("{name}.log");
+    let pool = Pool::builder()
+        .processes(1)
+        .per_worker(move |_, process| process.stdout(Output::file(&to)).stderr(Output::file(&to)))
+        .build()
+        .unwrap();
+    let write = |number: u32| {
+        println!("task {number}");
+        if number == 1 {
+            std::process::abort();
+        }
+    };
+    got(pool.apply_async(write, 0)).unwrap();
+    lost(got(pool.apply_async(write, 1)));
+    got(pool.apply_async(write, 2)).unwrap();
+    join(&pool);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(
+        text.lines().filter(|line| line.starts_with("task")).collect::<Vec<_>>(),
+        ["task 0", "task 1", "task 2"]
+    );
+    assert!(!text.contains("another pool"), "the first one begins anew: {text}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -106,7 +106,7 @@ fn tell(line: &Line, report: &Report) -> i32 {
 }
 
 /// Ends together with the parent from now on; false if that has ended already.
-fn has_parent(parent: u32) -> bool {
+pub(crate) fn has_parent(parent: u32) -> bool {
     let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     asked.is_ok() && rustix::process::getppid().map(pid_number) == Some(parent)
 }

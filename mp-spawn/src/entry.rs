@@ -111,6 +111,7 @@ mod hook {
     // SAFETY: glibc calls what is in this section with these arguments, and the static has the size and the
     // alignment of an entry.
     #[unsafe(link_section = ".init_array")]
+    // fork: code, which nobody changes.
     static ENTRY: Initialiser = on_load;
 
     extern "C" fn on_load(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
@@ -148,6 +149,7 @@ mod hook {
     fn later_entries(_program: &Object, entry: usize) -> Range<usize> {
         // SAFETY: linkers define this symbol in every static program; only its address is used.
         unsafe extern "C" {
+            // fork: code, which nobody changes.
             static __init_array_end: Initialiser;
         }
         entry + size_of::<usize>()..(&raw const __init_array_end).addr()

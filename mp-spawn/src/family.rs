@@ -3,7 +3,7 @@
 use std::sync::{Arc, Once, Weak};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use parking_lot::Mutex;
+use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::group::{GRACE, Group};
@@ -132,9 +132,7 @@ fn care() {
         Member::Free { .. } | Member::Cared(_) => None,
     });
     let (daemons, others): (Vec<_>, Vec<_>) = free.partition(|(_, daemon)| *daemon);
-    for (group, _) in &daemons {
-        group.end_all(None, GRACE);
-    }
+    Group::end_together(&daemons.iter().map(|(group, _)| group.as_ref()).collect::<Vec<_>>(), GRACE);
     for (group, _) in &others {
         group.wait(None, false);
     }

@@ -16,6 +16,7 @@
 //! | the standard streams: what is in the buffer, their locks | held by the thread that forks, and written out, if it is the main thread |
 //! | handlers of signals, which may write into pipes of the original's; blocked signals | none, as after `posix_spawn`; signals wait while the copy gets there |
 //! | functions to be called at exit, which remove what the original still needs | not called: the first one that the copy registers is called after all others of its own, and ends the process (glibc) |
+//! | that a thread is exiting: `exit` lets no other one exit, here as in the original | the copy waits for that, and ends with the original, as it has asked before; if that had ended already, at once |
 //! | locks of the allocator and of the C library | `fork(3)` of glibc puts them in order; hence it, and no bare `clone3` |
 //! | the stack: a thread's, where it isn't the main thread that forks | the function gets a thread with a stack of the usual size |
 //! | a panic that leaves the copy's function | caught in [`child::main`], which never returns: the frames of the original above are never reached |
@@ -25,7 +26,7 @@
 //! | killed | what happens |
 //! |---|---|
 //! | the original, at any time | the copy asks to end with it first of all, and looks whether it has gone before: it ends |
-//! | the copy, before it says hello | as any process that ends without having reported |
+//! | the copy, before it says hello | it is known to be no other program: `ProcessExited`, as at any other time |
 //!
 //! [`allow_fork`]: crate::allow_fork
 #![allow(unsafe_code)]
@@ -91,6 +92,10 @@ pub(crate) fn launch(
             Ok(Launched { pid, pidfd: launch::pidfd_of(pid)?, socket: ours, nonce })
         }
         Ok(None) => {
+            // First of all: what follows waits for ever if the original was exiting, for that one holds the locks of `exit`.
+            if !child::has_parent(taken.token.parent) {
+                sys::exit_at_once(USELESS);
+            }
             let code = panic::catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: this is the copy, made by this thread just now; the caller holds what keeps those files open, and
                 // whoever uses them is behind a variable that the copy has another one of.

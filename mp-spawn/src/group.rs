@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
@@ -202,6 +202,10 @@ impl Group {
         self.change(rank, |rank| {
             rank.running = None;
             rank.over = true;
+            if rank.failure.is_some() || rank.ending.is_some() {
+                // Killed after it had sent it: nobody will ask, and the memory may be large.
+                rank.value = None;
+            }
         });
         self.call_at_end();
     }
@@ -310,10 +314,21 @@ impl Group {
         {
             return;
         }
-        self.end_with(Signal::TERM);
-        if !self.wait(deadline(before_kill), false) {
-            self.end_with(Signal::KILL);
-            self.wait(deadline(AFTER_KILL), false);
+        Group::end_together(&[self], before_kill);
+    }
+
+    /// Ends all that still run of several groups, at once: SIGTERM to each, time for all of them together, SIGKILL to each
+    /// that is left. Returns when all are over, or some time after the SIGKILL.
+    pub(crate) fn end_together(groups: &[&Group], before_kill: Duration) {
+        let send = |signal| groups.iter().for_each(|group| group.end_with(signal));
+        let wait = |time| {
+            let until = deadline(time);
+            groups.iter().all(|group| group.wait(until, false))
+        };
+        send(Signal::TERM);
+        if !wait(before_kill) {
+            send(Signal::KILL);
+            wait(AFTER_KILL);
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use parking_lot::Mutex;
+use mp_core::mutex::Mutex;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::Serialize;

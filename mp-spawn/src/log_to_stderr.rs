@@ -12,6 +12,7 @@ use crate::current;
 struct Lines;
 
 /// Set in a process that has this logger, and in copies of it.
+// fork: the logger of the program is copied along. A copy that was made while it was being set sets it itself, or has none.
 static OURS: OnceLock<()> = OnceLock::new();
 
 impl Log for Lines {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use parking_lot::Mutex;
+use mp_core::mutex::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -125,6 +125,7 @@ impl Object {
 
 /// The program itself, which is looked at once: almost every function lies in it.
 pub(crate) fn program() -> Option<&'static Object> {
+    // fork: the program is the same. Who starts a process has looked it up before, for the function.
     static PROGRAM: OnceLock<Option<Object>> = OnceLock::new();
     PROGRAM.get_or_init(|| walk(1).into_iter().next()).as_ref()
 }

@@ -4,7 +4,7 @@
 use std::fs;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use parking_lot::Mutex;
+use mp_core::mutex::Mutex;
 
 /// The count at the last look; `None` before the first one, and where nobody counts.
 static LAST: PerProcess<Mutex<Option<u64>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);

@@ -19,9 +19,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
@@ -137,11 +138,15 @@ fn open(
             let null = File::options().write(true).open("/dev/null");
             return Ok((None, Some(null.map_err(|e| failed("opening /dev/null", None, e))?.into())));
         }
-        Output::File(path) => {
+        Output::File(path) | Output::Append(path) => {
             let path = named(path, rank, name);
+            // To its end in any case: who else writes into it, or into a copy of the descriptor, writes over nothing.
+            let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
+            flags.set(OFlags::TRUNC, matches!(output, Output::File(_)));
             let file =
-                File::create(&path).map_err(|e| failed("making the file for its output", Some(&path), e));
-            return Ok((None, Some(file?.into())));
+                rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)));
+            let refused = |e: Errno| failed("making the file for its output", Some(&path), e.into());
+            return Ok((None, Some(file.map_err(refused)?)));
         }
         Output::Capture => None,
         Output::Tee => Some(Tee::new(stream, rank)),

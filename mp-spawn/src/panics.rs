@@ -18,7 +18,7 @@ thread_local! {
 /// Notes every panic before the previous hook has its turn, and tells the parent: if the panic ends the process,
 /// nobody will catch it.
 pub(crate) fn install_hook() {
-    // A copy of a worker has it already.
+    // fork: the hook is copied along. It is installed before a worker calls its function, by its only thread.
     static INSTALLED: OnceLock<()> = OnceLock::new();
     if INSTALLED.set(()).is_err() {
         return;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::Message;
+use mp_core::mutex::Mutex;
 use mp_core::{Descriptor, Place, Waitable};
-use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -76,7 +76,13 @@ impl Process {
 
     /// Sets what the process is started with, and starts it then.
     pub fn builder() -> ProcessBuilder {
-        ProcessBuilder { name: None, daemon: false, options: Options::nprocs(1), setup: Setup::default() }
+        ProcessBuilder {
+            name: None,
+            daemon: false,
+            replaces: false,
+            options: Options::nprocs(1),
+            setup: Setup::default(),
+        }
     }
 }
 
@@ -249,6 +255,7 @@ pub struct ProcessBuilder {
     name: Option<String>,
     daemon: bool,
     options: Options,
+    replaces: bool,
     setup: Setup,
 }
 
@@ -301,6 +308,26 @@ impl ProcessBuilder {
         self
     }
 
+    /// Says that it takes the place of another one: files of its output are not emptied, as [`Output::Append`] has it, so
+    /// that what the other one wrote stays.
+    ///
+    /// ```
+    /// use mp_spawn::{Output, Process};
+    ///
+    /// let path = std::env::temp_dir().join(format!("replaces-{}", std::process::id()));
+    /// let writer = || Process::builder().stdout(Output::file(&path));
+    /// let say = |word: String| println!("{word}");
+    /// writer().spawn(say, "first".to_string())?.join()?;
+    /// writer().replaces().spawn(say, "second".to_string())?.join()?;
+    /// assert_eq!(std::fs::read_to_string(&path)?, "first\nsecond\n");
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn replaces(mut self) -> ProcessBuilder {
+        self.replaces = true;
+        self
+    }
+
     /// Another program instead of the running one: see [`Options::executable`].
     pub fn executable(mut self, program: impl Into<PathBuf>) -> ProcessBuilder {
         self.options = self.options.executable(program);
@@ -329,6 +356,7 @@ impl ProcessBuilder {
         let _ = function;
         let name = self.name.unwrap_or_else(next_name);
         let (setup, daemon) = (self.setup, self.daemon);
+        let setup = if self.replaces { setup.appending() } else { setup };
         let options = self.options.per_rank(move |_, _| setup.clone());
         let plan = Plan {
             function: start::reference(Plain::<F, A, R>::DESC)?,
@@ -379,5 +407,5 @@ fn next_name() -> String {
     static COUNT: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
     let mut count = COUNT.lock();
     *count += 1;
-    format!("process-{count}")
+    format!("process-{}", *count)
 }

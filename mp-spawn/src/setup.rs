@@ -28,8 +28,10 @@ pub enum Output {
     /// that is a terminal and `NO_COLOR` is not set. Lines of several processes are never mixed.
     Tee,
     /// Into a file, which is made or emptied first. `{rank}` in its name stands for the rank, `{name}` for the name of
-    /// the process.
+    /// the process. What is written goes to its end, also if both streams, or several processes, write into the same.
     File(PathBuf),
+    /// As [`File`](Self::File), but what is in the file stays, and what is written comes behind it.
+    Append(PathBuf),
 }
 
 impl Output {
@@ -42,6 +44,14 @@ impl Output {
     /// ```
     pub fn file(path: impl Into<PathBuf>) -> Output {
         Output::File(path.into())
+    }
+
+    /// The same, but a file keeps what is in it.
+    fn appending(self) -> Output {
+        match self {
+            Output::File(path) => Output::Append(path),
+            other => other,
+        }
     }
 }
 
@@ -104,6 +114,12 @@ impl Setup {
     /// Where its standard error goes.
     pub fn stderr(mut self, output: Output) -> Setup {
         self.stderr = output;
+        self
+    }
+
+    /// Files that it writes to keep what is in them.
+    pub(crate) fn appending(mut self) -> Setup {
+        (self.stdout, self.stderr) = (self.stdout.appending(), self.stderr.appending());
         self
     }
 }

@@ -14,7 +14,7 @@ use std::time::Instant;
 use std::{io, mem, thread};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use parking_lot::Mutex;
+use mp_core::mutex::Mutex;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;

@@ -15,7 +15,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) rank: usize,
     pub(crate) pid: u32,
     pub(crate) name: &'a str,
-    pub(crate) program: &'a Path,
+    /// What was executed; nothing, for a copy of this process.
+    pub(crate) program: Option<&'a Path>,
     pub(crate) function: &'a str,
     /// Whether the function returns something.
     pub(crate) returns: bool,
@@ -110,7 +111,7 @@ pub(crate) fn of_exit(
         Exit::Signal { signal, .. } => Some(signal),
         Exit::Code(_) | Exit::Unknown => None,
     };
-    if !seen.hello && (killer.is_none() || killer != asked) {
+    if let Some(program) = program.filter(|_| !seen.hello && (killer.is_none() || killer != asked)) {
         return Some((now, SpawnError::NeverReported { rank, pid, program: program.to_owned(), exit }));
     }
     let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
@@ -138,7 +139,14 @@ mod tests {
     use super::*;
 
     fn subject() -> Subject<'static> {
-        Subject { rank: 2, pid: 7, name: "rank-2", program: Path::new("/p"), function: "f", returns: false }
+        Subject {
+            rank: 2,
+            pid: 7,
+            name: "rank-2",
+            program: Some(Path::new("/p")),
+            function: "f",
+            returns: false,
+        }
     }
     const SEGV: Exit = Exit::Signal { signal: Signal::from_number(libc::SIGSEGV), core_dumped: false };
 
@@ -160,6 +168,16 @@ mod tests {
     #[test]
     fn silence_is_a_failure_even_with_code_zero() {
         assert!(text(Seen::default(), Exit::Code(0), None).contains("before it reported"));
+    }
+
+    #[test]
+    fn a_copy_can_not_be_another_program() {
+        let copy = Subject { program: None, ..subject() };
+        let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
+        for exit in [killed, Exit::Code(0), Exit::Code(120)] {
+            let (_, error) = of_exit(copy, Seen::default(), exit, None, 100).unwrap();
+            assert!(matches!(&error, SpawnError::ProcessExited(e) if e.exit == exit), "{error:?}");
+        }
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub(crate) struct Watch {
     pid: u32,
     name: String,
     program: Arc<PathBuf>,
+    /// Whether it is a copy of this process, and so can't be another program.
+    copy: bool,
     function: Arc<str>,
     nonce: u64,
     pub(crate) pidfd: Arc<OwnedFd>,
@@ -127,7 +129,7 @@ pub(crate) struct Common {
 
 impl Watch {
     pub(crate) fn new(common: Common, order: Order, launched: Launched, id: u64) -> Watch {
-        let Common { group, program, function, patience, returns, .. } = common;
+        let Common { group, program, function, patience, returns, method } = common;
         let pidfd = Arc::new(launched.pidfd);
         group.started(order.rank, launched.pid, Running { pidfd: Arc::clone(&pidfd), id });
         Watch {
@@ -147,6 +149,7 @@ impl Watch {
             pidfd,
             group,
             program,
+            copy: method == StartMethod::Fork,
             function,
             patience,
             returns,
@@ -158,7 +161,7 @@ impl Watch {
             rank: self.rank,
             pid: self.pid,
             name: &self.name,
-            program: &self.program,
+            program: (!self.copy).then(|| self.program.as_path()),
             function: &self.function,
             returns: self.returns,
         }

@@ -44,6 +44,28 @@ fn a_file_for_each_rank_or_nothing() {
 }
 
 #[test]
+fn a_file_that_is_appended_to_keeps_what_is_in_it() {
+    let folder = Folder::new("appended");
+    let path = folder.0.join("log");
+    let run = |output: &Output, line: usize| {
+        let say = |line: usize| {
+            println!("{line}");
+            eprintln!("and {line}");
+        };
+        let builder = Process::builder().stdout(output.clone()).stderr(output.clone());
+        let process = builder.spawn(say, line).unwrap();
+        assert!(process.wait_timeout(DEADLINE));
+        process.join().unwrap();
+    };
+    run(&Output::Append(path.clone()), 1);
+    run(&Output::Append(path.clone()), 2);
+    // Both streams of each: neither writes over the other.
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\nand 1\n2\nand 2\n");
+    run(&Output::file(&path), 3);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "3\nand 3\n");
+}
+
+#[test]
 fn teed_lines_are_whole_and_say_whose_they_are() {
     // Its own standard output is what its workers' lines go to.
     let middle = |(): ()| -> Outcome {

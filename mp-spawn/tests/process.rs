@@ -1,7 +1,9 @@
 //! One process with a handle of its own, and what functions return.
+#![allow(unsafe_code)]
 
 mod common;
 
+use std::error::Error;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
@@ -206,6 +208,54 @@ fn no_rank_waits_for_another_to_begin() {
         eventually("each listens", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
     }
     join(&context).unwrap();
+}
+
+/// Blocks SIGTERM, says that it stands, and, when one comes, whether the process before it lives then. Stays.
+fn stand(meeting: String, before: Option<u32>) -> Outcome {
+    let mut set = std::mem::MaybeUninit::uninit();
+    let mut got = 0;
+    // SAFETY: the function initialises the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised just now.
+    let mut set = unsafe { set.assume_init() };
+    // SAFETY: the set is initialised, and the signal one that there is.
+    unsafe { libc::sigaddset(&raw mut set, libc::SIGTERM) };
+    // SAFETY: the set is initialised; a null pointer says that the old one isn't wanted.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    say(&meeting, "stands")?;
+    // SAFETY: both are valid, and the signal is blocked.
+    unsafe { libc::sigwait(&raw const set, &raw mut got) };
+    say(
+        &meeting,
+        if before.is_none_or(alive) { "asked, and the others live" } else { "asked when others were dead" },
+    )?;
+    wait_for_the_end()
+}
+
+#[test]
+fn daemons_that_ignore_sigterm_have_their_grace_together() {
+    const DAEMONS: usize = 3;
+    let worker = |_: usize, meeting: String| -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+        let mut pids: Vec<u32> = Vec::new();
+        for _ in 0..DAEMONS {
+            let args = (meeting.clone(), pids.last().copied());
+            let daemon = Process::builder()
+                .daemon(true)
+                .spawn(|(meeting, before): (String, Option<u32>)| stand(meeting, before), args)?;
+            pids.push(daemon.pid());
+        }
+        wait_for_word(&format!("{meeting}-go"))?;
+        Ok(pids)
+    };
+    let meeting = Meeting::new("grace");
+    let context = start_processes(worker, meeting.name.clone(), Options::nprocs(1)).unwrap();
+    let hear_all = || (0..DAEMONS).map(|_| meeting.hear()).collect::<Vec<_>>();
+    assert_eq!(hear_all(), ["stands"; DAEMONS]);
+    eventually("the parent listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
+    // Nobody gets a SIGKILL before everybody got a SIGTERM.
+    assert_eq!(hear_all(), ["asked, and the others live"; DAEMONS]);
+    let pids = context.join().unwrap().remove(0);
+    assert!(!pids.into_iter().any(alive), "who ignored it was ended all the same");
 }
 
 #[test]

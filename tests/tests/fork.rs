@@ -4,15 +4,18 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::scratch::Scratch;
 use common::{DEADLINE, Outcome, eventually, in_use, join, next, send, settled, take};
 use mp::{
-    Arena, Error, FrozenTensor, Lock, Options, Process, PutError, Queue, SharedTensor, StartMethod, Tensor,
-    start_processes,
+    Arena, Error, FrozenTensor, Lock, Options, Pool, Process, PutError, Queue, SharedTensor, StartMethod,
+    Tensor, start_processes,
 };
+use rustix::fs::FlockOperation;
 
 fn forked(nprocs: usize) -> Options {
     Options::nprocs(nprocs).start_method(StartMethod::Fork)
@@ -281,6 +284,35 @@ fn an_original_is_found_dead_while_its_copies_live() {
         arena.sweep().unwrap();
         in_use() == before && !is_member(copy)
     });
+}
+
+#[test]
+fn copies_that_are_made_while_the_original_exits_end_with_it() {
+    let _alone = settled();
+    // A copy finds, in its own memory, that somebody exits: it would wait for ever for that one to end the process.
+    fn original(_: usize, path: PathBuf) -> Outcome {
+        allow();
+        let file = std::fs::File::open(path)?;
+        // All copies have this lock too, until they end.
+        rustix::fs::flock(&file, FlockOperation::LockShared)?;
+        // Nobody closes it, whatever is run down at the end.
+        std::mem::forget(file);
+        // At the exit its workers are ended, and replaced by those that are meant.
+        static POOL: OnceLock<Pool> = OnceLock::new();
+        let pool = Pool::builder().processes(6).start_method(StartMethod::Fork).build()?;
+        assert_eq!(POOL.get_or_init(|| pool).apply(|x: u8| x, 1)?, 1);
+        Ok(())
+    }
+    let scratch = Scratch::new("exits");
+    let path = scratch.0.join("held");
+    let file = std::fs::File::create(&path).unwrap();
+    for _ in 0..20 {
+        join(&start_processes(original, path.clone(), Options::nprocs(1)).unwrap()).unwrap();
+        eventually("all copies are gone", || {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        });
+        rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use mp::{
     ConnectError, Connection, GetError, Listener, Options, PutError, Queue, SocketOptions, Tensor, connect,
     start_processes, wait,
 };
+use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_millis(20);
@@ -383,6 +384,24 @@ fn a_message_that_comes_in_pieces_is_waited_for_in_pieces() {
     assert!(connection.recv_timeout::<u64>(MOMENT).unwrap_err().is_empty());
     stream.write_all(&message[message.len() - 1..]).unwrap();
     assert_eq!(connection.recv_timeout::<u64>(DEADLINE).unwrap(), 1 << 40);
+}
+
+#[test]
+fn one_who_keeps_the_directory_locked_is_named_and_keeps_nobody_from_leaving() {
+    let _alone = alone();
+    let (at, other) = (path("locked"), path("locked").with_file_name("other"));
+    let listener = Listener::bind(at.clone()).unwrap();
+    let directory = std::fs::File::open(at.parent().unwrap()).unwrap();
+    rustix::fs::flock(&directory, FlockOperation::LockExclusive).unwrap();
+    // Who has it locked has no part in this.
+    drop(listener);
+    assert!(!at.exists());
+    let Err(ConnectError::Io { source, .. }) = Listener::bind(other.clone()) else { panic!("it was locked") };
+    assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+    assert!(source.to_string().contains("flock") && !other.exists(), "{source}");
+    drop(directory);
+    Listener::bind(other).unwrap();
+    remove(&at);
 }
 
 #[test]

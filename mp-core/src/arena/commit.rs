@@ -5,6 +5,7 @@ use super::class::{POPULATE, commits_alone, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use super::{Arena, files};
 use crate::error::{Error, Result};
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::{Mem, Word};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
@@ -14,7 +15,7 @@ use crate::words::BlockId;
 /// How much a process may grow the arena before it looks at the machine's memory again.
 const LOOK_EVERY: u64 = 16 << 20;
 /// What it has grown since.
-static UNSEEN: AtomicU64 = AtomicU64::new(LOOK_EVERY);
+static UNSEEN: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(LOOK_EVERY) }; GENERATIONS]);
 
 impl Arena {
     /// Gives a claimed block its pages, if it has none; whether it had none.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::mutex::{Mutex, MutexGuard};
 
 use super::extent::{Extent, others_live, owners_live};
 use super::layout::EXTENTS;

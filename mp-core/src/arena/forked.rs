@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use parking_lot::MutexGuard;
+use crate::mutex::MutexGuard;
 
 use super::files::Held;
 use super::{Arena, CURRENT, MAKING, alloc, idle, lane};

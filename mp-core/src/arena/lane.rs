@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use parking_lot::Mutex;
+use crate::mutex::Mutex;
 
 use super::layout::LANES;
 use crate::fork::{GENERATIONS, PerProcess};

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use parking_lot::Mutex;
+use crate::mutex::Mutex;
 
 use crate::error::{Error, Result};
 use crate::fork::{GENERATIONS, PerProcess};

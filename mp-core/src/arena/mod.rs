@@ -40,7 +40,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
+use crate::mutex::Mutex;
 
 pub use envelope::Envelope;
 pub(crate) use envelope::{MAX_ATTACHMENTS, Spill};

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::Word;
 use crate::sync::Ordering;
 use crate::sys::Mapping;
@@ -23,7 +24,8 @@ const LATE: u32 = 4;
 
 /// Whether this bug is planted.
 pub(crate) fn is(bug: &str) -> bool {
-    static PLANTED: OnceLock<Option<String>> = OnceLock::new();
+    static PLANTED: PerProcess<OnceLock<Option<String>>> =
+        PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
     PLANTED.get_or_init(|| std::env::var("MP_PLANTED").ok()).as_deref() == Some(bug)
 }
 

@@ -30,6 +30,7 @@ pub(crate) const MOST: usize = 128;
 /// Whether the kernel can sleep on many words. Older ones can't, nor can some that are emulated, and some filters of system
 /// calls forbid it.
 pub(crate) fn can_wait_for_many() -> bool {
+    // fork: the kernel is the same. It is looked up before, so that no copy has it half looked up.
     static CAN: OnceLock<bool> = OnceLock::new();
     // None at all is what a kernel that knows the call refuses.
     *CAN.get_or_init(|| futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::INVAL))

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 /// all there is.
 pub(crate) fn only_one() -> bool {
     // Asked once: it reads files.
+    // fork: the machine and its quota are the same, and whether a process is pinned is no matter. It is looked up before, so
+    // that no copy has it half looked up.
     static ONE: OnceLock<bool> = OnceLock::new();
     *ONE.get_or_init(|| {
         let usable = std::thread::available_parallelism().map_or(1, |n| n.get());

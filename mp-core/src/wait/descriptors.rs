@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use parking_lot::Mutex;
+use crate::mutex::Mutex;
 
 use super::many::no_thread;
 use crate::arena::SLICE;

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use crate::mutex::Mutex;
 
 use super::{Watched, many};
 use crate::arena::{Arena, Parking, SLICE};

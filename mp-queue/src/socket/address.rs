@@ -1,7 +1,12 @@
 //! Where programs meet: a path, or a name that only the kernel knows.
 //!
 //! A path outlives the program that listened there. So who finds one taken looks, under a lock of its directory, whether
-//! somebody listens still; if nobody does, and the socket is this user's, it is replaced.
+//! somebody listens still; if nobody does, and the socket is this user's, it is replaced. Who has been bound to a path holds
+//! that lock until it listens: before, it would look like one that is left. To remove the own path needs no lock: as long as
+//! somebody listens there, no other one takes it for left.
+//!
+//! The lock is `flock(2)`, of whoever can read the directory: so one who holds it can keep others from listening there. They
+//! give up after a while, and say why.
 //!
 //! | killed | left | then |
 //! |---|---|---|
@@ -127,7 +132,7 @@ impl Drop for Made {
     fn drop(&mut self) {
         // Unless somebody has put another one there. If the directory is gone, so is the path.
         if self.process == std::process::id()
-            && let Ok(directory) = Directory::lock(&self.path)
+            && let Ok(directory) = Directory::open(&self.path)
             && directory.look(&self.path).is_ok_and(|id| id == self.id)
         {
             _ = directory.remove(&self.path);
@@ -135,19 +140,31 @@ impl Drop for Made {
     }
 }
 
-/// The directory of a path, locked against others who listen in it.
+/// The directory of a path.
 struct Directory(OwnedFd);
 
 impl Directory {
-    fn lock(path: &Path) -> io::Result<Self> {
-        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(parent, flags, Mode::empty())?;
+        Ok(Self(rustix::fs::open(directory_of(path), flags, Mode::empty())?))
+    }
+
+    /// Locked against others who begin to listen in it.
+    fn lock(path: &Path) -> io::Result<Self> {
+        let Self(fd) = Self::open(path)?;
         let until = Instant::now() + PATIENCE;
         loop {
             match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(fd)),
                 Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Err(Errno::AGAIN) => {
+                    let why = format!(
+                        "somebody has kept {} locked (flock) for {PATIENCE:?}; take a directory that only this user can \
+                         read, or a name (@…)",
+                        directory_of(path).display()
+                    );
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                }
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -162,6 +179,10 @@ impl Directory {
     fn remove(&self, path: &Path) -> Result<(), Errno> {
         rustix::fs::unlinkat(self.0.as_fd(), name_of(path)?, AtFlags::empty())
     }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn name_of(path: &Path) -> Result<&OsStr, Errno> {

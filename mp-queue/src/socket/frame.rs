@@ -12,9 +12,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use mp_core::mutex::Mutex;
 use mp_core::{Descriptor, Message, Place, Waitable, Watched};
 use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes};
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::Shutdown;

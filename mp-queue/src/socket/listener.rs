@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::mutex::Mutex;
 use mp_core::{Descriptor, Place, Waitable};
-use parking_lot::Mutex;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -62,7 +62,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`ConnectError::Io`]: `AddrInUse` when somebody else listens there, or the path is something else than a socket of this
-    /// user; or what the kernel has against it.
+    /// user; `TimedOut` when another process keeps the directory of a path locked; or what the kernel has against it.
     pub fn bind(address: impl Into<Address>) -> Result<Self, ConnectError> {
         SocketOptions::new().listen(address)
     }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use mp_core::Watch;
+use mp_core::mutex::Mutex;
 use mp_reduce::Error;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 

@@ -28,7 +28,7 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
     let before = in_use();
     for at in 1..MOST {
         let reached = round(at);
-        eventually("nothing is left of it", || {
+        eventually(&format!("nothing is left of one that was killed at access {at}"), || {
             Arena::current().unwrap().sweep().unwrap();
             in_use() == before
         });

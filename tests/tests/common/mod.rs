@@ -127,6 +127,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
 /// As [`alone`], and nobody of the tests before is left: for a test program whose tests are all alone.
 pub fn settled() -> MutexGuard<'static, ()> {
     let alone = alone();
+    // Only who has used a queue can release what the dead had in theirs.
+    drop(Queue::<u8>::bounded(1).unwrap());
     let arena = Arena::current().unwrap();
     eventually("those of the test before are gone", || {
         arena.sweep().unwrap();

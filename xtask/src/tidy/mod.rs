@@ -4,6 +4,7 @@ mod code;
 mod crates;
 mod mask;
 mod parity;
+mod statics;
 mod text;
 mod uses;
 
@@ -114,6 +115,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
 /// Everything found, in the order of paths and lines, each once.
 fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = code::check(tree);
+    findings.extend(statics::check(tree));
     findings.extend(text::check(tree));
     findings.extend(crates::check(tree));
     findings.extend(parity::check(tree));

@@ -1,0 +1,54 @@
+//! Two programs that nobody started together, and a secret that both know: who has another one is refused.
+//!
+//! `cargo run --example socket_key`
+//!
+//! Here the second program is this one once more, started as any other; it could be written, and started, by somebody else.
+
+use std::io::{Read, Write};
+use std::process::{Command, ExitStatus, Stdio};
+
+use mp::{ConnectError, SocketOptions};
+
+/// The program that asks.
+fn client(address: &str) -> mp::Result<()> {
+    // Not an argument: all users see those.
+    let mut key = Vec::new();
+    std::io::stdin().read_to_end(&mut key)?;
+    let connection = SocketOptions::new().authkey(key).connect(address)?;
+    connection.send((6_u64, 7_u64))?;
+    println!("6 * 7 = {}", connection.recv::<u64>()?);
+    Ok(())
+}
+
+/// Starts it, and gives it a key.
+fn start_client(address: &str, key: &[u8]) -> mp::Result<impl FnOnce() -> std::io::Result<ExitStatus>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut child = command.arg(address).stdin(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    child.stdin.take().ok_or("it has no stdin")?.write_all(key)?;
+    Ok(move || child.wait())
+}
+
+fn main() -> mp::Result<()> {
+    if let Some(address) = std::env::args().nth(1) {
+        return client(&address);
+    }
+    // A name that only the kernel knows; a path would be a file.
+    let address = format!("@socket_key-{}", std::process::id());
+    let listener = SocketOptions::new().authkey(b"known to both").listen(address.as_str())?;
+
+    let wrong = start_client(&address, b"a guess")?;
+    match listener.accept() {
+        Err(ConnectError::Key { pid }) => println!("process {pid} has another key, and is refused"),
+        other => return Err(format!("it was not refused: {other:?}").into()),
+    }
+    assert!(!wrong()?.success());
+
+    // The listener goes on.
+    let right = start_client(&address, b"known to both")?;
+    let connection = listener.accept()?;
+    let (a, b) = connection.recv::<(u64, u64)>()?;
+    connection.send(a * b)?;
+    assert!(right()?.success());
+    println!("the one with the key was served");
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Locks inside one process, for all crates of this library.
+//!
+//! They are the standard library's, which are a word each and nothing else. That matters where a process is copied
+//! ([`fork`](crate::fork)): locks that keep those who wait in a table of the program, as others do, are copied with that
+//! table, and a thread of the original that was at the table just then leaves it locked in the copy for ever; also for locks
+//! that the copy has made itself.
+//!
+//! ```
+//! use mp_core::mutex::{Condvar, Mutex};
+//!
+//! let (count, changed) = (Mutex::new(0), Condvar::new());
+//! std::thread::scope(|threads| {
+//!     threads.spawn(|| {
+//!         *count.lock() += 1;
+//!         changed.notify_all();
+//!     });
+//!     let mut count = count.lock();
+//!     while *count == 0 {
+//!         changed.wait(&mut count);
+//!     }
+//! });
+//! assert_eq!(*count.lock(), 1);
+//! ```
+//!
+//! A panic while one is locked unlocks it, and that is all: what it protects is never left half changed by code that can
+//! panic.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{
+    Condvar as StdCondvar, Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, TryLockError,
+    WaitTimeoutResult,
+};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The first pause of one who waits with a deadline; doubled each time.
+const SHORTEST: Duration = Duration::from_micros(20);
+/// The longest one.
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// What one thread at a time may use.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(StdMutex<T>);
+
+/// A lock that is held until this is dropped.
+#[derive(Debug)]
+#[must_use = "it is unlocked at once if nobody keeps this"]
+pub struct MutexGuard<'a, T> {
+    lock: &'a StdMutex<T>,
+    /// Not there only while it is unlocked within a method.
+    held: Option<StdGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    /// A lock that nobody holds.
+    pub const fn new(value: T) -> Self {
+        Self(StdMutex::new(value))
+    }
+
+    /// Waits until nobody else holds it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard { lock: &self.0, held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)) }
+    }
+
+    /// Takes it if nobody holds it. Does not block.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let held = match self.0.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard { lock: &self.0, held: Some(held) })
+    }
+
+    /// Waits until nobody else holds it, at most this long.
+    pub fn try_lock_for(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
+        let begin = Instant::now();
+        let mut pause = SHORTEST;
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return Some(guard);
+            }
+            let left = timeout.checked_sub(begin.elapsed())?;
+            thread::sleep(pause.min(left));
+            pause = (2 * pause).min(LONGEST);
+        }
+    }
+}
+
+impl<'a, T> MutexGuard<'a, T> {
+    /// Calls `f` while it is unlocked.
+    pub fn unlocked<R>(guard: &mut Self, f: impl FnOnce() -> R) -> R {
+        guard.held = None;
+        let result = f();
+        guard.held = Some(guard.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        result
+    }
+
+    fn replace(&mut self, wait: impl FnOnce(StdGuard<'a, T>) -> StdGuard<'a, T>) {
+        self.held = self.held.take().map(wait);
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.held.as_ref().expect(HELD)
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.held.as_mut().expect(HELD)
+    }
+}
+
+/// Who unlocks it within a method has it borrowed meanwhile.
+const HELD: &str = "it is held";
+
+/// Where threads wait for what is behind a lock to change.
+#[derive(Debug, Default)]
+pub struct Condvar(StdCondvar);
+
+impl Condvar {
+    /// One that nobody waits at.
+    pub const fn new() -> Self {
+        Self(StdCondvar::new())
+    }
+
+    /// Wakes one who waits.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all who wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Waits until somebody notifies; the lock is unlocked meanwhile. It may return before that.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        guard.replace(|held| self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// As [`wait`](Self::wait), at most until then; the result says whether the time was over.
+    pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> Waited {
+        let mut over = false;
+        guard.replace(|held| {
+            let left = until.saturating_duration_since(Instant::now());
+            let waited = self.0.wait_timeout(held, left);
+            let (held, result): (_, WaitTimeoutResult) = waited.unwrap_or_else(PoisonError::into_inner);
+            over = result.timed_out();
+            held
+        });
+        Waited { over }
+    }
+}
+
+/// How a wait with a deadline has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Waited {
+    over: bool,
+}
+
+impl Waited {
+    /// Whether the time was over.
+    pub fn timed_out(self) -> bool {
+        self.over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        let lock = Mutex::new(1);
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none());
+        thread::scope(|s| assert!(s.spawn(|| lock.try_lock_for(Duration::ZERO).is_none()).join().unwrap()));
+        drop(guard);
+        *lock.try_lock_for(Duration::ZERO).unwrap() += 1;
+        assert_eq!(*lock.try_lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn a_panic_unlocks_it() {
+        let lock = Mutex::new(1);
+        let panicked = thread::scope(|s| {
+            let hold = || {
+                let _guard = lock.lock();
+                std::panic::resume_unwind(Box::new(()));
+            };
+            s.spawn(hold).join().is_err()
+        });
+        assert!(panicked && *lock.lock() == 1 && lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn others_get_it_while_it_is_unlocked() {
+        let lock = Mutex::new(1);
+        let mut guard = lock.lock();
+        MutexGuard::unlocked(&mut guard, || *lock.lock() += 1);
+        assert!(*guard == 2 && lock.try_lock().is_none());
+    }
+
+    #[test]
+    fn waits_end_when_notified_or_when_the_time_is_over() {
+        let (lock, changed) = (Mutex::new(false), Condvar::new());
+        assert!(changed.wait_until(&mut lock.lock(), Instant::now()).timed_out());
+        thread::scope(|s| {
+            let mut guard = lock.lock();
+            s.spawn(|| {
+                *lock.lock() = true;
+                changed.notify_one();
+            });
+            while !*guard {
+                assert!(
+                    !changed.wait_until(&mut guard, Instant::now() + Duration::from_secs(60)).timed_out()
+                );
+            }
+        });
+    }
+}
