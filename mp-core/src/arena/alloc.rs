@@ -14,7 +14,7 @@ use super::layout::{SLAB_BLOCKS, control};
 use super::slab::described;
 use super::{Arena, Hold, NO_CURSOR};
 use crate::error::{Error, Result};
-use crate::mem::{Mem, Word, run};
+use crate::mem::{Mem, Word, run, run_straight};
 use crate::steps::{Claim, Publish, SlabSeen, Unclaim};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockState, Kind, Member};
@@ -40,9 +40,10 @@ impl Arena {
             self.begin_apart(class, me);
         }
         let mut carved = 0;
+        let m = *self.map();
         loop {
             while let Some((block, c, slab)) = self.find_free(class, me) {
-                let Some(state) = run(Claim::new(self.block_at(block), me, slab), self.map()) else {
+                let Some(state) = run_straight(Claim::new(self.block_at(block), me, slab), &m) else {
                     continue;
                 };
                 let committed = match kind {
@@ -58,7 +59,7 @@ impl Arena {
                     }
                 };
                 let at = self.block_at(block);
-                run(Publish::new(at, me, state, kind), self.map());
+                run_straight(Publish::new(at, me, state, kind), &m);
                 self.count_alloc(me, size_of(c), fresh);
                 return Ok(self.first_hold(block));
             }

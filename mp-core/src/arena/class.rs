@@ -61,14 +61,46 @@ pub(crate) fn class_of(len: u64) -> Option<u32> {
     (class < SEAT_PAGES).then_some(class)
 }
 
+/// What a class is: looked up for each allocation, and computed with divisions.
+struct Class {
+    size: u64,
+    blocks: u32,
+}
+
+/// All that a slab's word can name; those from [`CLASSES`] on are not used.
+static TABLE: [Class; 1024] = {
+    let mut all = [const { Class { size: 0, blocks: 0 } }; 1024];
+    let mut class = 0;
+    while class < 1024 {
+        let size = compute_size(class);
+        let blocks = (16 << 20) / size;
+        let most = super::layout::SLAB_BLOCKS;
+        let blocks = if blocks == 0 {
+            1
+        } else if blocks > most as u64 {
+            most
+        } else {
+            blocks as u32
+        };
+        all[class as usize] = Class { size, blocks };
+        class += 1;
+    }
+    all
+};
+
 /// Bytes of a block of this class.
+#[inline]
 pub(crate) fn size_of(class: u32) -> u64 {
+    TABLE[(class % 1024) as usize].size
+}
+
+const fn compute_size(class: u32) -> u64 {
     let class = twin_in_arena(class);
     if class == SEAT_PAGES {
         return SEAT_PAGE;
     }
     if class < SMALL_CLASSES {
-        return 64 * (u64::from(class) + 1);
+        return 64 * (class as u64 + 1);
     }
     let (i, base, steps) = if class < SMALL_CLASSES + MEDIUM_CLASSES {
         (class - SMALL_CLASSES, SMALL, 4)
@@ -76,7 +108,7 @@ pub(crate) fn size_of(class: u32) -> u64 {
         (class - SMALL_CLASSES - MEDIUM_CLASSES, MEDIUM, 8)
     };
     let base = base << (i / steps);
-    base + base / u64::from(steps) * u64::from(i % steps + 1)
+    base + base / steps as u64 * (i % steps + 1) as u64
 }
 
 /// The classes whose blocks do for one of this class: the same kind of memory, and up to a quarter larger, which is
@@ -98,8 +130,9 @@ pub(crate) fn is_near(class: u32, other: u32) -> bool {
 }
 
 /// How many blocks of this class make a slab: 64, or fewer so that a slab stays at 16 MiB, but one at least.
+#[inline]
 pub(crate) fn blocks_of(class: u32) -> u32 {
-    ((16 << 20) / size_of(class)).clamp(1, u64::from(super::layout::SLAB_BLOCKS)) as u32
+    TABLE[(class % 1024) as usize].blocks
 }
 
 /// Where slabs of this class may start: pages; huge pages for blocks that can use them.
