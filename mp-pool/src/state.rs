@@ -215,8 +215,8 @@ impl Worker {
         }
     }
 
-    /// Whether it may have to learn something yet that its tasks need: then they are taken back together with that, or not
-    /// at all.
+    /// Whether it may have to learn something yet that its tasks need: then all are taken back, or none, and it gets that
+    /// again.
     fn is_learning(&self) -> bool {
         self.given.iter().any(|given| matches!(given, Given::Note { .. }))
     }
@@ -247,17 +247,21 @@ impl Worker {
         if !dead && !self.may_be_recalled() {
             return Vec::new();
         }
-        let (mut recalled, mut to_forget) = (Vec::new(), Vec::new());
+        let (mut recalled, mut notes) = (Vec::new(), Vec::new());
         while let Some((packed, given)) = self.recall() {
             match given {
                 Given::Task { taken, .. } => recalled.push(Ready { taken, packed }),
-                Given::Note { code, learn: true, .. } => _ = self.knows.remove(&code),
                 Given::Note { .. } if dead => {}
-                note => to_forget.push((packed, note)),
+                note => notes.push((packed, note)),
             }
         }
-        // There is room for what was there before.
-        _ = self.give(to_forget);
+        // A worker that lives may have taken a task that came after a note before that was recalled, too: it waits for the
+        // note. There is room for what was there before.
+        for (_, given) in self.give(notes) {
+            if let Given::Note { code, learn: true, .. } = given {
+                self.knows.remove(&code);
+            }
+        }
         recalled
     }
 

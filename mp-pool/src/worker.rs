@@ -16,6 +16,9 @@
 //! | before it has taken a task | has it still | is given to another worker |
 //! | between taking it and putting the reply | has the others still | is lost: the one that can be |
 //! | after it has put the reply | has the others still | is done |
+//!
+//! A task may come before its function, if the pool takes back what the worker has not read just when it reads again: the
+//! function's note is given once more, and the task waits for it. Until then more than one can be lost with the worker.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -89,27 +92,66 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
         initializer.call(())?;
     }
     say(&replies, Reply::Ready { worker, pid: std::process::id() })?;
-    let mut known = HashMap::<u64, Result<Runner, String>>::new();
-    let mut done = 0;
+    let mut life = Life { worker, replies, watch, known: HashMap::new(), waiting: HashMap::new(), done: 0 };
     while let Some(task) = tasks.get()? {
-        let (id, code, timed, args) = match task {
-            Task::Run { id, code, timed, args } => (id, code, timed, args),
+        life.take(task)?;
+        // What waits is this process's alone.
+        if most_tasks != 0 && life.done >= most_tasks && life.waiting.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A task, without the number of its function.
+struct Run {
+    id: u64,
+    timed: bool,
+    args: Body,
+}
+
+struct Life {
+    worker: usize,
+    replies: Queue<Reply>,
+    watch: SharedTensor<u64>,
+    known: HashMap<u64, Result<Runner, String>>,
+    /// Tasks of functions that it is about to learn: the note was taken back with other tasks, by the pool, and comes again.
+    waiting: HashMap<u64, Vec<Run>>,
+    done: u64,
+}
+
+impl Life {
+    fn take(&mut self, task: Task) -> Result<(), Failure> {
+        let worker = self.worker;
+        match task {
+            Task::Run { id, code, timed, args } => {
+                let run = Run { id, timed, args };
+                if self.known.contains_key(&code) {
+                    return self.run(code, run);
+                }
+                self.waiting.entry(code).or_default().push(run);
+                Ok(())
+            }
             Task::Learn { code, runner } => {
-                known.insert(code, Runner::read(runner));
-                say(&replies, Reply::Noted { worker, code })?;
-                continue;
+                self.known.insert(code, Runner::read(runner));
+                say(&self.replies, Reply::Noted { worker, code })?;
+                let waiting = self.waiting.remove(&code).unwrap_or_default();
+                waiting.into_iter().try_for_each(|run| self.run(code, run))
             }
             Task::Forget { code } => {
-                known.remove(&code);
-                say(&replies, Reply::Noted { worker, code })?;
-                continue;
+                self.known.remove(&code);
+                say(&self.replies, Reply::Noted { worker, code })
             }
-        };
+        }
+    }
+
+    fn run(&mut self, code: u64, Run { id, timed, args }: Run) -> Result<(), Failure> {
+        let (worker, watch) = (self.worker, &self.watch);
         if timed {
             watch.store(since(worker), now());
             watch.store(what(worker), id);
         }
-        let ran = match (known.get(&code), args.received()) {
+        let ran = match (self.known.get(&code), args.received()) {
             (Some(Ok(runner)), Some(args)) => runner.run(*args),
             (Some(Err(why)), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
             _ => Ran::Undecodable("the worker does not know the function".into()),
@@ -117,13 +159,9 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
         if timed && watch.compare_exchange(what(worker), id, 0).is_err() {
             wait_for_the_end();
         }
-        answer(&replies, worker, id, ran)?;
-        done += 1;
-        if done == most_tasks {
-            break;
-        }
+        self.done += 1;
+        answer(&self.replies, worker, id, ran)
     }
-    Ok(())
 }
 
 /// Puts the reply; if the result can't be sent, another one that says so.
@@ -153,5 +191,38 @@ fn say(replies: &Queue<Reply>, reply: Reply) -> Result<(), Failure> {
 fn wait_for_the_end() -> ! {
     loop {
         std::thread::park();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mp_core::Tensor;
+
+    use super::*;
+
+    /// As when the pool took the note back just before, and the worker this task.
+    #[test]
+    fn a_task_that_comes_before_its_function_waits_for_it() {
+        let (tasks, replies) = (Queue::bounded(4).unwrap(), Queue::bounded(8).unwrap());
+        let watch = Tensor::zeros(&[2]).unwrap().share();
+        let args = |x: u32| Body::Out(Box::new(x));
+        let runner: Closure<(), Runner> = mp_spawn::closure!([] |_none: ()| Runner::new(|x: u32| x + 1));
+        tasks.put(Task::Run { id: 7, code: 1, timed: false, args: args(3) }).unwrap();
+        tasks.put(Task::Learn { code: 1, runner: Body::Out(Box::new(runner)) }).unwrap();
+        tasks.put(Task::Run { id: 8, code: 1, timed: false, args: args(4) }).unwrap();
+        let orders =
+            Orders { worker: 0, tasks, replies: replies.clone(), watch, most_tasks: 2, initializer: None };
+        work(orders).unwrap();
+        let mut done = Vec::new();
+        while let Ok(Some(reply)) = replies.try_get() {
+            if let Reply::Done { id, value, .. } = reply {
+                let mut value = value.received().unwrap();
+                done.push((
+                    id,
+                    mp_core::message::Message::decode::<mp_reduce::MessagePack>(&mut value).unwrap(),
+                ));
+            }
+        }
+        assert_eq!(done, [(7, 4_u32), (8, 5)]);
     }
 }
