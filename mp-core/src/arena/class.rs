@@ -68,6 +68,7 @@ struct Class {
 }
 
 /// All that a slab's word can name; those from [`CLASSES`] on are not used.
+// fork: it never changes.
 static TABLE: [Class; 1024] = {
     let mut all = [const { Class { size: 0, blocks: 0 } }; 1024];
     let mut class = 0;
