@@ -29,6 +29,9 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// In smaller queues the other side could not go on meanwhile: it would find it full, or empty.
+    pub(crate) const LEAST_SLOTS: u32 = 64;
+
     /// A message was put, or taken.
     #[inline]
     pub(crate) fn moves(&self) {

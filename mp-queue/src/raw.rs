@@ -370,7 +370,7 @@ impl Raw {
             _ if attempt()? => Ok(Ended::Attempted),
             None => Ok(Ended::Waited),
             Some(deadline) => {
-                if patience.looks() {
+                if patience.looks() && self.memory.capacity() >= Pace::LEAST_SLOTS {
                     pace.hold_off();
                 }
                 self.wait(deadline, patience, parking, attempt, alone)
