@@ -244,7 +244,10 @@ impl Connection {
         let patience = end.raw().getting();
         let parking = end.raw().memory().not_empty();
         let found =
-            match end.raw().within(Wait::at_most(timeout), patience, parking, ready, || end.alone())? {
+            match end
+                .raw()
+                .within(Wait::at_most(timeout), (patience, None), parking, ready, || end.alone())?
+            {
                 Ended::Attempted => {
                     // It may have been woken in the place of somebody who would have received.
                     parking.wake_one();

@@ -205,7 +205,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             found = raw.memory().census();
             Ok(found.unfinished == 0)
         };
-        match raw.within(wait, &patience, raw.memory().finished(), done, || None) {
+        match raw.within(wait, (&patience, None), raw.memory().finished(), done, || None) {
             Ok(Ended::Attempted) => over(found),
             Ok(_) => Err(JoinError::Unfinished(found.unfinished)),
             Err(error) => Err(JoinError::Failed(error)),

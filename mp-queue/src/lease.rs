@@ -144,7 +144,8 @@ impl Raw {
                 };
                 Ok(true)
             };
-            let end = self.within(wait, self.getting(), self.memory().not_empty(), attempt, &alone)?;
+            let end =
+                self.within(wait, (self.getting(), None), self.memory().not_empty(), attempt, &alone)?;
             match (end, leased.take()) {
                 (Ended::Attempted, Some(leased)) => {
                     self.memory().made_room(1);
@@ -152,7 +153,7 @@ impl Raw {
                 }
                 (Ended::Attempted, None) if closed => {
                     let over = || Ok(!self.others_lease() || self.memory().any_returned());
-                    match self.within(wait, &asleep, self.memory().finished(), over, || None)? {
+                    match self.within(wait, (&asleep, None), self.memory().finished(), over, || None)? {
                         Ended::Attempted if !self.others_lease() => return Ok(Err(None)),
                         Ended::Attempted => {}
                         end => return Ok(Err(Some(end))),

@@ -302,8 +302,8 @@ impl Raw {
                 Given::Full => false,
             })
         };
-        let how = (&self.local.putting, &self.local.puts);
-        Ok(match self.within_pace(wait, how, self.memory.not_full(), attempt, alone)? {
+        let how = (&self.local.putting, Some(&self.local.puts));
+        Ok(match self.within(wait, how, self.memory.not_full(), attempt, alone)? {
             Ended::Attempted if closed => PutRaw::Closed,
             Ended::Attempted => {
                 self.local.puts.moves();
@@ -329,8 +329,8 @@ impl Raw {
                 Taken::Empty => false,
             })
         };
-        let how = (&self.local.getting, &self.local.gets);
-        let end = self.within_pace(wait, how, self.memory.not_empty(), attempt, alone)?;
+        let how = (&self.local.getting, Some(&self.local.gets));
+        let end = self.within(wait, how, self.memory.not_empty(), attempt, alone)?;
         if into.is_some() {
             self.local.gets.moves();
             self.memory.made_room(1);
@@ -338,30 +338,13 @@ impl Raw {
         Ok(end)
     }
 
-    /// Attempts until it succeeds, or the wait ends: looking first, then asleep in slices. Once a slice it looks for dead
-    /// members, and after each sleep whether anybody is left.
+    /// Attempts until it succeeds, or the wait ends: looking first, at the pace of the messages if there is one, then asleep in
+    /// slices. Once a slice it looks for dead members, and after each sleep whether anybody is left.
     #[inline]
     pub(crate) fn within(
         &self,
         wait: Wait,
-        patience: &Patience,
-        parking: Parking,
-        mut attempt: impl FnMut() -> Result<bool, Error>,
-        alone: impl Fn() -> Option<Alone>,
-    ) -> Result<Ended, Error> {
-        match wait.deadline() {
-            _ if attempt()? => Ok(Ended::Attempted),
-            None => Ok(Ended::Waited),
-            Some(deadline) => self.wait(deadline, patience, parking, attempt, alone),
-        }
-    }
-
-    /// As [`within`](Self::within), at the pace of the messages.
-    #[inline]
-    fn within_pace(
-        &self,
-        wait: Wait,
-        (patience, pace): (&Patience, &Pace),
+        (patience, pace): (&Patience, Option<&Pace>),
         parking: Parking,
         mut attempt: impl FnMut() -> Result<bool, Error>,
         alone: impl Fn() -> Option<Alone>,
@@ -370,7 +353,10 @@ impl Raw {
             _ if attempt()? => Ok(Ended::Attempted),
             None => Ok(Ended::Waited),
             Some(deadline) => {
-                if patience.looks() && self.memory.capacity() >= Pace::LEAST_SLOTS {
+                if let Some(pace) = pace
+                    && patience.looks()
+                    && self.memory.capacity() >= Pace::LEAST_SLOTS
+                {
                     pace.hold_off();
                 }
                 self.wait(deadline, patience, parking, attempt, alone)

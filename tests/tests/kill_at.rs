@@ -3,16 +3,20 @@
 //! After each death: the other side got whole messages, in order, none twice, at most the one in flight missing, and
 //! after the sweep nothing is left of the dead process. While one is stopped, the others go on.
 
+#[path = "common/parcel.rs"]
+mod parcel;
+
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mp::{
-    Arena, Exit, FrozenTensor, GetError, Message, Options, ProcessContext, Queue, SharedTensor, SpawnError,
-    Tensor, start_processes,
+    Arena, Exit, FrozenTensor, GetError, Options, ProcessContext, Queue, SharedTensor, SpawnError, Tensor,
+    start_processes,
 };
 use mp_core::inject;
 use mp_reduce::Encoded;
+use parcel::Parcel;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -21,30 +25,6 @@ const DEADLINE: Duration = Duration::from_secs(20);
 const MESSAGES: u64 = 3;
 /// No script has more accesses than this; if one has, the test says so.
 const MOST: u64 = 3000;
-
-/// What travels: a number, a tensor with one owner, one that everybody reads, and bytes that don't fit an envelope.
-#[derive(Message)]
-struct Parcel {
-    number: u64,
-    own: Tensor<u64>,
-    all: FrozenTensor<u64>,
-    bytes: Vec<u8>,
-}
-
-impl Parcel {
-    fn new(number: u64, all: &FrozenTensor<u64>) -> mp::Result<Self> {
-        let own = Tensor::full(&[100], number)?;
-        // Every other one spills.
-        let bytes = vec![number as u8; if number.is_multiple_of(2) { 10 } else { 1000 }];
-        Ok(Self { number, own, all: all.clone(), bytes })
-    }
-
-    fn check(&self) {
-        assert!(self.own.as_slice().unwrap().iter().all(|&v| v == self.number), "torn: {:?}", self.own);
-        assert!(self.bytes.iter().all(|&b| b == self.number as u8), "torn");
-        assert_eq!(self.all.get(&[3]).unwrap(), 77);
-    }
-}
 
 #[derive(Clone, Serialize, Deserialize)]
 struct Victim {

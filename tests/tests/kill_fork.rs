@@ -6,6 +6,8 @@
 #![allow(unsafe_code)]
 
 mod common;
+#[path = "common/parcel.rs"]
+mod parcel;
 
 use common::kill::{for_every_access, killed};
 use common::{DEADLINE, Outcome, alone, eventually, in_use, join, next, send};
@@ -14,6 +16,7 @@ use mp::{
     RawValue, SharedTensor, StartMethod, Tensor, start_processes,
 };
 use mp_core::inject;
+use parcel::Parcel;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -114,30 +117,6 @@ fn a_copy_is_killed_at_every_access_of_its_life() {
         Ok(())
     }
     in_an_original(original);
-}
-
-/// What travels: a number, a tensor with one owner, one that everybody reads, and bytes that don't fit an envelope.
-#[derive(mp::Message)]
-struct Parcel {
-    number: u64,
-    own: Tensor<u64>,
-    all: FrozenTensor<u64>,
-    bytes: Vec<u8>,
-}
-
-impl Parcel {
-    fn new(number: u64, all: &FrozenTensor<u64>) -> mp::Result<Self> {
-        let own = Tensor::full(&[100], number)?;
-        // Every other one spills.
-        let bytes = vec![number as u8; if number.is_multiple_of(2) { 10 } else { 1000 }];
-        Ok(Self { number, own, all: all.clone(), bytes })
-    }
-
-    fn check(&self) {
-        assert!(self.own.iter().all(|v| v == self.number), "torn: {:?}", self.own);
-        assert!(self.bytes.iter().all(|&b| b == self.number as u8), "torn");
-        assert_eq!(self.all.get(&[3]).unwrap(), 77);
-    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
