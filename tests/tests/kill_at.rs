@@ -3,16 +3,16 @@
 //! After each death: the other side got whole messages, in order, none twice, at most the one in flight missing, and
 //! after the sweep nothing is left of the dead process. While one is stopped, the others go on.
 
+mod common;
 #[path = "common/parcel.rs"]
 mod parcel;
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
+use common::DEADLINE;
+use common::kill::{for_every_access, killed, stopped};
 use mp::{
-    Arena, Exit, FrozenTensor, GetError, Options, ProcessContext, Queue, SharedTensor, SpawnError, Tensor,
-    start_processes,
+    Arena, FrozenTensor, GetError, Options, ProcessContext, Queue, SharedTensor, Tensor, start_processes,
 };
 use mp_core::inject;
 use mp_reduce::Encoded;
@@ -20,11 +20,8 @@ use parcel::Parcel;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-const DEADLINE: Duration = Duration::from_secs(20);
 /// Messages that a script puts or gets.
 const MESSAGES: u64 = 3;
-/// No script has more accesses than this; if one has, the test says so.
-const MOST: u64 = 3000;
 
 #[derive(Clone, Serialize, Deserialize)]
 struct Victim {
@@ -134,55 +131,6 @@ where
     F: Fn(usize, Victim) -> mp::Result<()> + Copy + Send + 'static,
 {
     start_processes(f, v.clone(), Options::nprocs(1)).expect("it starts")
-}
-
-/// Waits for the end of the process; whether it was killed.
-fn killed(context: &ProcessContext) -> bool {
-    match context.join_timeout(DEADLINE) {
-        Ok(true) => false,
-        Err(SpawnError::ProcessExited(e)) => {
-            assert!(matches!(e.exit, Exit::Signal { signal, .. } if signal == mp::Signal::KILL), "{e}");
-            true
-        }
-        other => panic!("{other:?} of {context:?}"),
-    }
-}
-
-/// Nothing is left: no member, no message, no block but those that were there before.
-fn nothing_is_left(blocks: u64, at: u64) {
-    let arena = Arena::current().unwrap();
-    let begin = Instant::now();
-    loop {
-        arena.sweep().unwrap();
-        let s = arena.memory_stats();
-        if (s.live_blocks, s.queued, s.members) == (blocks, 0, 1) {
-            return;
-        }
-        assert!(begin.elapsed() < DEADLINE, "killed at access {at}: {blocks} blocks before, left: {s:#?}");
-        std::thread::yield_now();
-    }
-}
-
-fn live_blocks() -> u64 {
-    Arena::current().unwrap().memory_stats().live_blocks
-}
-
-/// Runs `round` for every access of a script, until the script ends without reaching the access.
-fn for_every_access(mut round: impl FnMut(u64) -> bool) {
-    // What is left is counted for the whole process: one test at a time.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = live_blocks();
-    for at in 1..MOST {
-        let reached = round(at);
-        nothing_is_left(before, at);
-        if !reached {
-            assert!(at > 20, "the script ended after {at} accesses");
-            println!("{at} accesses");
-            return;
-        }
-    }
-    panic!("a script with more than {MOST} accesses");
 }
 
 /// Takes what is in the queue.
@@ -325,21 +273,6 @@ fn a_consumer_of_many_tensors_is_killed_at_every_access() {
     });
 }
 
-/// Waits until the process is stopped; `false` if it has ended.
-fn stopped(pid: u32, context: &ProcessContext) -> bool {
-    let begin = Instant::now();
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        match stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) {
-            Some('T') => return true,
-            _ if context.join_timeout(Duration::ZERO).expect("it does not fail") => return false,
-            _ => {}
-        }
-        assert!(begin.elapsed() < DEADLINE, "it neither stops nor ends");
-        std::thread::yield_now();
-    }
-}
-
 /// While the process is stopped, this one puts and gets on the same queue; then the process goes on.
 fn stop_at_every_access<F>(f: F, fill: bool)
 where
@@ -354,7 +287,7 @@ where
         }
         let context = start(f, &v);
         let pid = context.pids()[0];
-        let reached = stopped(pid, &context);
+        let reached = stopped(&context);
         let mut got = drain(&v.queue);
         if reached {
             for number in 40..50 {

@@ -5,10 +5,10 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::kill::{for_every_access, killed};
-use common::{DEADLINE, Outcome, eventually, give, signal, threads_are};
+use common::kill::{for_every_access, killed, stopped};
+use common::{DEADLINE, Outcome, give, signal};
 use mp::{
     Arena, Connection, FrozenTensor, GetError, JoinError, JoinableQueue, Options, PutError, Queue, Receiver,
     Sender, SharedTensor, Tensor, bounded_channel, channel, pipe, start_processes,
@@ -127,11 +127,7 @@ fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work
             (0..MESSAGES).for_each(|n| queue.put(numbered(n)).unwrap());
         }
         let context = start_processes(work, script, Options::nprocs(1)).unwrap();
-        let (pid, mut ended) = (context.pids()[0], false);
-        eventually("it stops or ends", || {
-            ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
-            ended || threads_are(pid, 'T')
-        });
+        let (pid, ended) = (context.pids()[0], !stopped(&context));
         let mut all = Vec::new();
         if !ended {
             all = goes_on(&queue, at);
@@ -326,11 +322,7 @@ fn a_sweeper_is_stopped_at_every_change_and_writes_into_no_memory_of_others() {
         give(&queue, 5_u64);
         drop(queue.get_ack().unwrap());
         let context = start_processes(sweeps, at, Options::nprocs(1)).unwrap();
-        let (pid, mut ended) = (context.pids()[0], false);
-        eventually("it stops or ends", || {
-            ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
-            ended || threads_are(pid, 'T')
-        });
+        let (pid, ended) = (context.pids()[0], !stopped(&context));
         if !ended {
             assert_eq!(queue.try_get().unwrap(), Some(5));
             drop(queue);

@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::kill::{for_every_access, killed};
-use common::{DEADLINE, Outcome, alone, eventually, signal, threads_are};
+use common::kill::{for_every_access, killed, stopped};
+use common::{DEADLINE, Outcome, alone, signal};
 use mp::{Arena, Options, Queue, SharedTensor, Tensor, start_processes};
 use mp_core::inject;
 use rustix::process::Signal;
@@ -144,7 +144,7 @@ fn one_that_leases_is_killed_at_every_access() {
     });
 }
 
-fn stopped<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put: bool) {
+fn stop_at_every_access<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put: bool) {
     for_every_access(|at| {
         let script = script(at, STOP);
         let (queue, got) = (script.0.clone(), script.1.clone());
@@ -152,11 +152,7 @@ fn stopped<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put
             fill(&queue);
         }
         let context = start_processes(work, script, Options::nprocs(1)).unwrap();
-        let (pid, mut ended) = (context.pids()[0], false);
-        eventually("it stops or ends", || {
-            ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
-            ended || threads_are(pid, 'T')
-        });
+        let (pid, ended) = (context.pids()[0], !stopped(&context));
         let mut all = Vec::new();
         if !ended {
             all = goes_on(&queue, at);
@@ -176,12 +172,12 @@ fn stopped<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put
 
 #[test]
 fn a_producer_is_stopped_at_every_access() {
-    stopped(puts, true);
+    stop_at_every_access(puts, true);
 }
 
 #[test]
 fn a_consumer_is_stopped_at_every_access() {
-    stopped(takes, false);
+    stop_at_every_access(takes, false);
 }
 
 /// Until somebody takes messages, and as soon as somebody leases them, they are in envelopes: those can be leased.

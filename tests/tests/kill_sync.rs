@@ -7,8 +7,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::kill::{for_every_access, killed};
-use common::{DEADLINE, Outcome, eventually, signal, threads_are};
+use common::kill::{for_every_access, killed, stopped};
+use common::{DEADLINE, Outcome, eventually, signal};
 use mp::{
     Barrier, BarrierError, Condition, Event, Lock, LockError, Once, Options, RLock, RawValue, RwLock,
     Semaphore, start_processes,
@@ -370,12 +370,7 @@ fn a_process_is_stopped_at_every_access_and_only_delays_itself() {
     for_every_access(|at| {
         let args = (Semaphore::new(2).unwrap(), Event::new().unwrap(), Barrier::new(1).unwrap(), at);
         let context = start_processes(stop_in_all, args.clone(), Options::nprocs(1)).unwrap();
-        let pid = context.pids()[0];
-        let mut ended = false;
-        eventually("it stops or ends", || {
-            ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
-            ended || threads_are(pid, 'T')
-        });
+        let (pid, ended) = (context.pids()[0], !stopped(&context));
         // While it is stopped, all of this works; its permit is its own.
         let permit = args.0.acquire_timeout(DEADLINE).expect("there is another permit");
         assert!(args.0.available() <= 1);

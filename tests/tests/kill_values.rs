@@ -8,8 +8,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::kill::{MOST, for_every_access, killed};
-use common::{DEADLINE, Outcome, alone, eventually, signal, threads_are};
+use common::kill::{MOST, for_every_access, killed, stopped};
+use common::{DEADLINE, Outcome, alone, signal};
 use mp::bytemuck::{Pod, Zeroable};
 use mp::{Array, ListError, ListItem, LockError, Options, RawValue, ShareableList, Value, start_processes};
 use mp_core::inject;
@@ -111,12 +111,7 @@ fn a_process_is_stopped_at_every_access_of_locking() {
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
         let args = (pair.clone(), list, done.clone(), at);
         let context = start_processes(stop_in_pair, args, Options::nprocs(1)).unwrap();
-        let pid = context.pids()[0];
-        let mut ended = false;
-        eventually("it stops or ends", || {
-            ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
-            ended || threads_are(pid, 'T')
-        });
+        let (pid, ended) = (context.pids()[0], !stopped(&context));
         // While it is stopped: whole, or not to be had; never taken from it.
         match pair.lock_timeout(Duration::from_millis(1)) {
             Ok(pair) => assert_eq!(pair.a, pair.b, "torn, stopped at access {at}"),

@@ -1,8 +1,10 @@
 //! Processes that are killed at their n-th access to shared memory, for every n of a script.
 
+use std::time::Duration;
+
 use mp::{Arena, Exit, ProcessContext, Signal, SpawnError};
 
-use super::{DEADLINE, alone, eventually, in_use};
+use super::{DEADLINE, alone, eventually, in_use, threads_are};
 
 /// No script has more accesses than this; if one has, the test says so.
 pub const MOST: u64 = 3000;
@@ -18,6 +20,16 @@ pub fn killed(context: &ProcessContext) -> bool {
         }
         other => panic!("{other:?} of {context:?}"),
     }
+}
+
+/// Waits until the one process is stopped; `false` if it has ended instead.
+pub fn stopped(context: &ProcessContext) -> bool {
+    let (pid, mut ended) = (context.pids()[0], false);
+    eventually("it stops or ends", || {
+        ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
+        ended || threads_are(pid, 'T')
+    });
+    !ended
 }
 
 /// Runs `round` for every access of a script, until the script ends without reaching the access. Each time, nothing of

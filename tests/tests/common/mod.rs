@@ -109,13 +109,16 @@ pub fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Whether each thread of a process is in this state of `proc(5)`: `S` is asleep, `T` stopped.
+/// Whether a process lives and each of its threads is in this state of `proc(5)`: `S` is asleep, `T` stopped.
 pub fn threads_are(pid: u32, state: char) -> bool {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    tasks.filter_map(Result::ok).all(|task| {
+    let mut threads = 0;
+    // One that ends between the look at it and at its threads has none.
+    let all = tasks.filter_map(Result::ok).inspect(|_| threads += 1).all(|task| {
         let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(state))
-    })
+    });
+    all && threads > 0
 }
 
 /// Nobody else in this test program uses shared memory as long as this lives: for tests that count what is in it.
