@@ -1,5 +1,7 @@
 //! MessagePack, with attachments beside it.
 
+mod read;
+
 use std::cell::Cell;
 
 use mp_core::message::{Codec, Incoming, Outgoing, scope};
@@ -60,7 +62,7 @@ impl Codec for MessagePack {
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T> {
         let (head, len) = parts(inc.rest())?;
         inc.advance(head);
-        let value = scope::with_incoming(inc, |rest| rmp_serde::from_slice(&rest[..len]));
+        let value = scope::with_incoming(inc, |rest| read::from_slice(&rest[..len]));
         inc.advance(len);
         value.map_err(|e| undecodable::<T>(&e))
     }
@@ -68,7 +70,7 @@ impl Codec for MessagePack {
     #[inline]
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         let (head, len) = parts(bytes)?;
-        let value = scope::with_nothing(|| rmp_serde::from_slice(&bytes[head..head + len]));
+        let value = scope::with_nothing(|| read::from_slice(&bytes[head..head + len]));
         value.map_err(|e| undecodable::<T>(&e))
     }
 }
@@ -90,7 +92,7 @@ fn too_short() -> Error {
 }
 
 #[cold]
-fn undecodable<T>(error: &rmp_serde::decode::Error) -> Error {
+fn undecodable<T>(error: &read::Bad) -> Error {
     Error::Malformed(format!("a message can't be decoded as {}: {error}", std::any::type_name::<T>()))
 }
 

@@ -1,0 +1,363 @@
+//! Reading MessagePack: whatever `rmp_serde` writes with the names of fields.
+//!
+//! Why not by `rmp_serde`: it reads every value as if it could be anything, and checks the name of each field for UTF-8. Most of
+//! what a message costs its receiver was that. Here each kind of value looks first for the bytes that its kind is written as;
+//! for all others there is [`any`](Reader::any). And the name of a field that is the one expected next is not checked: it
+//! *is* that name.
+//!
+//! The bytes may come from anywhere. A length that the bytes left can't have is an error before anything is allocated for it
+//! (each value has a byte at least), and so is what is nested too deeply for a thread's stack.
+
+mod ask;
+mod parts;
+
+use std::fmt;
+
+use serde::de::value::SeqDeserializer;
+use serde::de::{Deserializer, Error as _, Visitor};
+
+use parts::{Map, Sequence};
+
+/// Reads a value from the beginning of `bytes`.
+#[inline]
+pub(super) fn from_slice<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Bad> {
+    T::deserialize(&mut Reader { rest: bytes, nested: DEEPEST, wrapped: DEEPEST })
+}
+
+/// So many sequences and maps may be in each other, and as many options and enums.
+const DEEPEST: u16 = 1024;
+
+/// The first byte of a value: its kind, and for some kinds a small number.
+mod first {
+    pub(super) const NIL: u8 = 0xc0;
+    pub(super) const FALSE: u8 = 0xc2;
+    pub(super) const TRUE: u8 = 0xc3;
+    pub(super) const BIN_8: u8 = 0xc4;
+    pub(super) const BIN_32: u8 = 0xc6;
+    pub(super) const EXT_8: u8 = 0xc7;
+    pub(super) const EXT_32: u8 = 0xc9;
+    pub(super) const F32: u8 = 0xca;
+    pub(super) const F64: u8 = 0xcb;
+    pub(super) const U8: u8 = 0xcc;
+    pub(super) const U16: u8 = 0xcd;
+    pub(super) const U32: u8 = 0xce;
+    pub(super) const U64: u8 = 0xcf;
+    pub(super) const I8: u8 = 0xd0;
+    pub(super) const I16: u8 = 0xd1;
+    pub(super) const I32: u8 = 0xd2;
+    pub(super) const I64: u8 = 0xd3;
+    pub(super) const FIXED_EXT_1: u8 = 0xd4;
+    pub(super) const FIXED_EXT_16: u8 = 0xd8;
+    pub(super) const STR_8: u8 = 0xd9;
+    pub(super) const STR_32: u8 = 0xdb;
+    pub(super) const ARRAY_16: u8 = 0xdc;
+    pub(super) const ARRAY_32: u8 = 0xdd;
+    pub(super) const MAP_16: u8 = 0xde;
+    pub(super) const MAP_32: u8 = 0xdf;
+    /// With a number up to 127.
+    pub(super) const SMALL: u8 = 0x00;
+    /// With a length up to 15.
+    pub(super) const SHORT_MAP: u8 = 0x80;
+    pub(super) const SHORT_ARRAY: u8 = 0x90;
+    /// With a length up to 31.
+    pub(super) const SHORT_STR: u8 = 0xa0;
+    /// With a number from -32 on.
+    pub(super) const SMALL_NEGATIVE: u8 = 0xe0;
+}
+
+/// Why bytes can't be read: one word, so that what is read goes through registers.
+#[derive(Debug)]
+pub(super) struct Bad(Box<Why>);
+
+#[derive(Debug)]
+enum Why {
+    TooShort,
+    TooDeep,
+    /// What the type that is read says, or the one that reads text.
+    Says(String),
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Why::TooShort => f.write_str("the bytes end within a value"),
+            Why::TooDeep => write!(f, "values are nested more than {DEEPEST} deep"),
+            Why::Says(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Bad {}
+
+impl serde::de::Error for Bad {
+    #[cold]
+    fn custom<T: fmt::Display>(why: T) -> Self {
+        Self(Box::new(Why::Says(why.to_string())))
+    }
+}
+
+#[cold]
+fn too_short() -> Bad {
+    Bad(Box::new(Why::TooShort))
+}
+
+#[cold]
+fn too_deep() -> Bad {
+    Bad(Box::new(Why::TooDeep))
+}
+
+/// The bytes that were not read yet.
+struct Reader<'de> {
+    rest: &'de [u8],
+    /// How many more sequences and maps may be entered.
+    nested: u16,
+    /// How many more options and enums.
+    wrapped: u16,
+}
+
+impl<'de> Reader<'de> {
+    #[inline]
+    fn first(&self) -> Result<u8, Bad> {
+        self.rest.first().copied().ok_or_else(too_short)
+    }
+
+    /// Passes a first byte that was looked at.
+    #[inline]
+    fn pass(&mut self) {
+        self.rest = self.rest.get(1..).unwrap_or_default();
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
+        let (array, rest) = self.rest.split_first_chunk().ok_or_else(too_short)?;
+        self.rest = rest;
+        Ok(*array)
+    }
+
+    /// The first byte, and the `N` bytes after it.
+    #[inline]
+    fn after_first<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
+        self.pass();
+        self.array()
+    }
+
+    #[inline]
+    fn bytes(&mut self, len: usize) -> Result<&'de [u8], Bad> {
+        let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(too_short)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// A length in one, two or four bytes after the first one, which is so many after that of the kind with one byte.
+    fn length(&mut self, size: u8) -> Result<usize, Bad> {
+        Ok(match size {
+            0 => self.after_first::<1>()?[0].into(),
+            1 => u16::from_be_bytes(self.after_first()?).into(),
+            _ => u32::from_be_bytes(self.after_first()?) as usize,
+        })
+    }
+
+    /// The bytes of a text or of binary data, whose kind begins with `first`.
+    fn long(&mut self, size: u8) -> Result<&'de [u8], Bad> {
+        let len = self.length(size)?;
+        self.bytes(len)
+    }
+
+    #[inline]
+    fn text<V: Visitor<'de>>(&mut self, bytes: &'de [u8], visitor: V) -> Result<V::Value, Bad> {
+        visitor.visit_borrowed_str(std::str::from_utf8(bytes).map_err(Bad::custom)?)
+    }
+
+    #[inline]
+    fn sequence<V: Visitor<'de>>(&mut self, len: usize, visitor: V) -> Result<V::Value, Bad> {
+        if len > self.rest.len() {
+            return Err(too_short());
+        }
+        self.nested = self.nested.checked_sub(1).ok_or_else(too_deep)?;
+        let mut all = Sequence { reader: self, left: len };
+        let value = visitor.visit_seq(&mut all);
+        let left = all.left;
+        self.nested += 1;
+        if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer elements"))) }
+    }
+
+    #[inline]
+    fn map<V: Visitor<'de>>(
+        &mut self,
+        len: usize,
+        names: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Bad> {
+        if len > self.rest.len() / 2 {
+            return Err(too_short());
+        }
+        self.nested = self.nested.checked_sub(1).ok_or_else(too_deep)?;
+        let mut all = Map { reader: self, left: len, names };
+        let value = visitor.visit_map(&mut all);
+        let left = all.left;
+        self.nested += 1;
+        if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer entries"))) }
+    }
+
+    /// One value within another that has no bytes of its own to be counted by.
+    #[inline]
+    fn wrapped<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Bad>) -> Result<T, Bad> {
+        self.wrapped = self.wrapped.checked_sub(1).ok_or_else(too_deep)?;
+        let value = read(self);
+        self.wrapped += 1;
+        value
+    }
+
+    /// Whatever comes.
+    fn any<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+        use first::*;
+        let first = self.first()?;
+        match first {
+            SMALL..SHORT_MAP => {
+                self.pass();
+                visitor.visit_u8(first)
+            }
+            SMALL_NEGATIVE.. => {
+                self.pass();
+                visitor.visit_i8(first as i8)
+            }
+            U8 => visitor.visit_u8(self.after_first::<1>()?[0]),
+            U16 => visitor.visit_u16(u16::from_be_bytes(self.after_first()?)),
+            U32 => visitor.visit_u32(u32::from_be_bytes(self.after_first()?)),
+            U64 => visitor.visit_u64(u64::from_be_bytes(self.after_first()?)),
+            I8 => visitor.visit_i8(i8::from_be_bytes(self.after_first()?)),
+            I16 => visitor.visit_i16(i16::from_be_bytes(self.after_first()?)),
+            I32 => visitor.visit_i32(i32::from_be_bytes(self.after_first()?)),
+            I64 => visitor.visit_i64(i64::from_be_bytes(self.after_first()?)),
+            F32 => visitor.visit_f32(f32::from_be_bytes(self.after_first()?)),
+            F64 => visitor.visit_f64(f64::from_be_bytes(self.after_first()?)),
+            NIL => {
+                self.pass();
+                visitor.visit_unit()
+            }
+            FALSE | TRUE => {
+                self.pass();
+                visitor.visit_bool(first == TRUE)
+            }
+            SHORT_STR..NIL => {
+                self.pass();
+                let bytes = self.bytes((first - SHORT_STR).into())?;
+                self.text(bytes, visitor)
+            }
+            STR_8..=STR_32 => {
+                let bytes = self.long(first - STR_8)?;
+                self.text(bytes, visitor)
+            }
+            BIN_8..=BIN_32 => visitor.visit_borrowed_bytes(self.long(first - BIN_8)?),
+            SHORT_ARRAY..SHORT_STR | ARRAY_16 | ARRAY_32 => self.any_sequence(visitor),
+            SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => self.any_map(&[], visitor),
+            EXT_8..=EXT_32 | FIXED_EXT_1..=FIXED_EXT_16 => self.extension(first, visitor),
+            0xc1 => Err(Bad::custom("the byte c1 begins no value")),
+        }
+    }
+
+    /// A sequence, also of the bytes of binary data, or whatever comes.
+    #[inline]
+    fn any_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+        use first::*;
+        let len = match self.first()? {
+            first @ SHORT_ARRAY..SHORT_STR => {
+                self.pass();
+                (first - SHORT_ARRAY).into()
+            }
+            first @ ARRAY_16..=ARRAY_32 => self.length(first - ARRAY_16 + 1)?,
+            first @ BIN_8..=BIN_32 => {
+                let bytes = self.long(first - BIN_8)?;
+                return visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied()));
+            }
+            _ => return self.any(visitor),
+        };
+        self.sequence(len, visitor)
+    }
+
+    /// A map, whose keys are probably these, or whatever comes.
+    #[inline]
+    fn any_map<V: Visitor<'de>>(
+        &mut self,
+        names: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Bad> {
+        use first::*;
+        let len = match self.first()? {
+            first @ SHORT_MAP..SHORT_ARRAY => {
+                self.pass();
+                (first - SHORT_MAP).into()
+            }
+            first @ MAP_16..=MAP_32 => self.length(first - MAP_16 + 1)?,
+            _ => return self.any(visitor),
+        };
+        self.map(len, names, visitor)
+    }
+
+    /// A value of a kind that only those have who ask for it by name: read by who defines how.
+    #[cold]
+    fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, Bad> {
+        let from = self.rest;
+        let len = match first {
+            first::EXT_8..=first::EXT_32 => self.length(first - first::EXT_8)?,
+            _ => {
+                self.pass();
+                1 << (first - first::FIXED_EXT_1)
+            }
+        };
+        // Its number, and its data.
+        self.bytes(1)?;
+        self.bytes(len)?;
+        let mut other = rmp_serde::Deserializer::from_read_ref(from);
+        other.deserialize_any(visitor).map_err(Bad::custom)
+    }
+
+    /// An unsigned number, or whatever comes.
+    #[inline]
+    fn unsigned<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+        use first::*;
+        let value = match self.first()? {
+            first @ SMALL..SHORT_MAP => {
+                self.pass();
+                first.into()
+            }
+            U8 => self.after_first::<1>()?[0].into(),
+            U16 => u16::from_be_bytes(self.after_first()?).into(),
+            U32 => u32::from_be_bytes(self.after_first()?).into(),
+            U64 => u64::from_be_bytes(self.after_first()?),
+            _ => return self.any(visitor),
+        };
+        visitor.visit_u64(value)
+    }
+
+    /// A text, or whatever comes.
+    #[inline]
+    fn any_text<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+        use first::*;
+        match self.first()? {
+            first @ SHORT_STR..NIL => {
+                self.pass();
+                let bytes = self.bytes((first - SHORT_STR).into())?;
+                self.text(bytes, visitor)
+            }
+            _ => self.any(visitor),
+        }
+    }
+
+    /// Passes this text, if it comes next.
+    #[inline]
+    fn passes(&mut self, text: &str) -> bool {
+        let short = u8::try_from(text.len()).ok().filter(|len| *len < 32);
+        let Some((first, rest)) = self.rest.split_first() else { return false };
+        match rest.strip_prefix(text.as_bytes()) {
+            Some(rest) if short.is_some_and(|len| *first == first::SHORT_STR | len) => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

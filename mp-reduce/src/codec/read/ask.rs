@@ -1,0 +1,150 @@
+//! What a type asks for, and the bytes that this is written as.
+
+use serde::de::{Deserializer, Visitor};
+
+use super::parts::Variant;
+use super::{Bad, Reader, first};
+
+/// Methods that are others by another name.
+macro_rules! read_as {
+    ($($as:ident: $($method:ident)*;)*) => {$($(
+        #[inline]
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+            self.$as(visitor)
+        }
+    )*)*};
+}
+
+impl<'de> Deserializer<'de> for &mut Reader<'de> {
+    type Error = Bad;
+
+    read_as! {
+        any: deserialize_any deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_f32
+            deserialize_unit deserialize_bytes deserialize_byte_buf deserialize_ignored_any;
+        unsigned: deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64;
+        any_text: deserialize_char deserialize_str deserialize_string deserialize_identifier;
+        any_sequence: deserialize_seq;
+    }
+
+    #[inline]
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        match self.first()? {
+            first @ (first::FALSE | first::TRUE) => {
+                self.pass();
+                visitor.visit_bool(first == first::TRUE)
+            }
+            _ => self.any(visitor),
+        }
+    }
+
+    #[inline]
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        match self.first()? {
+            first::F64 => visitor.visit_f64(f64::from_be_bytes(self.after_first()?)),
+            _ => self.any(visitor),
+        }
+    }
+
+    fn deserialize_i128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        match self.rest {
+            [first::BIN_8, 16, ..] => {
+                self.bytes(2)?;
+                visitor.visit_i128(i128::from_be_bytes(self.array()?))
+            }
+            _ => self.any(visitor),
+        }
+    }
+
+    fn deserialize_u128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        match self.rest {
+            [first::BIN_8, 16, ..] => {
+                self.bytes(2)?;
+                visitor.visit_u128(u128::from_be_bytes(self.array()?))
+            }
+            _ => self.any(visitor),
+        }
+    }
+
+    #[inline]
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        if self.first()? == first::NIL {
+            self.pass();
+            return visitor.visit_none();
+        }
+        self.wrapped(|reader| visitor.visit_some(reader))
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Bad> {
+        match self.first()? {
+            first::NIL | first::SHORT_ARRAY => {
+                self.pass();
+                visitor.visit_unit()
+            }
+            _ => self.any(visitor),
+        }
+    }
+
+    #[inline]
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Bad> {
+        if name == rmp_serde::MSGPACK_EXT_STRUCT_NAME {
+            return self.any(visitor);
+        }
+        self.wrapped(|reader| visitor.visit_newtype_struct(reader))
+    }
+
+    #[inline]
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Bad> {
+        self.any_sequence(visitor)
+    }
+
+    #[inline]
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, Bad> {
+        self.any_sequence(visitor)
+    }
+
+    #[inline]
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        self.any_map(&[], visitor)
+    }
+
+    #[inline]
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Bad> {
+        self.any_map(fields, visitor)
+    }
+
+    #[inline]
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Bad> {
+        self.wrapped(|reader| {
+            // With something in it: a map from its name to that.
+            let full = reader.first()? == first::SHORT_MAP | 1;
+            if full {
+                reader.pass();
+            }
+            visitor.visit_enum(Variant { reader, full })
+        })
+    }
+
+    #[inline]
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+}
