@@ -36,6 +36,7 @@
 //! what is left and which limit was hit. Not in our hands: the kernel's out-of-memory killer.
 
 mod arena;
+mod contention;
 mod error;
 mod foreign;
 pub mod fork;

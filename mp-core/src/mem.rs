@@ -92,6 +92,11 @@ pub trait Mem {
     }
     /// Says that a word is about to be written: its cache line may be fetched meanwhile. Changes nothing.
     fn will_write(&self, _: Word) {}
+    /// Says that a word is about to be read: its cache line may be fetched meanwhile. Changes nothing.
+    fn will_read(&self, _: Word) {}
+    /// Says that another was faster to change what this one was about to change: it may leave it alone for a moment. Changes
+    /// nothing.
+    fn lost(&self) {}
     /// A full barrier between a read-modify-write just done and the loads that follow.
     fn fence_after_rmw(&self);
 }

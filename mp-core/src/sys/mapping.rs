@@ -336,6 +336,22 @@ impl crate::mem::Mem for Mapping {
         let _ = w;
     }
     #[inline(always)]
+    fn will_read(&self, w: crate::mem::Word) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let word = std::ptr::from_ref(self.u64_at(w.offset()));
+            // SAFETY: it reads and writes nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(word.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = w;
+    }
+    #[inline(always)]
+    fn lost(&self) {
+        crate::contention::hold_off();
+    }
+    #[inline(always)]
     fn fence_after_rmw(&self) {
         // On x86-64 a locked instruction is a full barrier already (Intel SDM vol. 3, 9.2.3.9); only the compiler
         // has to be kept from moving the loads that follow.

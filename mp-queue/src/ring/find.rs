@@ -123,7 +123,10 @@ impl Steps for Find {
                 }
             }
             Pc::Help => {
-                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                let next = self.ticket.next(self.ring.slots);
+                if m.cas(self.ring.head, self.ticket.pack(), next.pack()).is_err() {
+                    m.lost();
+                }
                 self.pc = Pc::Head;
             }
             // If the slot has changed since, this is of another message: then it can't be taken either.
@@ -143,7 +146,10 @@ impl Steps for Find {
                 self.pc = match m.cas_pair(self.slot_at(), [self.slot.pack(), self.rest], after) {
                     true if self.batched => return self.small(),
                     true => Pc::Advance,
-                    false => Pc::Head,
+                    false => {
+                        m.lost();
+                        Pc::Head
+                    }
                 };
             }
             Pc::Advance => {

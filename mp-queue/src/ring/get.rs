@@ -122,6 +122,7 @@ impl Steps for Get {
             }
             Pc::Lost => {
                 m.store(self.intent, 0);
+                m.lost();
                 self.pc = Pc::Find;
             }
             Pc::Advance => {

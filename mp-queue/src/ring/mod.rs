@@ -28,6 +28,9 @@
 //! | get | slot `EMPTY`, owner still `QUEUED` | no slot holds it, nobody live intends it | takes it over, frees it: the one lost message |
 //! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
 //!
+//! Who loses a slot, or the hint before it, to another of the same side says so ([`Mem::lost`]), and may stay away for a
+//! moment before it looks again. It has changed nothing then but what is its own: an envelope that it owns, an intent.
+//!
 //! A message of a few bytes needs no envelope: it is in the slot itself, see [`Small`]. Else the second word is 0.
 //!
 //! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. One that is bounded by bytes, too, puts
@@ -61,6 +64,8 @@ pub use slot::{Content, Slot, SlotState, Ticket};
 pub use small::{Enclose, PutSmall, PutSmallEnd, Small};
 pub use within::{PutWithin, Weight};
 
+#[cfg(doc)]
+use mp_core::mem::Mem;
 use mp_core::mem::Word;
 use mp_core::words::BlockId;
 

@@ -108,6 +108,8 @@ impl Steps for Put {
             }
             Pc::Tail => {
                 self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                // As for a small message.
+                m.will_write(self.slot_at());
                 self.pc = Pc::Look;
             }
             Pc::Look => {
@@ -123,7 +125,10 @@ impl Steps for Put {
                 }
             }
             Pc::Help => {
-                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                let next = self.ticket.next(self.ring.slots);
+                if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
+                    m.lost();
+                }
                 self.pc = Pc::Tail;
             }
             Pc::Place => {
@@ -149,6 +154,7 @@ impl Steps for Put {
             Pc::Retreat => {
                 self.owner = self.owner.then(Holder::Member(self.me));
                 m.store(self.owner_at, self.owner.pack());
+                m.lost();
                 if self.only {
                     return self.end(PutEnd::Full(self.owner));
                 }

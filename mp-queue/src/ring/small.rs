@@ -162,7 +162,10 @@ impl Steps for PutSmall {
                 }
             }
             Pc::Help => {
-                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                let next = self.ticket.next(self.ring.slots);
+                if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
+                    m.lost();
+                }
                 self.pc = Pc::Tail;
             }
             Pc::Publish => {
@@ -171,7 +174,10 @@ impl Steps for PutSmall {
                 self.pc = match m.cas_pair(self.slot_at(), [empty.pack(), 0], full) {
                     true if self.batched => return Some(PutSmallEnd::Done(self.ticket)),
                     true => Pc::Advance,
-                    false => Pc::Tail,
+                    false => {
+                        m.lost();
+                        Pc::Tail
+                    }
                 };
             }
             Pc::Advance => {
