@@ -27,6 +27,8 @@ use crate::words::{Attach, EnvelopeId, Holder, Owner, Seat};
 pub(super) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
 /// Of these, those that a queue may use when the message does not.
 pub(super) const TAIL: usize = 16;
+/// Bytes of a cache line.
+const LINE: u64 = 64;
 /// Version of the bytes in an envelope, and of what they mean.
 ///
 /// In all versions alike are the meta word (its bits), the spill word, and the list of attachments that these two lead to: so
@@ -318,6 +320,22 @@ impl Arena {
             self.release_attachment(id, attach);
             map.store(spill_word, 0);
         }
+    }
+
+    /// Begins to fetch an envelope that another process has filled, for one that takes it out of a ring: it writes the first
+    /// cache line, and reads the others.
+    #[inline]
+    pub fn fetch_filled(&self, e: EnvelopeId) {
+        if e < self.layout().envelopes {
+            self.map().will_write(self.envelope_word(e, field::OWNER));
+            (1..ENVELOPE / LINE).for_each(|i| self.map().will_read(self.envelope_word(e, LINE * i)));
+        }
+    }
+
+    /// Begins to fetch an envelope that was emptied elsewhere, and is to be filled.
+    #[inline]
+    pub(super) fn fetch_empty(&self, e: EnvelopeId) {
+        (0..ENVELOPE / LINE).for_each(|i| self.map().will_write(self.envelope_word(e, LINE * i)));
     }
 
     /// Begins to fetch what the first attachments of an envelope are described by, all at once: another process wrote it

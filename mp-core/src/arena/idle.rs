@@ -93,7 +93,15 @@ impl Arena {
     #[inline]
     pub(super) fn idle_envelope(&self) -> Result<Envelope> {
         self.me()?;
-        let idle = IDLE_ENVELOPES.try_with(|idle| idle.borrow_mut().0.pop());
+        let idle = IDLE_ENVELOPES.try_with(|idle| {
+            let idle = &mut idle.borrow_mut().0;
+            let this = idle.pop();
+            // The next one comes over while this message is written and put.
+            if let Some((arena, next, _)) = idle.last() {
+                arena.fetch_empty(*next);
+            }
+            this
+        });
         match idle {
             Ok(Some((arena, id, owner))) => Ok(Envelope { arena, id, owner }),
             Ok(None) | Err(_) => self.new_envelopes(idle.is_ok()),
@@ -118,6 +126,10 @@ impl Arena {
                 }
                 // What another process was faster to take is not among them.
                 wanted &= self.map().and(at, !wanted);
+                // All at once, instead of a wait for each: another process freed them.
+                for i in (0..64).filter(|i| wanted >> i & 1 == 1) {
+                    self.map().will_write(self.owner_words().of(group * 64 + i));
+                }
                 while wanted != 0 {
                     let id = group * 64 + wanted.trailing_zeros();
                     wanted &= wanted - 1;

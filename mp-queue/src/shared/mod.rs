@@ -299,11 +299,17 @@ impl RingMemory {
         into: &mut Option<Parcel>,
     ) -> mp_core::Result<Taken> {
         let arena = self.arena;
-        let m = *Self::words(arena);
-        // Its line comes over while the slot is being taken.
-        slot.envelope().into_iter().for_each(|e| m.will_write(arena.owner_words().of(e)));
+        let (m, ring) = (*Self::words(arena), self.chain.segment(i));
+        // It comes over while the slot is being taken, and the next one while this message is read.
+        slot.envelope().into_iter().for_each(|e| arena.fetch_filled(e));
+        let next = ring.slot(ticket.index + 1);
+        // Not of another line: somebody may be writing it.
+        if ticket.index + 1 < ring.slots && !next.offset().is_multiple_of(64) {
+            let next = Slot::unpack(m.load_relaxed(next)).envelope();
+            next.into_iter().for_each(|e| arena.fetch_filled(e));
+        }
         let got = arena.with_intent(|me, intent| {
-            let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me);
+            let get = Get::new(ring, intent, arena.owner_words(), me);
             run_straight(get.found(slot, ticket), &m)
         })?;
         Ok(match got {
