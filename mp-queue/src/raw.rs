@@ -73,28 +73,33 @@ pub(crate) enum PutRaw {
     Not(Ended),
 }
 
-/// What this process knows of a queue: hints, nothing that must be right.
+/// What this process knows of one side of a queue: hints, nothing that must be right. Threads at the other side write other
+/// cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Side {
+    patience: Patience,
+    pace: Pace,
+    /// The segment that was last taken from, or put into.
+    segment: AtomicU32,
+}
+
+impl Side {
+    fn new(patience: Patience) -> Self {
+        Self { patience, pace: Pace::default(), segment: AtomicU32::new(0) }
+    }
+}
+
+/// What this process knows of a queue.
 #[derive(Debug)]
 struct Local {
-    getting: Patience,
-    putting: Patience,
-    gets: Pace,
-    puts: Pace,
-    /// The segments that were last taken from, and put into.
-    head: AtomicU32,
-    tail: AtomicU32,
+    get: Side,
+    put: Side,
 }
 
 impl Local {
     fn new(patience: impl Fn() -> Patience) -> Arc<Self> {
-        Arc::new(Self {
-            getting: patience(),
-            putting: patience(),
-            gets: Pace::default(),
-            puts: Pace::default(),
-            head: AtomicU32::new(0),
-            tail: AtomicU32::new(0),
-        })
+        Arc::new(Self { get: Side::new(patience()), put: Side::new(patience()) })
     }
 }
 
@@ -173,21 +178,21 @@ impl Raw {
 
     /// The segment that was last put into.
     pub(crate) fn tail_segment(&self) -> u32 {
-        self.local.tail.load(Ordering::Relaxed)
+        self.local.put.segment.load(Ordering::Relaxed)
     }
     /// The segment that was last taken from.
     pub(crate) fn head_segment(&self) -> u32 {
-        self.local.head.load(Ordering::Relaxed)
+        self.local.get.segment.load(Ordering::Relaxed)
     }
 
     /// Notes which segment was taken from.
     pub(crate) fn at_head(&self, segment: u32) {
         if segment != 0 {
-            self.local.head.fetch_max(segment, Ordering::Relaxed);
+            self.local.get.segment.fetch_max(segment, Ordering::Relaxed);
         }
     }
     pub(crate) fn getting(&self) -> &Patience {
-        &self.local.getting
+        &self.local.get.patience
     }
 
     /// How many messages are in it: a moment's picture.
@@ -222,7 +227,7 @@ impl Raw {
     }
 
     fn put_in_chain(&self, item: &mut Item<'_>) -> Result<Given, Error> {
-        let mut i = self.local.tail.load(Ordering::Relaxed);
+        let mut i = self.local.put.segment.load(Ordering::Relaxed);
         loop {
             // What is still in earlier segments counts, too.
             let last = i + 1 == self.memory.segments();
@@ -235,7 +240,7 @@ impl Raw {
                 Given::Full | Given::Closed => match self.memory.extend(&self.hold, i)? {
                     Link::Open => {
                         i += 1;
-                        self.local.tail.fetch_max(i, Ordering::Relaxed);
+                        self.local.put.segment.fetch_max(i, Ordering::Relaxed);
                     }
                     Link::End => return Ok(Given::Closed),
                     Link::None => {}
@@ -263,7 +268,7 @@ impl Raw {
     }
 
     fn get_from_chain(&self, into: &mut Option<Parcel>) -> Result<Taken, Error> {
-        let mut i = self.local.head.load(Ordering::Relaxed);
+        let mut i = self.local.get.segment.load(Ordering::Relaxed);
         loop {
             match self.memory.get(i, into)? {
                 Taken::Closed if i + 1 < self.memory.segments() => match self.memory.link(i) {
@@ -271,7 +276,7 @@ impl Raw {
                     Link::End => return Ok(Taken::Closed),
                     Link::Open => {
                         i += 1;
-                        self.local.head.fetch_max(i, Ordering::Relaxed);
+                        self.local.get.segment.fetch_max(i, Ordering::Relaxed);
                     }
                 },
                 end => return Ok(end),
@@ -302,11 +307,11 @@ impl Raw {
                 Given::Full => false,
             })
         };
-        let how = (&self.local.putting, Some(&self.local.puts));
+        let how = (&self.local.put.patience, Some(&self.local.put.pace));
         Ok(match self.within(wait, how, self.memory.not_full(), attempt, alone)? {
             Ended::Attempted if closed => PutRaw::Closed,
             Ended::Attempted => {
-                self.local.puts.moves();
+                self.local.put.pace.moves();
                 self.memory.not_empty().wake_one();
                 PutRaw::Done
             }
@@ -329,10 +334,10 @@ impl Raw {
                 Taken::Empty => false,
             })
         };
-        let how = (&self.local.getting, Some(&self.local.gets));
+        let how = (&self.local.get.patience, Some(&self.local.get.pace));
         let end = self.within(wait, how, self.memory.not_empty(), attempt, alone)?;
         if into.is_some() {
-            self.local.gets.moves();
+            self.local.get.pace.moves();
             self.memory.made_room(1);
         }
         Ok(end)
