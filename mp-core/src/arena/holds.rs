@@ -7,7 +7,7 @@
 use super::Arena;
 use super::layout::SLAB_BLOCKS;
 use crate::error::{Error, Result};
-use crate::mem::{Mem, run};
+use crate::mem::{Mem, run_straight};
 use crate::steps::{Release, Released, generation_of};
 use crate::sync::Ordering;
 use crate::words::{Attach, BlockId, EnvelopeId, Seat, SeatAt};
@@ -147,7 +147,7 @@ impl Arena {
         }
         let release = Release::new(self.block_at(block), self.pages(), me, word, Seat::Member(me));
         let m = *self.map();
-        if let Released::ToFree(state) = run(release, &m) {
+        if let Released::ToFree(state) = run_straight(release, &m) {
             self.finish_free(block, state);
         }
     }

@@ -14,7 +14,7 @@ mod bulk;
 use std::ptr::NonNull;
 
 use crate::arena::{Arena, Hold};
-use crate::error::{Bytes, Error, Result};
+use crate::error::{Bytes, Result};
 use crate::tensor::Element;
 
 /// A piece of shared memory, held by this process; what a tensor is a view of.
@@ -56,11 +56,7 @@ fn outside(first: usize, len: usize, all: usize) -> ! {
 impl Storage {
     /// New memory for `len` elements of `size` bytes. Its contents are whatever they were.
     pub(crate) fn new(arena: Arena, len: usize, size: usize) -> Result<Self> {
-        let bytes = len.checked_mul(size).ok_or(Error::OutOfMemory {
-            asked: u64::MAX,
-            left: arena.size(),
-            limit: "the size of the arena".into(),
-        })?;
+        let bytes = len.checked_mul(size).ok_or_else(|| arena.too_large(u64::MAX))?;
         Ok(Self::of(arena.alloc_by_strategy(bytes as u64)?, bytes))
     }
 
