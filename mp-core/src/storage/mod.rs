@@ -63,20 +63,25 @@ impl Storage {
     /// The memory of a held block.
     pub(crate) fn of(hold: Hold, bytes: usize) -> Self {
         let (at, len) = hold.arena().data_of(hold.block());
-        let bytes = bytes.min(len as usize);
+        Self::in_range(hold, at, bytes.min(len as usize))
+    }
+
+    #[inline]
+    fn in_range(hold: Hold, at: u64, bytes: usize) -> Self {
         let base = hold.arena().map().bytes(at, bytes as u64);
         Self { hold, base, bytes }
     }
 
     /// The memory of a held block, all of it; its pages are mapped in bulk.
     pub(crate) fn received(hold: Hold) -> Self {
-        hold.arena().populate(hold.block());
-        Self::of(hold, usize::MAX)
+        let (at, len) = hold.arena().data_of(hold.block());
+        hold.arena().populate(hold.block(), at, len);
+        Self::in_range(hold, at, len as usize)
     }
 
     /// Lets others read, or read and write: the block remembers it, so that it never has an exclusive owner again.
     pub(crate) fn open_to_others(&self, kind: crate::words::Kind) {
-        if self.hold.arena().me().is_ok() {
+        if self.hold.arena().is_here() {
             self.hold.arena().open_to_others(self.hold.block(), kind);
         }
     }

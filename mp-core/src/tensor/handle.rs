@@ -44,25 +44,35 @@ pub(crate) struct Handle<V = Arc<View>> {
 
 impl Handle<&View> {
     fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
-        let strides = self.view.unusual_strides();
-        let shape = self.view.shape();
-        let rank = shape.len();
-        let numbers = || {
-            let strides = strides.iter().map(|&s| s as u64);
-            std::iter::once(self.view.offset() as u64).chain(shape.iter().map(|&n| n as u64)).chain(strides)
-        };
-        let wide = numbers().any(|n| n > u64::from(u32::MAX));
+        /// Writes numbers in `N` bytes each; how many bytes are left.
+        fn put<const N: usize>(to: &mut [u8], numbers: impl Iterator<Item = u64>) -> &mut [u8] {
+            let mut to = to;
+            for n in numbers {
+                let Some((first, rest)) = to.split_first_chunk_mut::<N>() else { return &mut [] };
+                first.iter_mut().zip(n.to_le_bytes()).for_each(|(to, byte)| *to = byte);
+                to = rest;
+            }
+            to
+        }
+        let (offset, shape, strides) = (self.view.offset(), self.view.shape(), self.view.unusual_strides());
+        let large = |n: usize| n > u32::MAX as usize;
+        let wide = large(offset)
+            || shape.iter().any(|&n| large(n))
+            || strides.iter().any(|&stride| large(stride as usize));
         let flags = [(self.requires, GRAD), (wide, WIDE), (!strides.is_empty(), STRIDED)];
-        bytes[0] = flags.iter().filter(|(on, _)| *on).fold(rank as u8, |all, (_, flag)| all | flag);
+        bytes[0] = flags.iter().filter(|(on, _)| *on).fold(shape.len() as u8, |all, (_, flag)| all | flag);
         bytes[1] = self.dtype;
         bytes[2..HEAD].copy_from_slice(&self.attachment.to_le_bytes());
-        let width = if wide { 8 } else { 4 };
-        let mut at = HEAD;
-        for n in numbers() {
-            bytes[at..at + width].copy_from_slice(&n.to_le_bytes()[..width]);
-            at += width;
-        }
-        &bytes[..at]
+        let numbers = std::iter::once(offset as u64).chain(shape.iter().map(|&n| n as u64));
+        let strides = strides.iter().map(|&stride| stride as u64);
+        let left = if wide {
+            let to = put::<8>(&mut bytes[HEAD..], numbers);
+            put::<8>(to, strides).len()
+        } else {
+            let to = put::<4>(&mut bytes[HEAD..], numbers);
+            put::<4>(to, strides).len()
+        };
+        &bytes[..MOST - left]
     }
 }
 
