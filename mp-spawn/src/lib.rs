@@ -44,6 +44,7 @@ mod error;
 mod event;
 mod exit;
 mod family;
+mod fields;
 mod fork;
 mod forkserver;
 mod function;

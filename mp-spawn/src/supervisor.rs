@@ -73,7 +73,7 @@ struct Job {
 
 /// What other threads ask of the supervisor's.
 enum Request {
-    Start(Job),
+    Start(Box<Job>),
     Call(Box<dyn FnOnce() + Send>),
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
         let _ = io::stdout().flush();
     }
     let (reply, answer) = channel();
-    supervisor.ask(Request::Start(Job { batch, started: Vec::new(), reply }))?;
+    supervisor.ask(Request::Start(Box::new(Job { batch, started: Vec::new(), reply })))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
@@ -330,7 +330,7 @@ impl Loop {
         drain(&self.shared.wake);
         for request in self.incoming.try_iter() {
             match request {
-                Request::Start(job) => self.jobs.push(job),
+                Request::Start(job) => self.jobs.push(*job),
                 Request::Call(call) => call(),
             }
         }

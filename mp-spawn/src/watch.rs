@@ -219,7 +219,7 @@ impl Watch {
 
     fn take_frames(&mut self) -> Result<(), String> {
         while let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
-            self.reported |= frame.kind == Kind::Report;
+            self.reported |= matches!(frame.kind, Kind::Report | Kind::Done);
             match FromChild::from_frame(&frame)? {
                 FromChild::Hello(Hello { nonce, member }) => {
                     if nonce != self.nonce {
