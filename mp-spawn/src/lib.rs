@@ -40,6 +40,7 @@ mod context;
 mod crash;
 mod current;
 mod entry;
+mod environment;
 mod error;
 mod event;
 mod exit;

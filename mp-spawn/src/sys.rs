@@ -17,6 +17,7 @@ use std::sync::OnceLock;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use rustix::process::Pid;
 
+use crate::environment::Environment;
 use crate::watch::MAX_FDS;
 
 /// What `posix_spawn` needs to know.
@@ -24,7 +25,7 @@ use crate::watch::MAX_FDS;
 pub(crate) struct Program<'a> {
     pub(crate) path: CString,
     pub(crate) argv0: CString,
-    pub(crate) environment: &'a [CString],
+    pub(crate) environment: &'a Environment,
     /// One more entry of the environment.
     pub(crate) token: CString,
     /// Inherited at its own number; everything else that is close-on-exec stays behind.
@@ -45,9 +46,8 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     }
     let attributes = Attributes::with_default_signals()?;
     let argv = [program.argv0.as_ptr().cast_mut(), ptr::null_mut()];
-    let entries = program.environment.iter().chain([&program.token]);
-    let environment: Vec<*mut c_char> =
-        entries.map(|entry| entry.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect();
+    let entries = program.environment.pointers().chain([program.token.as_ptr(), ptr::null()]);
+    let environment: Vec<*mut c_char> = entries.map(<*const c_char>::cast_mut).collect();
     let mut pid = 0;
     // SAFETY:
     // - `path`, and each entry of `argv` and `environment` but the last, are C strings that live in `program`;
