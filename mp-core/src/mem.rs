@@ -105,7 +105,7 @@ pub trait Steps {
     fn step<M: Mem + ?Sized>(&mut self, mem: &M) -> Option<Self::Out>;
 }
 
-/// Runs `steps` to its end, as [`run`] does, but without a loop for the first eight steps: so the compiler knows which step is
+/// Runs `steps` to its end, as [`run`] does, but without a loop for the first twelve steps: so the compiler knows which step is
 /// which, and makes one straight piece of code of them. For what is done for every message.
 #[inline(always)]
 pub fn run_straight<S: Steps, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out {
@@ -117,7 +117,7 @@ pub fn run_straight<S: Steps, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out 
             }
         )*};
     }
-    next!(1 2 3 4 5 6 7 8);
+    next!(1 2 3 4 5 6 7 8 9 10 11 12);
     rest(steps, mem)
 }
 

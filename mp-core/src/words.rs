@@ -101,6 +101,12 @@ impl Seat {
         }
     }
 
+    /// Whether the seat that is this word is free.
+    #[inline]
+    pub const fn is_free(w: u64) -> bool {
+        w & 3 == 0
+    }
+
     /// From a word.
     pub const fn unpack(w: u64) -> Self {
         match w & 3 {
@@ -134,16 +140,20 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// A look in a table: done several times for every allocation.
+    #[inline]
     const fn from_bits(b: u64) -> Self {
-        match b {
-            1 => Kind::Ring,
-            2 => Kind::Seats,
-            3 => Kind::Spill,
-            4 => Kind::Frozen,
-            5 => Kind::Object,
-            8 => Kind::Shared,
-            _ => Kind::Data,
-        }
+        const KINDS: [Kind; 16] = {
+            let mut kinds = [Kind::Data; 16];
+            let named = [Kind::Ring, Kind::Seats, Kind::Spill, Kind::Frozen, Kind::Object, Kind::Shared];
+            let mut i = 0;
+            while i < named.len() {
+                kinds[named[i] as usize] = named[i];
+                i += 1;
+            }
+            kinds
+        };
+        KINDS[(b & 15) as usize]
     }
 }
 
@@ -185,6 +195,7 @@ impl BlockState {
     }
 
     /// From a word.
+    #[inline(always)]
     pub const fn unpack(w: u64) -> Self {
         let life = match w & 3 {
             0 => Life::Free,

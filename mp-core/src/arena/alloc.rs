@@ -93,12 +93,13 @@ impl Arena {
         self.alloc_in(class, Kind::Data)
     }
 
+    /// The error for more bytes than it could ever have.
+    pub(crate) fn too_large(&self, asked: u64) -> Error {
+        Error::OutOfMemory { asked, left: self.size(), limit: "the size of the arena".into() }
+    }
+
     fn class_for(&self, len: u64) -> Result<u32> {
-        class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or(Error::OutOfMemory {
-            asked: len,
-            left: self.size(),
-            limit: "the size of the arena".into(),
-        })
+        class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or_else(|| self.too_large(len))
     }
 
     /// As [`alloc`](Self::alloc); if memory has run out, it gives the pages of free blocks of other sizes back and tries

@@ -21,11 +21,12 @@ impl Arena {
     /// Gives a claimed block its pages, if it has none; whether it had none.
     pub(super) fn commit_block(&self, block: BlockId, class: u32) -> Result<bool> {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
-        self.reach(self.data_of(block).0)?;
+        let (at, len) = self.data_of(block);
+        self.reach(at)?;
         let fresh = self.slab_committed(slab) & bit == 0;
         if fresh {
             let ((at, len), bits) = if commits_alone(class) {
-                (self.data_of(block), bit)
+                ((at, len), bit)
             } else {
                 ((self.data_of(slab * SLAB_BLOCKS).0, span_of(class)), u64::MAX)
             };
@@ -35,7 +36,7 @@ impl Arena {
             self.map().or(self.slab_word(slab, 2), bits);
             self.raise(Word::at(control::PEAK_RESERVED), self.committed());
         }
-        self.populate(block);
+        self.populate(block, at, len);
         Ok(fresh)
     }
 
@@ -73,12 +74,15 @@ impl Arena {
         }
     }
 
-    /// Maps the pages of a large block into this process in one go, once.
-    pub(crate) fn populate(&self, block: BlockId) {
-        let (at, len) = self.data_of(block);
-        if len < POPULATE {
-            return;
+    /// Maps the pages of a block, which has `len` bytes at `at`, into this process: in one go and once, if it is large.
+    #[inline]
+    pub(crate) fn populate(&self, block: BlockId, at: u64, len: u64) {
+        if len >= POPULATE {
+            self.populate_once(block, at, len);
         }
+    }
+
+    fn populate_once(&self, block: BlockId, at: u64, len: u64) {
         let trims = self.map().load(Word::at(control::TRIMS));
         let mut known = self.0.populated.lock();
         if known.trims != trims {

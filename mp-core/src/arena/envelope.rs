@@ -233,7 +233,7 @@ impl Envelope {
 impl Drop for Envelope {
     #[inline]
     fn drop(&mut self) {
-        if !matches!(self.owner.holder, Holder::Member(_)) || self.arena.me().is_err() {
+        if !matches!(self.owner.holder, Holder::Member(_)) || !self.arena.is_here() {
             return;
         }
         self.arena.empty_envelope(self.id);

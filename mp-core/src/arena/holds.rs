@@ -7,7 +7,7 @@
 use super::Arena;
 use super::layout::SLAB_BLOCKS;
 use crate::error::{Error, Result};
-use crate::mem::{Mem, run};
+use crate::mem::{Mem, run_straight};
 use crate::steps::{Release, Released, generation_of};
 use crate::sync::Ordering;
 use crate::words::{Attach, BlockId, EnvelopeId, Seat, SeatAt};
@@ -81,7 +81,7 @@ impl Clone for Hold {
 impl Drop for Hold {
     #[inline]
     fn drop(&mut self) {
-        if self.arena.me().is_err() {
+        if !self.arena.is_here() {
             return;
         }
         let at = &self.arena.holds()[self.block as usize];
@@ -112,7 +112,7 @@ impl Arena {
 
     /// Whether this process has a handle to a block, in this generation.
     pub(crate) fn is_held(&self, block: BlockId, generation: u64) -> bool {
-        self.me().is_ok()
+        self.is_here()
             && count(self.holds()[block as usize].load(Ordering::Acquire)) > 0
             && self.generation(block) == generation
     }
@@ -147,7 +147,7 @@ impl Arena {
         }
         let release = Release::new(self.block_at(block), self.pages(), me, word, Seat::Member(me));
         let m = *self.map();
-        if let Released::ToFree(state) = run(release, &m) {
+        if let Released::ToFree(state) = run_straight(release, &m) {
             self.finish_free(block, state);
         }
     }
@@ -158,10 +158,8 @@ impl Arena {
     pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attach) -> Result<Hold> {
         let me = self.me()?;
         let gone = || Error::Malformed(format!("an attachment of the message names no block: {attach:?}"));
-        if !self.block_exists(attach.block) {
-            return Err(gone());
-        }
-        self.reach(self.data_of(attach.block).0)?;
+        let Some(at) = self.existing(attach.block) else { return Err(gone()) };
+        self.reach(at)?;
         let word = self.seat_word(attach.block, attach.seat).ok_or_else(gone)?;
         let mine = &self.holds()[attach.block as usize];
         let mut seated = false;

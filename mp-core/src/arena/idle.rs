@@ -19,7 +19,7 @@ struct Idle(Vec<(Arena, EnvelopeId, Owner)>);
 impl Drop for Idle {
     fn drop(&mut self) {
         for (arena, id, owner) in self.0.drain(..) {
-            if arena.me().is_ok() {
+            if arena.is_here() {
                 arena.free_envelope(id, owner);
             }
         }

@@ -210,7 +210,7 @@ impl Arena {
 
     /// The arena of this process, if it has one already.
     pub fn get() -> Option<Self> {
-        CURRENT.get().copied().filter(|a| a.me().is_ok())
+        CURRENT.get().copied().filter(|a| a.is_here())
     }
 
     fn attach_to(fd: OwnedFd) -> Result<Self> {
@@ -323,6 +323,12 @@ impl Arena {
             0 => Err(Error::Forked),
             tag => Ok(Member::from_raw(tag - 1)),
         }
+    }
+
+    /// Whether this process is a member still: a copy of one is none.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.0.identity.get() != 0
     }
 
     /// Its size in bytes; most of it is address space, not memory.

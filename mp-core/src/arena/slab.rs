@@ -106,8 +106,18 @@ impl Arena {
     }
 
     pub(crate) fn block_exists(&self, block: BlockId) -> bool {
-        let slab = block / SLAB_BLOCKS;
-        slab < self.slab_count() && self.slab(slab).is_some_and(|(c, _)| block % SLAB_BLOCKS < blocks_of(c))
+        self.existing(block).is_some()
+    }
+
+    /// Where a block's memory begins, if there is such a block.
+    #[inline]
+    pub(crate) fn existing(&self, block: BlockId) -> Option<u64> {
+        let (slab, index) = (block / SLAB_BLOCKS, block % SLAB_BLOCKS);
+        if slab >= self.slab_count() {
+            return None;
+        }
+        let (class, base) = self.slab(slab)?;
+        (index < blocks_of(class)).then(|| base + u64::from(index) * size_of(class))
     }
 
     /// Offset and length of a block's memory. Of a block that doesn't exist: an empty range.

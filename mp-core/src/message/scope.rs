@@ -76,15 +76,21 @@ pub fn with_nothing<R>(f: impl FnOnce() -> R) -> R {
     }
 }
 
+#[inline]
 fn within<T, R>(
     variable: &'static LocalKey<Cell<Option<Box<T>>>>,
     what: &'static str,
     f: impl FnOnce(&mut T) -> Result<R>,
 ) -> Result<R> {
-    let mut value = variable.take().ok_or(Error::OutsideMessage(what))?;
-    let result = f(&mut value);
-    variable.set(Some(value));
-    result
+    let outside = || Err(Error::OutsideMessage(what));
+    let inside = |variable: &Cell<Option<Box<T>>>| {
+        let Some(mut value) = variable.take() else { return outside() };
+        let result = f(&mut value);
+        variable.set(Some(value));
+        result
+    };
+    // When the thread is ending there is no message any more.
+    variable.try_with(inside).unwrap_or_else(|_| outside())
 }
 
 /// What is attached to the message that the caller's value is being written into. `what` names the value in the error.

@@ -68,7 +68,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
                 self.pc = Pc::Inline(0);
             }
             Pc::Inline(i) => {
-                if Seat::unpack(m.load(self.block.seat(i))) != Seat::Free {
+                if !Seat::is_free(m.load(self.block.seat(i))) {
                     return Some(Released::Held);
                 }
                 self.pc = if i + 1 < self.block.inline { Pc::Inline(i + 1) } else { Pc::Head };
@@ -85,7 +85,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
                 self.pc = Pc::Look(Circle::new(&self.block, (page, first), last, &self.pages));
             }
             Pc::Look(mut circle) => {
-                if Seat::unpack(m.load(circle.now().word())) != Seat::Free {
+                if !Seat::is_free(m.load(circle.now().word())) {
                     return Some(Released::Held);
                 }
                 let onward = circle.advance(&self.block);

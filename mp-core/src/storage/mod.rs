@@ -14,7 +14,7 @@ mod bulk;
 use std::ptr::NonNull;
 
 use crate::arena::{Arena, Hold};
-use crate::error::{Bytes, Error, Result};
+use crate::error::{Bytes, Result};
 use crate::tensor::Element;
 
 /// A piece of shared memory, held by this process; what a tensor is a view of.
@@ -56,31 +56,32 @@ fn outside(first: usize, len: usize, all: usize) -> ! {
 impl Storage {
     /// New memory for `len` elements of `size` bytes. Its contents are whatever they were.
     pub(crate) fn new(arena: Arena, len: usize, size: usize) -> Result<Self> {
-        let bytes = len.checked_mul(size).ok_or(Error::OutOfMemory {
-            asked: u64::MAX,
-            left: arena.size(),
-            limit: "the size of the arena".into(),
-        })?;
+        let bytes = len.checked_mul(size).ok_or_else(|| arena.too_large(u64::MAX))?;
         Ok(Self::of(arena.alloc_by_strategy(bytes as u64)?, bytes))
     }
 
     /// The memory of a held block.
     pub(crate) fn of(hold: Hold, bytes: usize) -> Self {
         let (at, len) = hold.arena().data_of(hold.block());
-        let bytes = bytes.min(len as usize);
+        Self::in_range(hold, at, bytes.min(len as usize))
+    }
+
+    #[inline]
+    fn in_range(hold: Hold, at: u64, bytes: usize) -> Self {
         let base = hold.arena().map().bytes(at, bytes as u64);
         Self { hold, base, bytes }
     }
 
     /// The memory of a held block, all of it; its pages are mapped in bulk.
     pub(crate) fn received(hold: Hold) -> Self {
-        hold.arena().populate(hold.block());
-        Self::of(hold, usize::MAX)
+        let (at, len) = hold.arena().data_of(hold.block());
+        hold.arena().populate(hold.block(), at, len);
+        Self::in_range(hold, at, len as usize)
     }
 
     /// Lets others read, or read and write: the block remembers it, so that it never has an exclusive owner again.
     pub(crate) fn open_to_others(&self, kind: crate::words::Kind) {
-        if self.hold.arena().me().is_ok() {
+        if self.hold.arena().is_here() {
             self.hold.arena().open_to_others(self.hold.block(), kind);
         }
     }

@@ -1,11 +1,10 @@
 //! The tensor with one owner: where tensors come from, and what becomes of them.
 
-use std::sync::Arc;
-
 use super::element::Element;
 use super::methods::view_methods;
 use super::mode::{Exclusive, Frozen, Mode, Shared};
 use super::raw::Raw;
+use super::recent;
 use super::tensor::{FrozenTensor, SharedTensor, Tensor};
 use super::view::{View, count};
 use crate::error::{Error, Result};
@@ -16,7 +15,7 @@ use crate::words::{Access, Kind};
 impl Raw<Exclusive> {
     /// New memory.
     pub(crate) fn new(shape: &[usize], element: usize) -> Result<Self> {
-        let view = Arc::new(View::contiguous(shape)?);
+        let view = recent::row_major(0, shape)?;
         let keep = Storage::new(crate::Arena::current()?, view.len(), element)?;
         Ok(Self { keep, view, grad: Default::default() })
     }

@@ -21,6 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::dims::Dims;
 use super::dtype::DType;
+use super::recent;
 use super::view::{MAX_RANK, View};
 use crate::error::{Error, Result};
 
@@ -32,13 +33,47 @@ const STRIDED: u8 = 1 << 6;
 const HEAD: usize = 6;
 const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK);
 
-/// A tensor as it travels. The view need not lie within the storage.
+/// A tensor as it travels: `Handle<&View>` leaves, `Handle` arrives. The view need not lie within the storage.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle {
+pub(crate) struct Handle<V = Arc<View>> {
     pub(super) attachment: u32,
     pub(super) dtype: u8,
     pub(super) requires: bool,
-    pub(super) view: Arc<View>,
+    pub(super) view: V,
+}
+
+impl Handle<&View> {
+    fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
+        /// Writes numbers in `N` bytes each; how many bytes are left.
+        fn put<const N: usize>(to: &mut [u8], numbers: impl Iterator<Item = u64>) -> &mut [u8] {
+            let mut to = to;
+            for n in numbers {
+                let Some((first, rest)) = to.split_first_chunk_mut::<N>() else { return &mut [] };
+                first.iter_mut().zip(n.to_le_bytes()).for_each(|(to, byte)| *to = byte);
+                to = rest;
+            }
+            to
+        }
+        let (offset, shape, strides) = (self.view.offset(), self.view.shape(), self.view.unusual_strides());
+        let large = |n: usize| n > u32::MAX as usize;
+        let wide = large(offset)
+            || shape.iter().any(|&n| large(n))
+            || strides.iter().any(|&stride| large(stride as usize));
+        let flags = [(self.requires, GRAD), (wide, WIDE), (!strides.is_empty(), STRIDED)];
+        bytes[0] = flags.iter().filter(|(on, _)| *on).fold(shape.len() as u8, |all, (_, flag)| all | flag);
+        bytes[1] = self.dtype;
+        bytes[2..HEAD].copy_from_slice(&self.attachment.to_le_bytes());
+        let numbers = std::iter::once(offset as u64).chain(shape.iter().map(|&n| n as u64));
+        let strides = strides.iter().map(|&stride| stride as u64);
+        let left = if wide {
+            let to = put::<8>(&mut bytes[HEAD..], numbers);
+            put::<8>(to, strides).len()
+        } else {
+            let to = put::<4>(&mut bytes[HEAD..], numbers);
+            put::<4>(to, strides).len()
+        };
+        &bytes[..MOST - left]
+    }
 }
 
 impl Handle {
@@ -48,59 +83,40 @@ impl Handle {
             .ok_or_else(|| Error::Malformed(format!("a tensor with the unknown element type {}", self.dtype)))
     }
 
-    fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
-        let strides = self.view.unusual_strides();
-        let shape = self.view.shape();
-        let rank = shape.len();
-        let numbers = || {
-            let strides = strides.iter().map(|&s| s as u64);
-            std::iter::once(self.view.offset() as u64).chain(shape.iter().map(|&n| n as u64)).chain(strides)
-        };
-        let wide = numbers().any(|n| n > u64::from(u32::MAX));
-        let flags = [(self.requires, GRAD), (wide, WIDE), (!strides.is_empty(), STRIDED)];
-        bytes[0] = flags.iter().filter(|(on, _)| *on).fold(rank as u8, |all, (_, flag)| all | flag);
-        bytes[1] = self.dtype;
-        bytes[2..HEAD].copy_from_slice(&self.attachment.to_le_bytes());
-        let width = if wide { 8 } else { 4 };
-        let mut at = HEAD;
-        for n in numbers() {
-            bytes[at..at + width].copy_from_slice(&n.to_le_bytes()[..width]);
-            at += width;
-        }
-        &bytes[..at]
-    }
-
     fn read(bytes: &[u8]) -> Result<Self> {
         let malformed = || Error::Malformed(format!("{} bytes are no handle to a tensor", bytes.len()));
         let (head, numbers) = bytes.split_first_chunk::<HEAD>().ok_or_else(malformed)?;
         let [flags, dtype, attachment @ ..] = *head;
         let rank = usize::from(flags & RANK);
-        let strided = flags & STRIDED != 0;
-        let width = if flags & WIDE != 0 { 8 } else { 4 };
+        let (wide, strided) = (flags & WIDE != 0, flags & STRIDED != 0);
         let count = 1 + rank * if strided { 2 } else { 1 };
-        if flags & !(RANK | GRAD | WIDE | STRIDED) != 0 || rank > MAX_RANK || numbers.len() != count * width {
+        let known = flags & !(RANK | GRAD | WIDE | STRIDED) == 0 && rank <= MAX_RANK;
+        if !known || numbers.len() != count * if wide { 8 } else { 4 } {
             return Err(malformed());
         }
-        let number = |i: usize| {
-            let mut n = [0; 8];
-            n[..width].copy_from_slice(&numbers[i * width..][..width]);
-            u64::from_le_bytes(n)
-        };
+        let mut all = [0; 1 + 2 * MAX_RANK];
         // More than the address space has are refused below, by the view.
-        let mut shape = Dims::filled(rank, 0_usize);
-        shape.iter_mut().enumerate().for_each(|(d, n)| *n = number(1 + d) as usize);
-        let mut strides = Dims::filled(if strided { rank } else { 0 }, 0_isize);
-        strides.iter_mut().enumerate().for_each(|(d, n)| *n = number(1 + rank + d) as isize);
-        Ok(Self {
-            attachment: u32::from_le_bytes(attachment),
-            dtype,
-            requires: flags & GRAD != 0,
-            view: Arc::new(View::from_elsewhere(number(0) as usize, shape, strides)?),
-        })
+        if wide {
+            let numbers = numbers.as_chunks().0;
+            all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u64::from_le_bytes(*n) as usize);
+        } else {
+            let numbers = numbers.as_chunks().0;
+            all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u32::from_le_bytes(*n) as usize);
+        }
+        let (offset, shape) = (all[0], &all[1..1 + rank]);
+        let view = if strided {
+            let mut strides = Dims::filled(rank, 0_isize);
+            strides.iter_mut().zip(&all[1 + rank..]).for_each(|(to, &n)| *to = n as isize);
+            Arc::new(View::from_elsewhere(offset, Dims::from_slice(shape)?, strides)?)
+        } else {
+            recent::row_major(offset, shape)?
+        };
+        let attachment = u32::from_le_bytes(attachment);
+        Ok(Self { attachment, dtype, requires: flags & GRAD != 0, view })
     }
 }
 
-impl Serialize for Handle {
+impl Serialize for Handle<&View> {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
         s.serialize_bytes(self.write(&mut [0; MOST]))
     }
@@ -137,7 +153,7 @@ mod tests {
     use super::*;
 
     fn through(view: View, requires: bool) -> (usize, Result<Handle>) {
-        let handle = Handle { attachment: 7, dtype: DType::F32.code(), requires, view: Arc::new(view) };
+        let handle = Handle { attachment: 7, dtype: DType::F32.code(), requires, view: &view };
         let mut bytes = [0; MOST];
         let bytes = handle.write(&mut bytes);
         (bytes.len(), Handle::read(bytes))

@@ -31,6 +31,7 @@ mod ndarray;
 mod nested;
 mod raw;
 mod read;
+mod recent;
 mod scalars;
 mod share_memory;
 mod shared;

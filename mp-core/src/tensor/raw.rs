@@ -81,10 +81,10 @@ fn not_a_slice(view: &View) -> Result<()> {
 
 impl<M: Mode<Keep = Storage>> Raw<M> {
     /// Attaches it to a message.
-    pub(crate) fn attach(&self, out: &mut Attached, access: Access, dtype: DType) -> Result<Handle> {
+    pub(crate) fn attach(&self, out: &mut Attached, access: Access, dtype: DType) -> Result<Handle<&View>> {
         let requires = self.grad.to_wire()?;
         let attachment = out.attach(self.keep.hold(), access, tag(access, dtype))?;
-        Ok(Handle { attachment, dtype: dtype.code(), requires, view: self.view.clone() })
+        Ok(Handle { attachment, dtype: dtype.code(), requires, view: &self.view })
     }
 
     /// Takes it out of a message, checked.
@@ -108,7 +108,7 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
 }
 
 impl<M: Sendable> Raw<M> {
-    pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<Handle> {
+    pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<Handle<&View>> {
         self.attach(out, M::ACCESS, dtype)
     }
 }

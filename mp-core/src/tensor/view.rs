@@ -71,12 +71,12 @@ impl View {
 
     /// A row-major view of everything.
     pub(crate) fn contiguous(shape: &[usize]) -> Result<Self> {
-        let shape = Dims::from_slice(shape)?;
         Self::row_major(0, shape)
     }
 
     /// A row-major view from an element on.
-    fn row_major(offset: usize, shape: Dims<usize>) -> Result<Self> {
+    pub(super) fn row_major(offset: usize, shape: &[usize]) -> Result<Self> {
+        let shape = Dims::from_slice(shape)?;
         let len = count(&shape)?;
         Ok(Self { offset, shape, strides: row_major(&shape), len, contiguous: true, row_major: true })
     }
@@ -118,10 +118,19 @@ impl View {
         self.contiguous
     }
 
+    /// Whether it is what [`row_major`](Self::row_major) makes of these.
+    #[inline]
+    pub(super) fn is_row_major(&self, offset: usize, shape: &[usize]) -> bool {
+        self.row_major && self.offset == offset && *self.shape == *shape
+    }
+
     /// Behind the last element; `None` if that is beyond all memory.
     pub(crate) fn end(&self) -> Option<usize> {
         if self.len == 0 {
             return Some(self.offset);
+        }
+        if self.contiguous {
+            return self.offset.checked_add(self.len);
         }
         let far = self.shape.iter().zip(self.strides.iter());
         let last =
@@ -197,19 +206,20 @@ impl View {
     }
 
     pub(crate) fn to_wire(self) -> Wire {
-        Wire(self.offset, self.shape, self.unusual_strides())
+        Wire(self.offset, self.shape, if self.row_major { Dims::new() } else { self.strides })
     }
 
     /// Its strides, if they are not those of a row-major view of its shape; else none.
-    pub(crate) fn unusual_strides(&self) -> Dims<isize> {
-        if self.row_major { Dims::new() } else { self.strides }
+    #[inline]
+    pub(crate) fn unusual_strides(&self) -> &[isize] {
+        if self.row_major { &[] } else { &self.strides }
     }
 
     /// A view that came from elsewhere, of no storage yet: see [`within`](Self::within). No strides are those of a
     /// row-major one.
     pub(crate) fn from_elsewhere(offset: usize, shape: Dims<usize>, strides: Dims<isize>) -> Result<Self> {
         if strides.is_empty() {
-            return Self::row_major(offset, shape);
+            return Self::row_major(offset, &shape);
         }
         if strides.len() != shape.len() {
             return wrong(format!("{} strides for {} dimensions", strides.len(), shape.len()));

@@ -189,7 +189,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if let Some(id) = self.id
-            && self.parking.arena().me().is_ok()
+            && self.parking.arena().is_here()
         {
             let taken = REACTOR.lock().take(self.key(), id);
             if let Some((_, Some(control))) = taken {
