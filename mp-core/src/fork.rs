@@ -25,16 +25,19 @@
 //!
 //! # Safety
 //! Unsafe, because [`Fork::begin`] declares a contract, and takes the original's files away; sound, because the arena's
-//! are used by handles that find that they were copied, and the others its caller vouches for.
+//! are used by handles that find that they were copied, and the others its caller vouches for. And [`SetOnce`] keeps what it
+//! is set to behind a pointer; sound, because that is a value that was leaked.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::ptr;
 use std::sync::OnceLock;
 
 use crate::arena::{Arena, Inherited};
 use crate::error::{Error, Result};
-use crate::sync::shared::{AtomicU32, Ordering};
+use crate::sync::shared::{AtomicPtr, AtomicU32, Ordering};
 use crate::sys;
 
 /// One for the process that was executed, and one for each copy of a copy.
@@ -75,6 +78,64 @@ impl<T> Deref for PerProcess<T> {
     #[inline]
     fn deref(&self) -> &T {
         &self.0[GENERATION.load(Ordering::Relaxed) as usize % GENERATIONS]
+    }
+}
+
+/// Something that is set once in the life of a process, and never freed.
+///
+/// Until then it is all zeroes, as [`OnceLock`] is not: so a process that is to start quickly finds it in memory that is not
+/// read from the program's file.
+///
+/// ```
+/// use mp_core::fork::SetOnce;
+///
+/// static NAME: SetOnce<String> = SetOnce::new();
+/// assert_eq!(NAME.get(), None);
+/// assert_eq!(NAME.set("first".to_string()), "first");
+/// assert_eq!(NAME.set("second".to_string()), "first");
+/// assert_eq!(NAME.get().map(String::as_str), Some("first"));
+/// ```
+#[derive(Debug)]
+pub struct SetOnce<T: 'static>(AtomicPtr<T>, PhantomData<T>);
+
+// SAFETY: it hands out shared references to all threads (`T: Sync`), and the value may be dropped by another thread than
+// the one that made it (`T: Send`) only when it is not set.
+unsafe impl<T: Send + Sync> Sync for SetOnce<T> {}
+
+impl<T> SetOnce<T> {
+    /// One that is not set.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()), PhantomData)
+    }
+
+    /// What it is, if it was set.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a value that was leaked before the pointer to it was published, which this load sees.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Sets it, unless it is set, and returns what it is.
+    #[inline]
+    pub fn set(&self, value: T) -> &'static T {
+        let new = Box::into_raw(Box::new(value));
+        match self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: leaked just now, and nobody frees what is published.
+            Ok(_) => unsafe { &*new },
+            Err(old) => {
+                // SAFETY: made just now, and not published.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: leaked before it was published, which the failed exchange has seen.
+                unsafe { &*old }
+            }
+        }
+    }
+}
+
+impl<T> Default for SetOnce<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -159,6 +220,17 @@ mod tests {
         forbid("a test says so");
         forbid("another one");
         assert_eq!(forbidden(), Some("a test says so"));
+    }
+
+    #[test]
+    fn what_is_set_first_stays() {
+        static SET: SetOnce<u32> = SetOnce::new();
+        let all = std::thread::scope(|threads| {
+            let set = (1..=8).map(|n| threads.spawn(move || *SET.set(n))).collect::<Vec<_>>();
+            set.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let first = *SET.get().unwrap();
+        assert!((1..=8).contains(&first) && all.iter().all(|seen| *seen == first));
     }
 
     #[test]

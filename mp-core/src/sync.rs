@@ -25,7 +25,7 @@ pub use std::sync::atomic::compiler_fence;
 /// always the real ones, since loom's can't be mapped.
 pub mod shared {
     pub use std::sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
 

@@ -1,15 +1,20 @@
 //! The life of a child: from its socket to its exit code.
+//!
+//! What a child that does little takes its time for is not what it computes, but the parts of the program that it uses for
+//! the first time: the kernel maps 64 KiB of the file at each, and unmaps them at its end, which takes as long as a dozen
+//! system calls; and a page of variables that begin as something else than zero is copied. So whatever is called on the way
+//! to the function is `#[inline]`: the compiler then puts it beside its caller, instead of beside the rest of its module.
+//! For the same reason some of it does by hand what a library would do ([`fields`](crate::fields), `sys::receive`), asks for
+//! the room that a vector will need, and keeps what it notes in a [`SetOnce`](mp_core::fork::SetOnce).
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Signal};
 use rustix::thread::CpuSet;
 
@@ -23,7 +28,6 @@ use crate::method;
 use crate::outcome::{Ended, Fault};
 use crate::rank::pid_number;
 use crate::token::Token;
-use crate::watch::MAX_FDS;
 use crate::wire::{Frame, Inbox, Kind};
 use crate::{crash, fork, function, panics, sys, zygote};
 
@@ -34,6 +38,7 @@ pub(crate) const USELESS: i32 = 120;
 
 /// Becomes the worker that the token speaks of, and leaves through `exit`. If it is known to be `fit` for that; else it
 /// says why not.
+#[inline]
 pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
     let code = panic::catch_unwind(|| live(token, socket, fit)).unwrap_or(USELESS);
     std::process::exit(code)
@@ -45,6 +50,7 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
     std::process::exit(USELESS)
 }
 
+#[inline]
 fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
     if !has_parent(token.parent) {
         // Killed a moment ago, probably: there is nobody to tell.
@@ -77,7 +83,8 @@ fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
         attached.map_err(|error| format!("joining the shared memory failed: {error}"))
     });
     let member = attached.as_ref().ok().copied().flatten();
-    if line.send(Kind::Hello, &Hello { nonce: token.nonce, member }).is_err() {
+    let hello = Hello { nonce: token.nonce, member };
+    if line.send_bytes(Kind::Hello, &hello.to_bytes()).is_err() {
         return USELESS;
     }
     match attached {
@@ -87,8 +94,12 @@ fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
 }
 
 /// Reports, and chooses the exit code. A parent that doesn't listen still sees that.
+#[inline]
 fn tell(line: &Line, report: &Report) -> i32 {
-    let sent = line.send(Kind::Report, report);
+    let sent = match report {
+        Report::Done => line.send_bytes(Kind::Done, &[]),
+        report => line.send(Kind::Report, report),
+    };
     match report {
         Report::Done => 0,
         // Without it there would be no value: the parent must not take this for a good end.
@@ -106,6 +117,7 @@ fn tell(line: &Line, report: &Report) -> i32 {
 }
 
 /// Ends together with the parent from now on; false if that has ended already.
+#[inline]
 pub(crate) fn has_parent(parent: u32) -> bool {
     let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     asked.is_ok() && rustix::process::getppid().map(pid_number) == Some(parent)
@@ -113,10 +125,13 @@ pub(crate) fn has_parent(parent: u32) -> bool {
 
 /// Opens `/dev/null` for each standard stream that is closed, as the standard library does before `main`:
 /// otherwise the next file to be opened becomes the standard output.
+#[inline]
 fn occupy_standard_streams() -> io::Result<()> {
-    let streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
-    let closed = |stream| rustix::io::fcntl_getfd(stream) == Err(Errno::BADF);
-    for _ in streams.into_iter().filter(|stream| closed(*stream)) {
+    let mut streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
+        .map(|stream| PollFd::from_borrowed_fd(stream, PollFlags::empty()));
+    rustix::event::poll(&mut streams, Some(&Timespec::default()))?;
+    let closed = |stream: &&PollFd<'_>| stream.revents().contains(PollFlags::NVAL);
+    for _ in streams.iter().filter(closed) {
         // A new file gets the lowest number that is free.
         let file = File::options().read(true).write(true).open("/dev/null")?;
         let _stays_open = file.into_raw_fd();
@@ -132,6 +147,7 @@ enum Orders {
 }
 
 /// Receives the start message, whole, and the file descriptors that go with it.
+#[inline]
 fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Orders)> {
     let malformed = |what: &str| io::Error::other(format!("the start message makes no sense: {what}"));
     let mut source = Source::new(socket);
@@ -145,7 +161,7 @@ fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Orders)> {
                 promised = usize::try_from(u32::from_le_bytes(count)).unwrap_or(usize::MAX);
             }
             Kind::Start => {
-                start = Some(rmp_serde::from_slice(&payload).map_err(|error| malformed(&error.to_string()))?);
+                start = Some(Start::from_bytes(&payload).ok_or_else(|| malformed("its fields"))?);
             }
             Kind::Args => {
                 if source.fds.len() != promised {
@@ -165,6 +181,7 @@ fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Orders)> {
             | Kind::Taken
             | Kind::Fork
             | Kind::Joined
+            | Kind::Done
             | Kind::Answer => return Err(malformed("a frame that does not belong there")),
         }
     }
@@ -179,8 +196,10 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    #[inline]
     pub(crate) fn new(socket: &'a OwnedFd) -> Source<'a> {
-        Source { socket, inbox: Inbox::default(), fds: Vec::new() }
+        // Nearly always there is one: the arena's.
+        Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(1) }
     }
 
     /// The file descriptors that have arrived.
@@ -188,38 +207,22 @@ impl<'a> Source<'a> {
         std::mem::take(&mut self.fds)
     }
 
+    #[inline]
     pub(crate) fn next(&mut self) -> io::Result<Frame> {
         // Enough for most; more is read faster in larger pieces.
-        let mut small = [0; 4 << 10];
+        let mut small = [0; 1 << 10];
         let mut large = Vec::new();
         let mut chunk = small.as_mut_slice();
         loop {
             if let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
                 return Ok(frame);
             }
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let received = rustix::io::retry_on_intr(|| {
-                rustix::net::recvmsg(
-                    self.socket,
-                    &mut [io::IoSliceMut::new(chunk)],
-                    &mut control,
-                    RecvFlags::CMSG_CLOEXEC,
-                )
-            })?;
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(fds) = message {
-                    self.fds.extend(fds);
-                }
-            }
-            if received.flags.contains(ReturnFlags::CTRUNC) {
-                return Err(Errno::MFILE.into());
-            }
-            match chunk.get(..received.bytes) {
+            let received = sys::receive(self.socket, chunk, &mut self.fds)?;
+            match chunk.get(..received) {
                 None | Some([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(bytes) => self.inbox.push(bytes),
             }
-            if received.bytes == chunk.len() {
+            if received == chunk.len() {
                 large.resize(64 << 10, 0);
                 chunk = &mut large;
             }
@@ -232,6 +235,7 @@ impl<'a> Source<'a> {
 /// It runs in the thread that came here, which is the main thread wherever a hook started it: a thread of its own
 /// would cost as much again as all that happened so far. Only where that thread's stack is useless, because it is
 /// tiny or could grow for ever, does the function get another one.
+#[inline]
 fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32 {
     if let Err(error) = settle(&start) {
         return tell(line, &Report::Unable(error));
@@ -255,6 +259,7 @@ fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32
 }
 
 /// Goes where it is to work: directory and processors.
+#[inline]
 fn settle(start: &Start) -> Result<(), String> {
     if let Some(directory) = &start.directory {
         std::env::set_current_dir(directory)
@@ -275,6 +280,7 @@ fn settle(start: &Start) -> Result<(), String> {
         .map_err(|error| format!("choosing the processors {wanted:?} failed: {error}"))
 }
 
+#[inline]
 fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromParent) -> Report {
     if let Err(error) = crash::install(line) {
         return Report::Unable(format!("no handlers for crashes: {error}"));
@@ -302,6 +308,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
 }
 
 /// The size of the stack that the function needs beside the main thread's; `None` if that one will do.
+#[inline]
 fn other_stack() -> Option<usize> {
     const LEAST: usize = 256 << 10;
     const MOST: usize = 1 << 30;

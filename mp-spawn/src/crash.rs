@@ -7,14 +7,14 @@
 //! `clock_gettime`, `getpid`, `send`, `signal` and `raise`, and neither allocates nor takes a lock.
 #![allow(unsafe_code)]
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
-use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::{io, ptr};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::sync::shared::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::line::Line;
 use crate::message::{Cause, Crash};
@@ -22,22 +22,53 @@ use crate::wire::{self, CRASH_PAYLOAD, HEADER, Kind};
 
 const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
-/// What the handler needs to know.
+/// A stack for handlers, which takes no memory until one runs.
+#[repr(align(16))]
+struct Stack(UnsafeCell<[MaybeUninit<u8>; 96 << 10]>);
+
+// SAFETY: nobody but the kernel reaches it.
+unsafe impl Sync for Stack {}
+
+// fork: a copy has its own memory, and is not in a handler.
+static STACK: Stack = Stack(UnsafeCell::new([MaybeUninit::uninit(); 96 << 10]));
+
+/// What the handler needs to know: written once, before there is a handler. Words that are zero until then, so that they
+/// lie in memory that is not read from the program's file.
 #[derive(Debug)]
 struct Facts {
-    socket: RawFd,
-    process: u32,
-    /// Below the worker's stack: an access here is an overflow.
-    guard: Range<usize>,
+    socket: AtomicU32,
+    process: AtomicU32,
+    /// Below the worker's stack: an access from here on is an overflow,
+    guard_begin: AtomicUsize,
+    /// up to here.
+    guard_end: AtomicUsize,
 }
 
-static FACTS: PerProcess<OnceLock<Facts>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static FACTS: PerProcess<Facts> = PerProcess::new([const { Facts::none() }; GENERATIONS]);
+
+impl Facts {
+    const fn none() -> Facts {
+        Facts {
+            socket: AtomicU32::new(0),
+            process: AtomicU32::new(0),
+            guard_begin: AtomicUsize::new(0),
+            guard_end: AtomicUsize::new(0),
+        }
+    }
+
+    fn set(&self, line: &Line, guard: Range<usize>) {
+        self.socket.store(line.raw().cast_unsigned(), Ordering::Relaxed);
+        self.guard_begin.store(guard.start, Ordering::Relaxed);
+        self.guard_end.store(guard.end, Ordering::Relaxed);
+        self.process.store(line.process, Ordering::Relaxed);
+    }
+}
 
 /// Makes crashes of this process known to the parent. Called once, by the worker's thread, which gets a stack
 /// for signal handlers: its own may be used up.
+#[inline]
 pub(crate) fn install(line: &Line) -> io::Result<()> {
-    let facts = Facts { socket: line.raw(), process: line.process, guard: guard_area()? };
-    FACTS.get_or_init(|| facts);
+    FACTS.set(line, guard_area()?);
     use_alternate_stack()?;
     for signal in SIGNALS {
         handle(signal)?;
@@ -45,18 +76,25 @@ pub(crate) fn install(line: &Line) -> io::Result<()> {
     Ok(())
 }
 
+#[inline]
 fn use_alternate_stack() -> io::Result<()> {
     const ROOM: usize = 64 << 10;
     // SAFETY: `getauxval` reads what the kernel gave this process at its start.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
     let size = usize::try_from(frame).unwrap_or(0).saturating_add(ROOM);
-    // Never given back: the thread uses it until the process ends.
-    let stack: &'static mut [MaybeUninit<u8>] = Box::leak(Box::new_uninit_slice(size));
-    let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: size };
-    // SAFETY: the stack is as large as it says, is never freed, and nothing else uses it.
+    let at = if size <= size_of::<Stack>() {
+        STACK.0.get().cast()
+    } else {
+        // Never given back: the thread uses it until the process ends.
+        Box::leak(Box::<[u8]>::new_uninit_slice(size)).as_mut_ptr().cast()
+    };
+    let stack = libc::stack_t { ss_sp: at, ss_flags: 0, ss_size: size };
+    // SAFETY: the stack is as large as it says and is never freed. Nothing else uses it: this is called once in the life
+    // of a process, and a copy of one has its own.
     check(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) })
 }
 
+#[inline]
 fn handle(signal: c_int) -> io::Result<()> {
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_crash;
     // SAFETY: all zeroes is a `sigaction` with the default handler, an empty mask and no flags.
@@ -72,14 +110,12 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     // SAFETY: with SA_SIGINFO the kernel passes an info that is valid while the handler runs.
     let info = unsafe { &*info };
     let raised_by_instruction = info.si_code > 0;
-    if let Some(facts) = FACTS.get() {
-        // SAFETY: `getpid` has no preconditions.
-        let here = unsafe { libc::getpid() };
-        if here.unsigned_abs() == facts.process {
-            // SAFETY: any bytes are an address; it is used only when the kernel set it.
-            let address = unsafe { info.si_addr() }.addr();
-            tell(facts, signal, raised_by_instruction.then_some(address));
-        }
+    // SAFETY: `getpid` has no preconditions.
+    let here = unsafe { libc::getpid() };
+    if here.unsigned_abs() == FACTS.process.load(Ordering::Relaxed) {
+        // SAFETY: any bytes are an address; it is used only when the kernel set it.
+        let address = unsafe { info.si_addr() }.addr();
+        tell(&FACTS, signal, raised_by_instruction.then_some(address));
     }
     // SAFETY: this installs no handler.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -91,9 +127,11 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
 }
 
 fn tell(facts: &Facts, signal: c_int, address: Option<usize>) {
+    let guard = facts.guard_begin.load(Ordering::Relaxed)..facts.guard_end.load(Ordering::Relaxed);
+    let socket = facts.socket.load(Ordering::Relaxed).cast_signed();
     let cause = match address {
         None => Cause::Sent,
-        Some(address) if signal == libc::SIGSEGV && facts.guard.contains(&address) => Cause::StackOverflow,
+        Some(address) if signal == libc::SIGSEGV && guard.contains(&address) => Cause::StackOverflow,
         Some(_) => Cause::Fault,
     };
     let crash = Crash { at: now(), address: address.unwrap_or(0) as u64, signal, cause };
@@ -104,7 +142,7 @@ fn tell(facts: &Facts, signal: c_int, address: Option<usize>) {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the buffer is as long as it says. If the number means something else by now, the call fails or
     // reaches another socket of a process that is about to end.
-    unsafe { libc::send(facts.socket, frame.as_ptr().cast(), frame.len(), flags) };
+    unsafe { libc::send(socket, frame.as_ptr().cast(), frame.len(), flags) };
 }
 
 fn now() -> u64 {
@@ -115,6 +153,7 @@ fn now() -> u64 {
 }
 
 /// Where accesses mean that the calling thread's stack is used up.
+#[inline]
 fn guard_area() -> io::Result<Range<usize>> {
     if crate::sys::on_main_thread() { Ok(below_the_first_stack()) } else { below_this_stack() }
 }
@@ -122,6 +161,7 @@ fn guard_area() -> io::Result<Range<usize>> {
 /// The main thread's stack has no guard area: the kernel lets it grow to its limit, and below that keeps a gap
 /// (`stack_guard_gap` in the kernel's documentation). `pthread_getattr_np` would know as well, but reads all of
 /// `/proc/self/maps` for it.
+#[inline]
 fn below_the_first_stack() -> Range<usize> {
     const GAP: usize = 1 << 20;
     const PAGE: usize = 4096;
@@ -160,6 +200,7 @@ fn below_this_stack() -> io::Result<Range<usize>> {
     Ok(bottom.addr().saturating_sub(guard)..bottom.addr().saturating_add(guard))
 }
 
+#[inline]
 fn check(result: c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

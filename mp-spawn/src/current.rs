@@ -3,10 +3,9 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
 use mp_core::{Descriptor, Place, Waitable};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -22,12 +21,13 @@ pub(crate) struct Current {
     pub(crate) daemon: bool,
 }
 
-static CURRENT: PerProcess<OnceLock<Current>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static CURRENT: PerProcess<SetOnce<Current>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
 /// Says what this process is; once, before its function is called.
+#[inline]
 pub(crate) fn set(current: Current) {
     // The one caller runs once in the life of a process.
-    let _ = CURRENT.set(current);
+    CURRENT.set(current);
 }
 
 /// The rank of this process; `None` in one that was not started by this crate.

@@ -12,6 +12,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::{env, io};
 
 use rustix::io::{Errno, FdFlags};
@@ -40,6 +41,7 @@ pub fn init() {
     }
 }
 
+#[inline]
 fn become_worker(token: Result<Token, String>) -> ! {
     match token.and_then(|token| Ok((token, adopt(token)?))) {
         Ok((token, socket)) => child::main(token, socket, Ok(())),
@@ -54,8 +56,7 @@ fn take_token() -> Option<Result<Token, String>> {
     // the threads that could read the environment meanwhile are those of constructors, and the standard library
     // guards its own reads with a lock.
     unsafe { env::remove_var(token::VARIABLE) };
-    let token = text.to_str().and_then(|text| text.parse().ok());
-    Some(token.ok_or_else(|| format!("{} holds {text:?}, which is no token", token::VARIABLE)))
+    Some(Token::read(text.as_bytes()))
 }
 
 /// Changes the environment of a process that is about to become a worker; `None` removes.
@@ -71,6 +72,7 @@ pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option
 }
 
 /// Takes the socket that the token names, if it is one and leads to the parent.
+#[inline]
 fn adopt(token: Token) -> Result<OwnedFd, String> {
     let checked = (|| -> io::Result<()> {
         // SAFETY: the number isn't negative (the token's parser saw to it). If no file has it, the calls below
@@ -97,12 +99,12 @@ fn adopt(token: Token) -> Result<OwnedFd, String> {
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod hook {
-    use std::ffi::{c_char, c_int};
+    use std::ffi::{CStr, c_char, c_int};
     use std::ops::Range;
     use std::ptr;
 
     use crate::object::{self, Object};
-    use crate::token;
+    use crate::token::{self, Token};
 
     type Initialiser = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
@@ -115,9 +117,8 @@ mod hook {
     static ENTRY: Initialiser = on_load;
 
     extern "C" fn on_load(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
-        if !token::unconsumed() {
-            return;
-        }
+        // SAFETY: glibc passes the environment.
+        let Some(text) = (unsafe { token_in(envp) }) else { return };
         let entry = (&raw const ENTRY).expose_provenance();
         let inside = |program: &&Object| program.offset_of(entry).is_some();
         let Some(program) = object::program().filter(inside) else {
@@ -125,7 +126,11 @@ mod hook {
             // another library would wait for it for ever. `init` will be called later.
             return;
         };
-        let Some(token) = super::take_token() else { return };
+        let token = Token::read(text);
+        // So that no program started from here takes it for its own.
+        // SAFETY: the name is a C string. The threads that could use the environment meanwhile are those of constructors;
+        // the call, which holds glibc's own lock, moves pointers in the list, and frees nothing.
+        unsafe { libc::unsetenv(token::C_VARIABLE.as_ptr()) };
         for address in later_entries(program, entry).step_by(size_of::<usize>()) {
             // SAFETY: the address is that of an aligned word in the program's `.init_array`, which stays mapped.
             let initialiser =
@@ -135,6 +140,33 @@ mod hook {
             }
         }
         super::become_worker(token);
+    }
+
+    /// The token in an environment. By hand, here and below, for a process that does little else needs none of what the
+    /// standard library does for this: each part of a program that is used for the first time costs as much as ten
+    /// system calls.
+    ///
+    /// # Safety
+    /// This is an environment (`environ(7)`) that nobody changes meanwhile.
+    unsafe fn token_in<'a>(envp: *const *const c_char) -> Option<&'a [u8]> {
+        let mut at = envp;
+        while !at.is_null() {
+            // SAFETY: not beyond the null pointer that ends the list.
+            let entry = unsafe { *at };
+            if entry.is_null() {
+                break;
+            }
+            // SAFETY: entries are C strings; those that the process was started with stay for ever.
+            let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
+            let value =
+                entry.strip_prefix(token::VARIABLE.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+            if value.is_some() {
+                return value;
+            }
+            // SAFETY: there is another one: this one wasn't the last.
+            at = unsafe { at.add(1) };
+        }
+        None
     }
 
     /// The addresses of the entries after this one.

@@ -52,6 +52,7 @@ use crate::{entry, forkserver, sys};
 static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
     PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
 
+#[inline]
 pub(crate) fn on_the_stack_of_a_thread() -> bool {
     STACK_OF_A_THREAD.load(Ordering::Relaxed)
 }

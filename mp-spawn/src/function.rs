@@ -12,7 +12,7 @@
 //! function's type, which has no bytes, out of nothing.
 #![allow(unsafe_code)]
 
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
@@ -21,6 +21,7 @@ use std::ptr;
 use mp_core::message::Message;
 use serde::{Deserialize, Serialize};
 
+use crate::fields::{Fields, put_bytes, put_number};
 use crate::handoff::FromParent;
 use crate::object::{self, Identity, Object};
 use crate::outcome::{Ended, Fault, Outcome};
@@ -65,6 +66,7 @@ impl<E: 'static> Desc<E> {
 }
 
 impl Head {
+    #[inline]
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.types.hash(&mut hasher);
@@ -123,7 +125,13 @@ impl<F: Fn() + Copy + Send + 'static> Preloaded<F> {
 
 /// Calls a function with the arguments that the parent sent, and packs what it returns.
 fn call<A: Message, T: Message>(args: FromParent, function: impl FnOnce(A) -> Result<T, Fault>) -> Ended {
-    match args.unpack::<A>() {
+    let nothing: Box<dyn Any> = Box::new(());
+    let args = match nothing.downcast::<A>() {
+        // There is nothing to be read.
+        Ok(nothing) => Ok(*nothing),
+        Err(_) => args.unpack::<A>(),
+    };
+    match args {
         Ok(args) => Ended::new(function(args)),
         Err(message) => Ended::Undecodable(message),
     }
@@ -161,8 +169,35 @@ pub(crate) struct FunctionRef {
     pub(crate) name: String,
 }
 
+impl FunctionRef {
+    /// Appends it to a message.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        self.object.put(out);
+        put_number(out, self.offset as u64);
+        put_number(out, self.fingerprint);
+        put_bytes(out, self.name.as_bytes());
+    }
+
+    /// Reads one from a message.
+    #[inline]
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<FunctionRef> {
+        Some(FunctionRef {
+            object: Identity::read(fields)?,
+            offset: fields.size()?,
+            fingerprint: fields.number()?,
+            name: fields.text()?,
+        })
+    }
+}
+
 #[cfg(test)]
 impl FunctionRef {
+    /// Some reference.
+    pub(crate) fn example() -> FunctionRef {
+        let object = Identity::File { device: 1, inode: 2, size: 3, modified: (-4, 5) };
+        FunctionRef { object, offset: 6, fingerprint: 7, name: "f".to_string() }
+    }
+
     /// A reference to something so many bytes further on.
     pub(crate) fn moved(&self, by: usize) -> FunctionRef {
         FunctionRef { offset: self.offset.wrapping_add(by), ..self.clone() }
@@ -210,6 +245,7 @@ impl fmt::Display for Refusal {
 }
 
 /// The function that a reference names, verified.
+#[inline]
 pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, Refusal> {
     let same_build = |object: &Object| object.identity().as_ref() == Some(&reference.object);
     let place = |object: &Object| object.address_of(reference.offset, size_of::<Desc<E>>());

@@ -283,11 +283,14 @@ impl Group {
             if until.is_some_and(|until| until <= Instant::now()) {
                 return false;
             }
-            if let Some(last) = last_one(&ranks)
-                && let Some(bell) = self.bell()
-            {
-                MutexGuard::unlocked(&mut ranks, || wait_for_end(&last, &bell, until));
-                continue;
+            if let Some(last) = last_one(&ranks) {
+                let young = last.young_until.filter(|young| Instant::now() < *young);
+                let bell = if young.is_none() { self.bell() } else { None };
+                if young.is_some() || bell.is_some() {
+                    let until = until.into_iter().chain(young).min();
+                    MutexGuard::unlocked(&mut ranks, || wait_for_end(&last, bell.as_deref(), until));
+                    continue;
+                }
             }
             match until {
                 None => self.changed.wait(&mut ranks),
@@ -377,11 +380,16 @@ fn last_one(ranks: &[Rank]) -> Option<Running> {
 /// Waits for the end of a process and reaps it, without waiting for the supervisor to do so and to tell: with one
 /// process, waiting for another thread to be woken twice is a tenth of the time that the process lives. Returns at
 /// the bell too.
-fn wait_for_end(last: &Running, bell: &OwnedFd, until: Option<Instant>) {
+fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Option<Instant>) {
     let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-    let mut fds = [PollFd::new(&last.pidfd, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
+    let end = PollFd::new(&last.pidfd, PollFlags::IN);
+    let other = bell.map(|bell| PollFd::new(bell, PollFlags::IN));
+    let (mut fds, count) = match other {
+        Some(other) => ([end, other], 2),
+        None => ([end.clone(), end], 1),
+    };
     // An interrupted or refused wait leads to another look.
-    let ended = rustix::event::poll(&mut fds, left.as_ref()).is_ok() && !fds[0].revents().is_empty();
+    let ended = rustix::event::poll(&mut fds[..count], left.as_ref()).is_ok() && !fds[0].revents().is_empty();
     if ended {
         supervisor::ended(last.id);
     }

@@ -193,6 +193,7 @@ pub(crate) struct FromParent {
 
 impl FromParent {
     /// Whether there is something in shared memory that the child needs at once.
+    #[inline]
     pub(crate) fn need_memory(&self) -> bool {
         self.bytes.first() != Some(&PLAIN)
     }
@@ -248,8 +249,12 @@ impl Value {
 
 /// Joins the shared memory that came with these file descriptors, before anything else in the child: now, or when this
 /// process first needs it. Returns who this process is there by now.
-pub(crate) fn child_attach(fds: Vec<OwnedFd>, now: bool) -> io::Result<Option<u32>> {
-    let Some(fd) = fds.into_iter().next() else { return Ok(None) };
+#[inline]
+pub(crate) fn child_attach(mut fds: Vec<OwnedFd>, now: bool) -> io::Result<Option<u32>> {
+    if fds.is_empty() {
+        return Ok(None);
+    }
+    let fd = fds.swap_remove(0);
     if !now {
         // SAFETY: it came from the parent, which sends its arena's.
         unsafe { Arena::attach_later(fd, tell_parent) };

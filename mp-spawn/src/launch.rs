@@ -1,12 +1,12 @@
 //! Starting one process: its socket, its environment, its pidfd.
 
-use std::ffi::{CString, NulError, OsStr, OsString};
+use std::ffi::{CString, NulError, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal};
 
+use crate::environment::Environment;
 use crate::error::{Launch, Result, SpawnError};
 use crate::output::Ends;
 use crate::setup::Setup;
@@ -30,14 +31,14 @@ pub(crate) struct Command {
     pub(crate) program: PathBuf,
     pub(crate) path: CString,
     argv0: CString,
-    environment: Vec<CString>,
+    environment: OnceLock<Environment>,
 }
 
 /// What is different for one process of a start.
 #[derive(Debug, Default)]
 pub(crate) struct Particulars {
     /// Its environment, where it is another one.
-    environment: Option<Vec<CString>>,
+    environment: Option<Environment>,
     /// What it writes to, where that is not inherited.
     pub(crate) ends: Ends,
 }
@@ -77,20 +78,12 @@ impl Command {
         if setup.environment.is_empty() {
             return Ok(Particulars::default());
         }
-        let mut environment = self.environment.clone();
+        let mut environment = self.environment().clone();
         for (name, value) in &setup.environment {
-            let invalid = |error: io::Error| {
+            environment = environment.with(name, value.as_ref()).map_err(|why| {
+                let error = io::Error::new(io::ErrorKind::InvalidInput, why);
                 failed("the setting of an environment variable", Some(Path::new(name)), error)
-            };
-            if name.is_empty() || name.as_bytes().contains(&b'=') {
-                return Err(invalid(io::Error::new(io::ErrorKind::InvalidInput, "this is no name of one")));
-            }
-            let start = [name.as_bytes(), b"="].concat();
-            environment.retain(|entry| !entry.to_bytes().starts_with(&start));
-            if let Some(value) = value {
-                let entry = CString::new([&start, value.as_bytes()].concat());
-                environment.push(entry.map_err(|error| invalid(error.into()))?);
-            }
+            })?;
         }
         Ok(Particulars { environment: Some(environment), ..Particulars::default() })
     }
@@ -104,21 +97,18 @@ impl Command {
             Some(path) => path.as_os_str().to_owned(),
             None => std::env::args_os().next().unwrap_or_else(|| OsString::from(SELF)),
         };
-        let invalid = |error: NulError| failed("a name or the environment", Some(path), error.into());
-        let environment = std::env::vars_os()
-            .filter(|(name, _)| name != OsStr::new(token::VARIABLE))
-            .map(|(mut entry, value)| {
-                entry.push("=");
-                entry.push(value);
-                CString::new(entry.into_vec()).map_err(invalid)
-            })
-            .collect::<Result<_>>()?;
+        let invalid = |error: NulError| failed("a name", Some(path), error.into());
         Ok(Command {
             path: CString::new(path.as_os_str().as_bytes()).map_err(invalid)?,
             argv0: CString::new(argv0.into_vec()).map_err(invalid)?,
             program: path.to_owned(),
-            environment,
+            environment: OnceLock::new(),
         })
+    }
+
+    /// The environment of this process, as it was when it was first asked for: copies have it anyway.
+    fn environment(&self) -> &Environment {
+        self.environment.get_or_init(|| Environment::without(token::VARIABLE))
     }
 }
 
@@ -142,7 +132,7 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
     let pid = sys::posix_spawn(&Program {
         path: command.path.clone(),
         argv0: command.argv0.clone(),
-        environment: particulars.environment.as_ref().unwrap_or(&command.environment),
+        environment: particulars.environment.as_ref().unwrap_or_else(|| command.environment()),
         token,
         inherit: theirs.as_fd(),
         stdout: particulars.ends.stdout.as_ref().map(AsFd::as_fd),

@@ -2,9 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
 use mp_core::mutex::Mutex;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -12,7 +11,7 @@ use serde::Serialize;
 
 use crate::wire::{self, Kind};
 
-static LINE: PerProcess<OnceLock<Line>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static LINE: PerProcess<SetOnce<Line>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
 /// The socket to the parent, for the life of the process.
 #[derive(Debug)]
@@ -27,10 +26,11 @@ pub(crate) struct Line {
 }
 
 /// Opens the line; once.
+#[inline]
 pub(crate) fn open(socket: OwnedFd) -> io::Result<&'static Line> {
     let identity = identity(&socket)?;
     let line = Line { socket, identity, process: std::process::id(), writing: Mutex::new(()) };
-    Ok(LINE.get_or_init(|| line))
+    Ok(LINE.set(line))
 }
 
 /// The line, if this process is a child.
@@ -46,12 +46,17 @@ impl Line {
 
     /// Sends a frame; blocks until the parent's socket has taken it.
     pub(crate) fn send<T: Serialize>(&self, kind: Kind, message: &T) -> io::Result<()> {
+        self.send_bytes(kind, &rmp_serde::to_vec(message).map_err(io::Error::other)?)
+    }
+
+    /// Sends a frame with this payload; blocks until the parent's socket has taken it.
+    #[inline]
+    pub(crate) fn send_bytes(&self, kind: Kind, payload: &[u8]) -> io::Result<()> {
         if self.process != std::process::id() {
             return Err(io::Error::other("forked from the process that this line belongs to"));
         }
-        let payload = rmp_serde::to_vec(message).map_err(io::Error::other)?;
-        let mut bytes = Vec::new();
-        wire::append(&mut bytes, kind, &payload).map_err(io::Error::other)?;
+        let mut bytes = Vec::with_capacity(wire::HEADER + payload.len());
+        wire::append(&mut bytes, kind, payload).map_err(io::Error::other)?;
         let _writing = self.writing.lock();
         if identity(&self.socket)? != self.identity {
             return Err(Errno::BADF.into());
@@ -85,6 +90,7 @@ impl Line {
     }
 }
 
+#[inline]
 fn identity(socket: &OwnedFd) -> io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(socket)?;
     Ok((stat.st_dev, stat.st_ino))

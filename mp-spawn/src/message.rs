@@ -1,9 +1,12 @@
 //! What the frames between a parent and a child say.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fields::{Fields, put_bytes, put_number, put_option};
 use crate::function::{FunctionRef, Refusal};
 use crate::handoff::Ticket;
 use crate::method::Ways;
@@ -15,7 +18,7 @@ const TEXT: usize = 64 << 10;
 const CHAIN: usize = 32;
 
 /// Tells the child what it is.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) rank: usize,
     pub(crate) name: String,
@@ -26,6 +29,44 @@ pub(crate) struct Start {
     pub(crate) ways: Ways,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) processors: Vec<usize>,
+}
+
+impl Start {
+    /// The payload of its frame.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        put_number(&mut out, self.rank as u64);
+        put_bytes(&mut out, self.name.as_bytes());
+        self.function.put(&mut out);
+        out.push(self.daemon.into());
+        self.ways.put(&mut out);
+        put_option(&mut out, self.directory.as_deref(), |out, path| {
+            put_bytes(out, path.as_os_str().as_bytes())
+        });
+        put_number(&mut out, self.processors.len() as u64);
+        self.processors.iter().for_each(|number| put_number(&mut out, *number as u64));
+        out
+    }
+
+    /// What a payload says; `None` if it makes no sense.
+    #[inline]
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Start> {
+        let mut fields = Fields(bytes);
+        let mut start = Start {
+            rank: fields.size()?,
+            name: fields.text()?,
+            function: FunctionRef::read(&mut fields)?,
+            daemon: fields.flag()?,
+            ways: Ways::read(&mut fields)?,
+            directory: fields.option(Fields::bytes)?.map(|path| PathBuf::from(OsStr::from_bytes(path))),
+            processors: Vec::new(),
+        };
+        // One by one: how many it says they are is no reason to ask for memory.
+        for _ in 0..fields.size()? {
+            start.processors.push(fields.size()?);
+        }
+        fields.end().map(|()| start)
+    }
 }
 
 /// Tells a process that it is a fork server.
@@ -58,12 +99,30 @@ pub(crate) enum Answer {
 }
 
 /// The child has become a worker.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// The random part of its token: proof that it is the process that was started.
     pub(crate) nonce: u64,
     /// Who it is among the members of the shared memory, if it has joined already.
     pub(crate) member: Option<u32>,
+}
+
+impl Hello {
+    /// The payload of its frame.
+    #[inline]
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(17);
+        put_number(&mut out, self.nonce);
+        put_option(&mut out, self.member, |out, member| put_number(out, member.into()));
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Hello> {
+        let mut fields = Fields(bytes);
+        let (nonce, member) = (fields.number()?, fields.option(Fields::number)?);
+        let member = member.map_or(Some(None), |member| u32::try_from(member).ok().map(Some))?;
+        fields.end().map(|()| Hello { nonce, member })
+    }
 }
 
 /// The child has joined the shared memory later, as this member.
@@ -83,7 +142,8 @@ pub(crate) struct PanicNote {
 /// How the function ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// It returned and had nothing to complain about.
+    /// It returned and had nothing to complain about. This has a frame of its own, without a payload.
+    #[serde(skip)]
     Done,
     /// It returned this value.
     Plain(Vec<u8>),
@@ -168,7 +228,10 @@ impl FromChild {
         let malformed =
             |error: rmp_serde::decode::Error| format!("malformed {:?} frame: {error}", frame.kind);
         match frame.kind {
-            Kind::Hello => rmp_serde::from_slice(&frame.payload).map(FromChild::Hello).map_err(malformed),
+            Kind::Hello => Hello::from_bytes(&frame.payload)
+                .map(FromChild::Hello)
+                .ok_or_else(|| "malformed Hello frame".to_string()),
+            Kind::Done => Ok(FromChild::Report(Report::Done)),
             Kind::Joined => rmp_serde::from_slice(&frame.payload).map(FromChild::Joined).map_err(malformed),
             Kind::Panic => rmp_serde::from_slice(&frame.payload).map(FromChild::Panic).map_err(malformed),
             Kind::Report => rmp_serde::from_slice(&frame.payload).map(FromChild::Report).map_err(malformed),
@@ -214,6 +277,34 @@ mod tests {
     fn long_texts_are_cut_between_characters() {
         let text = cut("ä".repeat(TEXT));
         assert!(text.len() < TEXT + 20 && text.ends_with("(cut)"));
+    }
+
+    #[test]
+    fn a_start_and_a_hello_are_read_as_they_were_written() {
+        let start = Start {
+            rank: 3,
+            name: "ä".to_string(),
+            function: FunctionRef::example(),
+            daemon: true,
+            ways: Ways::example(),
+            directory: Some(PathBuf::from("/tmp/x y")),
+            processors: vec![0, 7],
+        };
+        let bytes = start.to_bytes();
+        assert_eq!(format!("{:?}", Start::from_bytes(&bytes).unwrap()), format!("{start:?}"));
+        for end in 0..bytes.len() {
+            assert!(Start::from_bytes(&bytes[..end]).is_none());
+        }
+        assert!(Start::from_bytes(&[&bytes[..], &[0]].concat()).is_none());
+        let mut many = bytes;
+        let count = many.len() - 3 * size_of::<u64>();
+        many[count..].fill(0xff);
+        assert!(Start::from_bytes(&many).is_none());
+        for member in [None, Some(9)] {
+            let hello = Hello { nonce: 5, member };
+            assert_eq!(Hello::from_bytes(&hello.to_bytes()), Some(hello));
+        }
+        assert_eq!(Hello::from_bytes(&[1]), None);
     }
 
     #[test]

@@ -11,11 +11,12 @@ use std::str::FromStr;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::context::{self, ProcessContext};
 use crate::error::{Result, SpawnError};
+use crate::fields::{Fields, put_bytes, put_number, put_option};
 use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::process::{Process, ProcessBuilder};
@@ -218,13 +219,33 @@ const NOT_ALLOWED: &str = "it copies a process with all that its other threads h
      another start method";
 
 /// What processes take over from the one that starts them.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ways {
     /// Which of all methods.
     method: usize,
     fork: bool,
     /// The level of the logger that prints.
     log: Option<String>,
+}
+
+impl Ways {
+    /// Appends it to a message.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_number(out, self.method as u64);
+        out.push(self.fork.into());
+        put_option(out, self.log.as_deref(), |out, level| put_bytes(out, level.as_bytes()));
+    }
+
+    /// Reads one from a message.
+    #[inline]
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Ways> {
+        Some(Ways { method: fields.size()?, fork: fields.flag()?, log: fields.option(Fields::text)? })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn example() -> Ways {
+        Ways { method: 1, fork: true, log: Some("INFO".to_string()) }
+    }
 }
 
 /// How this process starts others.
@@ -239,6 +260,7 @@ pub(crate) fn ways() -> Ways {
 }
 
 /// In a process that was just started: begins with what the parent has set.
+#[inline]
 pub(crate) fn inherit(ways: Ways) {
     let method = get_all_start_methods().get(ways.method).copied().unwrap_or_default();
     *CHOSEN.lock() = Chosen { method, fork: ways.fork };

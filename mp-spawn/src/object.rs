@@ -14,10 +14,12 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::{mem, ptr, slice};
 
+use mp_core::fork::SetOnce;
 use serde::{Deserialize, Serialize};
+
+use crate::fields::{Fields, put_bytes, put_number};
 
 #[cfg(target_pointer_width = "64")]
 type ProgramHeader = libc::Elf64_Phdr;
@@ -36,6 +38,36 @@ pub(crate) enum Identity {
     BuildId(Vec<u8>),
     /// The object carries no build-id, so this is the file it was loaded from.
     File { device: u64, inode: u64, size: u64, modified: (i64, i64) },
+}
+
+impl Identity {
+    /// Appends it to a message.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Identity::BuildId(id) => {
+                out.push(1);
+                put_bytes(out, id);
+            }
+            Identity::File { device, inode, size, modified: (seconds, nanos) } => {
+                out.push(0);
+                for number in [*device, *inode, *size, seconds.cast_unsigned(), nanos.cast_unsigned()] {
+                    put_number(out, number);
+                }
+            }
+        }
+    }
+
+    /// Reads one from a message.
+    #[inline]
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Identity> {
+        if fields.flag()? {
+            return Some(Identity::BuildId(fields.bytes()?.to_vec()));
+        }
+        let mut number = || fields.number();
+        let (device, inode, size) = (number()?, number()?, number()?);
+        let modified = (number()?.cast_signed(), number()?.cast_signed());
+        Some(Identity::File { device, inode, size, modified })
+    }
 }
 
 impl fmt::Display for Identity {
@@ -66,6 +98,7 @@ pub(crate) struct Object {
 
 impl Object {
     /// Which build this is; `None` when neither a build-id nor a file tells.
+    #[inline]
     pub(crate) fn identity(&self) -> Option<Identity> {
         if let Some(id) = &self.build_id {
             return Some(Identity::BuildId(id.clone()));
@@ -81,12 +114,14 @@ impl Object {
     }
 
     /// How far into this object an address lies; `None` when it lies in none of its segments.
+    #[inline]
     pub(crate) fn offset_of(&self, address: usize) -> Option<usize> {
         let inside = self.segments.iter().any(|segment| segment.contains(&address));
         inside.then(|| address.wrapping_sub(self.base))
     }
 
     /// The address of `size` bytes at this offset; `None` unless one readable segment holds them all.
+    #[inline]
     pub(crate) fn address_of(&self, offset: usize, size: usize) -> Option<usize> {
         let start = self.base.checked_add(offset)?;
         let end = start.checked_add(size)?;
@@ -97,6 +132,7 @@ impl Object {
     /// The addresses of the entries of this object's `.init_array` that come after the one at `entry`; none
     /// when `entry` isn't in it, or the object has no dynamic section (as static programs may).
     #[cfg_attr(target_feature = "crt-static", allow(dead_code))]
+    #[inline]
     pub(crate) fn initialisers_after(&self, entry: usize) -> Range<usize> {
         let (mut array, mut size) = (0, 0);
         for &[tag, value] in self.dynamic_entries() {
@@ -111,6 +147,7 @@ impl Object {
         if (array..end).contains(&entry) { entry + size_of::<usize>()..end } else { 0..0 }
     }
 
+    #[inline]
     fn dynamic_entries(&self) -> &[[usize; 2]] {
         let Some(dynamic) = &self.dynamic else { return &[] };
         let count = dynamic.len() / size_of::<[usize; 2]>();
@@ -124,13 +161,15 @@ impl Object {
 }
 
 /// The program itself, which is looked at once: almost every function lies in it.
+#[inline]
 pub(crate) fn program() -> Option<&'static Object> {
     // fork: the program is the same. Who starts a process has looked it up before, for the function.
-    static PROGRAM: OnceLock<Option<Object>> = OnceLock::new();
-    PROGRAM.get_or_init(|| walk(1).into_iter().next()).as_ref()
+    static PROGRAM: SetOnce<Object> = SetOnce::new();
+    PROGRAM.get().or_else(|| walk(1).pop().map(|program| PROGRAM.set(program)))
 }
 
 /// Calls `look` with the object that `is_it` picks; the program is asked first.
+#[inline]
 pub(crate) fn find<R>(is_it: impl Fn(&Object) -> bool, look: impl FnOnce(&Object) -> R) -> Option<R> {
     if let Some(program) = program().filter(|program| is_it(program)) {
         return Some(look(program));
@@ -145,14 +184,16 @@ struct Walk {
 }
 
 /// The first so many loaded objects; the program comes first.
+#[inline]
 fn walk(most: usize) -> Vec<Object> {
-    let mut walk = Walk { objects: Vec::new(), most };
+    let mut walk = Walk { objects: Vec::with_capacity(1), most };
     // SAFETY: `note` has the signature that the function asks for, and `data` is the exclusive reference that it
     // turns it back into, valid until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut walk).cast()) };
     walk.objects
 }
 
+#[inline]
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid info for the duration of this call.
     let info = unsafe { &*info };
@@ -177,16 +218,17 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, data: *mu
     c_int::from(objects.len() >= *most)
 }
 
+#[inline]
 fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: bool) -> Object {
     let place = |header: &ProgramHeader| {
         let start = base.wrapping_add(word(header.p_vaddr));
         start..start.saturating_add(word(header.p_memsz))
     };
-    let segments: Vec<Range<usize>> = headers
-        .iter()
-        .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0)
-        .map(place)
-        .collect();
+    let readable =
+        |header: &&ProgramHeader| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0;
+    // With room for all, so that none of the code is needed that makes more.
+    let mut segments: Vec<Range<usize>> = Vec::with_capacity(headers.len());
+    headers.iter().filter(readable).for_each(|header| segments.push(place(header)));
     let within = |part: &Range<usize>| {
         segments.iter().any(|segment| segment.start <= part.start && part.end <= segment.end)
     };
@@ -204,6 +246,7 @@ fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: b
 }
 
 /// The build-id in a note segment: entries of name size, description size, type, name, description.
+#[inline]
 fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     let padded = |length: u32| usize::try_from(length).ok().map(|length| length.next_multiple_of(4));
     loop {

@@ -4,7 +4,8 @@ use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::RefCell;
 use std::panic::{self, PanicHookInfo};
-use std::sync::OnceLock;
+
+use mp_core::sync::shared::{AtomicBool, Ordering};
 
 use crate::line;
 use crate::message::{PanicNote, cut};
@@ -17,10 +18,11 @@ thread_local! {
 
 /// Notes every panic before the previous hook has its turn, and tells the parent: if the panic ends the process,
 /// nobody will catch it.
+#[inline]
 pub(crate) fn install_hook() {
     // fork: the hook is copied along. It is installed before a worker calls its function, by its only thread.
-    static INSTALLED: OnceLock<()> = OnceLock::new();
-    if INSTALLED.set(()).is_err() {
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    if INSTALLED.swap(true, Ordering::Relaxed) {
         return;
     }
     let previous = panic::take_hook();

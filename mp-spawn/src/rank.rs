@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -41,6 +42,8 @@ pub(crate) struct Running {
     pub(crate) pidfd: Arc<OwnedFd>,
     /// Its number with the supervisor.
     pub(crate) id: u64,
+    /// Until then nobody listens to it, so that nothing changes but by its end.
+    pub(crate) young_until: Option<Instant>,
 }
 
 /// What is known about the process of one rank.

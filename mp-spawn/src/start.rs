@@ -101,8 +101,8 @@ fn frames(start: &Start, args: &[u8], fds: Vec<BorrowedFd<'static>>) -> Result<O
         wire::append(&mut bytes, Kind::Fds, &count.ok_or_else(too_many)?.to_le_bytes())
             .map_err(|error| unsendable(error.to_string()))?;
     }
-    let start = rmp_serde::to_vec(start).map_err(|error| unsendable(error.to_string()))?;
-    wire::append(&mut bytes, Kind::Start, &start).map_err(|error| unsendable(error.to_string()))?;
+    wire::append(&mut bytes, Kind::Start, &start.to_bytes())
+        .map_err(|error| unsendable(error.to_string()))?;
     wire::append(&mut bytes, Kind::Args, args).map_err(|error| unsendable(error.to_string()))?;
     Ok(Outbox::new(bytes, fds))
 }

@@ -4,6 +4,21 @@
 //! its parent ends, and there "parent" means the thread that started it; so that thread must live as long as the
 //! process. The main thread does (unless it calls `pthread_exit`, which no Rust program does by itself), and waking
 //! another one just to have it call `posix_spawn` costs a tenth of the start.
+//!
+//! **Short lives.** The only process of a start, if its function returns nothing, is left alone for its first milliseconds:
+//! whoever waits for it sees its end by its pidfd, reads what it has said, and reaps it. The supervisor would be woken by
+//! each thing that a process says, and by its end in the same moment as the one who waits, only to find that all is done.
+//! When the time is over, the timer sees to it that the supervisor listens, and hears at once what has been said meanwhile.
+//! So a failure is known that much later at most. What may need an answer (a result in shared memory), what others wait for
+//! (several processes of one start) and what is still to be sent is listened to from the beginning.
+//!
+//! | state of a [`Watch`] | in the poll | who changes it, under the lock of [`Watches`] |
+//! |---|---|---|
+//! | young | nothing | whoever sees its end: reaped; the supervisor, when its time is over: listened to |
+//! | listened to | pidfd and socket | whoever sees its end: reaped |
+//! | reaped | nothing | nobody: it is no longer among the watches |
+//!
+//! A process that is killed while it is young is reaped by the one who waits, or by the supervisor a moment later.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -58,7 +73,7 @@ struct Job {
 
 /// What other threads ask of the supervisor's.
 enum Request {
-    Start(Job),
+    Start(Box<Job>),
     Call(Box<dyn FnOnce() + Send>),
 }
 
@@ -102,7 +117,7 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
         let _ = io::stdout().flush();
     }
     let (reply, answer) = channel();
-    supervisor.ask(Request::Start(Job { batch, started: Vec::new(), reply }))?;
+    supervisor.ask(Request::Start(Box::new(Job { batch, started: Vec::new(), reply })))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
@@ -255,7 +270,7 @@ impl Supervisor {
             return Err(error);
         }
         watches.next += 1;
-        watches.set_timer(&self.timer, watch.hello_until);
+        watches.set_timer(&self.timer, watch.due());
         watches.by_id.insert(id, watch);
         Ok(id)
     }
@@ -276,19 +291,6 @@ impl Watches {
         let once = Itimerspec { it_interval: never, it_value: value };
         // It can't fail for a timer and a time that are valid.
         let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
-    }
-
-    /// The timer has fired: asks those whose time is over, and sets it for the others.
-    fn check_patience(&mut self, timer: &OwnedFd) {
-        self.timer = None;
-        let now = Instant::now();
-        for watch in self.by_id.values_mut() {
-            if watch.hello_until.is_some_and(|until| until <= now) {
-                watch.out_of_patience();
-            }
-        }
-        let next = self.by_id.values().filter_map(|watch| watch.hello_until).min();
-        self.set_timer(timer, next);
     }
 }
 
@@ -328,7 +330,7 @@ impl Loop {
         drain(&self.shared.wake);
         for request in self.incoming.try_iter() {
             match request {
-                Request::Start(job) => self.jobs.push(job),
+                Request::Start(job) => self.jobs.push(*job),
                 Request::Call(call) => call(),
             }
         }
@@ -336,7 +338,7 @@ impl Loop {
 
     fn take_timer(&self) {
         drain(&self.shared.timer);
-        self.shared.watches.lock().check_patience(&self.shared.timer);
+        self.shared.check_times();
     }
 
     /// Starts one process, so that those that run already get their turn before the next one.
@@ -371,6 +373,31 @@ impl Loop {
 }
 
 impl Supervisor {
+    /// The timer has fired: sees to those whose time is over, and sets it for the others.
+    fn check_times(&self) {
+        let mut watches = self.watches.lock();
+        watches.timer = None;
+        let now = Instant::now();
+        let over = |time: Option<Instant>| time.is_some_and(|time| time <= now);
+        let mut deaf = Vec::new();
+        for (&id, watch) in &mut watches.by_id {
+            if over(watch.young_until)
+                && let Err(error) = listen(&self.poll, id, watch)
+            {
+                watch.fail(error);
+                deaf.push(id);
+            }
+            if over(watch.hello_until) {
+                watch.out_of_patience();
+            }
+        }
+        let deaf: Vec<_> = deaf.iter().filter_map(|id| watches.by_id.remove(id)).collect();
+        let next = watches.by_id.values().filter_map(Watch::due).min();
+        watches.set_timer(&self.timer, next);
+        drop(watches);
+        deaf.into_iter().for_each(Watch::abandon);
+    }
+
     /// Something happened to a process, or to its socket.
     fn attend(&self, id: u64, ended: bool, flags: epoll::EventFlags) {
         let mut watches = self.watches.lock();
@@ -409,10 +436,12 @@ impl Supervisor {
     }
 
     fn forget(&self, watch: Watch) {
-        // It was added, so this can't fail; the socket may have been deleted already.
-        let _ = epoll::delete(&self.poll, &watch.pidfd);
-        if let Some(socket) = watch.socket.as_ref().filter(|_| !watch.reported) {
-            let _ = epoll::delete(&self.poll, socket);
+        if watch.young_until.is_none() {
+            // It was added, so this can't fail; the socket may have been deleted already.
+            let _ = epoll::delete(&self.poll, &watch.pidfd);
+            if let Some(socket) = watch.socket.as_ref().filter(|_| !watch.reported) {
+                let _ = epoll::delete(&self.poll, socket);
+            }
         }
         watch.close();
     }
@@ -425,8 +454,14 @@ fn drain(fd: &OwnedFd) {
     let _ = rustix::io::read(fd, &mut count);
 }
 
-/// Begins to watch a process: sends what its socket takes, and listens to it and to its end.
+/// Begins to watch a process: sends what its socket takes, and listens to it, unless it is left alone for now.
 fn add(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
+    if watch.send() && watch.young_until.is_some() { Ok(()) } else { listen(poll, id, watch) }
+}
+
+/// Listens to a process and to its end.
+fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
+    watch.young_until = None;
     let refused = |error: Errno| failed("epoll_ctl", None, error.into());
     let end = epoll::EventData::new_u64(id << 1 | 1);
     epoll::add(poll, watch.pidfd.as_fd(), end, epoll::EventFlags::IN).map_err(refused)?;

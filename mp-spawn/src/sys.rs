@@ -1,4 +1,5 @@
-//! The system calls that have no safe wrapper elsewhere: `posix_spawn`, `fork`, signal dispositions, exit handlers.
+//! The system calls that have no safe wrapper elsewhere: `posix_spawn`, `fork`, signal dispositions, exit handlers; and
+//! `recvmsg`, whose wrapper is one more part of the program that a child would have to load.
 //!
 //! # Safety
 //!
@@ -8,20 +9,23 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::OnceLock;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use rustix::process::Pid;
 
+use crate::environment::Environment;
+use crate::watch::MAX_FDS;
+
 /// What `posix_spawn` needs to know.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
     pub(crate) path: CString,
     pub(crate) argv0: CString,
-    pub(crate) environment: &'a [CString],
+    pub(crate) environment: &'a Environment,
     /// One more entry of the environment.
     pub(crate) token: CString,
     /// Inherited at its own number; everything else that is close-on-exec stays behind.
@@ -42,9 +46,8 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     }
     let attributes = Attributes::with_default_signals()?;
     let argv = [program.argv0.as_ptr().cast_mut(), ptr::null_mut()];
-    let entries = program.environment.iter().chain([&program.token]);
-    let environment: Vec<*mut c_char> =
-        entries.map(|entry| entry.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect();
+    let entries = program.environment.pointers().chain([program.token.as_ptr(), ptr::null()]);
+    let environment: Vec<*mut c_char> = entries.map(<*const c_char>::cast_mut).collect();
     let mut pid = 0;
     // SAFETY:
     // - `path`, and each entry of `argv` and `environment` but the last, are C strings that live in `program`;
@@ -64,6 +67,57 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     };
     check(error)?;
     Pid::from_raw(pid).ok_or_else(|| io::Error::other("posix_spawn returned no process id"))
+}
+
+/// Receives bytes, and the file descriptors that come with them, which are close-on-exec. See `recvmsg(2)`.
+#[inline]
+pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    // Words, for a header that is aligned as one; with room for all that one message can carry.
+    const MOST: usize = size_of::<libc::cmsghdr>() + MAX_FDS * size_of::<RawFd>();
+    let mut control = [MaybeUninit::<u64>::uninit(); MOST.div_ceil(size_of::<u64>())];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeroes is a header that names nothing.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control) as _);
+    let received = loop {
+        // SAFETY: the header names `bytes` and `control`, with their sizes, and nothing else; both live longer.
+        let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        match usize::try_from(count) {
+            Ok(count) => break count,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    };
+    // SAFETY: the kernel has filled in the header, and as much of `control` as it says there.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !next.is_null() {
+        // SAFETY: the macro returns null or a whole header within `control`.
+        let header = unsafe { next.read() };
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: behind a header is its data.
+            let data = unsafe { libc::CMSG_DATA(next) }.cast::<RawFd>();
+            let size = (header.cmsg_len as usize).saturating_sub(data.addr() - next.addr());
+            for at in 0..size / size_of::<RawFd>() {
+                // SAFETY: the length in the header says that it is there.
+                let fd = unsafe { data.add(at) };
+                // SAFETY: as above; it need not be aligned.
+                let fd = unsafe { fd.read_unaligned() };
+                // SAFETY: the kernel has made it just now, for whoever receives the message.
+                fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+        // SAFETY: the message and a header of it.
+        next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
+    }
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    Ok(received)
 }
 
 /// Copies this process, as `fork(3)` of the C library does it; `None` in the copy.
@@ -110,6 +164,7 @@ pub(crate) fn skip_exit_handlers_so_far() {
 pub(crate) fn skip_exit_handlers_so_far() {}
 
 /// Whether the calling thread is the one that the process began with.
+#[inline]
 pub(crate) fn on_main_thread() -> bool {
     rustix::thread::gettid() == rustix::process::getpid()
 }
@@ -138,6 +193,7 @@ pub(crate) fn at_exit(then: fn()) {
 }
 
 /// Makes a write to a closed pipe an error, as the standard library does before `main`.
+#[inline]
 pub(crate) fn ignore_sigpipe() {
     // SAFETY: this installs no handler, so there is no code whose safety could matter.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };

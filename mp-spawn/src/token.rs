@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 /// The environment variable that holds it.
 pub(crate) const VARIABLE: &str = "MP_CHILD";
+/// The same, for the C library.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(crate) const C_VARIABLE: &std::ffi::CStr = c"MP_CHILD";
 
 /// Which socket leads to the parent, who the parent is, and a number that nobody guesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,7 @@ impl fmt::Display for Token {
 impl FromStr for Token {
     type Err = ();
 
+    #[inline]
     fn from_str(text: &str) -> Result<Token, ()> {
         let mut parts = text.split(':');
         let mut part = || parts.next().ok_or(());
@@ -37,6 +41,17 @@ impl FromStr for Token {
             return Err(());
         }
         Ok(Token { fd, parent, nonce })
+    }
+}
+
+impl Token {
+    /// Reads what the variable holds.
+    #[inline]
+    pub(crate) fn read(bytes: &[u8]) -> Result<Token, String> {
+        let token = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
+        token.ok_or_else(|| {
+            format!("{VARIABLE} holds {:?}, which is no token", String::from_utf8_lossy(bytes))
+        })
     }
 }
 

@@ -31,6 +31,8 @@ use crate::wire::{self, Inbox, Kind};
 pub(crate) const MAX_FDS: usize = 253;
 
 const CHUNK: usize = 64 << 10;
+/// How long a process that may be short-lived is left alone: see [`supervisor`](crate::supervisor).
+const YOUTH: Duration = Duration::from_millis(4);
 /// Chunks that are read from one process before the others get their turn.
 const CHUNKS_A_TURN: usize = 16;
 /// Chunks that are read after a process has ended: more than it can have left in its socket.
@@ -103,6 +105,8 @@ pub(crate) struct Watch {
     returns: bool,
     /// When its time to say hello is over.
     pub(crate) hello_until: Option<Instant>,
+    /// While nobody listens to it yet: from when on the supervisor does.
+    pub(crate) young_until: Option<Instant>,
 }
 
 /// What a process is told about itself, and what is to be known about it.
@@ -131,7 +135,10 @@ impl Watch {
     pub(crate) fn new(common: Common, order: Order, launched: Launched, id: u64) -> Watch {
         let Common { group, program, function, patience, returns, method } = common;
         let pidfd = Arc::new(launched.pidfd);
-        group.started(order.rank, launched.pid, Running { pidfd: Arc::clone(&pidfd), id });
+        // Others of its start are waited for together, by way of the supervisor; and what a function returns may have
+        // to be taken while the process lives.
+        let young_until = if group.len() == 1 && !returns { deadline(YOUTH) } else { None };
+        group.started(order.rank, launched.pid, Running { pidfd: Arc::clone(&pidfd), id, young_until });
         Watch {
             rank: order.rank,
             pid: pid_number(launched.pid),
@@ -146,6 +153,7 @@ impl Watch {
             swept: 0,
             seen: Seen::default(),
             hello_until: deadline(patience),
+            young_until,
             pidfd,
             group,
             program,
@@ -211,7 +219,7 @@ impl Watch {
 
     fn take_frames(&mut self) -> Result<(), String> {
         while let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
-            self.reported |= frame.kind == Kind::Report;
+            self.reported |= matches!(frame.kind, Kind::Report | Kind::Done);
             match FromChild::from_frame(&frame)? {
                 FromChild::Hello(Hello { nonce, member }) => {
                     if nonce != self.nonce {
@@ -249,9 +257,18 @@ impl Watch {
         Ok(())
     }
 
+    /// When something is to be done about it, if nothing happens.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.young_until.into_iter().chain(self.hello_until).min()
+    }
+
     /// Its time to say hello is over.
     pub(crate) fn out_of_patience(&mut self) {
-        self.hello_until = None;
+        // It may have said so, and not been heard: this process may have been stopped meanwhile.
+        self.receive();
+        if self.hello_until.take().is_none() {
+            return;
+        }
         if is_stopped(self.pid) {
             self.hello_until = deadline(self.patience);
             return;

@@ -43,10 +43,12 @@ pub(crate) enum Kind {
     Answer = 11,
     /// To the parent: the child has joined the shared memory.
     Joined = 12,
+    /// To the parent: the function returned, and there is nothing to say about it.
+    Done = 13,
 }
 
 impl Kind {
-    const ALL: [Kind; 12] = [
+    const ALL: [Kind; 13] = [
         Kind::Fds,
         Kind::Start,
         Kind::Args,
@@ -59,16 +61,19 @@ impl Kind {
         Kind::Fork,
         Kind::Answer,
         Kind::Joined,
+        Kind::Done,
     ];
 
+    #[inline]
     fn from_byte(byte: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == byte)
     }
 
     /// The largest payload that a frame of this kind may have.
+    #[inline]
     pub(crate) fn limit(self) -> usize {
         match self {
-            Kind::Taken => 0,
+            Kind::Taken | Kind::Done => 0,
             Kind::Fds => 4,
             Kind::Start | Kind::Serve => 64 * KIB,
             Kind::Answer => 256 * KIB,
@@ -115,6 +120,7 @@ pub(crate) const fn header(kind: Kind, length: u32) -> [u8; HEADER] {
 }
 
 /// Appends a frame to `out`.
+#[inline]
 pub(crate) fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
     let too_long = WireError::TooLong { kind, length: payload.len() };
     if payload.len() > kind.limit() {
@@ -136,15 +142,22 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     /// Adds bytes in the order of their arrival.
+    #[inline]
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
             self.taken = 0;
         }
-        self.bytes.extend_from_slice(bytes);
+        if self.bytes.capacity() == 0 {
+            // So a child needs none of the code that makes room for more.
+            self.bytes = bytes.to_vec();
+        } else {
+            self.bytes.extend_from_slice(bytes);
+        }
     }
 
     /// Takes the next whole frame; `None` until more bytes arrive.
+    #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, WireError> {
         let Some((head, rest)) = self.bytes.get(self.taken..).and_then(<[u8]>::split_first_chunk::<HEADER>)
         else {

@@ -137,11 +137,12 @@ fn a_program_that_is_no_worker_and_stays() {
 
 #[test]
 fn a_program_that_talks_nonsense_is_ended() {
-    // No frame at all; a frame of endless length; a hello of somebody else.
-    let hello = r"\013\0\0\0\004\222\317\001\001\001\001\001\001\001\001\300";
+    // No frame at all; a frame of endless length; half a hello; a hello of somebody else.
+    let hello = r"\011\0\0\0\004\001\001\001\001\001\001\001\001\0";
     for (words, expected) in [
         ("nonsense-nonsense", "no frame of kind"),
         (r"\377\377\377\377\007", "4294967295 bytes"),
+        (r"\002\0\0\0\004\001\001", "malformed Hello"),
         (hello, "not the process that was started"),
     ] {
         let folder = Folder::new("nonsense");

@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use common::{Meeting, Outcome, failure, join, say, wait_for_the_end};
 use mp_spawn::{Exit, Note, OnFailure, Options, ProcessExited, RaisedKind, Signal, SpawnError, Status};
@@ -260,4 +262,35 @@ fn generic_functions_and_twin_closures() {
     // Two closures that a compiler may fold into one.
     spawn(|rank: usize, (): ()| assert!(rank < 9), (), 1).unwrap();
     spawn(|rank: usize, (): ()| assert!(rank < 9), (), 1).unwrap();
+}
+
+#[test]
+fn a_failure_is_known_before_its_process_has_ended() {
+    thread_local! {
+        static LINGERS: RefCell<Option<Lingers>> = const { RefCell::new(None) };
+    }
+    struct Lingers(String);
+    impl Drop for Lingers {
+        fn drop(&mut self) {
+            let _ = common::wait_for_word(&self.0);
+        }
+    }
+    let worker = |_: usize, (word, fails): (String, bool)| -> Result<(), String> {
+        LINGERS.set(Some(Lingers(word)));
+        if fails { Err("it went wrong".to_string()) } else { Ok(()) }
+    };
+    // It reports in the first milliseconds of its life, and nobody waits for it, nor asks it why it has not said hello.
+    let word = format!("mp-spawn-{}-lingers", std::process::id());
+    let patient = Options::nprocs(1).handshake_timeout(10 * common::DEADLINE);
+    let context = start_processes(worker, (word.clone(), true), patient).unwrap();
+    let pid = context.pids()[0];
+    common::eventually("it has failed", || matches!(context.status(0), Ok(Status::Failed(_))));
+    assert!(common::alive(pid) && matches!(context.exit(0), Ok(None)));
+    common::eventually("it is told", || say(&word, "go on").is_ok());
+    assert!(failure(&context).to_string().contains("it went wrong"));
+    // And one that is content has not ended before it has.
+    let context = start_processes(worker, (word.clone(), false), Options::nprocs(1)).unwrap();
+    assert!(!context.join_timeout(Duration::from_millis(20)).unwrap());
+    common::eventually("it is told", || say(&word, "go on").is_ok());
+    join(&context).unwrap();
 }

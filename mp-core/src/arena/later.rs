@@ -28,6 +28,7 @@ enum Later {
 static LATER: PerProcess<Mutex<Later>> = PerProcess::new([const { Mutex::new(Later::None) }; GENERATIONS]);
 
 /// To be joined.
+#[inline]
 pub(super) fn put(fd: OwnedFd, joined: Joined) {
     *LATER.lock() = Later::Join { fd, process: std::process::id(), user: memory::user(), joined };
 }

@@ -87,6 +87,7 @@ impl Arena {
     ///
     /// # Safety
     /// As for [`attach`](Self::attach).
+    #[inline]
     pub unsafe fn attach_later(fd: OwnedFd, joined: fn(Member)) {
         super::later::put(fd, joined);
     }

@@ -1,0 +1,108 @@
+//! Numbers and texts one after the other, for what a child reads before it calls its function.
+//!
+//! Parts of a program that are used for the first time are loaded from its file, page by page, and that takes longer than
+//! all else that a child does before it is a worker. So this is short, lies where the rest of the child's code does
+//! (`#[inline]`), and knows four types. Like the frames that it is in, it believes nothing.
+
+/// Appends a number.
+pub(crate) fn put_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+/// Appends bytes, and how many.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Appends something that may be missing.
+pub(crate) fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {
+    out.push(value.is_some().into());
+    if let Some(value) = value {
+        put(out, value);
+    }
+}
+
+/// What has not been read yet. Every method is `None` when that is too short, or is nothing of the kind.
+#[derive(Debug)]
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    #[inline]
+    pub(crate) fn number(&mut self) -> Option<u64> {
+        let (number, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*number))
+    }
+
+    #[inline]
+    pub(crate) fn size(&mut self) -> Option<usize> {
+        usize::try_from(self.number()?).ok()
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.size()?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    #[inline]
+    pub(crate) fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()?.to_vec()).ok()
+    }
+
+    #[inline]
+    pub(crate) fn flag(&mut self) -> Option<bool> {
+        let (flag, rest) = self.0.split_first()?;
+        self.0 = rest;
+        (*flag <= 1).then_some(*flag == 1)
+    }
+
+    /// Something that may be missing.
+    #[inline]
+    pub(crate) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        if self.flag()? { read(self).map(Some) } else { Some(None) }
+    }
+
+    /// That nothing is left.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_read() {
+        let mut out = Vec::new();
+        put_number(&mut out, 7);
+        put_bytes(&mut out, "ä".as_bytes());
+        put_option(&mut out, Some(8), put_number);
+        put_option(&mut out, None, put_number);
+        let mut fields = Fields(&out);
+        assert_eq!((fields.size(), fields.text().as_deref()), (Some(7), Some("ä")));
+        assert_eq!(
+            (fields.option(Fields::number), fields.option(Fields::number)),
+            (Some(Some(8)), Some(None))
+        );
+        assert_eq!((fields.end(), fields.flag()), (Some(()), None));
+    }
+
+    #[test]
+    fn lengths_that_lie() {
+        let mut out = Vec::new();
+        put_bytes(&mut out, b"abc");
+        for end in 0..out.len() {
+            assert_eq!(Fields(&out[..end]).bytes(), None);
+        }
+        put_number(&mut out, u64::MAX);
+        let mut fields = Fields(&out);
+        assert!(fields.bytes().is_some() && fields.bytes().is_none());
+        assert_eq!(Fields(&[2]).flag(), None);
+    }
+}
