@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Outcome, alone, eventually, failure, give, join, next, send, take};
+use common::{Outcome, alone, eventually, failure, give, join, mappings, next, open_files, send, take};
 use mp::{Arena, FrozenTensor, MemoryStats, Options, Queue, Tensor, start_processes};
 use mp_core::inject;
 
@@ -59,6 +59,40 @@ fn hold(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u64>)) -> Outco
     assert!(next(&there)?.is_none());
     drop((mine, got));
     Ok(())
+}
+
+/// Keeps all that it gets, and says what that takes: the sum, all files, more mappings.
+fn keep(_: usize, (there, back): (Queue<FrozenTensor<u64>>, Queue<(u64, usize, usize)>)) -> Outcome {
+    let (mut held, before) = (Vec::new(), mappings());
+    while let Some(tensor) = next(&there)? {
+        held.push(tensor);
+    }
+    let sum = held.iter().map(|t| t.get(&[7])).sum::<Result<u64, mp::Error>>()?;
+    send(&back, (sum, open_files(), mappings().saturating_sub(before)))
+}
+
+#[test]
+fn many_live_tensors_are_a_handful_of_files_and_mappings() {
+    const MANY: u64 = 100_000;
+    let _alone = alone();
+    let (there, back) = (Queue::bounded(1024).unwrap(), Queue::bounded(1).unwrap());
+    let context = start_processes(keep, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let (files, ours, before) = (open_files(), mappings(), stats().reserved);
+    let mut held = Vec::new();
+    for n in 0..MANY {
+        let tensor = Tensor::full(&[8], n).unwrap().freeze();
+        give(&there, tensor.clone());
+        held.push(tensor);
+    }
+    there.close();
+    let (sum, their_files, theirs) = take(&back);
+    assert_eq!(sum, (0..MANY).sum::<u64>());
+    let ours = mappings().saturating_sub(ours);
+    assert!(their_files <= 40 && open_files() <= files + 2, "{their_files} files there");
+    assert!(theirs <= 8 && ours <= 4, "{theirs} more mappings there, {ours} here");
+    let bytes = (stats().reserved - before) / MANY;
+    assert!(bytes <= 64 + 128, "{bytes} bytes a tensor of 64");
+    join(&context).unwrap();
 }
 
 #[test]

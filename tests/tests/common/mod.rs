@@ -146,6 +146,11 @@ pub fn in_use() -> (u64, u64, u64) {
     (live_blocks, queued, members)
 }
 
+/// How many mappings this process has.
+pub fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())
+}
+
 /// How many files this process has open.
 pub fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)

@@ -6,7 +6,9 @@ use mp::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::common::{Outcome, eventually, failure, give, in_use, join, next, send, take};
+use crate::common::{
+    Outcome, eventually, failure, give, in_use, join, mappings, next, open_files, send, take,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -112,20 +114,16 @@ pub(crate) fn a_killed_holder_holds_nothing() {
     eventually("what it held is free", || in_use() == before);
 }
 
-fn mappings() -> usize {
-    std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())
-}
-
 pub(crate) fn a_thousand_tensors_are_a_handful_of_files() {
     type Tensors = Vec<FrozenTensor<u32>>;
     fn worker(_: usize, (there, back): (Queue<Tensors>, Queue<(usize, usize)>)) -> Outcome {
         let warm = next(&there)?;
-        let before = (crate::common::open_files(), mappings());
+        let before = (open_files(), mappings());
         let mut all = Vec::new();
         for _ in 0..10 {
             all.push(next(&there)?.ok_or("closed")?);
         }
-        let more = (crate::common::open_files() - before.0, mappings().saturating_sub(before.1));
+        let more = (open_files() - before.0, mappings().saturating_sub(before.1));
         assert_eq!(all.iter().flatten().map(|t| t.get(&[1]).unwrap() as usize).sum::<usize>(), 499_500);
         drop(warm);
         send(&back, more)
@@ -134,9 +132,9 @@ pub(crate) fn a_thousand_tensors_are_a_handful_of_files() {
     let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
     let tensor = |i: u32| Tensor::full(&[500], i).unwrap().freeze();
     give(&there, vec![tensor(0)]);
-    let before = (crate::common::open_files(), mappings());
+    let before = (open_files(), mappings());
     let all: Vec<_> = (0..1000).map(tensor).collect();
-    assert!(crate::common::open_files() <= before.0 + 2, "files");
+    assert!(open_files() <= before.0 + 2, "files");
     assert!(mappings() <= before.1 + 4, "mappings");
     all.chunks(100).for_each(|hundred| give(&there, hundred.to_vec()));
     let (files, mappings) = take(&back);
