@@ -7,7 +7,7 @@ use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
 
 use crate::process::PATIENCE;
 use crate::work::alloc::{self, Heap, Private};
-use crate::work::{Outcome, Plan};
+use crate::work::{Outcome, Plan, now};
 use crate::{Result, stats};
 
 /// mp's arena.
@@ -115,10 +115,38 @@ pub(crate) fn view_limit(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
+fn beside_a_million<R>(work: impl FnOnce() -> R) -> Result<R> {
+    let live = (0..1_000_000).map(|_| Arena::take(64)).collect::<Result<Vec<_>>>()?;
+    let result = work();
+    drop(live);
+    Ok(result)
+}
+
 /// Start and end of a process beside a million live tensors.
 pub(crate) fn spawn_at_1m_live(plan: &Plan) -> Outcome {
-    let live = (0..1_000_000).map(|_| Arena::take(64)).collect::<Result<Vec<_>>>()?;
-    let figure = super::spawn_exec(plan);
-    drop(live);
-    figure
+    beside_a_million(|| super::spawn_exec(plan))?
+}
+
+/// How long it takes a new process to become a member of the arena, as it says: the median.
+fn attach(plan: &Plan) -> Outcome {
+    fn member(_: usize, (): ()) -> Result<f64> {
+        let start = now();
+        mp::Arena::current()?;
+        Ok((now() - start) as f64)
+    }
+    let mut times = Vec::new();
+    for _ in 0..plan.repetitions(20) {
+        times.extend(start_processes(member, (), Options::nprocs(1))?.join()?);
+    }
+    Ok(Some(stats::median(&times)))
+}
+
+pub(crate) fn attach_at_1m_live(plan: &Plan) -> Outcome {
+    beside_a_million(|| attach(plan))?
+}
+
+/// The same in an arena in which next to nothing is.
+pub(crate) fn attach_limit(plan: &Plan) -> Outcome {
+    let _one = Arena::take(64)?;
+    attach(plan)
 }
