@@ -134,7 +134,7 @@ fn limit(resource: Resource, value: u64) {
 fn with_few_files_there_are_as_many_tensors_and_queues() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
-        limit(Resource::Nofile, 64);
+        limit(Resource::Nofile, 32);
         let tensors: Vec<_> =
             (0..5000_u64).map(|i| Tensor::full(&[i as usize % 40], i)).collect::<Result<_, _>>()?;
         let queues: Vec<_> = (0..200).map(|_| Queue::bounded(3)).collect::<Result<_, _>>()?;
@@ -144,8 +144,8 @@ fn with_few_files_there_are_as_many_tensors_and_queues() {
         // Too many processes at once, each of which waits.
         let waiter = |_: usize, go: Queue<u8>| drop(common::next(&go));
         let error = start_processes(waiter, Queue::bounded(1)?, Options::nprocs(100)).map(drop).unwrap_err();
-        assert!(error.to_string().contains("RLIMIT_NOFILE = 64"), "{error}");
-        assert!(common::open_files() < 64);
+        assert!(error.to_string().contains("RLIMIT_NOFILE = 32"), "{error}");
+        assert!(common::open_files() < 32);
         mp::spawn(|_: usize, (): ()| {}, (), 4)?;
         let last = common::next(&queues[199])?.ok_or("closed")?;
         assert_eq!(last.to_vec(), [398; 38]);
