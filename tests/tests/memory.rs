@@ -61,8 +61,11 @@ fn hold(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u64>)) -> Outco
     Ok(())
 }
 
-/// Keeps all that it gets, and says what that takes: the sum, all files, more mappings.
-fn keep(_: usize, (there, back): (Queue<FrozenTensor<u64>>, Queue<(u64, usize, usize)>)) -> Outcome {
+/// What is to be kept; the sum of it, all files, more mappings.
+type Kept = (Queue<FrozenTensor<u64>>, Queue<(u64, usize, usize)>);
+
+/// Keeps all that it gets, and says what that takes.
+fn keep(_: usize, (there, back): Kept) -> Outcome {
     let (mut held, before) = (Vec::new(), mappings());
     while let Some(tensor) = next(&there)? {
         held.push(tensor);
