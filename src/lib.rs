@@ -52,6 +52,7 @@
 //! | processes | [`spawn`], [`start_processes`], [`ProcessContext`], [`Process`], [`Options`], [`SpawnError`] |
 //! | a pool of processes | [`Pool`], [`Call`], [`AsyncResult`], [`MapResult`], [`Imap`], [`TaskError`] |
 //! | functions that travel | [`closure!`], [`Closure`], [`start_closure`] |
+//! | in a shared library, for any host | nothing to do; or [`set_command`], [`export_child_main!`] |
 //! | queues | [`Queue`], [`channel()`], [`JoinableQueue`], [`pipe`], [`Lease`]; [`PutError`], [`GetError`] |
 //! | waiting for many things | [`wait()`], [`select`], [`Waitable`], [`Descriptor`] |
 //! | as futures | [`Queue::get_async`], [`Queue::put_async`], [`Receiver::recv_async`], …, [`ready`] |
@@ -71,6 +72,7 @@
 //! | `mp.spawn(fn, args, nprocs)` | [`spawn(f, args, nprocs)`](spawn) |
 //! | `mp.start_processes(…, join=False)` | [`start_processes`], then [`ProcessContext::join`] |
 //! | `mp.Process(target=f, args=…)`, `start`, `join` | [`Process::spawn`], [`Process::builder`], [`Process::join`] |
+//! | `set_executable` | [`set_executable`], [`set_command`]; in a shared library, [`export_child_main!`] |
 //! | `set_start_method`, `get_context`, `set_forkserver_preload` | [`set_start_method`], [`get_context`], [`set_forkserver_preload`]: [`StartMethod`]; for `fork`, [`allow_fork`] |
 //! | `active_children`, `current_process`, `parent_process` | [`active_children`], [`current_process`], [`parent_process`] |
 //! | `mp.Pool(n)`, `apply`, `map`, `imap`, `starmap`, … | [`Pool::new`], [`Pool::apply`], [`Pool::map`], [`Pool::imap`], [`Pool::starmap`]; a killed worker costs one task |
@@ -147,9 +149,10 @@ pub use mp_spawn::{
     ActiveChild, Capture, Captured, Closure, Context, CurrentProcess, Exit, Launch, Note, OnFailure, Options,
     Outcome, Output, ParentProcess, Process, ProcessBuilder, ProcessContext, ProcessExited, ProcessRaised,
     RaisedKind, Refusal, Setup, Signal, SpawnError, StartMethod, Status, UnknownStartMethod, active_children,
-    allow_fork, closure, cpu_count, current_process, get_all_start_methods, get_context, get_start_method,
-    init, is_child, name, parent_pid, parent_process, rank, set_executable, set_forkserver_preload,
-    set_start_method, set_thread_name, spawn, start_closure, start_processes, thread_name,
+    allow_fork, closure, cpu_count, current_process, export_child_main, get_all_start_methods, get_context,
+    get_start_method, init, is_child, name, parent_pid, parent_process, rank, set_command, set_executable,
+    set_forkserver_preload, set_start_method, set_thread_name, spawn, start_closure, start_processes,
+    thread_name,
 };
 #[cfg(feature = "sync")]
 pub use mp_sync as sync;

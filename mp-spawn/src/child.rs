@@ -29,7 +29,7 @@ use crate::outcome::{Ended, Fault};
 use crate::rank::pid_number;
 use crate::token::Token;
 use crate::wire::{Frame, Inbox, Kind};
-use crate::{crash, fork, function, panics, sys, zygote};
+use crate::{crash, embed, fork, function, panics, sys, zygote};
 
 /// The exit code after a failure that was reported.
 const FAILED: i32 = 1;
@@ -142,7 +142,7 @@ fn occupy_standard_streams() -> io::Result<()> {
 /// What a process is to do.
 #[derive(Debug)]
 enum Orders {
-    Work(Start, FromParent),
+    Work(Box<Start>, FromParent),
     Serve(Serve),
 }
 
@@ -168,7 +168,7 @@ fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Orders)> {
                     return Err(malformed("file descriptors are missing"));
                 }
                 let start = start.ok_or_else(|| malformed("no function"))?;
-                return Ok((source.fds, Orders::Work(start, FromParent { bytes: payload })));
+                return Ok((source.fds, Orders::Work(Box::new(start), FromParent { bytes: payload })));
             }
             Kind::Serve => {
                 let serve = rmp_serde::from_slice(&payload).map_err(|error| malformed(&error.to_string()))?;
@@ -236,11 +236,11 @@ impl<'a> Source<'a> {
 /// would cost as much again as all that happened so far. Only where that thread's stack is useless, because it is
 /// tiny or could grow for ever, does the function get another one.
 #[inline]
-fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32 {
+fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -> i32 {
     if let Err(error) = settle(&start) {
         return tell(line, &Report::Unable(error));
     }
-    let Start { rank, name, function, daemon, ways, .. } = start;
+    let Start { rank, name, function, library, daemon, ways, .. } = *start;
     if let Ok(short) = CString::new(name.as_str()) {
         // So that `ps` shows it; the kernel cuts it. Nothing depends on it.
         let _ = rustix::thread::set_name(&short);
@@ -248,6 +248,9 @@ fn work(line: &'static Line, parent: u32, start: Start, args: FromParent) -> i32
     method::inherit(ways);
     current::set(Current { rank, name: name.clone(), parent, daemon });
     panics::install_hook();
+    if let Some(report) = library.and_then(|library| embed::load(&library, &function.object).err()) {
+        return tell(line, &report);
+    }
     let run = move || tell(line, &call(line, rank, &function, args));
     let Some(size) = other_stack() else { return run() };
     // It leaves from there: `exit` runs the destructors of the calling thread's locals, and waking the main thread

@@ -1,8 +1,9 @@
 //! How a process learns that it is a worker, before `main` or at its beginning.
 //!
-//! On Linux with glibc, this file puts a function into the program's `.init_array`, whose entries run before
-//! `main` and get its arguments. In a worker that function doesn't return: it runs the entries after its own,
-//! so that no constructor of the program is left out, and then becomes the worker.
+//! On Linux with glibc, this file puts a function into the `.init_array` of the program (or of the library that was made
+//! with this crate), whose entries run before `main` and get its arguments. In a worker that function doesn't return: it
+//! runs the entries after its own, so that no constructor of the program (the library) is left out, and then becomes the
+//! worker. A library that is loaded later does nothing then; [`embed`](crate::embed) says why.
 //!
 //! # Safety
 //!
@@ -17,8 +18,8 @@ use std::{env, io};
 
 use rustix::io::{Errno, FdFlags};
 
-use crate::child;
-use crate::token::{self, Token};
+use crate::token::{self, Taker, Token};
+use crate::{child, object};
 
 /// Becomes a worker if this process was started as one; otherwise does nothing.
 ///
@@ -28,9 +29,10 @@ use crate::token::{self, Token};
 /// // ... what the program does when it is not a worker
 /// ```
 ///
-/// Programs on Linux with glibc need no call: there it happens before `main`. Elsewhere, and where this crate is
-/// part of a shared library, `main` must begin with it: in a worker it does not return, and whatever comes before
-/// it runs in every worker. It may be called any number of times.
+/// Programs on Linux with glibc need no call: there it happens before `main`. Elsewhere, and where a program is linked with
+/// a shared library that this crate is part of, `main` must begin with it: in a worker it does not return, and whatever
+/// comes before it runs in every worker. It may be called any number of times. For hosts that are written in other
+/// languages, there is [`export_child_main!`](crate::export_child_main!).
 ///
 /// Until it was called in a worker-to-be, nothing can be started from there: see
 /// [`SpawnError::NotInitialised`](crate::SpawnError::NotInitialised).
@@ -41,6 +43,51 @@ pub fn init() {
     }
 }
 
+/// What [`export_child_main!`](crate::export_child_main!) makes a C function of: becomes a worker, or says why not.
+#[doc(hidden)]
+#[must_use]
+pub fn child_main() -> i32 {
+    // In a worker nothing unwinds: what it runs catches panics, and it leaves through `exit`.
+    let init = std::panic::catch_unwind(init);
+    i32::from(init.is_err() || token::unconsumed())
+}
+
+/// Makes a C function of the library that it is used in: `int mp_child_main(void)`, by which a host becomes a worker.
+///
+/// ```
+/// mp_spawn::export_child_main!();
+/// # // That nothing happens in a process that is no worker:
+/// # assert_eq!(mp_child_main(), 0);
+/// ```
+///
+/// It is for hosts that load the library and are started by a [command](crate::set_command) to become a worker, because
+/// workers call back into them. (All others need nothing: a library becomes a worker by itself.) In such a process it does
+/// not return. It returns 0 in a process that was not started as a worker, so that a host can call it at its beginning; and
+/// 1 in one that was, but by somebody else: the program, or another library that was made with this crate.
+///
+/// It stands in the library, and not in this crate, so that there is one where it is wanted, and none where not: two
+/// libraries that are linked into one program, or two versions of this crate in one library, would have the same. Those can
+/// give it other names:
+///
+/// ```
+/// mp_spawn::export_child_main!(job_child_main);
+/// ```
+#[macro_export]
+macro_rules! export_child_main {
+    () => {
+        $crate::export_child_main!(mp_child_main);
+    };
+    ($name:ident) => {
+        /// Becomes a worker if this process was started as one of this library's: then it does not return. 0 if it was
+        /// not started as a worker, 1 if it was by somebody else.
+        // SAFETY: the one who writes the macro names no other function like this.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> ::std::ffi::c_int {
+            $crate::child_main()
+        }
+    };
+}
+
 #[inline]
 fn become_worker(token: Result<Token, String>) -> ! {
     match token.and_then(|token| Ok((token, adopt(token)?))) {
@@ -49,21 +96,37 @@ fn become_worker(token: Result<Token, String>) -> ! {
     }
 }
 
-/// Takes the token out of the environment, so that no program started from here takes it for its own.
+/// Takes the token out of the environment, so that no program started from here takes it for its own. One that is not for
+/// this copy of the crate stays.
 fn take_token() -> Option<Result<Token, String>> {
     let text = env::var_os(token::VARIABLE)?;
+    let token = Token::read(text.as_bytes());
+    if token.as_ref().is_ok_and(|token| !is_for_a_call(token.taker)) {
+        return None;
+    }
     // SAFETY: this runs before `main` or as its first act, and only in a process that this crate has started;
     // the threads that could read the environment meanwhile are those of constructors, and the standard library
     // guards its own reads with a lock.
     unsafe { env::remove_var(token::VARIABLE) };
-    Some(Token::read(text.as_bytes()))
+    Some(token)
+}
+
+/// Whether this copy of the crate takes such a token when it is called.
+fn is_for_a_call(taker: Taker) -> bool {
+    let Some(own) = object::own() else { return true };
+    match taker {
+        Taker::Program => own.is_program,
+        Taker::Call => !own.is_program,
+        // It should have been taken as the library was loaded.
+        Taker::Load(build) => own.identity().is_some_and(|identity| identity.short() == build),
+    }
 }
 
 /// Changes the environment of a process that is about to become a worker; `None` removes.
 pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option<OsString>)>) {
     for (name, value) in changes {
         match value {
-            // SAFETY: this runs in a copy of a process, which has one thread.
+            // SAFETY: this runs in a copy of a process, which has one thread, or before the program begins.
             Some(value) => unsafe { env::set_var(name, value) },
             // SAFETY: as above.
             None => unsafe { env::remove_var(name) },
@@ -99,12 +162,14 @@ fn adopt(token: Token) -> Result<OwnedFd, String> {
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod hook {
-    use std::ffi::{CStr, c_char, c_int};
+    use std::ffi::{CStr, OsStr, c_char, c_int};
     use std::ops::Range;
+    use std::os::unix::ffi::OsStrExt;
     use std::ptr;
 
+    use crate::embed;
     use crate::object::{self, Object};
-    use crate::token::{self, Token};
+    use crate::token::{self, Taker, Token};
 
     type Initialiser = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
@@ -118,21 +183,30 @@ mod hook {
 
     extern "C" fn on_load(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
         // SAFETY: glibc passes the environment.
-        let Some(text) = (unsafe { token_in(envp) }) else { return };
-        let entry = (&raw const ENTRY).expose_provenance();
-        let inside = |program: &&Object| program.offset_of(entry).is_some();
-        let Some(program) = object::program().filter(inside) else {
-            // In a library: while it is being loaded, the loader's lock may be held, and a worker that loads
-            // another library would wait for it for ever. `init` will be called later.
-            return;
-        };
+        let Some(text) = (unsafe { value_in(envp, token::VARIABLE) }) else { return };
+        let Some(own) = object::own() else { return };
         let token = Token::read(text);
+        if own.is_program {
+            if token.as_ref().is_ok_and(|token| token.taker != Taker::Program) {
+                return;
+            }
+        } else {
+            let Ok(Token { taker: Taker::Load(build), .. }) = token else { return };
+            // SAFETY: as above.
+            let first = unsafe { value_in(envp, embed::PRELOAD) };
+            let more = first.and_then(|first| embed::without_library(OsStr::from_bytes(first), own.path()));
+            let (Some(more), true) = (more, own.identity().is_some_and(|own| own.short() == build)) else {
+                return;
+            };
+            super::change_environment([(embed::PRELOAD.into(), more)].into_iter());
+        }
+        let entry = (&raw const ENTRY).expose_provenance();
         // So that no program started from here takes it for its own.
         // SAFETY: the name is a C string. The threads that could use the environment meanwhile are those of constructors;
         // the call, which holds glibc's own lock, moves pointers in the list, and frees nothing.
         unsafe { libc::unsetenv(token::C_VARIABLE.as_ptr()) };
-        for address in later_entries(program, entry).step_by(size_of::<usize>()) {
-            // SAFETY: the address is that of an aligned word in the program's `.init_array`, which stays mapped.
+        for address in later_entries(own, entry).step_by(size_of::<usize>()) {
+            // SAFETY: the address is that of an aligned word in the `.init_array` of the object that this code is in.
             let initialiser =
                 unsafe { ptr::read(ptr::with_exposed_provenance::<Option<Initialiser>>(address)) };
             if let Some(initialiser) = initialiser {
@@ -142,13 +216,13 @@ mod hook {
         super::become_worker(token);
     }
 
-    /// The token in an environment. By hand, here and below, for a process that does little else needs none of what the
+    /// A variable in an environment. By hand, here and below, for a process that does little else needs none of what the
     /// standard library does for this: each part of a program that is used for the first time costs as much as ten
     /// system calls.
     ///
     /// # Safety
     /// This is an environment (`environ(7)`) that nobody changes meanwhile.
-    unsafe fn token_in<'a>(envp: *const *const c_char) -> Option<&'a [u8]> {
+    unsafe fn value_in<'a>(envp: *const *const c_char, name: &str) -> Option<&'a [u8]> {
         let mut at = envp;
         while !at.is_null() {
             // SAFETY: not beyond the null pointer that ends the list.
@@ -158,8 +232,7 @@ mod hook {
             }
             // SAFETY: entries are C strings; those that the process was started with stay for ever.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-            let value =
-                entry.strip_prefix(token::VARIABLE.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+            let value = entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
             if value.is_some() {
                 return value;
             }

@@ -55,6 +55,12 @@ impl Environment {
         Ok(changed)
     }
 
+    /// The value of a variable.
+    pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
+        let mut named = self.entries().filter(|(its_name, _)| *its_name == name.as_bytes());
+        named.next().map(|(_, value)| OsStr::from_bytes(value))
+    }
+
     /// Names and values.
     fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let ends = self.begins.iter().skip(1).copied().chain([self.bytes.len()]);

@@ -63,6 +63,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// |---|---|---|
 /// | of too many processes, files or bytes | [`Launch`](Self::Launch) | what was refused, and the limit; what had been started is ended and reaped |
 /// | of a program that is not there | [`Launch`](Self::Launch) | its path |
+/// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`](Self::Launch) | its path, and which build is there |
 /// | with arguments that can't be encoded | [`Arguments`](Self::Arguments) | what the codec says; nothing was started |
 /// | by a fork server that has died, can't preload, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
 /// | by `fork`, which nobody has allowed, or which can't be: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
@@ -77,7 +78,8 @@ pub enum SpawnError {
     /// A worker's process ended without saying why.
     ProcessExited(Box<ProcessExited>),
     /// This process was itself started as a worker and has not become one yet:
-    /// [`init`](crate::init) must run before anything is started.
+    /// [`init`](crate::init) must run before anything is started, or what
+    /// [`export_child_main!`](crate::export_child_main!) has made.
     NotInitialised,
     /// A start by [`StartMethod::Fork`](crate::StartMethod::Fork) was refused, for this reason: nobody has called
     /// [`allow_fork`](crate::allow_fork), or something in this process, as a GPU's driver, can't be copied.
@@ -248,7 +250,9 @@ impl SpawnError {
 
 const HINT: &str = "Only a program that links this crate can be a worker. If this program runs through a loader \
                     or a wrapper, name the program itself with `Options::executable`; where no start-up hook \
-                    runs (outside Linux with glibc, or from a shared library), `main` must call `mp::init()` first";
+                    runs (outside Linux with glibc, or in a program that is linked with a shared library of this \
+                    crate), `main` must call `mp::init()` first; and a command that was set with `set_command` from a \
+                    shared library must load the library and call its `mp_child_main`";
 
 impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -256,8 +260,8 @@ impl fmt::Display for SpawnError {
             SpawnError::ProcessRaised(raised) => raised.fmt(f),
             SpawnError::ProcessExited(exited) => exited.fmt(f),
             SpawnError::NotInitialised => f.write_str(
-                "this process was started as a worker and has not become one: mp::init() must run first \
-                 (the environment variable MP_CHILD is still set)",
+                "this process was started as a worker and has not become one: mp::init() must run first, or a \
+                 library's mp_child_main() (the environment variable MP_CHILD is still set)",
             ),
             SpawnError::ForkRefused(why) => write!(f, "no process is started by `fork` from here: {why}"),
             SpawnError::Refused { rank, pid, function, reason } => {

@@ -10,7 +10,8 @@
 //! |---|---|
 //! | the original's place in the arena, its mapping, its files and their locks | see [`mp_core::fork`] |
 //! | variables of this crate, behind locks that other threads may have held: supervisor, reader of output, fork server, family, line to the parent, who one is | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
-//! | settings: start method, executable, preloaded function | taken over: read before, written in the copy |
+//! | settings: start method, command | taken over, as in any process |
+//! | the preloaded function | taken over: read before, written in the copy |
 //! | sockets to the original's children and parent, pidfds, the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
 //! | the original's end of the copy's own socket | closed, so that the end of the original shows |
 //! | the standard streams: what is in the buffer, their locks | held by the thread that forks, and written out, if it is the main thread |
@@ -44,7 +45,7 @@ use crate::function::FunctionRef;
 use crate::launch::{self, Launched, Particulars, failed};
 use crate::output::Ends;
 use crate::setup::Setup;
-use crate::token::Token;
+use crate::token::{Taker, Token};
 use crate::watch::Outbox;
 use crate::{entry, forkserver, sys};
 
@@ -71,8 +72,7 @@ pub(crate) fn launch(
     // The copy finds it when it looks for it the first time. What doesn't fit is sent later.
     outbox.flush(ours.as_fd()).map_err(refused("sendmsg"))?;
     let taken = Taken {
-        token: Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce },
-        executable: launch::executable(),
+        token: Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker: Taker::Program },
         preload: forkserver::preload(),
         thread: !sys::on_main_thread(),
     };
@@ -117,7 +117,6 @@ pub(crate) fn launch(
 /// What a copy takes over, read before.
 struct Taken {
     token: Token,
-    executable: Option<std::path::PathBuf>,
     preload: Option<FunctionRef>,
     /// Whether another thread than the main thread has forked.
     thread: bool,
@@ -132,11 +131,10 @@ impl Taken {
         setup: &Setup,
         fit: std::result::Result<(), String>,
     ) -> ! {
-        let Taken { token, executable, preload, thread } = self;
+        let Taken { token, preload, thread } = self;
         sys::skip_exit_handlers_so_far();
         sys::forget_signal_handlers();
         STACK_OF_A_THREAD.store(thread, Ordering::Relaxed);
-        launch::set_executable(executable);
         forkserver::inherit_preload(preload);
         entry::change_environment(setup.environment.iter().cloned());
         let streams = (|| {

@@ -12,7 +12,6 @@
 //!
 //! [`Options::handshake_timeout`]: crate::Options::handshake_timeout
 
-use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,8 +55,8 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 struct Server {
     /// The process that it belongs to: another one after a fork.
     process: u32,
-    /// The program that it runs.
-    program: CString,
+    /// What it was started by.
+    command: Command,
     life: Arc<Life>,
     /// Does not block.
     socket: OwnedFd,
@@ -156,7 +155,7 @@ pub(crate) fn launch(
 
 /// The server of this program, or a new one.
 fn running(server: Option<Server>, command: &Command, patience: Duration) -> Result<Server> {
-    let ours = |server: &Server| server.process == std::process::id() && server.program == command.path;
+    let ours = |server: &Server| server.process == std::process::id() && server.command.is_as(command);
     if let Some(server) = server.filter(ours) {
         return match server.life.exit() {
             None => Ok(server),
@@ -171,9 +170,9 @@ fn running(server: Option<Server>, command: &Command, patience: Duration) -> Res
     };
     let Launched { pid, pidfd, socket, .. } = supervisor::on_lasting_thread(start)?;
     let life = Arc::new(Life { pid: pid_number(pid), pidfd, exit: Mutex::new(None) });
-    let (process, program) = (std::process::id(), command.path.clone());
+    let (process, command) = (std::process::id(), command.clone());
     let mut server =
-        Server { process, program, life: Arc::clone(&life), socket, inbox: Inbox::default(), slip };
+        Server { process, command, life: Arc::clone(&life), socket, inbox: Inbox::default(), slip };
     supervisor::watch_server(&life)?;
     let until = deadline(patience);
     let preload = self::preload();
@@ -361,8 +360,8 @@ mod tests {
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let life = Arc::new(Life { pid: pid_number(pid), pidfd, exit: Mutex::new(None) });
         let (socket, _) = launch::socket_pair().unwrap();
-        let (process, program) = (std::process::id(), CString::default());
-        (Server { process, program, life, socket, inbox: Inbox::default(), slip }, child, pid)
+        let (process, command) = (std::process::id(), Command::new(None, &FunctionRef::example()).unwrap());
+        (Server { process, command, life, socket, inbox: Inbox::default(), slip }, child, pid)
     }
 
     fn is_there(pid: Pid) -> bool {

@@ -16,6 +16,7 @@ use std::any::{Any, TypeId};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::ptr;
 
 use mp_core::message::Message;
@@ -23,10 +24,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::fields::{Fields, put_bytes, put_number};
 use crate::handoff::FromParent;
-use crate::object::{self, Identity, Object};
+use crate::identity::Identity;
+use crate::object::{self, HOME, Home, Object};
 use crate::outcome::{Ended, Fault, Outcome};
 
-const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835b];
+/// Another layout of what follows has other numbers.
+const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835c];
 
 /// What another process needs to use a function: one constant for each combination of types. `E` is the type of a
 /// function pointer.
@@ -40,6 +43,8 @@ pub(crate) struct Desc<E> {
 #[repr(C)]
 struct Head {
     magic: [u64; 2],
+    /// Of the copy of this crate that made it.
+    home: &'static Home,
     /// Of the entry.
     kind: TypeId,
     /// Of all types that the function has to do with.
@@ -50,7 +55,8 @@ struct Head {
 impl<E: 'static> Desc<E> {
     /// Describes `entry`, which stands for a function called `name`; `T` names all of its types.
     pub(crate) const fn new<T: 'static>(name: fn() -> &'static str, entry: E) -> Desc<E> {
-        let head = Head { magic: MAGIC, kind: TypeId::of::<E>(), types: TypeId::of::<T>(), name };
+        let head =
+            Head { magic: MAGIC, home: &HOME, kind: TypeId::of::<E>(), types: TypeId::of::<T>(), name };
         Desc { head, entry }
     }
 
@@ -163,7 +169,8 @@ pub(crate) const fn assert_no_captures<F>() {
 /// A reference to a function that travels to a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FunctionRef {
-    object: Identity,
+    /// Which build of which program or library holds it.
+    pub(crate) object: Identity,
     offset: usize,
     fingerprint: u64,
     pub(crate) name: String,
@@ -226,6 +233,9 @@ pub enum Refusal {
         /// The function that lies there.
         found: String,
     },
+    /// The function lies in a library that has a copy of this crate of its own, and the child runs another copy: the
+    /// program's, or another library's.
+    OtherCopy,
 }
 
 impl fmt::Display for Refusal {
@@ -240,6 +250,10 @@ impl fmt::Display for Refusal {
             Refusal::OtherTypes { found } => {
                 write!(f, "the reference points to a function of other types, `{found}`")
             }
+            Refusal::OtherCopy => f.write_str(
+                "the function lies in a library with a copy of mp of its own, and another copy runs the child: \
+                 start it by a command that loads the library and calls its mp_child_main (see `set_command`)",
+            ),
         }
     }
 }
@@ -247,12 +261,12 @@ impl fmt::Display for Refusal {
 /// The function that a reference names, verified.
 #[inline]
 pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, Refusal> {
-    let same_build = |object: &Object| object.identity().as_ref() == Some(&reference.object);
+    let same_build = |object: &Object| object.is(&reference.object);
     let place = |object: &Object| object.address_of(reference.offset, size_of::<Desc<E>>());
     let address = object::find(same_build, place).ok_or_else(|| {
-        let program = object::program().and_then(Object::identity);
+        let own = object::own().and_then(Object::identity);
         Refusal::OtherBuild {
-            found: program.map_or_else(|| "an unknown one".to_string(), |found| found.to_string()),
+            found: own.map_or_else(|| "an unknown one".to_string(), |found| found.to_string()),
             expected: reference.object.to_string(),
         }
     })?;
@@ -267,6 +281,12 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     let magic = unsafe { ptr::read_volatile(place.cast::<[u64; 2]>()) };
     if magic != MAGIC {
         return Err(Refusal::NoFunction);
+    }
+    // SAFETY: what begins with the magic number is a `Desc`, of whichever copy of this crate, and the field lies within it;
+    // any bytes are an address. Volatile, as above.
+    let home = unsafe { ptr::read_volatile(place.wrapping_byte_add(offset_of!(Head, home)).cast::<usize>()) };
+    if home != (&raw const HOME).addr() {
+        return Err(Refusal::OtherCopy);
     }
     // SAFETY: the object is of the very build that made the reference, so what carries the magic number there is
     // the `Desc` that it was made from or another one: constants that nothing writes to, which begin with a `Head`
@@ -323,6 +343,19 @@ mod tests {
         let foreign = FunctionRef { object: Identity::BuildId(vec![1, 2]), ..good };
         let refusal = resolve(&foreign).unwrap_err();
         assert!(refusal.to_string().contains("expected build-id 0102"), "{refusal}");
+    }
+
+    #[test]
+    fn a_function_of_another_copy_of_this_crate_is_refused() {
+        static OTHER: Home = object::another_home();
+        static DESC: Desc<Start> = {
+            let Desc { head, entry } =
+                Desc::<Start>::new::<u8>(|| "f", |_, _| Ended::Undecodable(String::new()));
+            Desc { head: Head { home: &OTHER, ..head }, entry }
+        };
+        let refusal = resolve(&DESC.reference().unwrap()).unwrap_err();
+        assert_eq!(refusal, Refusal::OtherCopy);
+        assert!(refusal.to_string().contains("set_command"), "{refusal}");
     }
 
     #[test]

@@ -1,25 +1,26 @@
 //! Starting one process: its socket, its environment, its pidfd.
 
-use std::ffi::{CString, NulError, OsString};
+use std::ffi::{CString, NulError, OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::mutex::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Resource, Signal};
 
+use crate::command::{self, Words};
+use crate::embed;
 use crate::environment::Environment;
 use crate::error::{Launch, Result, SpawnError};
+use crate::function::FunctionRef;
 use crate::output::Ends;
 use crate::setup::Setup;
 use crate::sys::{self, Program};
-use crate::token::{self, Token};
+use crate::token::{self, Taker, Token};
 
 /// The running program, whatever became of its file.
 const SELF: &str = "/proc/self/exe";
@@ -29,8 +30,11 @@ const SELF: &str = "/proc/self/exe";
 pub(crate) struct Command {
     /// The program, as errors name it.
     pub(crate) program: PathBuf,
-    pub(crate) path: CString,
-    argv0: CString,
+    path: CString,
+    argv: Vec<CString>,
+    taker: Taker,
+    /// What the loader is to load before the program begins.
+    library: Option<PathBuf>,
     environment: OnceLock<Environment>,
 }
 
@@ -43,72 +47,61 @@ pub(crate) struct Particulars {
     pub(crate) ends: Ends,
 }
 
-/// The program that processes are started from, where it isn't the running one.
-static EXECUTABLE: PerProcess<Mutex<Option<PathBuf>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
-
-/// From now on, starts another program instead of the running one, unless [`Options::executable`] or
-/// [`ProcessBuilder::executable`] names one; `None` takes that back. It must be the same build: the function is looked up
-/// in it.
-///
-/// ```
-/// mp_spawn::set_executable(Some(std::env::current_exe()?));
-/// mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
-/// mp_spawn::set_executable(None);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// This helps where the running program is not what `/proc/self/exe` says, as under a loader or an interpreter, and where
-/// the running program is a host that has loaded this crate as a library.
-///
-/// [`Options::executable`]: crate::Options::executable
-/// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable
-pub fn set_executable(program: Option<PathBuf>) {
-    *EXECUTABLE.lock() = program;
-}
-
-/// What [`set_executable`] has set.
-pub(crate) fn executable() -> Option<PathBuf> {
-    EXECUTABLE.lock().clone()
-}
-
 impl Command {
     /// What is particular about a process with this setup.
     pub(crate) fn particulars(&self, setup: &Setup) -> Result<Particulars> {
         if setup.environment.is_empty() {
             return Ok(Particulars::default());
         }
-        let mut environment = self.environment().clone();
+        let mut environment = Environment::without(token::VARIABLE);
         for (name, value) in &setup.environment {
             environment = environment.with(name, value.as_ref()).map_err(|why| {
                 let error = io::Error::new(io::ErrorKind::InvalidInput, why);
                 failed("the setting of an environment variable", Some(Path::new(name)), error)
             })?;
         }
-        Ok(Particulars { environment: Some(environment), ..Particulars::default() })
+        Ok(Particulars { environment: Some(self.with_library(environment)), ..Particulars::default() })
     }
 
-    /// This program, or another one.
-    pub(crate) fn new(executable: Option<&Path>) -> Result<Command> {
-        let usual = self::executable();
-        let executable = executable.or(usual.as_deref());
-        let path = executable.unwrap_or(Path::new(SELF));
-        let argv0 = match executable {
-            Some(path) => path.as_os_str().to_owned(),
+    /// This program, or what somebody has set, for a function.
+    pub(crate) fn new(words: Option<&Words>, function: &FunctionRef) -> Result<Command> {
+        let usual = command::usual();
+        let words = words.or(usual.as_ref());
+        let program = match words {
+            Some(words) => {
+                words.find().map_err(|error| failed("the lookup", Some(words.name().as_ref()), error))?
+            }
+            None => PathBuf::from(SELF),
+        };
+        let (taker, library) = embed::taker(words.is_some(), function)?;
+        let argv0 = match words {
+            Some(words) => words.name().to_owned(),
             None => std::env::args_os().next().unwrap_or_else(|| OsString::from(SELF)),
         };
-        let invalid = |error: NulError| failed("a name", Some(path), error.into());
-        Ok(Command {
-            path: CString::new(path.as_os_str().as_bytes()).map_err(invalid)?,
-            argv0: CString::new(argv0.into_vec()).map_err(invalid)?,
-            program: path.to_owned(),
-            environment: OnceLock::new(),
-        })
+        let args = words.map_or(&[][..], |words| &words.args);
+        let invalid = |error: NulError| failed("a name", Some(&program), error.into());
+        let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);
+        let argv = [&argv0].into_iter().chain(args).map(|arg| word(arg)).collect::<Result<_>>()?;
+        let path = word(program.as_os_str())?;
+        Ok(Command { program, path, argv, taker, library, environment: OnceLock::new() })
+    }
+
+    /// Whether it starts the same as the other one.
+    pub(crate) fn is_as(&self, other: &Command) -> bool {
+        let of = |one: &Command| (one.path.clone(), one.argv.clone(), one.taker, one.library.clone());
+        of(self) == of(other)
     }
 
     /// The environment of this process, as it was when it was first asked for: copies have it anyway.
     fn environment(&self) -> &Environment {
-        self.environment.get_or_init(|| Environment::without(token::VARIABLE))
+        self.environment.get_or_init(|| self.with_library(Environment::without(token::VARIABLE)))
+    }
+
+    fn with_library(&self, environment: Environment) -> Environment {
+        match &self.library {
+            Some(library) => embed::with_library(&environment, library),
+            None => environment,
+        }
     }
 }
 
@@ -126,12 +119,13 @@ pub(crate) struct Launched {
 pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Launched> {
     let (ours, theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
     let nonce = nonce();
-    let token = Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce };
+    let taker = command.taker;
+    let token = Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker };
     let token = CString::new(format!("{}={token}", token::VARIABLE))
         .map_err(|error| failed("the token", None, error.into()))?;
     let pid = sys::posix_spawn(&Program {
-        path: command.path.clone(),
-        argv0: command.argv0.clone(),
+        path: &command.path,
+        argv: &command.argv,
         environment: particulars.environment.as_ref().unwrap_or_else(|| command.environment()),
         token,
         inherit: theirs.as_fd(),

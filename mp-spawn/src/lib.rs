@@ -28,6 +28,30 @@
 //! - **A function is called only if it is the one:** same build, same place, same types.
 //! - **Nothing is left:** every process is reaped, whether it is joined or not.
 //!
+//! # In a shared library
+//!
+//! Whoever loads a library that is made with this crate, a program in C or an interpreter, can use it without knowing of
+//! workers: they are the library's own. The host's program is executed anew, but the loader loads the library first (see
+//! `LD_PRELOAD` in `ld.so(8)`), which becomes the worker then, and nothing of the host's code runs.
+//!
+//! ```no_run
+//! #[unsafe(no_mangle)]
+//! pub extern "C" fn sum_of_squares(count: usize) -> usize {
+//!     let square = |rank: usize, (): ()| Ok::<_, String>(rank * rank);
+//!     mp_spawn::spawn(square, (), count).map_or(0, |squares| squares.into_iter().sum())
+//! }
+//! ```
+//!
+//! ```text
+//! $ python3 -c 'import ctypes; print(ctypes.CDLL("./libjob.so").sum_of_squares(4))'
+//! 14
+//! ```
+//!
+//! Where workers need their host, because they call back into an interpreter for example, it has to make them:
+//! [`set_command`] says how it is started for that, and [`export_child_main!`] makes the function that it calls then. Both
+//! kinds of workers find functions and closures in the library, and call them only if it is the same build; one that was
+//! replaced while programs use it is an error. A library that has started a process is never unloaded.
+//!
 //! # What does not
 //!
 //! A worker does not run `main`, so what `main` sets up (logging, allocators' options, a random seed) is to be set
@@ -36,9 +60,12 @@
 mod child;
 mod clock;
 mod closure;
+mod command;
 mod context;
 mod crash;
 mod current;
+mod elf;
+mod embed;
 mod entry;
 mod environment;
 mod error;
@@ -51,6 +78,7 @@ mod forkserver;
 mod function;
 mod group;
 mod handoff;
+mod identity;
 mod launch;
 mod line;
 #[cfg(feature = "log")]
@@ -91,18 +119,20 @@ pub fn cpu_count() -> usize {
 #[doc(hidden)]
 pub use closure::captured;
 pub use closure::{Capture, Closure};
+pub use command::{set_command, set_executable};
 pub use context::{ProcessContext, spawn, start_closure, start_processes};
 pub use current::{
     CurrentProcess, ParentProcess, current_process, is_child, name, parent_pid, parent_process, rank,
     set_thread_name, thread_name,
 };
+#[doc(hidden)]
+pub use entry::child_main;
 pub use entry::init;
 pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
 pub use exit::{Exit, Note, Signal};
 pub use family::{ActiveChild, active_children};
 pub use forkserver::set_forkserver_preload;
 pub use function::Refusal;
-pub use launch::set_executable;
 #[cfg(feature = "log")]
 pub use log_to_stderr::log_to_stderr;
 pub use method::{

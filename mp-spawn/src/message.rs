@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,8 @@ pub(crate) struct Start {
     pub(crate) rank: usize,
     pub(crate) name: String,
     pub(crate) function: FunctionRef,
+    /// The library that holds the function, where that need not be loaded already.
+    pub(crate) library: Option<PathBuf>,
     /// Whether its parent ends it when the parent ends, instead of waiting for it.
     pub(crate) daemon: bool,
     /// How processes are started.
@@ -38,11 +40,10 @@ impl Start {
         put_number(&mut out, self.rank as u64);
         put_bytes(&mut out, self.name.as_bytes());
         self.function.put(&mut out);
+        put_path(&mut out, self.library.as_deref());
         out.push(self.daemon.into());
         self.ways.put(&mut out);
-        put_option(&mut out, self.directory.as_deref(), |out, path| {
-            put_bytes(out, path.as_os_str().as_bytes())
-        });
+        put_path(&mut out, self.directory.as_deref());
         put_number(&mut out, self.processors.len() as u64);
         self.processors.iter().for_each(|number| put_number(&mut out, *number as u64));
         out
@@ -51,14 +52,16 @@ impl Start {
     /// What a payload says; `None` if it makes no sense.
     #[inline]
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Start> {
+        let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
         let mut fields = Fields(bytes);
         let mut start = Start {
             rank: fields.size()?,
             name: fields.text()?,
             function: FunctionRef::read(&mut fields)?,
+            library: fields.option(Fields::bytes)?.map(path),
             daemon: fields.flag()?,
             ways: Ways::read(&mut fields)?,
-            directory: fields.option(Fields::bytes)?.map(|path| PathBuf::from(OsStr::from_bytes(path))),
+            directory: fields.option(Fields::bytes)?.map(path),
             processors: Vec::new(),
         };
         // One by one: how many it says they are is no reason to ask for memory.
@@ -67,6 +70,10 @@ impl Start {
         }
         fields.end().map(|()| start)
     }
+}
+
+fn put_path(out: &mut Vec<u8>, path: Option<&Path>) {
+    put_option(out, path, |out, path| put_bytes(out, path.as_os_str().as_bytes()));
 }
 
 /// Tells a process that it is a fork server.
@@ -285,6 +292,7 @@ mod tests {
             rank: 3,
             name: "ä".to_string(),
             function: FunctionRef::example(),
+            library: Some(PathBuf::from("/tmp/lib.so")),
             daemon: true,
             ways: Ways::example(),
             directory: Some(PathBuf::from("/tmp/x y")),

@@ -14,6 +14,7 @@ use mp_core::mutex::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::command::{self, Words};
 use crate::context::{self, ProcessContext};
 use crate::error::{Result, SpawnError};
 use crate::fields::{Fields, put_bytes, put_number, put_option};
@@ -224,6 +225,8 @@ pub(crate) struct Ways {
     /// Which of all methods.
     method: usize,
     fork: bool,
+    /// What processes are started from, where that isn't the running program.
+    command: Option<Words>,
     /// The level of the logger that prints.
     log: Option<String>,
 }
@@ -233,18 +236,24 @@ impl Ways {
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_number(out, self.method as u64);
         out.push(self.fork.into());
+        put_option(out, self.command.as_ref(), |out, words| words.put(out));
         put_option(out, self.log.as_deref(), |out, level| put_bytes(out, level.as_bytes()));
     }
 
     /// Reads one from a message.
     #[inline]
     pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Ways> {
-        Some(Ways { method: fields.size()?, fork: fields.flag()?, log: fields.option(Fields::text)? })
+        Some(Ways {
+            method: fields.size()?,
+            fork: fields.flag()?,
+            command: fields.option(Words::read)?,
+            log: fields.option(Fields::text)?,
+        })
     }
 
     #[cfg(test)]
     pub(crate) fn example() -> Ways {
-        Ways { method: 1, fork: true, log: Some("INFO".to_string()) }
+        Ways { method: 1, fork: true, command: Words::command(["a", "b"]), log: Some("INFO".to_string()) }
     }
 }
 
@@ -256,7 +265,7 @@ pub(crate) fn ways() -> Ways {
     let log = crate::log_to_stderr::handed_down();
     #[cfg(not(feature = "log"))]
     let log = None;
-    Ways { method, fork, log }
+    Ways { method, fork, command: command::usual(), log }
 }
 
 /// In a process that was just started: begins with what the parent has set.
@@ -264,6 +273,7 @@ pub(crate) fn ways() -> Ways {
 pub(crate) fn inherit(ways: Ways) {
     let method = get_all_start_methods().get(ways.method).copied().unwrap_or_default();
     *CHOSEN.lock() = Chosen { method, fork: ways.fork };
+    command::inherit(ways.command);
     #[cfg(feature = "log")]
     crate::log_to_stderr::inherit(ways.log);
 }

@@ -1,25 +1,24 @@
-//! The ELF objects that this process has loaded: which one holds an address, which build each one is, and the
-//! initialisers of the main program.
+//! The ELF objects that this process has loaded: which one holds an address, which build each one is, which one holds this
+//! copy of the crate, and its initialisers.
 //!
 //! # Safety
 //!
 //! This file may hold `unsafe`: it walks the dynamic loader's tables (`dl_iterate_phdr(3)`) and reads program
 //! headers, notes and the dynamic section where they lie in memory. Every object seen here stays loaded while
-//! the walk lasts, because the loader holds its lock; nothing that is kept afterwards points into an object.
+//! the walk lasts, because the loader holds its lock; nothing that is kept afterwards points into an object. It also tells
+//! the loader to keep a library, and to load one, whose initialisers run then, as those of any library that a program
+//! loads: the caller has checked which build it is.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, OsStr, c_int, c_void};
-use std::fmt;
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::{mem, ptr, slice};
+use std::{io, mem, ptr, slice};
 
+use crate::elf;
+use crate::identity::Identity;
 use mp_core::fork::SetOnce;
-use serde::{Deserialize, Serialize};
-
-use crate::fields::{Fields, put_bytes, put_number};
 
 #[cfg(target_pointer_width = "64")]
 type ProgramHeader = libc::Elf64_Phdr;
@@ -30,59 +29,6 @@ const NT_GNU_BUILD_ID: u32 = 3;
 const DT_NULL: usize = 0;
 const DT_INIT_ARRAY: usize = 25;
 const DT_INIT_ARRAYSZ: usize = 27;
-
-/// Which build of which program or library an object is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Identity {
-    /// The linker's build-id.
-    BuildId(Vec<u8>),
-    /// The object carries no build-id, so this is the file it was loaded from.
-    File { device: u64, inode: u64, size: u64, modified: (i64, i64) },
-}
-
-impl Identity {
-    /// Appends it to a message.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        match self {
-            Identity::BuildId(id) => {
-                out.push(1);
-                put_bytes(out, id);
-            }
-            Identity::File { device, inode, size, modified: (seconds, nanos) } => {
-                out.push(0);
-                for number in [*device, *inode, *size, seconds.cast_unsigned(), nanos.cast_unsigned()] {
-                    put_number(out, number);
-                }
-            }
-        }
-    }
-
-    /// Reads one from a message.
-    #[inline]
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Identity> {
-        if fields.flag()? {
-            return Some(Identity::BuildId(fields.bytes()?.to_vec()));
-        }
-        let mut number = || fields.number();
-        let (device, inode, size) = (number()?, number()?, number()?);
-        let modified = (number()?.cast_signed(), number()?.cast_signed());
-        Some(Identity::File { device, inode, size, modified })
-    }
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Identity::BuildId(id) => {
-                f.write_str("build-id ")?;
-                id.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
-            Identity::File { device, inode, size, modified: (seconds, nanos) } => {
-                write!(f, "file {device:x}:{inode} of {size} bytes, modified at {seconds}.{nanos:09}")
-            }
-        }
-    }
-}
 
 /// A loaded object.
 #[derive(Debug)]
@@ -104,13 +50,22 @@ impl Object {
             return Some(Identity::BuildId(id.clone()));
         }
         let path = if self.is_program { Path::new("/proc/self/exe") } else { &self.path };
-        let file = std::fs::metadata(path).ok()?;
-        Some(Identity::File {
-            device: file.dev(),
-            inode: file.ino(),
-            size: file.size(),
-            modified: (file.mtime(), file.mtime_nsec()),
-        })
+        elf::file(path).ok()
+    }
+
+    /// Whether this is that build.
+    #[inline]
+    pub(crate) fn is(&self, identity: &Identity) -> bool {
+        match (&self.build_id, identity) {
+            (Some(mine), Identity::BuildId(id)) => mine == id,
+            (Some(_), Identity::File { .. }) | (None, Identity::BuildId(_)) => false,
+            (None, Identity::File { .. }) => self.identity().as_ref() == Some(identity),
+        }
+    }
+
+    /// The loader's name of it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// How far into this object an address lies; `None` when it lies in none of its segments.
@@ -153,9 +108,9 @@ impl Object {
         let count = dynamic.len() / size_of::<[usize; 2]>();
         let start = ptr::with_exposed_provenance(dynamic.start);
         // SAFETY: the range is the object's PT_DYNAMIC segment, an array of pairs of words that the loader
-        // mapped readable and aligned; it was checked to lie within a PT_LOAD segment. Only the program's own
-        // is ever asked for, which stays loaded for the life of the process. The loader writes to it before
-        // any initialiser runs and not afterwards.
+        // mapped readable and aligned; it was checked to lie within a PT_LOAD segment. Only that of the program, or of
+        // the library that holds this very code, is ever asked for, by an initialiser of it: it is loaded. The loader
+        // writes to it before any initialiser runs and not afterwards.
         unsafe { slice::from_raw_parts(start, count) }
     }
 }
@@ -168,11 +123,113 @@ pub(crate) fn program() -> Option<&'static Object> {
     PROGRAM.get().or_else(|| walk(1).pop().map(|program| PROGRAM.set(program)))
 }
 
-/// Calls `look` with the object that `is_it` picks; the program is asked first.
+/// What is one for each copy of this crate: its address tells them apart.
+#[derive(Debug)]
+pub(crate) struct Home(#[allow(dead_code, reason = "so that it has an address of its own")] u8);
+
+/// The one of this copy.
+// fork: nobody changes it.
+pub(crate) static HOME: Home = Home(0);
+
+#[cfg(test)]
+pub(crate) const fn another_home() -> Home {
+    Home(0)
+}
+
+/// The object that holds this copy of the crate: the program, or a library that was made with it, which is looked at once.
+#[inline]
+pub(crate) fn own() -> Option<&'static Object> {
+    let here = (&raw const HOME).addr();
+    let inside = |object: &&Object| object.offset_of(here).is_some();
+    program().filter(inside).or_else(own_library)
+}
+
+fn own_library() -> Option<&'static Object> {
+    // fork: the library is the same. Who starts a process has looked it up before, for the function.
+    static LIBRARY: SetOnce<Object> = SetOnce::new();
+    LIBRARY.get().or_else(|| {
+        let here = (&raw const HOME).addr();
+        let mut library = walk(usize::MAX).into_iter().find(|object| object.offset_of(here).is_some())?;
+        library.path = file_at(here).unwrap_or(library.path);
+        Some(LIBRARY.set(library))
+    })
+}
+
+/// The file that is mapped at an address. The loader's name of a library may be relative to where the program was then.
+fn file_at(address: usize) -> Option<PathBuf> {
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    maps.split(|byte| *byte == b'\n').find_map(|line| {
+        // From, to, permissions, offset, device, inode, blanks, path.
+        let mut parts = line.splitn(6, |byte| *byte == b' ');
+        let range = str::from_utf8(parts.next()?).ok()?;
+        let (from, to) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        if !(number(from)?..number(to)?).contains(&address) {
+            return None;
+        }
+        let path = parts.nth(4)?.trim_ascii_start();
+        // Where it was; another file may be there by now.
+        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+        path.starts_with(b"/").then(|| PathBuf::from(OsStr::from_bytes(path)))
+    })
+}
+
+/// Keeps the library that holds this copy of the crate loaded, whatever the program does: threads run in it.
+pub(crate) fn stay_loaded() {
+    // fork: that it was done, of all copies.
+    static DONE: SetOnce<()> = SetOnce::new();
+    let Some(library) = own().filter(|own| !own.is_program && DONE.get().is_none()) else { return };
+    if let Ok(name) = CString::new(library.path.as_os_str().as_bytes()) {
+        let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+        // SAFETY: the name is a C string. The library is loaded, so that nothing else happens than that it stays; if it isn't
+        // found by that name, nothing at all.
+        unsafe { libc::dlopen(name.as_ptr(), flags) };
+    }
+    DONE.set(());
+}
+
+/// The file of a build that is loaded, and is neither the program nor the library that holds this copy of the crate: what a
+/// child may have to load.
+pub(crate) fn file_of(build: &Identity) -> Option<PathBuf> {
+    if own().is_some_and(|own| own.is(build)) {
+        return None;
+    }
+    let object = walk(usize::MAX).into_iter().find(|object| object.is(build) && !object.is_program)?;
+    object.segments.first().and_then(|segment| file_at(segment.start)).or(Some(object.path))
+}
+
+/// Whether a build is loaded.
+pub(crate) fn is_loaded(build: &Identity) -> bool {
+    find(|object| object.is(build), |_| ()).is_some()
+}
+
+/// Loads a library.
+///
+/// # Errors
+/// What the loader says.
+pub(crate) fn load(path: &Path) -> io::Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the name is a C string. The initialisers that run are those of the build that the parent of this process runs,
+    // and they have run there.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NODELETE) };
+    if !handle.is_null() {
+        return Ok(());
+    }
+    // SAFETY: it returns null, or a C string that stays until this thread calls the loader again.
+    let why = unsafe { libc::dlerror() };
+    if why.is_null() {
+        return Err(io::Error::other("the loader doesn't say why"));
+    }
+    // SAFETY: as above.
+    Err(io::Error::other(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned()))
+}
+
+/// Calls `look` with the object that `is_it` picks; the one that holds this copy of the crate is asked first:
+/// almost every function lies there.
 #[inline]
 pub(crate) fn find<R>(is_it: impl Fn(&Object) -> bool, look: impl FnOnce(&Object) -> R) -> Option<R> {
-    if let Some(program) = program().filter(|program| is_it(program)) {
-        return Some(look(program));
+    if let Some(object) = own().filter(|own| is_it(own)) {
+        return Some(look(object));
     }
     walk(usize::MAX).iter().find(|object| is_it(object)).map(look)
 }
@@ -239,7 +296,7 @@ fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: b
         // SAFETY: the range lies within a readable segment of this object, which stays loaded during the walk;
         // notes are read-only data.
         let notes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(part.start), part.len()) };
-        build_id(notes)
+        build_id_in(notes)
     });
     let dynamic = of_type(libc::PT_DYNAMIC).find(|part| part.start % mem::align_of::<usize>() == 0);
     Object { base, path, build_id, dynamic, is_program, segments }
@@ -247,7 +304,7 @@ fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: b
 
 /// The build-id in a note segment: entries of name size, description size, type, name, description.
 #[inline]
-fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn build_id_in(mut notes: &[u8]) -> Option<Vec<u8>> {
     let padded = |length: u32| usize::try_from(length).ok().map(|length| length.next_multiple_of(4));
     loop {
         let (name_size, rest) = notes.split_first_chunk()?;
@@ -311,10 +368,24 @@ mod tests {
         let entry = |name: u32, id: u32, rest: &[u8]| {
             [&name.to_ne_bytes(), &id.to_ne_bytes(), &NT_GNU_BUILD_ID.to_ne_bytes(), rest].concat()
         };
-        assert_eq!(build_id(&entry(4, 2, b"GNU\0ab\0\0")), Some(b"ab".to_vec()));
-        assert_eq!(build_id(&entry(4, 200, b"GNU\0ab\0\0")), None);
-        assert_eq!(build_id(&entry(u32::MAX, u32::MAX, b"GNU\0")), None);
-        assert_eq!(build_id(b"abc"), None);
+        assert_eq!(build_id_in(&entry(4, 2, b"GNU\0ab\0\0")), Some(b"ab".to_vec()));
+        assert_eq!(build_id_in(&entry(4, 200, b"GNU\0ab\0\0")), None);
+        assert_eq!(build_id_in(&entry(u32::MAX, u32::MAX, b"GNU\0")), None);
+        assert_eq!(build_id_in(b"abc"), None);
+    }
+
+    #[test]
+    fn this_crate_is_in_this_program() {
+        assert!(own().unwrap().is_program);
+        let here = (&raw const HOME).addr();
+        assert_eq!(file_at(here).unwrap(), std::env::current_exe().unwrap());
+        assert_eq!(file_at(1), None);
+    }
+
+    #[test]
+    fn what_is_no_library_can_not_be_loaded() {
+        let error = load(Path::new("/no/such/library.so")).unwrap_err();
+        assert!(error.to_string().contains("/no/such/library.so"), "{error}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! How processes are started.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::command::Words;
 use crate::method::StartMethod;
 use crate::setup::{Output, Setup};
 
@@ -27,7 +28,7 @@ pub struct Options {
     pub(crate) nprocs: usize,
     pub(crate) name: String,
     pub(crate) grace_period: Option<Duration>,
-    pub(crate) executable: Option<PathBuf>,
+    pub(crate) command: Option<Words>,
     pub(crate) on_failure: OnFailure,
     pub(crate) handshake: Duration,
     pub(crate) setup: Setup,
@@ -60,7 +61,7 @@ impl Options {
             nprocs,
             name: "rank".to_string(),
             grace_period: None,
-            executable: None,
+            command: None,
             on_failure: OnFailure::EndAll,
             handshake: HANDSHAKE,
             setup: Setup::default(),
@@ -88,7 +89,23 @@ impl Options {
     /// in it. This helps where the running program is not what `/proc/self/exe` says, as under a loader.
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> Options {
-        self.executable = Some(program.into());
+        self.command = Some(Words::program(program.into()));
+        self
+    }
+
+    /// Starts the processes by a command: a program, which is looked for in `PATH` if its name has no slash, and its
+    /// arguments. See [`set_command`](crate::set_command), which says so for all starts.
+    ///
+    /// ```
+    /// use mp_spawn::{Options, start_processes};
+    ///
+    /// let program = std::env::current_exe().unwrap().into_os_string();
+    /// let options = Options::nprocs(2).command(["nice".into(), program]);
+    /// start_processes(|_: usize, (): ()| {}, (), options)?.join()?;
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    pub fn command<S: Into<OsString>>(mut self, command: impl IntoIterator<Item = S>) -> Options {
+        self.command = Words::command(command);
         self
     }
 
@@ -189,7 +206,7 @@ impl fmt::Debug for Options {
             .field("nprocs", &self.nprocs)
             .field("name", &self.name)
             .field("grace_period", &self.grace_period)
-            .field("executable", &self.executable)
+            .field("command", &self.command)
             .field("on_failure", &self.on_failure)
             .field("handshake", &self.handshake)
             .field("setup", &self.setup)

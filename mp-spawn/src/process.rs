@@ -1,6 +1,6 @@
 //! One process, with a handle of its own.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -331,6 +331,12 @@ impl ProcessBuilder {
     /// Another program instead of the running one: see [`Options::executable`].
     pub fn executable(mut self, program: impl Into<PathBuf>) -> ProcessBuilder {
         self.options = self.options.executable(program);
+        self
+    }
+
+    /// A program and its arguments instead of the running program: see [`Options::command`].
+    pub fn command<S: Into<OsString>>(mut self, command: impl IntoIterator<Item = S>) -> ProcessBuilder {
+        self.options = self.options.command(command);
         self
     }
 

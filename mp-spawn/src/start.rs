@@ -11,6 +11,7 @@ use crate::handoff::ToChild;
 use crate::launch::{self, Command};
 use crate::message::Start;
 use crate::method::{self, StartMethod, get_start_method};
+use crate::object;
 use crate::options::Options;
 use crate::supervisor::{self, Batch};
 use crate::token;
@@ -49,7 +50,8 @@ pub(crate) fn start(
         method::check_fork()?;
     }
     let ways = method::ways();
-    let command = Command::new(options.executable.as_deref())?;
+    let command = Command::new(options.command.as_ref(), &function)?;
+    let library = object::file_of(&function.object);
     let group = Arc::new(Group::new(names.iter().cloned()));
     let common = Common {
         group: Arc::clone(&group),
@@ -67,6 +69,7 @@ pub(crate) fn start(
             rank,
             name,
             function: function.clone(),
+            library: library.clone(),
             daemon,
             ways: ways.clone(),
             directory,

@@ -7,7 +7,7 @@
 //! owned buffer that outlives the call.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -23,8 +23,9 @@ use crate::watch::MAX_FDS;
 /// What `posix_spawn` needs to know.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
-    pub(crate) path: CString,
-    pub(crate) argv0: CString,
+    pub(crate) path: &'a CStr,
+    /// The name that it gets to know, and its arguments.
+    pub(crate) argv: &'a [CString],
     pub(crate) environment: &'a Environment,
     /// One more entry of the environment.
     pub(crate) token: CString,
@@ -45,7 +46,8 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
         from.map_or(Ok(()), |from| actions.duplicate(from, to))?;
     }
     let attributes = Attributes::with_default_signals()?;
-    let argv = [program.argv0.as_ptr().cast_mut(), ptr::null_mut()];
+    let argv = program.argv.iter().map(|arg| arg.as_ptr()).chain([ptr::null()]);
+    let argv: Vec<*mut c_char> = argv.map(<*const c_char>::cast_mut).collect();
     let entries = program.environment.pointers().chain([program.token.as_ptr(), ptr::null()]);
     let environment: Vec<*mut c_char> = entries.map(<*const c_char>::cast_mut).collect();
     let mut pid = 0;

@@ -16,11 +16,29 @@ pub(crate) struct Token {
     pub(crate) fd: RawFd,
     pub(crate) parent: u32,
     pub(crate) nonce: u64,
+    pub(crate) taker: Taker,
+}
+
+/// Which copy of this crate a token is for: a process can have several, one in the program and one in each library that was
+/// made with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// The program's.
+    Program,
+    /// A library's, when the host calls it.
+    Call,
+    /// A library's, while it is loaded before the host begins: the one of this build, by its hash.
+    Load(u64),
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "v1:{}:{}:{:016x}", self.fd, self.parent, self.nonce)
+        write!(f, "v1:{}:{}:{:016x}", self.fd, self.parent, self.nonce)?;
+        match self.taker {
+            Taker::Program => Ok(()),
+            Taker::Call => f.write_str(":call"),
+            Taker::Load(build) => write!(f, ":load:{build:016x}"),
+        }
     }
 }
 
@@ -37,10 +55,16 @@ impl FromStr for Token {
         let fd = part()?.parse().map_err(drop)?;
         let parent = part()?.parse().map_err(drop)?;
         let nonce = u64::from_str_radix(part()?, 16).map_err(drop)?;
+        let taker = match part() {
+            Err(()) => Taker::Program,
+            Ok("call") => Taker::Call,
+            Ok("load") => Taker::Load(u64::from_str_radix(part()?, 16).map_err(drop)?),
+            Ok(_) => return Err(()),
+        };
         if part().is_ok() || fd < 0 {
             return Err(());
         }
-        Ok(Token { fd, parent, nonce })
+        Ok(Token { fd, parent, nonce, taker })
     }
 }
 
@@ -66,9 +90,15 @@ mod tests {
 
     #[test]
     fn round_trip_and_nonsense() {
-        let token = Token { fd: 7, parent: 4711, nonce: 0x12ab };
-        assert_eq!(token.to_string().parse(), Ok(token));
-        for nonsense in ["", "v1", "v2:7:1:ab", "v1:-7:1:ab", "v1:7:1:xy", "v1:7:1:ab:", "v1:7:-1:ab"] {
+        for taker in [Taker::Program, Taker::Call, Taker::Load(u64::MAX - 5)] {
+            let token = Token { fd: 7, parent: 4711, nonce: 0x12ab, taker };
+            assert_eq!(token.to_string().parse(), Ok(token));
+        }
+        let (endings, numbers) = (
+            ["v1:7:1:ab:", "v1:7:1:ab:call:", "v1:7:1:ab:load", "v1:7:1:ab:load:x", "v1:7:1:ab:load:1:"],
+            ["", "v1", "v2:7:1:ab", "v1:-7:1:ab", "v1:7:1:xy", "v1:7:-1:ab"],
+        );
+        for nonsense in endings.into_iter().chain(numbers) {
             assert_eq!(nonsense.parse::<Token>(), Err(()), "{nonsense}");
         }
     }

@@ -17,7 +17,7 @@ use crate::child::Source;
 use crate::function::{self, Preload};
 use crate::message::{Answer, Fork, Serve};
 use crate::sibling::{self, Alone, Made, Slip};
-use crate::token::Token;
+use crate::token::{Taker, Token};
 use crate::wire::{self, Frame, Kind};
 use crate::{entry, panics};
 
@@ -91,7 +91,7 @@ fn become_one(parent: u32, fork: Fork, fds: Vec<OwnedFd>) -> io::Result<(Token, 
     entry::change_environment(
         fork.environment.into_iter().map(|(name, value)| (text(name), value.map(text))),
     );
-    Ok((Token { fd: socket.as_raw_fd(), parent, nonce: fork.nonce }, socket))
+    Ok((Token { fd: socket.as_raw_fd(), parent, nonce: fork.nonce, taker: Taker::Program }, socket))
 }
 
 fn tell(socket: &OwnedFd, answer: &Answer) -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Folder, Outcome, failure, join};
-use mp_spawn::{Options, Refusal, SpawnError, start_processes};
+use mp_spawn::{Options, Refusal, SpawnError, StartMethod, start_processes};
 
 fn no_op(_: usize, (): ()) {}
 
@@ -175,6 +175,70 @@ fn the_same_build_under_another_path_is_as_good() {
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
     let ran = mp_spawn::Process::builder().executable(&copy).spawn(program, ()).unwrap().join().unwrap();
     assert_eq!(ran, std::fs::canonicalize(&copy).unwrap());
+}
+
+/// By a command that gives this program an argument, which tells how it was started.
+fn by_a_command((): ()) -> Result<Vec<bool>, SpawnError> {
+    let mut seen = vec![std::env::args().any(|arg| arg == "by-a-command")];
+    // What it starts is started in the same way.
+    if mp_spawn::name() != Some("last") {
+        let next = mp_spawn::Process::builder().name("last").spawn(by_a_command, ())?;
+        seen.extend(next.join()?);
+    }
+    Ok(seen)
+}
+
+#[test]
+fn a_command_with_arguments_is_handed_down() {
+    let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_sets_a_command");
+    wait_for(&mut running, "helper: [true, true] [true, true] [false, false]");
+    running.succeeds();
+}
+
+#[test]
+#[ignore = "part of another test"]
+fn helper_sets_a_command() {
+    let start =
+        |method| mp_spawn::Process::builder().start_method(method).spawn(by_a_command, ()).unwrap().join();
+    let program = std::env::current_exe().unwrap();
+    mp_spawn::set_command([program.as_os_str(), "by-a-command".as_ref()]);
+    let spawned = start(StartMethod::Spawn).unwrap();
+    let forked = start(StartMethod::ForkServer).unwrap();
+    mp_spawn::set_command::<&str>([]);
+    // Another command is another fork server.
+    println!("\nhelper: {spawned:?} {forked:?} {:?}", start(StartMethod::ForkServer).unwrap());
+}
+
+#[test]
+fn a_command_may_execute_the_program_at_last() {
+    let program = std::env::current_exe().unwrap().into_os_string();
+    let shell = ["sh".into(), "-c".into(), "exec \"$0\" by-a-command".into(), program.clone()];
+    // Without a shell: the loader is what `/proc/self/exe` says then.
+    let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
+    let loader = loader.into_iter().find(|path| path.exists());
+    let through_loader = loader.map(|path| vec![path.into(), program, "by-a-command".into()]);
+    if through_loader.is_none() {
+        eprintln!("SKIPPED: the loader is nowhere");
+    }
+    for command in [Some(shell.to_vec()), through_loader].into_iter().flatten() {
+        let child =
+            mp_spawn::Process::builder().name("last").command(&command).spawn(by_a_command, ()).unwrap();
+        assert_eq!(child.join().unwrap(), [true], "{command:?}");
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there() {
+    let options = || Options::nprocs(2);
+    let error = start_processes(no_op, (), options().command(["mp-no-such-program", "x"])).unwrap_err();
+    let SpawnError::Launch(launch) = &error else { panic!("unexpected: {error:?}") };
+    assert_eq!(launch.source.kind(), std::io::ErrorKind::NotFound);
+    assert!(
+        error.to_string().contains("mp-no-such-program failed: it is in none of the directories"),
+        "{error}"
+    );
+    let error = start_processes(no_op, (), options().command(["a\0b"])).unwrap_err();
+    assert!(matches!(error, SpawnError::Launch(_)), "{error:?}");
 }
 
 #[test]

@@ -1,0 +1,122 @@
+//! Which build a file on disk is, before it is loaded.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use crate::identity::Identity;
+use crate::object::build_id_in;
+
+const PT_NOTE: u32 = 4;
+/// Programs have a dozen.
+const MOST_HEADERS: u64 = 1 << 10;
+/// A note that says which build it is has some forty bytes.
+const MOST_NOTES: u64 = 1 << 16;
+
+/// Where the fields of an ELF file of this machine are: of the file's header, then of a program header.
+#[cfg(target_pointer_width = "64")]
+mod at {
+    pub(super) const CLASS: u8 = 2;
+    pub(super) const HEADERS: u64 = 32;
+    pub(super) const COUNT: u64 = 56;
+    pub(super) const SIZE: u64 = 56;
+    pub(super) const OFFSET: u64 = 8;
+    pub(super) const LENGTH: u64 = 32;
+}
+#[cfg(target_pointer_width = "32")]
+mod at {
+    pub(super) const CLASS: u8 = 1;
+    pub(super) const HEADERS: u64 = 28;
+    pub(super) const COUNT: u64 = 44;
+    pub(super) const SIZE: u64 = 32;
+    pub(super) const OFFSET: u64 = 4;
+    pub(super) const LENGTH: u64 = 16;
+}
+
+/// Which file this is, by what the file system says.
+pub(crate) fn file(path: &Path) -> io::Result<Identity> {
+    let file = std::fs::metadata(path)?;
+    Ok(Identity::File {
+        device: file.dev(),
+        inode: file.ino(),
+        size: file.size(),
+        modified: (file.mtime(), file.mtime_nsec()),
+    })
+}
+
+/// Which build the program or library in a file is: its build-id if it has one.
+///
+/// # Errors
+/// If it can't be read, or is none of this machine.
+pub(crate) fn build(path: &Path) -> io::Result<Identity> {
+    match build_id(&File::open(path)?)? {
+        Some(id) => Ok(Identity::BuildId(id)),
+        None => file(path),
+    }
+}
+
+fn build_id(file: &File) -> io::Result<Option<Vec<u8>>> {
+    let mut start = [0; 6];
+    file.read_exact_at(&mut start, 0)?;
+    let order = if cfg!(target_endian = "little") { 1 } else { 2 };
+    if start != [0x7f, b'E', b'L', b'F', at::CLASS, order] {
+        return Err(io::Error::other("it is no program or library of this machine"));
+    }
+    let (headers, count) = (word(file, at::HEADERS)?, u64::from(half(file, at::COUNT)?));
+    for number in 0..count.min(MOST_HEADERS) {
+        let header = headers.saturating_add(number * at::SIZE);
+        let mut kind = [0; 4];
+        file.read_exact_at(&mut kind, header)?;
+        if u32::from_ne_bytes(kind) != PT_NOTE {
+            continue;
+        }
+        let place = word(file, header.saturating_add(at::OFFSET))?;
+        let length = word(file, header.saturating_add(at::LENGTH))?.min(MOST_NOTES);
+        let mut notes = vec![0; usize::try_from(length).unwrap_or(0)];
+        file.read_exact_at(&mut notes, place)?;
+        if let Some(id) = build_id_in(&notes) {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+fn word(file: &File, at: u64) -> io::Result<u64> {
+    let mut bytes = [0; size_of::<usize>()];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(usize::from_ne_bytes(bytes) as u64)
+}
+
+fn half(file: &File, at: u64) -> io::Result<u16> {
+    let mut bytes = [0; 2];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(u16::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object;
+
+    #[test]
+    fn a_file_is_the_build_that_was_loaded_from_it() {
+        let here = object::program().unwrap();
+        assert!(here.is(&build(Path::new("/proc/self/exe")).unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_library_is_an_error() {
+        let error = build(Path::new("/proc/self/maps")).unwrap_err();
+        assert!(error.to_string().contains("no program or library"), "{error}");
+        assert_eq!(build(Path::new("/no/such/library")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        // Some bytes of one.
+        let path = std::env::temp_dir().join(format!("mp-elf-{}", std::process::id()));
+        let whole = std::fs::read("/proc/self/exe").unwrap();
+        for length in [3, 20, 60, 100] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(build(&path).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}

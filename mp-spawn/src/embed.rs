@@ -1,0 +1,183 @@
+//! Where this crate is part of a shared library: which program becomes the worker then, and how.
+//!
+//! The program is a host that knows nothing of workers: an interpreter, a C program. Executed anew it would just begin once
+//! more. So the dynamic loader is told to load the library before all else (`LD_PRELOAD`, see `ld.so(8)`), and the library
+//! becomes the worker as it is loaded: the host's own code never runs there. What needs the host (an interpreter that is
+//! called from a worker) is started by a command instead, which calls [`export_child_main!`](crate::export_child_main!)'s
+//! function.
+//!
+//! | this copy of the crate is in | started by | the token is for | who takes it |
+//! |---|---|---|---|
+//! | the program | the program, or a command | [`Taker::Program`] | the hook before `main`, or `init` |
+//! | a library | a command | [`Taker::Call`] | whoever calls `mp_child_main`, or `init` |
+//! | a library, and the function as well | the host, with the library loaded first | [`Taker::Load`] | the hook of the library of that build, while the loader initialises what a program begins with |
+//! | a library, the function in the program or in another library | the host | [`Taker::Call`] | `init`, in the `main` of a program that is linked with the library |
+//!
+//! Why not at any time that a library is loaded: `dlopen` holds the loader's lock while initialisers run, and a worker that
+//! loads something in another thread would wait for ever. At the start of a program the loader holds no lock. Whether it is
+//! the start is seen by the library being the first that `LD_PRELOAD` names: the hook takes it out.
+//!
+//! | what could go wrong | what happens |
+//! |---|---|
+//! | the library's file was deleted, or is another build by now | the start is refused, before anything is executed |
+//! | it is replaced between that and the start of the child | another build: its hook leaves the token alone, the host begins, and the parent says that the process never reported |
+//! | two libraries were made with this crate | each takes what is for its build, by number; calls take what is for calls |
+//! | the host is a program with a copy of this crate | it leaves tokens alone that are not for programs |
+//! | a host that can't be told what to load (set-user-ID) | it begins as ever; the parent says that the process never reported |
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+
+use crate::elf;
+use crate::environment::Environment;
+use crate::error::SpawnError;
+use crate::function::{FunctionRef, Refusal};
+use crate::identity::Identity;
+use crate::launch::failed;
+use crate::message::Report;
+use crate::object::{self, Object};
+use crate::token::Taker;
+
+/// What the loader is told in.
+pub(crate) const PRELOAD: &str = "LD_PRELOAD";
+
+/// The file that was found to be the build which runs, by what the file system says of it.
+static CHECKED: PerProcess<Mutex<Option<Identity>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+
+/// Who takes the token of a process that is to call `function`, and which library is to be loaded first.
+pub(crate) fn taker(command: bool, function: &FunctionRef) -> Result<(Taker, Option<PathBuf>), SpawnError> {
+    let Some(library) = object::own().filter(|own| !own.is_program) else {
+        return Ok((Taker::Program, None));
+    };
+    object::stay_loaded();
+    if command || !library.is(&function.object) {
+        return Ok((Taker::Call, None));
+    }
+    let path = library.path();
+    can_be_loaded(library, &function.object)
+        .map_err(|error| failed("the loading of the library", Some(path), error))?;
+    Ok((Taker::Load(function.object.short()), Some(path.to_owned())))
+}
+
+/// Whether a library can be loaded first, and would be the one that runs here.
+fn can_be_loaded(library: &Object, identity: &Identity) -> io::Result<()> {
+    let path = library.path();
+    let name = path.as_os_str().as_bytes();
+    if !name.starts_with(b"/") || name.iter().any(|byte| b" :\n".contains(byte)) {
+        return Err(io::Error::other(
+            "its path can't be told to the loader, which takes blanks and colons for separators: move it, or start \
+             processes by a command that calls its mp_child_main (see `set_command`)",
+        ));
+    }
+    let gone = |error: io::Error| {
+        let hint = "was it deleted since this program has loaded it?";
+        io::Error::new(error.kind(), format!("{error}; {hint}"))
+    };
+    let stamp = elf::file(path).map_err(gone)?;
+    let mut checked = CHECKED.lock();
+    if checked.as_ref() == Some(&stamp) {
+        return Ok(());
+    }
+    let found = elf::build(path).map_err(gone)?;
+    if !library.is(&found) {
+        return Err(io::Error::other(format!(
+            "it was replaced by another build since this program has loaded it: {found}, expected {identity}. Start the \
+             program anew"
+        )));
+    }
+    *checked = Some(stamp);
+    Ok(())
+}
+
+/// In a child: sees to it that the library which holds its function is loaded. Only one that the parent names is: a closure
+/// in a message has to be in what is loaded already, for messages may come from outside.
+pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
+    if object::is_loaded(build) {
+        return Ok(());
+    }
+    let unable = |error| Report::Unable(format!("loading the library {} failed: {error}", path.display()));
+    let found = elf::build(path).map_err(unable)?;
+    if found != *build {
+        let (found, expected) = (format!("{found} at {}", path.display()), build.to_string());
+        return Err(Report::Refused(Refusal::OtherBuild { found, expected }));
+    }
+    object::load(path).map_err(unable)
+}
+
+/// The same environment, in which the loader is told to load a library first.
+pub(crate) fn with_library(environment: &Environment, library: &Path) -> Environment {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(more) = environment.get(PRELOAD).filter(|more| !more.is_empty()) {
+        value.push(":");
+        value.push(more);
+    }
+    // What `with` refuses, no path has.
+    environment.with(OsStr::new(PRELOAD), Some(&value)).unwrap_or_else(|_| environment.clone())
+}
+
+/// What the loader was told to load, without the library that [`with_library`] has put first; `None` if it isn't the first.
+pub(crate) fn without_library(value: &OsStr, library: &Path) -> Option<Option<OsString>> {
+    let rest = value.as_bytes().strip_prefix(library.as_os_str().as_bytes())?;
+    match rest {
+        [] => Some(None),
+        [b':', more @ ..] => Some(Some(OsString::from_vec(more.to_vec()))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_program_nothing_is_loaded_first() {
+        for command in [false, true] {
+            assert_eq!(taker(command, &FunctionRef::example()).unwrap(), (Taker::Program, None));
+        }
+    }
+
+    /// Libraries of glibc that few programs load.
+    #[test]
+    fn a_library_is_loaded_if_it_is_the_build() {
+        let folders = ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
+        let all = folders.iter().flat_map(|folder| {
+            ["libBrokenLocale.so.1", "libanl.so.1"].map(|name| Path::new(folder).join(name))
+        });
+        let found = all.into_iter().find_map(|path| Some((elf::build(&path).ok()?, path)));
+        let Some((build, path)) = found.filter(|(build, _)| !object::is_loaded(build)) else {
+            eprintln!("SKIPPED: no library of glibc that could be loaded");
+            return;
+        };
+        let other = Identity::BuildId(vec![1, 2]);
+        let refused = load(&path, &other).unwrap_err();
+        let Report::Refused(Refusal::OtherBuild { found, expected }) = refused else { panic!("{refused:?}") };
+        assert!(found.contains(path.to_str().unwrap()) && expected == "build-id 0102", "{found}, {expected}");
+        assert!(!object::is_loaded(&build));
+        let Report::Unable(why) = load(Path::new("/no/such/library"), &build).unwrap_err() else { panic!() };
+        assert!(why.contains("/no/such/library"), "{why}");
+        load(&path, &build).unwrap();
+        assert!(object::is_loaded(&build));
+        let loaded = object::file_of(&build).unwrap();
+        assert_eq!(std::fs::canonicalize(loaded).unwrap(), std::fs::canonicalize(&path).unwrap());
+    }
+
+    #[test]
+    fn what_is_put_first_is_taken_out() {
+        let library = Path::new("/x/lib.so");
+        let empty = Environment::default();
+        let more = empty.with(OsStr::new(PRELOAD), Some(&"/y/a.so:/z/b.so".into())).unwrap();
+        for (before, after) in [(&empty, None), (&more, Some("/y/a.so:/z/b.so".into()))] {
+            let with = with_library(before, library);
+            let value = with.get(PRELOAD).unwrap();
+            assert_eq!(without_library(value, library), Some(after));
+            assert_eq!(without_library(value, Path::new("/x/lib.s")), None);
+            assert_eq!(without_library(value, Path::new("/y/a.so")), None);
+        }
+    }
+}

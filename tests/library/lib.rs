@@ -1,0 +1,137 @@
+//! A shared library that starts processes, for hosts that know nothing of that: see `tests/embedding.rs`.
+//!
+//! Hosts call [`embedded_run`] with the name of something to do; it prints what came of it.
+
+use std::error::Error;
+use std::ffi::{CStr, OsString, c_char, c_int};
+use std::time::Duration;
+
+use mp::{
+    Closure, Options, Pool, Process, Queue, SpawnError, StartMethod, Tensor, closure, spawn, start_closure,
+    start_processes,
+};
+
+mp::export_child_main!();
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Does what is named; 0 if that went well.
+///
+/// # Safety
+/// The name is a C string.
+#[allow(unsafe_code)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn embedded_run(name: *const c_char) -> c_int {
+    // SAFETY: the caller says so.
+    let name = unsafe { CStr::from_ptr(name) };
+    match run(&name.to_string_lossy()) {
+        Ok(()) => 0,
+        Err(error) => {
+            println!("embedded: {error}");
+            1
+        }
+    }
+}
+
+fn run(name: &str) -> Outcome {
+    match name {
+        "everything" => everything(StartMethod::Spawn),
+        "fork server" => everything(StartMethod::ForkServer),
+        "by a command" => {
+            mp::set_command(command());
+            everything(StartMethod::Spawn)
+        }
+        "by a command that makes none" => {
+            let options = Options::nprocs(1).handshake_timeout(Duration::from_millis(300)).command(command());
+            failure(start_processes(square, 3, options))
+        }
+        "when told" | "by a command when told" => {
+            mp::set_command(command());
+            println!("embedded: ready");
+            _ = std::io::stdin().lines().next();
+            failure(start_processes(square, 3, Options::nprocs(1)))
+        }
+        "one" => {
+            println!("embedded: {:?}", spawn(square, 5, 2)?);
+            Ok(())
+        }
+        "one that stays" => {
+            let child = Process::spawn(|(): ()| _ = std::io::stdin().lines().next(), ())?;
+            println!("embedded: {}", child.name());
+            // This process waits for it when it exits.
+            drop(child);
+            Ok(())
+        }
+        other => Err(format!("there is no {other:?}").into()),
+    }
+}
+
+/// The command that the host was told of, word by word.
+fn command() -> Vec<OsString> {
+    (0..).map_while(|n| std::env::var_os(format!("EMBEDDED_COMMAND_{n}"))).collect()
+}
+
+/// Prints how it failed.
+fn failure(started: Result<mp::ProcessContext<usize>, SpawnError>) -> Outcome {
+    let error = started.and_then(mp::ProcessContext::join).err().ok_or("it did not fail")?;
+    println!("embedded: failed: {error}");
+    Ok(())
+}
+
+fn square(rank: usize, offset: usize) -> Result<usize, String> {
+    Ok(rank * rank + offset)
+}
+
+/// Functions, closures, tensors, queues, pools, failures, and processes that start processes.
+fn everything(method: StartMethod) -> Outcome {
+    mp::set_start_method(method);
+    let numbers = start_processes(square, 10, Options::nprocs(3))?.join()?;
+    println!("embedded: squares {numbers:?}");
+
+    let weights = Tensor::from_slice(&[1.0f32, 2.0, 3.0], &[3])?.freeze();
+    let words = vec!["zero".to_string(), "one".to_string()];
+    let worker = closure!([words, weights] |rank: usize, factor: f32| {
+        Ok::<_, String>(format!("{} {}", words[rank], weights.iter().sum::<f32>() * factor))
+    });
+    println!("embedded: closures {:?}", start_closure(worker, 2.0, Options::nprocs(2))?.join()?);
+
+    let queue: Queue<Closure<u32, u32>> = Queue::bounded(4)?;
+    let add = 5;
+    queue.put(closure!([add] |x: u32| x + add))?;
+    let take = |queue: Queue<Closure<u32, u32>>| {
+        let closure = queue.get().map_err(|e| e.to_string())?.ok_or("it is closed")?;
+        Ok::<_, String>((closure.call(1), closure!([x = 7u32] |y: u32| x * y)))
+    };
+    let (six, times) = Process::spawn(take, queue.clone())?.join()?;
+    println!("embedded: queue {six} {}", times.call(6));
+
+    let pool = Pool::new(2)?;
+    let cubes = pool.map(|x: u64| x * x * x, 0..5u64)?;
+    println!("embedded: pool {cubes:?}");
+    pool.close();
+    pool.join()?;
+
+    let nested = |(): ()| spawn(square, 1, 2).map_err(|e| e.to_string());
+    println!("embedded: nested {:?}", Process::spawn(nested, ())?.join()?);
+
+    let failed = |rank: usize, (): ()| -> Result<(), std::num::ParseIntError> {
+        assert!(rank > 0, "rank {rank} has had enough");
+        "x".parse::<u32>().map(drop)
+    };
+    for (options, words) in [
+        (Options::nprocs(1), ["rank 0 has had enough", "library/lib.rs"]),
+        (Options::nprocs(2).per_rank(|_, setup| setup.env("LD_PRELOAD", "")), ["failed", "invalid digit"]),
+    ] {
+        let context = start_processes(failed, (), options.on_failure(mp::OnFailure::Continue))?;
+        let errors: Vec<String> =
+            context.results()?.into_iter().filter_map(|r| Some(r.err()?.to_string())).collect();
+        let found = errors.iter().any(|error| words.iter().all(|word| error.contains(word)));
+        println!("embedded: failure {}", if found { "told" } else { &errors[0] });
+    }
+    let exit = |(): ()| -> () { std::process::exit(7) };
+    println!(
+        "embedded: exit {:?}",
+        Process::spawn(exit, ())?.join().map_err(|e| e.to_string().contains("code 7"))
+    );
+    Ok(())
+}
