@@ -23,6 +23,7 @@
 //! | it is replaced between that and the start of the child | another build: its hook leaves the token alone, the host begins, and the parent says that the process never reported |
 //! | two libraries were made with this crate | each takes what is for its build, by number; calls take what is for calls |
 //! | the host is a program with a copy of this crate | it leaves tokens alone that are not for programs |
+//! | the host closes the library (`dlclose`) | it stays loaded: the supervisor's thread has variables with destructors in it, which the C library waits for |
 //! | a host that can't be told what to load (set-user-ID) | it begins as ever; the parent says that the process never reported |
 
 use std::ffi::{OsStr, OsString};
@@ -55,7 +56,6 @@ pub(crate) fn taker(command: bool, function: &FunctionRef) -> Result<(Taker, Opt
     let Some(library) = object::own().filter(|own| !own.is_program) else {
         return Ok((Taker::Program, None));
     };
-    object::stay_loaded();
     if command || !library.is(&function.object) {
         return Ok((Taker::Call, None));
     }

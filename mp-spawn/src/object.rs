@@ -5,9 +5,9 @@
 //!
 //! This file may hold `unsafe`: it walks the dynamic loader's tables (`dl_iterate_phdr(3)`) and reads program
 //! headers, notes and the dynamic section where they lie in memory. Every object seen here stays loaded while
-//! the walk lasts, because the loader holds its lock; nothing that is kept afterwards points into an object. It also tells
-//! the loader to keep a library, and to load one, whose initialisers run then, as those of any library that a program
-//! loads: the caller has checked which build it is.
+//! the walk lasts, because the loader holds its lock; nothing that is kept afterwards points into an object. It also loads a
+//! library, whose initialisers run then, as those of any library that a program loads: the caller has checked which build
+//! it is.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
@@ -172,20 +172,6 @@ fn file_at(address: usize) -> Option<PathBuf> {
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
         path.starts_with(b"/").then(|| PathBuf::from(OsStr::from_bytes(path)))
     })
-}
-
-/// Keeps the library that holds this copy of the crate loaded, whatever the program does: threads run in it.
-pub(crate) fn stay_loaded() {
-    // fork: that it was done, of all copies.
-    static DONE: SetOnce<()> = SetOnce::new();
-    let Some(library) = own().filter(|own| !own.is_program && DONE.get().is_none()) else { return };
-    if let Ok(name) = CString::new(library.path.as_os_str().as_bytes()) {
-        let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-        // SAFETY: the name is a C string. The library is loaded, so that nothing else happens than that it stays; if it isn't
-        // found by that name, nothing at all.
-        unsafe { libc::dlopen(name.as_ptr(), flags) };
-    }
-    DONE.set(());
 }
 
 /// The file of a build that is loaded, and is neither the program nor the library that holds this copy of the crate: what a
