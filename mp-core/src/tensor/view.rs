@@ -77,16 +77,25 @@ impl View {
 
     /// With its number of elements checked and noted. There are as many strides as dimensions.
     pub(super) fn new(offset: usize, shape: Dims<usize>, strides: Dims<isize>) -> Result<Self> {
-        let len = count(&shape)?;
-        let mut expected = 1;
-        let in_a_row = shape.iter().zip(strides.iter()).rev().all(|(&n, &stride)| {
-            let ok = n == 1 || stride == expected;
-            expected = expected.saturating_mul(n as isize);
-            ok
-        });
-        let row_major = *row_major(&shape) == *strides;
-        let straight = if in_a_row { len } else { 0 };
-        Ok(Self { offset, shape, strides, len, straight, row_major })
+        let mut view = Self { offset, shape, strides, len: 0, straight: 0, row_major: false };
+        view.changed()?;
+        Ok(view)
+    }
+
+    /// Notes what was changed.
+    pub(super) fn changed(&mut self) -> Result<()> {
+        self.len = count(&self.shape)?;
+        // The stride of a row-major view, and whether all are it: all that is ever used, and all that there are.
+        let (mut stride, mut in_a_row, mut row_major) = (1_isize, true, true);
+        for (&n, &here) in self.shape.iter().zip(self.strides.iter()).rev() {
+            in_a_row &= n == 1 || here == stride;
+            row_major &= here == stride;
+            // Of an empty view no stride is ever used.
+            stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
+        }
+        self.straight = if in_a_row { self.len } else { 0 };
+        self.row_major = row_major;
+        Ok(())
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
