@@ -124,8 +124,12 @@ impl View {
 
     /// Whether it is what [`row_major`](Self::row_major) makes of these.
     #[inline]
-    pub(super) fn is_row_major(&self, offset: usize, shape: &[usize]) -> bool {
-        self.row_major && self.offset == offset && *self.shape == *shape
+    pub(super) fn is_row_major(&self, offset: usize, shape: impl ExactSizeIterator<Item = usize>) -> bool {
+        // One by one: to compare slices is a call.
+        self.row_major
+            && self.offset == offset
+            && self.shape.len() == shape.len()
+            && shape.zip(self.shape.iter()).all(|(n, here)| n == *here)
     }
 
     /// Behind the last element; `None` if that is beyond all memory.
