@@ -5,9 +5,6 @@
 
 pub mod scope;
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -104,31 +101,20 @@ pub struct Outgoing {
 #[derive(Debug, Default)]
 pub struct Attached {
     list: Vec<AttachRequest>,
-    /// Where each block is in the list, once the list is long.
-    index: HashMap<BlockId, u32, BuildHasherDefault<ByNumber>>,
-}
-
-/// Hashes the number of a block: these are handed out one after the other, by the arena, so that nobody chooses them.
-#[derive(Default)]
-struct ByNumber(u64);
-
-impl Hasher for ByNumber {
-    #[inline]
-    fn write_u32(&mut self, block: u32) {
-        // The upper bits choose within a bucket, the lower ones the bucket: both are to differ. (Odd, near 2^64 / φ.)
-        self.0 = u64::from(block).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&b| self.write_u32((self.0 as u32).wrapping_mul(31) ^ u32::from(b)));
-    }
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    /// Where each block is in the list, once the list is long: one more than its place, at or after the place that its number
+    /// hashes to; 0 is free. More than half of it always is.
+    index: Vec<u32>,
 }
 
 /// Lists up to this length are searched as they are.
-const SHORT: usize = 32;
+const SHORT: usize = 8;
+
+/// Where the search for a block begins, in an index of this length, which is a power of two and more than one. (Knuth's
+/// multiplicative hashing: blocks are often numbered in a row, or in steps. Nobody chooses their numbers.)
+#[inline]
+fn hashed(block: BlockId, len: usize) -> usize {
+    (block.wrapping_mul(0x9e37_79b9) >> (u32::BITS - len.trailing_zeros())) as usize
+}
 
 impl Attached {
     /// Attaches a handle that gives no access to memory by itself: a queue's, for example. Its number.
@@ -144,33 +130,59 @@ impl Attached {
     /// One that was copied along when a process was copied is the original's: [`Error::Forked`].
     pub(crate) fn attach(&mut self, hold: &Hold, access: Access, tag: u8) -> Result<u32> {
         hold.arena().me()?;
-        match self.position(hold.block()) {
-            Some(_) if access == Access::Exclusive => {
-                Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()))
+        let free = match self.position(hold.block()) {
+            Ok(_) if access == Access::Exclusive => {
+                return Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()));
             }
-            Some(i) => Ok(i),
-            None if self.list.len() >= MAX_ATTACHMENTS => {
-                let why =
-                    format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
-                Err(Error::Malformed(why))
+            Ok(i) => return Ok(i),
+            Err(free) => free,
+        };
+        let i = self.list.len();
+        if i >= MAX_ATTACHMENTS {
+            let why = format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
+            return Err(Error::Malformed(why));
+        }
+        self.list.push(AttachRequest { hold: hold.clone(), access, tag });
+        let room = 2 * i < self.index.len();
+        match self.index.get_mut(free) {
+            Some(at) if room => *at = i as u32 + 1,
+            _ => self.renew_index(),
+        }
+        Ok(i as u32)
+    }
+
+    /// Where a block is in the list; else where the index has room for it.
+    #[inline]
+    fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
+        if self.list.len() <= SHORT {
+            let at = self.list.iter().position(|a| a.hold.block() == block);
+            return at.map(|i| i as u32).ok_or(usize::MAX);
+        }
+        let mut at = hashed(block, self.index.len());
+        loop {
+            let Some(i) = self.index[at].checked_sub(1) else { return Err(at) };
+            if self.list.get(i as usize).is_some_and(|a| a.hold.block() == block) {
+                return Ok(i);
             }
-            None => {
-                let i = self.list.len() as u32;
-                self.list.push(AttachRequest { hold: hold.clone(), access, tag });
-                if self.list.len() > SHORT {
-                    let all = self.list.iter().zip(0..).skip(self.index.len());
-                    self.index.extend(all.map(|(a, i)| (a.hold.block(), i)));
-                }
-                Ok(i)
-            }
+            at = (at + 1) & (self.index.len() - 1);
         }
     }
 
-    fn position(&self, block: BlockId) -> Option<u32> {
-        if self.list.len() > SHORT {
-            return self.index.get(&block).copied();
+    /// Makes the index anew, with more room, if the list is long.
+    #[cold]
+    fn renew_index(&mut self) {
+        if self.list.len() <= SHORT {
+            return;
         }
-        self.list.iter().position(|a| a.hold.block() == block).map(|i| i as u32)
+        self.index.clear();
+        self.index.resize((4 * self.list.len()).next_power_of_two(), 0);
+        for (a, number) in self.list.iter().zip(1..) {
+            let mut at = hashed(a.hold.block(), self.index.len());
+            while self.index[at] != 0 {
+                at = (at + 1) & (self.index.len() - 1);
+            }
+            self.index[at] = number;
+        }
     }
 }
 
