@@ -23,21 +23,63 @@ embedded: failure told
 embedded: exit Err(true)
 ";
 
+/// What `cargo` makes of an example: the library in a file of this name.
+fn make(words: &[&str], name: &str) -> PathBuf {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let (command, more) = words.split_first().unwrap();
+    cargo.args([command, "--quiet", "--offline", "--package", "mp-tests", "--message-format=json"]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let output = cargo.args(more).stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    let messages = String::from_utf8(output.stdout).unwrap();
+    let mut words = messages.split('"');
+    words.find(|word| word.ends_with(name)).expect("no library was made").into()
+}
+
 /// The library, made when it is first asked for.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--offline", "--package", "mp-tests", "--example", "embedded"]);
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        let output = cargo.arg("--message-format=json").stderr(Stdio::inherit()).output().unwrap();
-        assert!(output.status.success(), "{}", output.status);
-        let messages = String::from_utf8(output.stdout).unwrap();
-        let mut words = messages.split('"');
-        words.find(|word| word.ends_with("/libembedded.so")).expect("no library was made").into()
-    })
+    LIBRARY.get_or_init(|| make(&["build", "--example", "embedded"], "/libembedded.so"))
+}
+
+/// Programs in Rust that are linked with mp as a shared library.
+struct Shared {
+    folder: Folder,
+    library: PathBuf,
+    /// Where the standard library is, as a shared one.
+    standard: PathBuf,
+}
+
+impl Shared {
+    fn new(test: &str) -> Shared {
+        let library =
+            make(&["rustc", "--example", "mp_shared", "--", "-C", "prefer-dynamic"], "/libmp_shared.so");
+        let output = Command::new("rustc").args(["--print", "target-libdir"]).output().unwrap();
+        let standard = String::from_utf8(output.stdout).unwrap().trim().into();
+        Shared { folder: Folder::new(test), library, standard }
+    }
+
+    /// Compiles something against it.
+    fn compile(&self, kind: &str, source: &str, result: &str) -> PathBuf {
+        let folder = self.library.parent().unwrap();
+        let path = self.folder.0.join(result);
+        let mut rustc = Command::new("rustc");
+        rustc.args(["--edition", "2024", "-C", "prefer-dynamic", "--crate-type", kind, "-o"]).arg(&path);
+        rustc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("library").join(source));
+        rustc.arg("--extern").arg(format!("mp_shared={}", self.library.display()));
+        rustc.arg("-L").arg(format!("dependency={}", folder.parent().unwrap().join("deps").display()));
+        assert!(rustc.status().unwrap().success());
+        path
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        let folder = self.library.parent().unwrap();
+        command.env("LD_LIBRARY_PATH", std::env::join_paths([folder, &self.standard]).unwrap());
+        command
+    }
 }
 
 /// A folder of the test's own that goes when the test ends.
@@ -245,6 +287,31 @@ fn helper_loads_the_library() {
         unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn(*const libc::c_char) -> i32>(run) };
     assert_eq!(run(c"everything".as_ptr()), 0);
     println!("helper: {:?}", own());
+}
+
+#[test]
+fn a_program_without_the_hook_becomes_a_worker_by_init() {
+    let shared = Shared::new("init");
+    let host = shared.compile("bin", "rust_host.rs", "host");
+    let said = run(&mut shared.command(&host));
+    // Five workers, in which `main` begins and goes no further than to `init`.
+    assert_eq!(said.matches("host: begins\n").count(), 6, "{said}");
+    assert_eq!(said.matches("host: main\n").count(), 1, "{said}");
+    assert!(said.contains("host: [1, 2, 5]\n") && said.ends_with("host: [5, 6]\n"), "{said}");
+    // Those that don't call it start nothing in their turn.
+    let said = run(shared.command(&host).arg("workers without init"));
+    assert_eq!(said.matches("has not become one: mp::init() must run first").count(), 1, "{said}");
+    assert_eq!(said.matches("exited with code 0 before it reported as a worker").count(), 1, "{said}");
+}
+
+#[test]
+fn functions_of_a_library_that_is_loaded_later_are_found_in_workers() {
+    let shared = Shared::new("plugin");
+    let host = shared.compile("bin", "rust_host.rs", "host");
+    let plugin = shared.compile("cdylib", "plugin.rs", "libplugin.so");
+    let said = run(shared.command(&host).arg(&plugin));
+    assert_eq!(said.matches("host: main\n").count(), 1, "{said}");
+    assert!(said.ends_with("plugin: [1, 2, 9]\n"), "{said}");
 }
 
 #[test]
