@@ -106,12 +106,14 @@
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`,
 //! `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`]. `ndarray`: tensors as
 //! arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying. `futures`: queues as `Stream` and
-//! `Sink`. `authkey` (default): a secret that two programs prove to each other. `cuda`: reserved; it adds nothing usable
+//! `Sink`. `authkey` (default): a secret that two programs prove to each other, and one that each family of processes has. `cuda`: reserved; it adds nothing usable
 //! yet.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
 
+#[cfg(all(feature = "authkey", any(feature = "spawn", feature = "queue")))]
+pub use mp_core::AuthKey;
 pub use mp_core::words::Member;
 pub use mp_core::{
     Aliased, AnyTensor, Arena, Array, Atomic, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType,

@@ -36,6 +36,8 @@
 //! what is left and which limit was hit. Not in our hands: the kernel's out-of-memory killer.
 
 mod arena;
+#[cfg(feature = "authkey")]
+mod authkey;
 mod contention;
 mod error;
 mod foreign;
@@ -61,6 +63,8 @@ mod weak;
 pub mod words;
 
 pub use arena::*;
+#[cfg(feature = "authkey")]
+pub use authkey::{AuthKey, authkey, set_authkey};
 pub use bytemuck;
 pub use error::{Error, Result};
 pub use foreign::Foreign;

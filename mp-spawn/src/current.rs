@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "authkey")]
+use mp_core::AuthKey;
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
 use mp_core::{Descriptor, Place, Waitable};
 use rustix::event::{PollFd, PollFlags};
@@ -96,6 +98,44 @@ pub fn current_process() -> CurrentProcess {
             CurrentProcess { name: name.clone(), pid, rank: Some(*rank), daemon: *daemon }
         }
         None => CurrentProcess { name: "main".to_string(), pid, rank: None, daemon: false },
+    }
+}
+
+/// The secret of a family of processes.
+#[cfg(feature = "authkey")]
+impl CurrentProcess {
+    /// The secret of this process: 32 random bytes, which it has in common with the ones that it starts, the one that has
+    /// started it, and so on. Where they connect to each other, they can prove it: see `SocketOptions::authkey_of_family`
+    /// in the layer of queues.
+    ///
+    /// ```
+    /// use mp_spawn::{Process, current_process};
+    ///
+    /// let key = current_process().authkey()?;
+    /// let child = |(): ()| Ok::<_, mp_core::Error>(current_process().authkey()?.as_ref().to_vec());
+    /// assert_eq!(Process::spawn(child, ())?.join()?, key.as_ref());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// It is in no environment, no list of arguments and no shared memory: only who can read the memory of one of these
+    /// processes can read it. Nothing prints it.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no random bytes.
+    pub fn authkey(&self) -> mp_core::Result<AuthKey> {
+        mp_core::authkey()
+    }
+
+    /// Sets it, for this process and those that it starts from now on. An empty one is none to those who connect.
+    ///
+    /// ```
+    /// mp_spawn::current_process().set_authkey("what this program reads from a file, say");
+    /// assert!(mp_spawn::current_process().authkey()?.as_ref().starts_with(b"what"));
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    pub fn set_authkey(&self, key: impl AsRef<[u8]>) {
+        mp_core::set_authkey(key.as_ref().into());
     }
 }
 

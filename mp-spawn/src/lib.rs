@@ -139,6 +139,8 @@ pub use method::{
     Context, StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_context,
     get_start_method, set_start_method,
 };
+#[cfg(feature = "authkey")]
+pub use mp_core::AuthKey;
 pub use mp_core::{Waitable, select, wait};
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;

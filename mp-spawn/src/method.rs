@@ -9,6 +9,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(feature = "authkey")]
+use mp_core::AuthKey;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use serde::Serialize;
@@ -227,6 +229,9 @@ pub(crate) struct Ways {
     fork: bool,
     /// What processes are started from, where that isn't the running program.
     command: Option<Words>,
+    /// The secret of the family.
+    #[cfg(feature = "authkey")]
+    key: Option<AuthKey>,
     /// The level of the logger that prints.
     log: Option<String>,
 }
@@ -237,6 +242,8 @@ impl Ways {
         put_number(out, self.method as u64);
         out.push(self.fork.into());
         put_option(out, self.command.as_ref(), |out, words| words.put(out));
+        #[cfg(feature = "authkey")]
+        put_option(out, self.key.as_ref(), |out, key| put_bytes(out, key.as_ref()));
         put_option(out, self.log.as_deref(), |out, level| put_bytes(out, level.as_bytes()));
     }
 
@@ -247,25 +254,45 @@ impl Ways {
             method: fields.size()?,
             fork: fields.flag()?,
             command: fields.option(Words::read)?,
+            #[cfg(feature = "authkey")]
+            key: fields.option(Fields::bytes)?.map(AuthKey::from),
             log: fields.option(Fields::text)?,
         })
     }
 
     #[cfg(test)]
     pub(crate) fn example() -> Ways {
-        Ways { method: 1, fork: true, command: Words::command(["a", "b"]), log: Some("INFO".to_string()) }
+        Ways {
+            method: 1,
+            fork: true,
+            command: Words::command(["a", "b"]),
+            #[cfg(feature = "authkey")]
+            key: Some(b"secret".as_slice().into()),
+            log: Some("INFO".to_string()),
+        }
     }
 }
 
-/// How this process starts others.
-pub(crate) fn ways() -> Ways {
+/// How this process starts others, with these options.
+pub(crate) fn ways(options: &Options) -> Result<Ways> {
     let Chosen { method, fork } = *CHOSEN.lock();
     let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);
     #[cfg(feature = "log")]
     let log = crate::log_to_stderr::handed_down();
     #[cfg(not(feature = "log"))]
     let log = None;
-    Ways { method, fork, command: command::usual(), log }
+    #[cfg(feature = "authkey")]
+    let key = Some(options.key()?);
+    #[cfg(not(feature = "authkey"))]
+    let _ = options;
+    Ok(Ways {
+        method,
+        fork,
+        command: command::usual(),
+        #[cfg(feature = "authkey")]
+        key,
+        log,
+    })
 }
 
 /// In a process that was just started: begins with what the parent has set.
@@ -274,6 +301,10 @@ pub(crate) fn inherit(ways: Ways) {
     let method = get_all_start_methods().get(ways.method).copied().unwrap_or_default();
     *CHOSEN.lock() = Chosen { method, fork: ways.fork };
     command::inherit(ways.command);
+    #[cfg(feature = "authkey")]
+    if let Some(key) = ways.key {
+        mp_core::set_authkey(key);
+    }
     #[cfg(feature = "log")]
     crate::log_to_stderr::inherit(ways.log);
 }

@@ -6,7 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "authkey")]
+use mp_core::AuthKey;
+
 use crate::command::Words;
+#[cfg(feature = "authkey")]
+use crate::error::Result;
+#[cfg(feature = "authkey")]
+use crate::launch::failed;
 use crate::method::StartMethod;
 use crate::setup::{Output, Setup};
 
@@ -35,6 +42,8 @@ pub struct Options {
     pub(crate) per_rank: Option<PerRank>,
     pub(crate) method: Option<StartMethod>,
     pub(crate) daemon: bool,
+    #[cfg(feature = "authkey")]
+    pub(crate) key: Option<AuthKey>,
 }
 
 /// Changes the setup of one rank.
@@ -68,6 +77,8 @@ impl Options {
             per_rank: None,
             method: None,
             daemon: true,
+            #[cfg(feature = "authkey")]
+            key: None,
         }
     }
 
@@ -188,6 +199,25 @@ impl Options {
     pub fn per_rank(mut self, change: impl Fn(usize, Setup) -> Setup + Send + Sync + 'static) -> Options {
         self.per_rank = Some(Arc::new(change));
         self
+    }
+
+    /// The secret of the processes, and of those that they start; this process's without this. See
+    /// [`CurrentProcess::authkey`](crate::CurrentProcess::authkey).
+    #[cfg(feature = "authkey")]
+    pub fn authkey(mut self, key: impl AsRef<[u8]>) -> Options {
+        self.key = Some(key.as_ref().into());
+        self
+    }
+
+    /// The secret of the processes.
+    #[cfg(feature = "authkey")]
+    pub(crate) fn key(&self) -> Result<AuthKey> {
+        match &self.key {
+            Some(key) => Ok(key.clone()),
+            None => {
+                mp_core::authkey().map_err(|error| failed("getrandom", None, std::io::Error::other(error)))
+            }
+        }
     }
 
     /// What a rank is started with.

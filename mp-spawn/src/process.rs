@@ -334,6 +334,14 @@ impl ProcessBuilder {
         self
     }
 
+    /// Its secret, and that of the processes that it starts; this process's without this. See
+    /// [`CurrentProcess::authkey`](crate::CurrentProcess::authkey).
+    #[cfg(feature = "authkey")]
+    pub fn authkey(mut self, key: impl AsRef<[u8]>) -> ProcessBuilder {
+        self.options = self.options.authkey(key);
+        self
+    }
+
     /// A program and its arguments instead of the running program: see [`Options::command`].
     pub fn command<S: Into<OsString>>(mut self, command: impl IntoIterator<Item = S>) -> ProcessBuilder {
         self.options = self.options.command(command);

@@ -49,7 +49,7 @@ pub(crate) fn start(
     if method == StartMethod::Fork {
         method::check_fork()?;
     }
-    let ways = method::ways();
+    let ways = method::ways(options)?;
     let command = Command::new(options.command.as_ref(), &function)?;
     let library = object::file_of(&function.object);
     let group = Arc::new(Group::new(names.iter().cloned()));

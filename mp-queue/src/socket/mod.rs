@@ -74,6 +74,28 @@ impl SocketOptions {
         Self { key: Key::new(key.as_ref()).map(Arc::new), ..self }
     }
 
+    /// The secret that this process has in common with the ones that it starts, the one that has started it, and so on: see
+    /// `current_process().authkey()` in the layer of processes. As it is now: what is set later doesn't count.
+    ///
+    /// ```
+    /// use mp_queue::SocketOptions;
+    ///
+    /// let listener = SocketOptions::new().authkey_of_family()?.listen("@example-of-family")?;
+    /// // In any process of the family, or as here in the same:
+    /// let options = SocketOptions::new().authkey_of_family()?;
+    /// let client = std::thread::spawn(move || options.connect("@example-of-family")?.send(1).map_err(Into::into));
+    /// assert_eq!(listener.accept()?.recv::<i32>()?, 1);
+    /// # let _: Result<(), Box<dyn std::error::Error + Send + Sync>> = client.join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the system has no random bytes, of which it is made where nobody has set it.
+    #[cfg(feature = "authkey")]
+    pub fn authkey_of_family(self) -> mp_core::Result<Self> {
+        Ok(self.authkey(mp_core::authkey()?))
+    }
+
     /// The most bytes that a message may have, sent or received.
     #[must_use]
     pub fn max_message(self, bytes: usize) -> Self {
