@@ -22,6 +22,7 @@ use crate::clock::now;
 use crate::current::{self, Current};
 use crate::event::event;
 use crate::handoff::{self, FromParent, Ticket, Value};
+use crate::lifeline;
 use crate::line::{self, Line};
 use crate::message::{Hello, Report, Serve, Start};
 use crate::method;
@@ -73,13 +74,18 @@ fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return USELESS,
         Err(error) => useless(&error),
     };
+    let mut fds = fds.into_iter();
+    let (memory, lifeline) = (fds.next(), fds.next());
+    if lifeline.is_some_and(|end| !lifeline::hold(&end)) {
+        return USELESS;
+    }
     sys::ignore_sigpipe();
     let line = match line::open(socket) {
         Ok(line) => line,
         Err(error) => useless(&error),
     };
     let attached = fit.and_then(|()| {
-        let attached = handoff::child_attach(fds, args.need_memory());
+        let attached = handoff::child_attach(memory, args.need_memory());
         attached.map_err(|error| format!("joining the shared memory failed: {error}"))
     });
     let member = attached.as_ref().ok().copied().flatten();
@@ -198,8 +204,8 @@ pub(crate) struct Source<'a> {
 impl<'a> Source<'a> {
     #[inline]
     pub(crate) fn new(socket: &'a OwnedFd) -> Source<'a> {
-        // Nearly always there is one: the arena's.
-        Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(1) }
+        // The arena's, and the lifeline's.
+        Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(2) }
     }
 
     /// The file descriptors that have arrived.

@@ -12,7 +12,7 @@
 //! | variables of this crate, behind locks that other threads may have held: supervisor, reader of output, fork server, family, line to the parent, who one is | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
 //! | settings: start method, command | taken over, as in any process |
 //! | the preloaded function | taken over: read before, written in the copy |
-//! | sockets to the original's children and parent, pidfds, the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
+//! | sockets to the original's children and parent, the pipe that ends those with it, pidfds, the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
 //! | the original's end of the copy's own socket | closed, so that the end of the original shows |
 //! | the standard streams: what is in the buffer, their locks | held by the thread that forks, and written out, if it is the main thread |
 //! | handlers of signals, which may write into pipes of the original's; blocked signals | none, as after `posix_spawn`; signals wait while the copy gets there |

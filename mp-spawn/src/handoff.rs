@@ -32,6 +32,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SpawnError};
+use crate::launch::failed;
+use crate::lifeline;
 use crate::line;
 use crate::message::Joined;
 use crate::wire::Kind;
@@ -50,7 +52,7 @@ const PLAIN_WITH_SETTINGS: u8 = 2;
 pub(crate) struct ToChild {
     /// The arguments, or which envelope has them.
     pub(crate) bytes: Vec<u8>,
-    /// File descriptors that the child gets first: the arena's.
+    /// File descriptors that the child gets first: the arena's, and the lifeline's.
     pub(crate) fds: Vec<BorrowedFd<'static>>,
     /// Keeps the arguments until the child has taken them, if they are in an envelope.
     pub(crate) parcel: Option<Parcel>,
@@ -111,7 +113,8 @@ impl ToChild {
     fn new(bytes: Vec<u8>, parcel: Option<Parcel>) -> Result<ToChild> {
         // SAFETY: sent to a child that attaches it, and not duplicated here.
         let fd = unsafe { arena()?.fd() }.map_err(|e| unencodable(e.into()))?;
-        Ok(ToChild { bytes, fds: vec![fd], parcel })
+        let lifeline = lifeline::end().map_err(|error| failed("pipe", None, error))?;
+        Ok(ToChild { bytes, fds: vec![fd, lifeline], parcel })
     }
 }
 
@@ -247,14 +250,11 @@ impl Value {
     }
 }
 
-/// Joins the shared memory that came with these file descriptors, before anything else in the child: now, or when this
+/// Joins the shared memory that came as this file descriptor, before anything else in the child: now, or when this
 /// process first needs it. Returns who this process is there by now.
 #[inline]
-pub(crate) fn child_attach(mut fds: Vec<OwnedFd>, now: bool) -> io::Result<Option<u32>> {
-    if fds.is_empty() {
-        return Ok(None);
-    }
-    let fd = fds.swap_remove(0);
+pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool) -> io::Result<Option<u32>> {
+    let Some(fd) = fd else { return Ok(None) };
     if !now {
         // SAFETY: it came from the parent, which sends its arena's.
         unsafe { Arena::attach_later(fd, tell_parent) };

@@ -163,7 +163,7 @@ pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// A program may have closed its standard streams, and their numbers get reused.
-fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     const FIRST: i32 = 3;
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST)?) }
 }

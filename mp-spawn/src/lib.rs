@@ -80,6 +80,7 @@ mod group;
 mod handoff;
 mod identity;
 mod launch;
+mod lifeline;
 mod line;
 #[cfg(feature = "log")]
 mod log_to_stderr;

@@ -42,6 +42,7 @@ use crate::error::{Result, SpawnError};
 use crate::event::{self, event};
 use crate::forkserver::{self, Life};
 use crate::launch::{self, Command, failed};
+use crate::lifeline;
 use crate::line::{self, Line};
 use crate::method::StartMethod;
 use crate::output::Streams;
@@ -222,7 +223,7 @@ impl Supervisor {
             [Some(watch.pidfd.as_raw_fd()), socket].into_iter().flatten()
         });
         let own = [&self.poll, &self.wake, &self.timer].into_iter().map(AsRawFd::as_raw_fd);
-        of_children.chain(own).chain(line::get().map(Line::raw)).collect()
+        of_children.chain(own).chain(line::get().map(Line::raw)).chain(lifeline::files()).collect()
     }
 
     /// Starts the processes of a batch from the calling thread.

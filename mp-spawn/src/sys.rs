@@ -194,6 +194,22 @@ pub(crate) fn at_exit(then: fn()) {
     }
 }
 
+/// Asks the kernel to kill this process when there is news of this file: see `F_SETSIG` in `fcntl(2)`.
+#[inline]
+pub(crate) fn be_killed_by(file: BorrowedFd<'_>) -> io::Result<()> {
+    const F_SETSIG: c_int = 10;
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    for (command, value) in
+        [(libc::F_SETOWN, me), (F_SETSIG, libc::SIGKILL), (libc::F_SETFL, libc::O_RDONLY | libc::O_ASYNC)]
+    {
+        // SAFETY: the file is open, and each of these commands takes an integer.
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, value) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Makes a write to a closed pipe an error, as the standard library does before `main`.
 #[inline]
 pub(crate) fn ignore_sigpipe() {

@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{DEADLINE, LIFETIME, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end};
+use common::{
+    DEADLINE, LIFETIME, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end,
+    wait_for_word,
+};
 use mp_spawn::{Options, SpawnError, start_processes};
 
 fn sleeper(_: usize, meeting: String) -> Outcome {
@@ -32,6 +35,37 @@ fn nobody_outlives_a_parent_that_was_killed() {
     context.kill(0).unwrap();
     eventually("child and grandchild are gone", || !alive(child) && !alive(grandchild));
     assert!(failure(&context).to_string().contains("SIGKILL"));
+}
+
+#[test]
+fn nobody_outlives_a_parent_that_executes_another_program() {
+    /// From the main thread or from another one, both of which can start processes.
+    fn executes(rank: usize, meeting: String) -> Outcome {
+        let go = format!("{meeting}-{rank}");
+        let start = move || -> Outcome {
+            let child = start_processes(sleeper, meeting, Options::nprocs(1))?;
+            let _runs_on = std::mem::ManuallyDrop::new(child);
+            Ok(())
+        };
+        if rank == 0 {
+            start()?
+        } else {
+            std::thread::spawn(start).join().map_err(|_| "a panic")??
+        }
+        wait_for_word(&go)?;
+        Err(std::os::unix::process::CommandExt::exec(std::process::Command::new("sleep").arg("120")).into())
+    }
+    let meeting = Meeting::new("executes");
+    let parents = start_processes(executes, meeting.name.clone(), Options::nprocs(2)).unwrap();
+    let children =
+        [meeting.hear(), meeting.hear()].map(|said| said.split(' ').next().unwrap().parse().unwrap());
+    for rank in 0..2 {
+        eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+    }
+    for child in children {
+        eventually("it ended with its parent's program", || !alive(child));
+    }
+    assert!(parents.pids().into_iter().all(alive), "the other program is gone");
 }
 
 #[test]

@@ -1,0 +1,69 @@
+//! What ends a process when its parent executes another program.
+//!
+//! A process asks the kernel to be ended when its parent ends, and there "parent" is a thread. A program that executes
+//! another one keeps the thread that does so, and with it the children of that thread, which nobody knows any more. Its
+//! close-on-exec files are closed, though. So each process holds the read end of a pipe whose write end only its parent has,
+//! and in which nothing is ever written: when that is closed, the kernel sends a SIGKILL (`F_SETSIG` in `fcntl(2)`), without
+//! a thread that would have to wait for it.
+//!
+//! | the parent | closes the write end | what ends the process |
+//! |---|---|---|
+//! | executes another program | the kernel, for it is close-on-exec | this |
+//! | ends, or is killed | the kernel | this, or the parent-death signal, whichever comes first |
+//! | has ended, or executed something, before the process holds the pipe | the kernel | the process itself: it looks, after it has asked for the signal |
+//! | was copied by code that isn't ours, and the copy lives | nobody, while that copy lives | the parent-death signal, where the parent ends |
+//!
+//! The signal is a matter of an open file description, so each process opens its own one. Where it can't, for want of
+//! `/proc`, it is as if there were no pipe. A process that closes it (with all its files, say) has none either.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+
+use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::pipe::PipeFlags;
+
+use crate::{launch, sys};
+
+#[derive(Debug)]
+struct Pipe {
+    read: OwnedFd,
+    /// Never written to.
+    write: OwnedFd,
+}
+
+/// The pipe of those that this process starts.
+static PIPE: PerProcess<SetOnce<Pipe>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+
+/// The end that goes to each child.
+pub(crate) fn end() -> io::Result<BorrowedFd<'static>> {
+    if let Some(pipe) = PIPE.get() {
+        return Ok(pipe.read.as_fd());
+    }
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let pipe = Pipe { read: launch::above_standard(read)?, write: launch::above_standard(write)? };
+    // Of two threads that come here at once, one drops its pipe, which nobody holds.
+    Ok(PIPE.set(pipe).read.as_fd())
+}
+
+/// Both ends, which a copy of this process has no use for.
+pub(crate) fn files() -> impl Iterator<Item = RawFd> {
+    PIPE.get().into_iter().flat_map(|pipe| [pipe.read.as_raw_fd(), pipe.write.as_raw_fd()])
+}
+
+/// In a child: is ended from now on when its parent closes the other end; false if it has.
+#[inline]
+pub(crate) fn hold(end: &OwnedFd) -> bool {
+    let Ok(own) = File::open(format!("/proc/self/fd/{}", end.as_raw_fd())) else { return true };
+    if sys::be_killed_by(own.as_fd()).is_err() {
+        return true;
+    }
+    let closed = PollFlags::HUP;
+    let mut ends = [PollFd::new(&own, closed)];
+    let hung_up = rustix::event::poll(&mut ends, Some(&Timespec::default())).is_ok()
+        && ends[0].revents().contains(closed);
+    // For the life of this process.
+    let _stays_open = own.into_raw_fd();
+    !hung_up
+}
