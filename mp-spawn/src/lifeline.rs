@@ -16,7 +16,6 @@
 //! The signal is a matter of an open file description, so each process opens its own one. Where it can't, for want of
 //! `/proc`, it is as if there were no pipe. A process that closes it (with all its files, say) has none either.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -55,7 +54,7 @@ pub(crate) fn files() -> impl Iterator<Item = RawFd> {
 /// In a child: is ended from now on when its parent closes the other end; false if it has.
 #[inline]
 pub(crate) fn hold(end: &OwnedFd) -> bool {
-    let Ok(own) = File::open(format!("/proc/self/fd/{}", end.as_raw_fd())) else { return true };
+    let Ok(own) = sys::open_again(end.as_fd()) else { return true };
     if sys::be_killed_by(own.as_fd()).is_err() {
         return true;
     }
@@ -66,4 +65,43 @@ pub(crate) fn hold(end: &OwnedFd) -> bool {
     // For the life of this process.
     let _stays_open = own.into_raw_fd();
     !hung_up
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_opened_again_is_the_same_file_and_another_description() {
+        let end = end().unwrap();
+        let id = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
+        // Of one digit or two, and of four.
+        let far = rustix::io::fcntl_dupfd_cloexec(end, 1000).unwrap();
+        for end in [end, far.as_fd()] {
+            let again = sys::open_again(end).unwrap();
+            assert_eq!(id(again.as_fd()), id(end));
+            rustix::fs::fcntl_setfl(&again, rustix::fs::OFlags::NONBLOCK).unwrap();
+            assert!(!rustix::fs::fcntl_getfl(end).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
+        }
+    }
+
+    #[test]
+    fn a_pipe_that_is_closed_already_is_noticed_and_one_that_is_closed_later_kills() {
+        let notices = |(): ()| {
+            let (read, write) = rustix::pipe::pipe()?;
+            drop(write);
+            // Closing it would be news, which kills.
+            let read = std::mem::ManuallyDrop::new(read);
+            Ok::<_, io::Error>(!hold(&read))
+        };
+        assert!(crate::Process::spawn(notices, ()).unwrap().join().unwrap());
+        let dies = |(): ()| {
+            let (read, write) = rustix::pipe::pipe()?;
+            let held = hold(&read);
+            drop(write);
+            Ok::<_, io::Error>(held)
+        };
+        let error = crate::Process::spawn(dies, ()).unwrap().join().unwrap_err();
+        assert!(error.to_string().contains("SIGKILL"), "{error}");
+    }
 }

@@ -227,6 +227,33 @@ fn a_command_may_execute_the_program_at_last() {
     }
 }
 
+/// Under the loader, the program that runs is the loader, which makes no worker; unless somebody says what the program is.
+#[test]
+fn a_program_under_the_loader_has_to_be_named() {
+    let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
+    let Some(loader) = loaders.into_iter().find(|path| path.exists()) else {
+        eprintln!("SKIPPED: the loader is nowhere");
+        return;
+    };
+    let mut command = Command::new(loader);
+    command.arg(std::env::current_exe().unwrap()).env("LAUNCHING_PROGRAM", std::env::current_exe().unwrap());
+    command.args(["--exact", "helper_under_the_loader", "--ignored", "--nocapture", "--test-threads=1"]);
+    let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    wait_for(&mut running, "helper: told, and named");
+    running.succeeds();
+}
+
+#[test]
+#[ignore = "part of another test"]
+fn helper_under_the_loader() {
+    let error = failure(&start_processes(no_op, (), Options::nprocs(1)).unwrap());
+    assert!(matches!(error, SpawnError::NeverReported { .. }), "{error:?}");
+    assert!(error.to_string().contains("name the program itself with `Options::executable`"), "{error}");
+    mp_spawn::set_executable(std::env::var_os("LAUNCHING_PROGRAM").map(Into::into));
+    join(&start_processes(no_op, (), Options::nprocs(2)).unwrap()).unwrap();
+    println!("\nhelper: told, and named");
+}
+
 #[test]
 fn a_command_that_is_not_there() {
     let options = || Options::nprocs(2);
