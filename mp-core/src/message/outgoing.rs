@@ -70,6 +70,12 @@ impl Attached {
         Ok(i as u32)
     }
 
+    #[inline(never)]
+    fn clear(&mut self) {
+        self.list.clear();
+        self.index.clear();
+    }
+
     /// Where a block is in the list; else where the index has room for it.
     #[inline]
     fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
@@ -171,11 +177,10 @@ impl Outgoing {
     pub fn reuse(&mut self) -> bool {
         self.bytes.clear();
         // Packing took the list; the index stays.
-        if let Some(attached) = self.attached.as_deref_mut() {
-            attached.list.clear();
-            if !attached.index.is_empty() {
-                attached.index.clear();
-            }
+        if let Some(attached) = self.attached.as_deref_mut()
+            && !(attached.list.is_empty() && attached.index.is_empty())
+        {
+            attached.clear();
         }
         self.bytes.capacity() <= KEEP
     }
