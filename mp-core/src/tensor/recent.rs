@@ -18,7 +18,8 @@ thread_local! {
 #[inline]
 pub(super) fn same(offset: usize, shape: impl ExactSizeIterator<Item = usize>) -> Option<Arc<View>> {
     // When the thread is ending, there is none any more.
-    LAST.try_with(|last| last.borrow().as_ref().filter(|view| view.is_row_major(offset, shape)).cloned()).ok()?
+    LAST.try_with(|last| last.borrow().as_ref().filter(|view| view.is_row_major(offset, shape)).cloned())
+        .ok()?
 }
 
 /// A row-major view of so many elements from `offset` on.
