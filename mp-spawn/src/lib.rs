@@ -134,6 +134,7 @@ pub use exit::{Exit, Note, Signal};
 pub use family::{ActiveChild, active_children};
 pub use forkserver::set_forkserver_preload;
 pub use function::Refusal;
+pub use lifeline::detach;
 #[cfg(feature = "log")]
 pub use log_to_stderr::log_to_stderr;
 pub use method::{

@@ -17,10 +17,12 @@
 //! `/proc`, it is as if there were no pipe. A process that closes it (with all its files, say) has none either.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
+use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
 use rustix::pipe::PipeFlags;
 
 use crate::{launch, sys};
@@ -34,6 +36,9 @@ struct Pipe {
 
 /// The pipe of those that this process starts.
 static PIPE: PerProcess<SetOnce<Pipe>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+
+/// What ends this process.
+static HELD: PerProcess<Mutex<Option<OwnedFd>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// The end that goes to each child.
 pub(crate) fn end() -> io::Result<BorrowedFd<'static>> {
@@ -62,9 +67,32 @@ pub(crate) fn hold(end: &OwnedFd) -> bool {
     let mut ends = [PollFd::new(&own, closed)];
     let hung_up = rustix::event::poll(&mut ends, Some(&Timespec::default())).is_ok()
         && ends[0].revents().contains(closed);
-    // For the life of this process.
-    let _stays_open = own.into_raw_fd();
+    *HELD.lock() = Some(own);
     !hung_up
+}
+
+/// From now on this process outlives the one that started it, however that ends: for what is detached on purpose, as a
+/// server is. While both live, nothing is different: the parent still waits for it, or ends it, when it exits.
+///
+/// ```
+/// let child = mp_spawn::Process::spawn(|(): ()| mp_spawn::detach(), ())?;
+/// child.join()?;
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+///
+/// What it has to say to its parent at its end, nobody hears then; what it started itself still ends with it. In a process
+/// that was not started by this crate it does nothing that matters.
+///
+/// # Errors
+///
+/// What `prctl(2)` or `fcntl(2)` say.
+pub fn detach() -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(None)?;
+    if let Some(own) = HELD.lock().take() {
+        // First of all it must be nobody's signal: closing it can be news as well.
+        rustix::fs::fcntl_setfl(&own, OFlags::empty())?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -248,8 +248,7 @@ fn an_original_is_found_dead_while_its_copies_live() {
         wait_for_the_end()
     }
     fn live_on() {
-        // SAFETY: no memory is involved.
-        assert_eq!(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) }, 0);
+        mp::detach().unwrap();
     }
     // An original that is nobody's child here: its parent ends first.
     fn outer(_: usize, here: Queue<u32>) -> Outcome {
