@@ -121,7 +121,9 @@ impl Actor for Process {
                     self.last = fates[..setup.producers].iter().all(|f| f.gone());
                     self.get(me)
                 }
-                Some(Got::Small(..)) => unreachable!("no message is small here"),
+                Some(Got::Small(..) | Got::Stray(_)) => {
+                    unreachable!("no message is small, and all are there")
+                }
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Free(e) => {

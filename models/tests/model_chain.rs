@@ -116,7 +116,9 @@ impl Actor for Process {
                     Some(Doing::Free(e))
                 }
                 Some(Got::Empty) => self.again(me, fates),
-                Some(Got::Small(..)) => unreachable!("no message is small here"),
+                Some(Got::Small(..) | Got::Stray(_)) => {
+                    unreachable!("no message is small, and all are there")
+                }
                 Some(Got::Closed) if *i == 1 => None,
                 Some(Got::Closed) => Some(Doing::Follow(*i)),
             },

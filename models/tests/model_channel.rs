@@ -174,7 +174,9 @@ impl Actor for Process {
                     return true;
                 }
                 Some(Got::Empty) => Doing::Ask,
-                Some(Got::Small(..)) => unreachable!("no message is small here"),
+                Some(Got::Small(..) | Got::Stray(_)) => {
+                    unreachable!("no message is small, and all are there")
+                }
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Ask => {

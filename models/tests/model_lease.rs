@@ -74,7 +74,7 @@ impl Ghost {
 impl Process {
     fn look_again(&self, me: usize) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(me)));
-        Doing::Reclaim(Reclaim::new(returns(self.limit), 0, COUNT, (OWNER, PLACE), wanted))
+        Doing::Reclaim(Reclaim::new(returns(self.limit), self.chain.first, COUNT, (OWNER, PLACE), wanted))
     }
 
     /// Notes which messages have been published.
@@ -210,7 +210,7 @@ impl Actor for Process {
                     Some(self.look_again(me))
                 }
                 Some(Got::Small(message, ticket)) => Some(Doing::Copy(message, ticket)),
-                Some(Got::Closed) => unreachable!("nobody closes"),
+                Some(Got::Closed | Got::Stray(_)) => unreachable!("nobody closes, and all are there"),
             },
             Doing::Deliver(e, None) => {
                 assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "somebody else has it, too");

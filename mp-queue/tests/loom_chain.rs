@@ -30,8 +30,15 @@ fn member(i: u32) -> Member {
 
 /// Two segments of a slot each.
 fn chain() -> ChainAt {
-    let first =
-        RingAt { block: 0, slots: 1, before: 0, head: Word::at(0), tail: Word::at(8), first: Word::at(16) };
+    let first = RingAt {
+        block: 0,
+        slots: 1,
+        before: 0,
+        head: Word::at(0),
+        tail: Word::at(8),
+        first: Word::at(16),
+        envelopes: 2,
+    };
     ChainAt { first, links: Word::at(104), segments: 2, most: 1, second: SECOND }
 }
 
@@ -85,7 +92,7 @@ fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
                 Some(Link::None) => return (got, false),
                 Some(Link::End) | None => return (got, true),
             },
-            Got::Small(..) => panic!("no message is small"),
+            Got::Small(..) | Got::Stray(_) => panic!("no message is small, and all are there"),
         }
     }
 }

@@ -2,8 +2,9 @@
 //! there is an envelope, [`Get`](super::Get) goes on.
 
 use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::EnvelopeId;
 
-use super::slot::{Lag, Slot, SlotState, Ticket};
+use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
 use super::{RingAt, Small};
 
 /// What was found.
@@ -11,6 +12,8 @@ use super::{RingAt, Small};
 pub enum Found {
     /// An envelope is in this slot, under this ticket: to be taken still.
     Envelope(Slot, Ticket),
+    /// There was one that does not exist. The slot is taken.
+    Stray(EnvelopeId),
     /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there, for
     /// [`Enclose`](super::Enclose).
     Small(Small, Ticket),
@@ -25,6 +28,7 @@ enum Pc {
     Head,
     Look,
     Help,
+    Drop(EnvelopeId),
     Rest,
     Again,
     Take,
@@ -42,6 +46,7 @@ pub struct Find {
     leasing: bool,
     /// One of a batch: it helps the head no further.
     batched: bool,
+    turns: Turns,
     pc: Pc,
 }
 
@@ -56,6 +61,7 @@ impl Find {
             rest: 0,
             leasing: false,
             batched: false,
+            turns: Turns::default(),
             pc: Pc::Head,
         }
     }
@@ -111,23 +117,33 @@ impl Steps for Find {
                 self.slot = Slot::unpack(m.load(self.slot_at()));
                 match (self.ticket.lag(self.slot), self.slot.state) {
                     (Lag::At, SlotState::Full(content) | SlotState::Last(content)) => {
-                        if content.envelope().is_some() {
-                            return Some(Found::Envelope(self.slot, self.ticket));
+                        match content.envelope() {
+                            Some(e) if e < self.ring.envelopes => {
+                                return Some(Found::Envelope(self.slot, self.ticket));
+                            }
+                            Some(e) => self.pc = Pc::Drop(e),
+                            None => self.pc = Pc::Rest,
                         }
-                        self.pc = Pc::Rest;
                     }
+                    (Lag::At, SlotState::Stray { content, .. }) => self.pc = Pc::Drop(content.raw()),
                     (Lag::At, SlotState::Closed) => return Some(Found::Closed),
                     // A slot behind the head would mean that the head had passed it: it never does.
                     (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(Found::Empty),
                     (Lag::Ahead, _) => self.pc = Pc::Help,
                 }
             }
+            Pc::Help if !self.turns.one_more() => return Some(Found::Empty),
             Pc::Help => {
-                let next = self.ticket.next(self.ring.slots);
+                let next = self.ticket.over(self.slot, self.ring.slots);
                 if m.cas(self.ring.head, self.ticket.pack(), next.pack()).is_err() {
                     m.lost();
                 }
                 self.pc = Pc::Head;
+            }
+            Pc::Drop(e) => {
+                let taken = m.cas(self.slot_at(), self.slot.pack(), self.slot.taken().pack()).is_ok();
+                self.pc = Pc::Head;
+                return taken.then_some(Found::Stray(e));
             }
             // If the slot has changed since, this is of another message: then it can't be taken either.
             Pc::Rest => {

@@ -4,7 +4,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 
 use super::RingAt;
-use super::slot::{Content, Lag, Slot, SlotState, Ticket};
+use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
 
 /// How a put ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,7 +22,7 @@ enum Pc {
     Intend,
     Tail,
     Look,
-    Help,
+    Help(Ticket),
     Place,
     Queue,
     Publish,
@@ -51,6 +51,7 @@ pub struct Put {
     known: bool,
     /// It is to be published there or not at all.
     only: bool,
+    turns: Turns,
     pc: Pc,
 }
 
@@ -65,8 +66,22 @@ impl Put {
         owner: Owner,
     ) -> Self {
         let ticket = Ticket { lap: 0, index: 0 };
-        let (end, batched, known, only, pc) = (None, false, false, false, Pc::Intend);
-        Self { ring, intent, owner_at, place_at, envelope, me, owner, ticket, end, batched, known, only, pc }
+        Self {
+            ring,
+            intent,
+            owner_at,
+            place_at,
+            envelope,
+            me,
+            owner,
+            ticket,
+            end: None,
+            batched: false,
+            known: false,
+            only: false,
+            turns: Turns::default(),
+            pc: Pc::Intend,
+        }
     }
 
     /// To be published under this ticket, or not: then it ends with [`PutEnd::Full`].
@@ -120,19 +135,24 @@ impl Steps for Put {
                         return self.end(PutEnd::Closed(self.owner));
                     }
                     (Lag::At | Lag::Ahead, _) if self.only => return self.end(PutEnd::Full(self.owner)),
-                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                    (Lag::At | Lag::Ahead, _) => {
+                        self.pc = Pc::Help(self.ticket.over(slot, self.ring.slots));
+                    }
                     (Lag::Behind, _) => return self.end(PutEnd::Full(self.owner)),
                 }
             }
-            Pc::Help => {
-                let next = self.ticket.next(self.ring.slots);
+            Pc::Help(_) if !self.turns.one_more() => return self.end(PutEnd::Full(self.owner)),
+            Pc::Help(next) => {
                 if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
                     m.lost();
                 }
                 self.pc = Pc::Tail;
             }
             Pc::Place => {
-                let place = Place { ring: self.ring.block, slot: self.ring.before + self.ticket.index };
+                let place = Place {
+                    ring: self.ring.block,
+                    slot: self.ring.before + self.ring.index(self.ticket.index),
+                };
                 m.store_relaxed(self.place_at, place.pack());
                 self.pc = Pc::Queue;
             }

@@ -43,6 +43,9 @@ pub trait Surroundings {
     /// Where slot `slot` of the ring in `ring` is; `None` if there is no such ring.
     fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
 
+    /// Whether there is such an envelope. Anybody could have written to an intent.
+    fn exists(&self, envelope: EnvelopeId) -> bool;
+
     /// Whether the dead member has a seat in the ring in `ring`, or died while it freed it. It can't get one any more, and
     /// keeps what it has until its intents are settled.
     fn holds(&self, ring: BlockId) -> bool;
@@ -131,8 +134,9 @@ impl<S: Surroundings> Steps for Settle<S> {
             Pc::Intent => match m.load(self.dead) {
                 0 => return Some(Settled::Clear),
                 e => {
-                    self.envelope = (e - 1) as EnvelopeId;
-                    self.pc = Pc::Owner;
+                    let named = EnvelopeId::try_from(e - 1).ok().filter(|&e| self.around.exists(e));
+                    self.envelope = named.unwrap_or_default();
+                    self.pc = if named.is_some() { Pc::Owner } else { Pc::Forget };
                 }
             },
             Pc::Owner => {
