@@ -3,7 +3,13 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use mp_core::mem::{Mem, Word, run};
+use mp_core::sync::HeapMem;
+use mp_core::words::Member;
+
 use crate::shared::Shared;
+use crate::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
+use crate::steps::slot::Slots;
 use crate::{Barrier, BoundedSemaphore, Condition, Event, Lock, Once, RLock, RwLock, Semaphore};
 
 /// The same numbers in each run.
@@ -115,4 +121,19 @@ fn words_of_what_one_waits_at_may_be_anything() {
         scrambled(300, || Barrier::new(2).unwrap(), |s| &s.shared, using);
         scrambled(300, || Barrier::new(1).unwrap(), |s| &s.shared, using);
     });
+}
+
+/// A count of readings that nobody writes: it does not come round to none, which would let a writer in beside a reader.
+#[test]
+fn readings_are_never_none_while_somebody_reads() {
+    let m = HeapMem::new(8);
+    let readers =
+        Readers { slots: Slots { used: Word::at(0), first: Word::at(8), limit: 2 }, again: Word::at(24) };
+    let me = Member::new(1, 1);
+    let Entered::Reading(seen) = run(Enter::new(Word::at(56), readers, me, 7), &m) else {
+        panic!("nobody writes")
+    };
+    m.store(Word::at(24), u64::MAX);
+    assert_eq!(run(Again::new(readers, me, 7), &m), Some(seen));
+    assert!(!run(Leave::new(readers, seen), &m), "it reads once more");
 }
