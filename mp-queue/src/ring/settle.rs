@@ -204,3 +204,45 @@ impl<S: Surroundings> Steps for Settle<S> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An arena with three envelopes.
+    struct Small;
+
+    impl Surroundings for Small {
+        fn intents(&self) -> Vec<Word> {
+            Vec::new()
+        }
+        fn slot(&self, _: BlockId, _: u32) -> Option<Word> {
+            None
+        }
+        fn exists(&self, envelope: EnvelopeId) -> bool {
+            envelope < 3
+        }
+        fn holds(&self, _: BlockId) -> bool {
+            true
+        }
+        fn redelivers(&self, _: BlockId) -> bool {
+            false
+        }
+        fn dead(&self) -> Member {
+            Member::new(1, 1)
+        }
+    }
+
+    #[test]
+    fn an_intent_that_names_no_envelope_is_cleared() {
+        let m = mp_core::sync::HeapMem::new(8);
+        let column = |at| Column { base: Word::at(at), stride: 8 };
+        for garbage in [4, 1 << 32 | 1, u64::MAX] {
+            m.store(Word::at(0), garbage);
+            let intents = (Word::at(0), Word::at(8));
+            let settle = Settle::new(intents, (column(16), column(40)), Small, Member::new(2, 1));
+            assert_eq!(mp_core::mem::run(settle, &m), Settled::Clear);
+            assert_eq!(m.load(Word::at(0)), 0);
+        }
+    }
+}
