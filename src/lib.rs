@@ -112,15 +112,15 @@
 
 pub use mp_core::words::Member;
 pub use mp_core::{
-    Aliased, AnyTensor, Arena, Array, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType, Descriptor,
-    DowncastError, Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Foreign,
-    Frozen, FrozenBytes, FrozenStorage, FrozenTensor, Integer, Layout, ListError, ListItem, LockError,
-    LockGuard, MAX_RANK, MemberInfo, MemberStats, MemoryStats, MetaTensor, Mode, NestedTensor, Number,
-    RawArray, RawValue, Readable, Sendable, ShareMemory, ShareableList, Shared, SharedCache, SharedMemory,
-    SharedTensor, SharingStrategy, SparseCompressed, SparseCoo, Storage, StorageId, Tensor, TensorView,
-    TensorViewMut, TypedStorage, Value, Waitable, WeakStorage, Writable, bf16, bytemuck, dispatch, f16,
-    get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, ready, select,
-    set_sharing_directory, set_sharing_strategy, storage_from_cache, wait,
+    Aliased, AnyTensor, Arena, Array, Atomic, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType,
+    Descriptor, DowncastError, Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
+    F8E8M0FNU, Foreign, Frozen, FrozenBytes, FrozenStorage, FrozenTensor, Integer, Layout, ListError,
+    ListItem, LockError, LockGuard, MAX_RANK, MemberInfo, MemberStats, MemoryStats, MetaTensor, Mode,
+    NestedTensor, Number, RawArray, RawValue, Readable, Sendable, ShareMemory, ShareableList, Shared,
+    SharedCache, SharedMemory, SharedTensor, SharingStrategy, SparseCompressed, SparseCoo, Storage,
+    StorageId, Tensor, TensorView, TensorViewMut, TypedStorage, Value, Waitable, WeakStorage, Writable, bf16,
+    bytemuck, dispatch, f16, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, ready,
+    select, set_sharing_directory, set_sharing_strategy, storage_from_cache, wait,
 };
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;

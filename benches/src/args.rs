@@ -64,7 +64,7 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Option
         }
     }
     for id in &options.only {
-        if !rows::ROWS.iter().any(|row| row.id == id) {
+        if !rows::all().any(|row| row.id == id) {
             return Err(format!("no row is called {id:?}; --list names them").into());
         }
     }

@@ -56,7 +56,7 @@ fn start() -> Result<()> {
         return Ok(());
     };
     if options.list {
-        for row in rows::ROWS {
+        for row in rows::all() {
             println!("{:<22} {:<5} {}", row.id, row.unit, row.about);
         }
         return Ok(());

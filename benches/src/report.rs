@@ -68,7 +68,8 @@ fn cell(summary: Option<Summary>, unit: &str) -> String {
     let figure = match unit {
         "ns" if median >= 1e6 => format!("{:.2} ms", median / 1e6),
         "ns" if median >= 1e3 => format!("{:.2} µs", median / 1e3),
-        "ns" => format!("{median:.0} ns"),
+        "ns" if median >= 10.0 => format!("{median:.0} ns"),
+        "ns" => format!("{median:.2} ns"),
         "1/s" if median >= 1e6 => format!("{:.2} M/s", median / 1e6),
         "1/s" => format!("{:.0} K/s", median / 1e3),
         // Too near to 0 for a spread in percent.

@@ -45,13 +45,14 @@ struct Job {
 /// Runs in a process of its own.
 fn worker(_rank: usize, job: Job) -> mp::Result<()> {
     let mut network = Network::new(job.model);
+    let weights = job.weights.as_atomics()?;
     while let Some(batch) = job.batches.get()? {
         job.weights.read_into(network.weights())?;
         let loss = network.gradients(batch.images.as_slice()?, batch.labels.as_slice()?);
         let step = batch.rate / batch.labels.len() as f32;
-        for (i, &g) in network.gradient().iter().enumerate() {
+        for (w, &g) in weights.iter().zip(network.gradient()) {
             if g != 0.0 {
-                job.weights.add_lossy(i, -step * g);
+                w.add_lossy(-step * g);
             }
         }
         job.trained.fetch_add(0, batch.labels.len() as u64);

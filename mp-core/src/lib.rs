@@ -68,7 +68,7 @@ pub use lock::{Asking, LockError, LockWait, RawGuard, RawLock};
 pub use message::Message;
 pub use shareable_list::{ListError, ListItem, ShareableList};
 pub use shared_memory::SharedMemory;
-pub use storage::Storage;
+pub use storage::{Atomic, Storage};
 pub use strategy::{
     SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
     set_sharing_directory, set_sharing_strategy,

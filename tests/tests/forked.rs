@@ -103,6 +103,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
                 ("read_into", forked(&shared.read_into(&mut [0; 4]))),
                 ("write_from", forked(&shared.write_from(&[0; 4]))),
                 ("fill", forked(&shared.fill(0))),
+                ("as_atomics", forked(&shared.as_atomics())),
                 ("get of a shared one", forked(&shared.get(&[0]))),
                 ("set of a shared one", forked(&shared.set(&[0], 1))),
                 ("copy_from", forked(&shared.copy_from(&frozen))),

@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
 
@@ -113,6 +114,71 @@ pub(crate) fn view_limit(plan: &Plan) -> Outcome {
         Ok(())
     })?;
     Ok(Some(figure))
+}
+
+/// How many elements of a shared tensor are changed in one go: few enough for the nearest cache.
+const ELEMENTS: usize = 4096;
+
+/// Time for each element of passes over a shared tensor, each of which adds to all elements by a load and a store.
+fn passes(plan: &Plan, mut pass: impl FnMut(f32), sum: impl FnOnce() -> f32) -> Outcome {
+    let (mut expected, full) = (0.0_f32, 40_000);
+    let figure = plan.batches(full).time(|number| {
+        let by = (number % 3) as f32 - 1.0;
+        pass(by);
+        expected += by;
+        Ok(())
+    })?;
+    let sum = sum();
+    if sum != expected * ELEMENTS as f32 {
+        return Err(
+            format!("wrong result: the elements sum to {sum}, not to {expected} times {ELEMENTS}").into()
+        );
+    }
+    Ok(Some(figure / ELEMENTS as f64))
+}
+
+/// Over a slice of a shared tensor's elements.
+pub(crate) fn shared_slice(plan: &Plan) -> Outcome {
+    let tensor = Tensor::<f32>::zeros(&[ELEMENTS])?.share();
+    let elements = tensor.as_atomics()?;
+    passes(plan, |by| black_box(elements).iter().for_each(|e| e.store(e.load() + by)), || tensor.iter().sum())
+}
+
+/// Element by element of a shared tensor.
+pub(crate) fn shared_at(plan: &Plan) -> Outcome {
+    let tensor = Tensor::<f32>::zeros(&[ELEMENTS])?.share();
+    let pass = |by| {
+        let tensor = black_box(&tensor);
+        (0..tensor.len()).for_each(|i| tensor.store(i, tensor.load(i) + by));
+    };
+    passes(plan, pass, || tensor.iter().sum())
+}
+
+/// This process's own memory, as atomics of the standard library.
+fn own() -> Vec<AtomicU32> {
+    (0..ELEMENTS).map(|_| AtomicU32::new(0)).collect()
+}
+
+fn add(to: &AtomicU32, by: f32) {
+    to.store((f32::from_bits(to.load(Relaxed)) + by).to_bits(), Relaxed);
+}
+
+fn sum(all: &[AtomicU32]) -> f32 {
+    all.iter().map(|a| f32::from_bits(a.load(Relaxed))).sum()
+}
+
+pub(crate) fn shared_slice_limit(plan: &Plan) -> Outcome {
+    let all = own();
+    passes(plan, |by| black_box(&all[..]).iter().for_each(|a| add(a, by)), || sum(&all))
+}
+
+pub(crate) fn shared_at_limit(plan: &Plan) -> Outcome {
+    let all = own();
+    let pass = |by| {
+        let all = black_box(&all);
+        (0..all.len()).for_each(|i| add(&all[i], by));
+    };
+    passes(plan, pass, || sum(&all))
 }
 
 fn beside_a_million<R>(work: impl FnOnce() -> R) -> Result<R> {

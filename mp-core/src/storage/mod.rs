@@ -13,6 +13,8 @@ mod bulk;
 
 use std::ptr::NonNull;
 
+pub use atomics::Atomic;
+
 use crate::arena::{Arena, Hold};
 use crate::error::{Bytes, Result};
 use crate::tensor::Element;

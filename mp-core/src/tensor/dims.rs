@@ -56,7 +56,10 @@ impl<N: Copy + Default> Dims<N> {
     }
 
     pub(crate) fn remove(&mut self, at: usize) {
-        self.n.copy_within(at + 1.., at);
+        // No memmove: there are few.
+        for d in at + 1..self.len() {
+            self.n[d - 1] = self.n[d];
+        }
         self.len -= 1;
     }
 

@@ -94,26 +94,42 @@ impl Handle {
         if !known || numbers.len() != count * if wide { 8 } else { 4 } {
             return Err(malformed());
         }
-        let mut all = [0; 1 + 2 * MAX_RANK];
-        // More than the address space has are refused below, by the view.
-        if wide {
-            let numbers = numbers.as_chunks().0;
-            all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u64::from_le_bytes(*n) as usize);
-        } else {
-            let numbers = numbers.as_chunks().0;
-            all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u32::from_le_bytes(*n) as usize);
-        }
-        let (offset, shape) = (all[0], &all[1..1 + rank]);
-        let view = if strided {
-            let mut strides = Dims::filled(rank, 0_isize);
-            strides.iter_mut().zip(&all[1 + rank..]).for_each(|(to, &n)| *to = n as isize);
-            Arc::new(View::from_elsewhere(offset, Dims::from_slice(shape)?, strides)?)
-        } else {
-            recent::row_major(offset, shape)?
+        let view = match same(numbers, flags) {
+            Some(view) => view,
+            None => read_view(numbers, rank, flags)?,
         };
         let attachment = u32::from_le_bytes(attachment);
         Ok(Self { attachment, dtype, requires: flags & GRAD != 0, view })
     }
+}
+
+/// The view that was made last, if it is the one that these numbers are, and an ordinary one.
+#[inline]
+fn same(numbers: &[u8], flags: u8) -> Option<Arc<View>> {
+    let mut numbers = numbers.as_chunks().0.iter().map(|n| u32::from_le_bytes(*n) as usize);
+    let offset = numbers.next().filter(|_| flags & (WIDE | STRIDED) == 0)?;
+    recent::same(offset, numbers)
+}
+
+/// The view that these numbers are. There are as many as the rank and the flags say.
+#[inline(never)]
+fn read_view(numbers: &[u8], rank: usize, flags: u8) -> Result<Arc<View>> {
+    let mut all = [0; 1 + 2 * MAX_RANK];
+    // More than the address space has are refused below, by the view.
+    if flags & WIDE != 0 {
+        let numbers = numbers.as_chunks().0;
+        all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u64::from_le_bytes(*n) as usize);
+    } else {
+        let numbers = numbers.as_chunks().0;
+        all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u32::from_le_bytes(*n) as usize);
+    }
+    let (offset, shape) = (all[0], &all[1..1 + rank]);
+    if flags & STRIDED == 0 {
+        return recent::row_major(offset, shape);
+    }
+    let mut strides = Dims::filled(rank, 0_isize);
+    strides.iter_mut().zip(&all[1 + rank..]).for_each(|(to, &n)| *to = n as isize);
+    Ok(Arc::new(View::from_elsewhere(offset, Dims::from_slice(shape)?, strides)?))
 }
 
 impl Serialize for Handle<&View> {

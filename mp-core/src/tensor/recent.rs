@@ -4,28 +4,40 @@
 //! for a small tensor; and a million tensors of one shape need one view, not a million. What it costs: handles of several
 //! threads to tensors of one shape, made by one thread, count in one place.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::view::View;
 use crate::error::Result;
 
 thread_local! {
-    static LAST: Cell<Option<Arc<View>>> = const { Cell::new(None) };
+    static LAST: RefCell<Option<Arc<View>>> = const { RefCell::new(None) };
+}
+
+/// The view that was made last, if it is the row-major one of this shape from `offset` on.
+#[inline]
+pub(super) fn same(offset: usize, shape: impl ExactSizeIterator<Item = usize>) -> Option<Arc<View>> {
+    // When the thread is ending, there is none any more.
+    LAST.try_with(|last| last.borrow().as_ref().filter(|view| view.is_row_major(offset, shape)).cloned())
+        .ok()?
 }
 
 /// A row-major view of so many elements from `offset` on.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) for a shape that is too large, or has too many dimensions.
+#[inline]
 pub(super) fn row_major(offset: usize, shape: &[usize]) -> Result<Arc<View>> {
-    let last = LAST.try_with(Cell::take).ok().flatten();
-    let view = match last {
-        Some(view) if view.is_row_major(offset, shape) => view,
-        _ => Arc::new(View::row_major(offset, shape)?),
-    };
-    // When the thread is ending there is no place for it.
-    _ = LAST.try_with(|last| last.set(Some(view.clone())));
+    match same(offset, shape.iter().copied()) {
+        Some(view) => Ok(view),
+        None => another(offset, shape),
+    }
+}
+
+#[inline(never)]
+fn another(offset: usize, shape: &[usize]) -> Result<Arc<View>> {
+    let view = Arc::new(View::row_major(offset, shape)?);
+    _ = LAST.try_with(|last| last.replace(Some(view.clone())));
     Ok(view)
 }
 
@@ -46,6 +58,6 @@ mod tests {
         assert!(row_major(0, &[usize::MAX, 2]).is_err() && row_major(0, &[1; 9]).is_err());
         // What was a row-major view before is none any more once it has been changed.
         let column = View::contiguous(&[2, 3]).unwrap().transpose(0, 1).unwrap();
-        assert!(!column.is_row_major(0, &[3, 2]));
+        assert!(!column.is_row_major(0, [3, 2].into_iter()));
     }
 }

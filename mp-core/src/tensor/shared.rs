@@ -4,20 +4,21 @@ use super::element::{Element, Integer, Number};
 use super::mode::{Readable, Shared};
 use super::tensor::Tensor;
 use crate::error::{Error, Result};
-
-/// Out of the way, so that what is left of a load is the load.
-#[cold]
-#[inline(never)]
-fn no_such_element(i: usize, len: usize) -> ! {
-    panic!("element {i} of {len}");
-}
+use crate::storage::Atomic;
 
 impl<T: Element> Tensor<T, Shared> {
     #[inline]
-    fn nth(&self, i: usize) -> usize {
-        if i >= self.len() {
-            no_such_element(i, self.len());
-        }
+    fn nth(&self, i: usize) -> &Atomic<T> {
+        let at = self.raw.view.straight(i).unwrap_or_else(|| self.nth_apart(i));
+        self.storage().atomic(at)
+    }
+
+    /// Where an element is that is not one of a row, or is none. Out of the way, so that what is left of a load is the load.
+    #[cold]
+    #[inline(never)]
+    fn nth_apart(&self, i: usize) -> usize {
+        let len = self.len();
+        assert!(i < len, "element {i} of {len}");
         self.raw.view.nth(i)
     }
 
@@ -26,13 +27,37 @@ impl<T: Element> Tensor<T, Shared> {
         self.raw.view.position(index)
     }
 
+    /// Its elements in row-major order, as a slice of atomics: for loops over many of them, which check where the tensor is
+    /// and how long it is once instead of at each element.
+    ///
+    /// ```
+    /// use mp_core::Tensor;
+    ///
+    /// let (weights, gradient) = (Tensor::<f32>::zeros(&[2, 3])?.share(), [1.0_f32; 6]);
+    /// for (w, g) in weights.as_atomics()?.iter().zip(gradient) {
+    ///     w.store(w.load() - 0.5 * g);
+    /// }
+    /// let row = weights.select(0, 1)?; // a row of a matrix is a slice, a column is not
+    /// assert_eq!(row.as_atomics()?[2].load(), -0.5);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when it is not contiguous (a column of a matrix, say); [`Error::Forked`] in a forked copy of the
+    /// process.
+    #[inline]
+    pub fn as_atomics(&self) -> Result<&[Atomic<T>]> {
+        self.raw.contiguous()?;
+        Ok(self.storage().atomics(self.offset(), self.len()))
+    }
+
     /// Reads the `i`-th element in row-major order.
     ///
     /// # Panics
     /// If there is no such element, as indexing a slice.
     #[inline]
     pub fn load(&self, i: usize) -> T {
-        self.storage().load(self.nth(i))
+        self.nth(i).load()
     }
 
     /// Writes the `i`-th element in row-major order.
@@ -41,7 +66,7 @@ impl<T: Element> Tensor<T, Shared> {
     /// If there is no such element, as indexing a slice.
     #[inline]
     pub fn store(&self, i: usize, value: T) {
-        self.storage().store(self.nth(i), value);
+        self.nth(i).store(value);
     }
 
     /// One element.
@@ -125,7 +150,11 @@ impl<T: Element> Tensor<T, Shared> {
     pub fn fill(&self, value: T) -> Result<()> {
         self.raw.here()?;
         let storage = self.storage();
-        self.raw.view.positions().for_each(|p| storage.store(p, value));
+        if self.is_contiguous() {
+            storage.atomics(self.offset(), self.len()).iter().for_each(|at| at.store(value));
+        } else {
+            self.raw.view.positions().for_each(|p| storage.store(p, value));
+        }
         Ok(())
     }
 
@@ -169,70 +198,60 @@ impl<T: Element> Tensor<T, Shared> {
     }
 }
 
-/// Changes of single elements that no other change can come in between of.
+/// Changes of single elements that no other change can come in between of; see [`Atomic`].
 ///
 /// # Panics
 /// All of them if there is no element `i`, as indexing a slice.
 impl<T: Number> Tensor<T, Shared> {
     /// Adds to the `i`-th element in row-major order, atomically; the value before. Integers wrap; floats are compared and
     /// swapped until nobody came in between.
+    #[inline]
     pub fn fetch_add(&self, i: usize, value: T) -> T {
-        let at = self.nth(i);
-        if T::INTEGER {
-            self.storage().add_bits(at, value)
-        } else {
-            self.storage().update(at, |v: T| v.plus(value))
-        }
+        self.nth(i).fetch_add(value)
     }
 
     /// Subtracts from the `i`-th element in row-major order, atomically; the value before.
+    #[inline]
     pub fn fetch_sub(&self, i: usize, value: T) -> T {
-        let at = self.nth(i);
-        if T::INTEGER {
-            self.storage().add_bits(at, T::zeroed().minus(value))
-        } else {
-            self.storage().update(at, |v: T| v.minus(value))
-        }
+        self.nth(i).fetch_sub(value)
     }
 
     /// Adds to the `i`-th element by a load and a store. Another process's addition in between is lost, which Hogwild
     /// training tolerates; it costs a fifth of [`fetch_add`](Self::fetch_add).
     #[inline]
     pub fn add_lossy(&self, i: usize, value: T) {
-        let at = self.nth(i);
-        let now: T = self.storage().load(at);
-        self.storage().store(at, now.plus(value));
+        self.nth(i).add_lossy(value);
     }
 }
 
-/// Changes of single integers that no other change can come in between of.
+/// Changes of single integers that no other change can come in between of; see [`Atomic`].
 ///
 /// # Panics
 /// All of them if there is no element `i`, as indexing a slice.
 impl<T: Integer> Tensor<T, Shared> {
     /// The larger of the `i`-th element and `value`, into the element, atomically; the value before.
     pub fn fetch_max(&self, i: usize, value: T) -> T {
-        self.storage().update(self.nth(i), |v: T| v.max(value))
+        self.nth(i).fetch_max(value)
     }
 
     /// The smaller of the `i`-th element and `value`, into the element, atomically; the value before.
     pub fn fetch_min(&self, i: usize, value: T) -> T {
-        self.storage().update(self.nth(i), |v: T| v.min(value))
+        self.nth(i).fetch_min(value)
     }
 
     /// The bits that both have, into the `i`-th element, atomically; the value before.
     pub fn fetch_and(&self, i: usize, value: T) -> T {
-        self.storage().and_bits(self.nth(i), value)
+        self.nth(i).fetch_and(value)
     }
 
     /// The bits that one of them has, into the `i`-th element, atomically; the value before.
     pub fn fetch_or(&self, i: usize, value: T) -> T {
-        self.storage().or_bits(self.nth(i), value)
+        self.nth(i).fetch_or(value)
     }
 
     /// The bits that differ, into the `i`-th element, atomically; the value before.
     pub fn fetch_xor(&self, i: usize, value: T) -> T {
-        self.storage().xor_bits(self.nth(i), value)
+        self.nth(i).fetch_xor(value)
     }
 
     /// Writes `new` if the `i`-th element is `old`, atomically.
@@ -240,7 +259,7 @@ impl<T: Integer> Tensor<T, Shared> {
     /// # Errors
     /// What it is, if it is not `old`; nothing is changed then.
     pub fn compare_exchange(&self, i: usize, old: T, new: T) -> std::result::Result<T, T> {
-        self.storage().swap_if(self.nth(i), old, new)
+        self.nth(i).compare_exchange(old, new)
     }
 }
 
@@ -248,6 +267,8 @@ impl<T: Integer> Tensor<T, Shared> {
 mod tests {
     use std::sync::Barrier;
 
+    use crate::error::Error;
+    use crate::storage::Atomic;
     use crate::tensor::{
         Bool, Complex, Element, Integer, Number, ShareMemory, SharedTensor, Tensor, bf16, f16,
     };
@@ -332,6 +353,10 @@ mod tests {
                 part.read_into(&mut back).unwrap();
                 assert_eq!((&back, &part.to_vec()), (&values, &values), "{n} from {offset}");
                 assert_eq!(part.iter().collect::<Vec<_>>(), values);
+                let atomics = part.as_atomics().unwrap();
+                assert!(atomics.iter().map(Atomic::load).eq(values.iter().copied()) && atomics.len() == n);
+                atomics.iter().zip(values.iter().rev()).for_each(|(at, v)| at.store(*v));
+                assert!(part.to_vec().iter().eq(values.iter().rev()));
                 assert!(all.iter().take(offset).chain(all.iter().skip(offset + n)).all(|v| v == other));
                 assert!(
                     part.write_from(&vec![other; n + 1]).is_err()
@@ -342,6 +367,8 @@ mod tests {
         let matrix = Tensor::from_fn(&[3, 40], &value).unwrap().share();
         let column: SharedTensor<T> = matrix.select(1, 7).unwrap();
         assert_eq!(column.to_vec(), [7, 47, 87].map(&value));
+        assert!(matches!(column.as_atomics(), Err(Error::Shape(_))));
+        assert_eq!([0, 1, 2].map(|i| column.load(i)), [7, 47, 87].map(&value));
         column.write_from(&[other; 3]).unwrap();
         assert_eq!(matrix.to_vec().iter().filter(|v| **v == other).count(), 3);
         matrix.t().unwrap().copy_from(&Tensor::from_fn(&[40, 3], &value).unwrap()).unwrap();

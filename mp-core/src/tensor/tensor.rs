@@ -55,7 +55,7 @@ pub type FrozenTensor<T> = Tensor<T, Frozen>;
 /// atomics of the element's own width.
 ///
 /// That is what lock-free training ("Hogwild", Niu et al. 2011) needs: no element is ever torn, reads and
-/// writes cost what plain ones do, and nothing is promised about the order in which others see them. To hand over more
+/// writes cost what plain ones do (in loops, those of the slice [`as_atomics`](Tensor::as_atomics)), and nothing is promised about the order in which others see them. To hand over more
 /// than single elements, send a message: what was written before a `put` is seen after the `get`. (An element of
 /// [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole.)
 ///
@@ -66,6 +66,8 @@ pub type FrozenTensor<T> = Tensor<T, Frozen>;
 /// weights.store(3, 0.5);
 /// assert_eq!(weights.fetch_add(3, 0.25), 0.5); // atomic: no addition is lost
 /// assert_eq!(weights.load(3), 0.75);
+/// weights.as_atomics()?.iter().for_each(|w| w.store(0.9 * w.load()));
+/// assert_eq!(weights.load(3), 0.75 * 0.9);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 pub type SharedTensor<T> = Tensor<T, Shared>;

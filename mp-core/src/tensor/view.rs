@@ -21,8 +21,8 @@ pub(crate) struct View {
     pub(super) strides: Dims<isize>,
     /// The product of the shape.
     len: usize,
-    /// Whether the elements lie one after the other in row-major order.
-    contiguous: bool,
+    /// How many elements lie one after the other in row-major order, from the offset on: all of them, or none.
+    straight: usize,
     /// Whether, besides, all strides are those of a new tensor of this shape, those of dimensions of one entry included.
     row_major: bool,
 }
@@ -60,14 +60,8 @@ pub(super) fn row_major(shape: &Dims<usize>) -> Dims<isize> {
 
 impl View {
     /// Of no element, in one dimension.
-    pub(crate) const NONE: Self = Self {
-        offset: 0,
-        shape: Dims::one(0),
-        strides: Dims::one(1),
-        len: 0,
-        contiguous: true,
-        row_major: true,
-    };
+    pub(crate) const NONE: Self =
+        Self { offset: 0, shape: Dims::one(0), strides: Dims::one(1), len: 0, straight: 0, row_major: true };
 
     /// A row-major view of everything.
     pub(crate) fn contiguous(shape: &[usize]) -> Result<Self> {
@@ -78,20 +72,30 @@ impl View {
     pub(super) fn row_major(offset: usize, shape: &[usize]) -> Result<Self> {
         let shape = Dims::from_slice(shape)?;
         let len = count(&shape)?;
-        Ok(Self { offset, shape, strides: row_major(&shape), len, contiguous: true, row_major: true })
+        Ok(Self { offset, shape, strides: row_major(&shape), len, straight: len, row_major: true })
     }
 
     /// With its number of elements checked and noted. There are as many strides as dimensions.
     pub(super) fn new(offset: usize, shape: Dims<usize>, strides: Dims<isize>) -> Result<Self> {
-        let len = count(&shape)?;
-        let mut expected = 1;
-        let in_a_row = shape.iter().zip(strides.iter()).rev().all(|(&n, &stride)| {
-            let ok = n == 1 || stride == expected;
-            expected = expected.saturating_mul(n as isize);
-            ok
-        });
-        let row_major = *row_major(&shape) == *strides;
-        Ok(Self { offset, shape, strides, len, contiguous: len == 0 || in_a_row, row_major })
+        let mut view = Self { offset, shape, strides, len: 0, straight: 0, row_major: false };
+        view.changed()?;
+        Ok(view)
+    }
+
+    /// Notes what was changed.
+    pub(super) fn changed(&mut self) -> Result<()> {
+        self.len = count(&self.shape)?;
+        // The stride of a row-major view, and whether all are it: all that is ever used, and all that there are.
+        let (mut stride, mut in_a_row, mut row_major) = (1_isize, true, true);
+        for (&n, &here) in self.shape.iter().zip(self.strides.iter()).rev() {
+            in_a_row &= n == 1 || here == stride;
+            row_major &= here == stride;
+            // Of an empty view no stride is ever used.
+            stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
+        }
+        self.straight = if in_a_row { self.len } else { 0 };
+        self.row_major = row_major;
+        Ok(())
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
@@ -115,13 +119,17 @@ impl View {
     /// Whether the elements lie one after the other in row-major order.
     #[inline]
     pub(crate) fn is_contiguous(&self) -> bool {
-        self.contiguous
+        self.straight == self.len
     }
 
     /// Whether it is what [`row_major`](Self::row_major) makes of these.
     #[inline]
-    pub(super) fn is_row_major(&self, offset: usize, shape: &[usize]) -> bool {
-        self.row_major && self.offset == offset && *self.shape == *shape
+    pub(super) fn is_row_major(&self, offset: usize, shape: impl ExactSizeIterator<Item = usize>) -> bool {
+        // One by one: to compare slices is a call.
+        self.row_major
+            && self.offset == offset
+            && self.shape.len() == shape.len()
+            && shape.zip(self.shape.iter()).all(|(n, here)| n == *here)
     }
 
     /// Behind the last element; `None` if that is beyond all memory.
@@ -129,7 +137,7 @@ impl View {
         if self.len == 0 {
             return Some(self.offset);
         }
-        if self.contiguous {
+        if self.is_contiguous() {
             return self.offset.checked_add(self.len);
         }
         let far = self.shape.iter().zip(self.strides.iter());
@@ -148,7 +156,7 @@ impl View {
     /// Each stride has to reach beyond all that the smaller ones reach. That holds for whatever views of a row-major tensor
     /// there are without [`expand`](Self::expand), [`unfold`](Self::unfold) and [`as_strided`](Self::as_strided).
     pub(crate) fn is_injective(&self) -> bool {
-        if self.len < 2 || self.contiguous {
+        if self.len < 2 || self.is_contiguous() {
             return true;
         }
         let mut dims: Vec<(u128, u128)> = self
@@ -176,10 +184,16 @@ impl View {
         Ok(self.offset + far as usize)
     }
 
+    /// Where the `i`-th element is, if it is one of a contiguous view.
+    #[inline]
+    pub(crate) fn straight(&self, i: usize) -> Option<usize> {
+        (i < self.straight).then(|| self.offset + i)
+    }
+
     /// Where the `i`-th element in row-major order is; `i` is less than `len`.
     #[inline]
     pub(crate) fn nth(&self, i: usize) -> usize {
-        if self.contiguous { self.offset + i } else { self.nth_apart(i) }
+        self.straight(i).unwrap_or_else(|| self.nth_apart(i))
     }
 
     #[inline(never)]
@@ -195,7 +209,7 @@ impl View {
     /// Where its elements are, in row-major order.
     pub(crate) fn positions(&self) -> Positions {
         let mut view = *self;
-        if self.contiguous {
+        if self.is_contiguous() {
             // One dimension instead of many.
             view.shape.truncate(0);
             view.strides.truncate(0);

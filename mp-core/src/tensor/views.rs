@@ -39,12 +39,19 @@ impl View {
     }
 
     /// With what was changed noted.
-    fn changed(self) -> Result<Self> {
-        Self::new(self.offset, self.shape, self.strides)
+    fn noted(mut self) -> Result<Self> {
+        self.changed()?;
+        Ok(self)
     }
 
     /// `len` entries of a dimension, from `start` on.
     pub(crate) fn narrow(mut self, dim: usize, start: usize, len: usize) -> Result<Self> {
+        self.cut(dim, start, len)?;
+        self.noted()
+    }
+
+    /// Leaves `len` entries of a dimension, from `start` on.
+    fn cut(&mut self, dim: usize, start: usize, len: usize) -> Result<()> {
         let n = self.dim(dim)?;
         if start.checked_add(len).is_none_or(|end| end > n) {
             return wrong(format!("entries {start} + {len} of dimension {dim}, which has {n}"));
@@ -54,7 +61,7 @@ impl View {
         if !self.shape.contains(&0) {
             self.offset += start * self.strides[dim] as usize;
         }
-        self.changed()
+        Ok(())
     }
 
     /// Every `step`-th entry of a range of a dimension.
@@ -67,13 +74,14 @@ impl View {
             return wrong("step 0: it must be greater than zero".into());
         }
         let (start, end) = ends(&range, n, &format!("entries of dimension {dim} from"))?;
-        let mut v = self.narrow(dim, start, end - start)?;
+        let mut v = self;
+        v.cut(dim, start, end - start)?;
         v.shape[dim] = (end - start).div_ceil(step);
         if v.shape[dim] > 1 {
             // Inside of the storage, so that it is no more than that has elements.
             v.strides[dim] = v.strides[dim].saturating_mul(isize::try_from(step).unwrap_or(isize::MAX));
         }
-        v.changed()
+        v.noted()
     }
 
     /// One entry of a dimension, which disappears.
@@ -82,10 +90,11 @@ impl View {
         if index >= n {
             return wrong(format!("entry {index} of dimension {dim}, which has {n}"));
         }
-        let mut v = self.narrow(dim, index, 1)?;
+        let mut v = self;
+        v.cut(dim, index, 1)?;
         v.shape.remove(dim);
         v.strides.remove(dim);
-        v.changed()
+        v.noted()
     }
 
     /// Two dimensions exchanged.
@@ -94,7 +103,7 @@ impl View {
         self.dim(b)?;
         self.shape.swap(a, b);
         self.strides.swap(a, b);
-        self.changed()
+        self.noted()
     }
 
     /// The transposed matrix; a vector or a scalar stays as it is.
@@ -118,7 +127,7 @@ impl View {
             v.shape[to] = self.shape[from];
             v.strides[to] = self.strides[from];
         }
-        v.changed()
+        v.noted()
     }
 
     /// Another shape for the same elements in the same order, if strides can say it.
@@ -196,7 +205,7 @@ impl View {
                 self.strides.remove(d);
             }
         }
-        self.changed()
+        self.noted()
     }
 
     /// Without this dimension, if it has one entry.
@@ -205,7 +214,7 @@ impl View {
             self.shape.remove(dim);
             self.strides.remove(dim);
         }
-        self.changed()
+        self.noted()
     }
 
     /// With a further dimension of one entry.
@@ -217,7 +226,7 @@ impl View {
         let stride = self.strides.get(dim).map_or(1, |s| s.saturating_mul(n));
         self.shape.insert(dim, 1)?;
         self.strides.insert(dim, stride)?;
-        self.changed()
+        self.noted()
     }
 
     /// Dimensions of one entry repeated, and new ones in front.
@@ -234,7 +243,7 @@ impl View {
             let same = d >= more && self.shape[d - more] == to;
             v.strides[d] = if same { self.strides[d - more] } else { 0 };
         }
-        v.changed()
+        v.noted()
     }
 
     /// Windows of `size` entries, `step` apart, of a dimension; they become a further dimension, the last one.
@@ -252,7 +261,7 @@ impl View {
         }
         self.shape.insert(end, size)?;
         self.strides.insert(end, stride)?;
-        self.changed()
+        self.noted()
     }
 
     /// The elements whose indices of two dimensions differ by `offset`, as the last dimension.
@@ -278,7 +287,7 @@ impl View {
         let end = v.rank();
         v.shape.insert(end, n)?;
         v.strides.insert(end, stride)?;
-        v.changed()
+        v.noted()
     }
 
     /// Cut into `chunks` of equal length along a dimension; the last one may be shorter.

@@ -1,0 +1,146 @@
+//! A message being read: its bytes, and what arrived with it.
+
+use super::{KEEP, Result};
+use crate::arena::{AttachRequest, Hold, Spill};
+use crate::error::Error;
+use crate::words::{Access, BlockId};
+
+/// An attachment that arrived.
+#[derive(Debug)]
+struct Given {
+    hold: Option<Hold>,
+    access: Access,
+    tag: u8,
+}
+
+impl From<AttachRequest> for Given {
+    fn from(a: AttachRequest) -> Self {
+        Self { hold: Some(a.hold), access: a.access, tag: a.tag }
+    }
+}
+
+/// What is attached to a message being read.
+#[derive(Debug, Default)]
+pub struct Arrived(Vec<Given>);
+
+impl Arrived {
+    /// A handle that gives no access to memory by itself.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there is no such attachment, or it is of another kind.
+    pub fn take_object(&mut self, attachment: u32) -> Result<Hold> {
+        self.take(attachment, Access::Object, 0)
+    }
+
+    pub(crate) fn take(&mut self, attachment: u32, access: Access, tag: u8) -> Result<Hold> {
+        let wrong = |why: &str| Error::Malformed(format!("attachment {attachment} of the message {why}"));
+        let given = self.0.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
+        if (given.access, given.tag) != (access, tag) {
+            let sent = format!("{:?} (element type {})", given.access, given.tag);
+            return Err(wrong(&format!("was sent as {sent} and is read as {access:?} (element type {tag})")));
+        }
+        if access != Access::Exclusive {
+            return given.hold.clone().ok_or_else(|| wrong("was taken already"));
+        }
+        let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
+        // A message that never left (it is given back to its sender) while the value it was made of lives on, or
+        // was frozen or shared since.
+        if !hold.is_exclusive() {
+            return Err(wrong("is exclusive, and other handles to it exist"));
+        }
+        Ok(hold)
+    }
+}
+
+/// A message being read.
+#[derive(Debug, Default)]
+pub struct Incoming {
+    bytes: Vec<u8>,
+    /// Where the bytes are, if they did not fit into the envelope.
+    spill: Option<Spill>,
+    at: usize,
+    fingerprint: u64,
+    pub(super) arrived: Option<Box<Arrived>>,
+}
+
+impl Incoming {
+    /// Of bytes that [`Outgoing::into_plain`] gave, or any others: they are checked when they are read.
+    pub fn from_plain(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
+    /// Of a message that never left.
+    pub(super) fn returned(bytes: Vec<u8>, attached: Vec<AttachRequest>) -> Self {
+        let arrived = Arrived(attached.into_iter().map(Given::from).collect());
+        Self { bytes, arrived: Some(Box::new(arrived)), ..Self::default() }
+    }
+
+    /// The buffer of a message that is being taken out of its envelope.
+    #[inline]
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Its bytes are elsewhere.
+    pub(crate) fn spilled(&mut self, spill: Spill) {
+        self.spill = Some(spill);
+    }
+
+    /// Notes the fingerprint of its type, as the sender said.
+    #[inline]
+    pub(crate) fn typed(&mut self, fingerprint: u64) {
+        self.fingerprint = fingerprint;
+    }
+
+    /// Notes that an attachment arrived.
+    pub(crate) fn arrives(&mut self, attachment: AttachRequest) {
+        self.arrived().0.push(attachment.into());
+    }
+
+    /// Fingerprint of its type, as the sender said.
+    #[inline]
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The bytes not read yet.
+    #[inline]
+    pub fn rest(&self) -> &[u8] {
+        let all = match &self.spill {
+            None => &self.bytes[..],
+            Some(spill) => spill.bytes(),
+        };
+        &all[self.at.min(all.len())..]
+    }
+
+    /// Notes that `n` bytes were read.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        self.at += n;
+    }
+
+    /// What is attached.
+    pub fn arrived(&mut self) -> &mut Arrived {
+        self.arrived.get_or_insert_default()
+    }
+
+    /// Blocks that are attached, for diagnosis.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let given = self.arrived.iter().flat_map(|arrived| &arrived.0);
+        given.filter_map(|given| given.hold.as_ref().map(Hold::block))
+    }
+
+    /// Empties it for the next message, and releases what was attached and not taken; whether its buffers are worth keeping.
+    #[inline]
+    pub fn reuse(&mut self) -> bool {
+        self.bytes.clear();
+        self.at = 0;
+        if self.spill.is_some() {
+            self.spill = None;
+        }
+        if let Some(arrived) = self.arrived.as_deref_mut().filter(|a| !a.0.is_empty()) {
+            arrived.0.clear();
+        }
+        self.bytes.capacity() <= KEEP
+    }
+}

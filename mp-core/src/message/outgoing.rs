@@ -1,0 +1,188 @@
+//! A message being written: its bytes, and what is attached.
+
+use super::incoming::Incoming;
+use super::{KEEP, Result};
+use crate::arena::{AttachRequest, Hold, MAX_ATTACHMENTS};
+use crate::error::Error;
+use crate::words::{Access, BlockId};
+
+/// A message being written.
+///
+/// What is attached is boxed, so that it goes to the scope and back as one word: a struct that was just written in parts and
+/// is then moved as a whole stalls the processor, and a message would move it ten times.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    pub(super) bytes: Vec<u8>,
+    pub(super) attached: Option<Box<Attached>>,
+}
+
+/// What is attached to a message being written.
+#[derive(Debug, Default)]
+pub struct Attached {
+    list: Vec<AttachRequest>,
+    /// Where each block is in the list, once the list is long: one more than its place, at or after the place that its number
+    /// hashes to; 0 is free. More than half of it always is.
+    index: Vec<u32>,
+}
+
+/// Lists up to this length are searched as they are.
+const SHORT: usize = 8;
+
+/// Where the search for a block begins, in an index of this length, which is a power of two and more than one. (Knuth's
+/// multiplicative hashing: blocks are often numbered in a row, or in steps. Nobody chooses their numbers.)
+#[inline]
+fn hashed(block: BlockId, len: usize) -> usize {
+    (block.wrapping_mul(0x9e37_79b9) >> (u32::BITS - len.trailing_zeros())) as usize
+}
+
+impl Attached {
+    /// Attaches a handle that gives no access to memory by itself: a queue's, for example. Its number.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there are too many attachments.
+    pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
+        self.attach(hold, Access::Object, 0)
+    }
+
+    /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
+    ///
+    /// One that was copied along when a process was copied is the original's: [`Error::Forked`].
+    pub(crate) fn attach(&mut self, hold: &Hold, access: Access, tag: u8) -> Result<u32> {
+        hold.arena().me()?;
+        let free = match self.position(hold.block()) {
+            Ok(_) if access == Access::Exclusive => {
+                return Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()));
+            }
+            Ok(i) => return Ok(i),
+            Err(free) => free,
+        };
+        let i = self.list.len();
+        if i >= MAX_ATTACHMENTS {
+            let why = format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
+            return Err(Error::Malformed(why));
+        }
+        self.list.push(AttachRequest { hold: hold.clone(), access, tag });
+        let room = 2 * i < self.index.len();
+        match self.index.get_mut(free) {
+            Some(at) if room => *at = i as u32 + 1,
+            _ => self.renew_index(),
+        }
+        Ok(i as u32)
+    }
+
+    /// Where a block is in the list; else where the index has room for it.
+    #[inline]
+    fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
+        if self.list.len() <= SHORT {
+            let at = self.list.iter().position(|a| a.hold.block() == block);
+            return at.map(|i| i as u32).ok_or(usize::MAX);
+        }
+        let mut at = hashed(block, self.index.len());
+        loop {
+            let Some(i) = self.index[at].checked_sub(1) else { return Err(at) };
+            if self.list.get(i as usize).is_some_and(|a| a.hold.block() == block) {
+                return Ok(i);
+            }
+            at = (at + 1) & (self.index.len() - 1);
+        }
+    }
+
+    /// Makes the index anew, with more room, if the list is long.
+    #[cold]
+    fn renew_index(&mut self) {
+        if self.list.len() <= SHORT {
+            return;
+        }
+        self.index.clear();
+        self.index.resize((4 * self.list.len()).next_power_of_two(), 0);
+        for (a, number) in self.list.iter().zip(1..) {
+            let mut at = hashed(a.hold.block(), self.index.len());
+            while self.index[at] != 0 {
+                at = (at + 1) & (self.index.len() - 1);
+            }
+            self.index[at] = number;
+        }
+    }
+}
+
+impl Outgoing {
+    /// The bytes written so far, to append to.
+    #[inline]
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What is attached so far.
+    pub fn attached(&mut self) -> &mut Attached {
+        self.attached.get_or_insert_default()
+    }
+
+    /// The bytes, if there are at most `most` and nothing is attached: such a message needs no shared memory on its way.
+    /// [`Incoming::from_plain`] reads them. Else the message, as it is.
+    ///
+    /// # Errors
+    /// The message.
+    pub fn into_plain(self, most: usize) -> std::result::Result<Vec<u8>, Self> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
+    }
+
+    /// The bytes, if nothing is attached: whoever can send them otherwise needs no envelope. [`Message::decode_plain`] reads
+    /// them.
+    #[inline]
+    pub fn plain(&self) -> Option<&[u8]> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached { None } else { Some(&self.bytes) }
+    }
+
+    /// What is to be packed.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
+        (&self.bytes, self.attached.as_deref_mut().map(|a| &mut a.list).filter(|list| !list.is_empty()))
+    }
+
+    /// What is to be packed more than once.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<AttachRequest>) {
+        (self.bytes, self.attached.map(|a| a.list).unwrap_or_default())
+    }
+
+    /// Reads the message back on this side: what could not be packed or put returns to its sender like that.
+    pub fn into_incoming(self) -> Incoming {
+        let list = self.attached.map(|a| a.list).unwrap_or_default();
+        Incoming::returned(self.bytes, list)
+    }
+
+    /// Whether the exclusive tensors in it can leave: each is known to the value and to this message only.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when other handles to one of them exist in this process, or it was frozen or shared.
+    #[inline]
+    pub fn check_exclusive(&self) -> Result<()> {
+        // With the value's own handle, which is dropped before the message is packed, there are two.
+        let stays = |a: &AttachRequest| a.access == Access::Exclusive && a.hold.count() != 2;
+        match &self.attached {
+            Some(attached) if attached.list.iter().any(stays) => Err(not_exclusive()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Empties it for the next message; whether its buffers are worth keeping.
+    #[inline]
+    pub fn reuse(&mut self) -> bool {
+        self.bytes.clear();
+        // Packing took the list; the index stays.
+        if let Some(attached) = self.attached.as_deref_mut() {
+            attached.list.clear();
+            if !attached.index.is_empty() {
+                attached.index.clear();
+            }
+        }
+        self.bytes.capacity() <= KEEP
+    }
+}
+
+/// Why an exclusive tensor can't leave.
+pub(crate) fn not_exclusive() -> Error {
+    let why = "an exclusive tensor can't be sent while other handles to its storage exist in this process";
+    Error::Malformed(why.into())
+}
