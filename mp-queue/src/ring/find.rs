@@ -28,7 +28,7 @@ enum Pc {
     Head,
     Look,
     Help,
-    Drop(EnvelopeId),
+    Drop,
     Rest,
     Again,
     Take,
@@ -41,6 +41,8 @@ pub struct Find {
     ring: RingAt,
     ticket: Ticket,
     slot: Slot,
+    /// The slot's first word, as it was found.
+    word: u64,
     /// The slot's second word.
     rest: u64,
     leasing: bool,
@@ -58,6 +60,7 @@ impl Find {
             ring,
             ticket: Ticket { lap: 0, index: 0 },
             slot: Slot { lap: 0, state: SlotState::Empty },
+            word: 0,
             rest: 0,
             leasing: false,
             batched: false,
@@ -93,7 +96,7 @@ impl Find {
 
     #[inline]
     fn small(&self) -> Option<Found> {
-        Some(Found::Small(Small::in_slot([self.slot.pack(), self.rest])?, self.ticket))
+        Some(Found::Small(Small::in_slot([self.word, self.rest])?, self.ticket))
     }
 
     // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of all steps.
@@ -114,34 +117,38 @@ impl Steps for Find {
                 self.pc = Pc::Look;
             }
             Pc::Look => {
-                self.slot = Slot::unpack(m.load(self.slot_at()));
+                self.word = m.load(self.slot_at());
+                self.slot = Slot::unpack(self.word);
                 match (self.ticket.lag(self.slot), self.slot.state) {
                     (Lag::At, SlotState::Full(content) | SlotState::Last(content)) => {
                         match content.envelope() {
                             Some(e) if e < self.ring.envelopes => {
                                 return Some(Found::Envelope(self.slot, self.ticket));
                             }
-                            Some(e) => self.pc = Pc::Drop(e),
+                            Some(_) => self.pc = Pc::Drop,
                             None => self.pc = Pc::Rest,
                         }
                     }
-                    (Lag::At, SlotState::Stray { content, .. }) => self.pc = Pc::Drop(content.raw()),
+                    (Lag::At, SlotState::Stray { .. }) => self.pc = Pc::Drop,
                     (Lag::At, SlotState::Closed) => return Some(Found::Closed),
                     // A slot behind the head would mean that the head had passed it: it never does.
                     (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(Found::Empty),
                     (Lag::Ahead, _) => self.pc = Pc::Help,
                 }
             }
-            Pc::Help if !self.turns.one_more() => return Some(Found::Empty),
             Pc::Help => {
+                if !self.turns.one_more() {
+                    return Some(Found::Empty);
+                }
                 let next = self.ticket.over(self.slot, self.ring.slots);
                 if m.cas(self.ring.head, self.ticket.pack(), next.pack()).is_err() {
                     m.lost();
                 }
                 self.pc = Pc::Head;
             }
-            Pc::Drop(e) => {
-                let taken = m.cas(self.slot_at(), self.slot.pack(), self.slot.taken().pack()).is_ok();
+            Pc::Drop => {
+                let e = (self.word & 0xff_ffff) as EnvelopeId;
+                let taken = m.cas(self.slot_at(), self.word, self.slot.taken().pack()).is_ok();
                 self.pc = Pc::Head;
                 return taken.then_some(Found::Stray(e));
             }
@@ -152,14 +159,14 @@ impl Steps for Find {
             }
             // It is copied before it is taken: what is copied must be one message.
             Pc::Again => {
-                if m.load(self.slot_at()) == self.slot.pack() {
+                if m.load(self.slot_at()) == self.word {
                     return self.small();
                 }
                 self.pc = Pc::Head;
             }
             Pc::Take => {
                 let after = [self.slot.taken().pack(), 0];
-                self.pc = match m.cas_pair(self.slot_at(), [self.slot.pack(), self.rest], after) {
+                self.pc = match m.cas_pair(self.slot_at(), [self.word, self.rest], after) {
                     true if self.batched => return self.small(),
                     true => Pc::Advance,
                     false => {

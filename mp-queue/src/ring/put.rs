@@ -22,7 +22,7 @@ enum Pc {
     Intend,
     Tail,
     Look,
-    Help(Ticket),
+    Help,
     Place,
     Queue,
     Publish,
@@ -51,6 +51,8 @@ pub struct Put {
     known: bool,
     /// It is to be published there or not at all.
     only: bool,
+    /// A slot that is used.
+    seen: Slot,
     turns: Turns,
     pc: Pc,
 }
@@ -79,6 +81,7 @@ impl Put {
             batched: false,
             known: false,
             only: false,
+            seen: Slot { lap: 0, state: SlotState::Empty },
             turns: Turns::default(),
             pc: Pc::Intend,
         }
@@ -136,13 +139,17 @@ impl Steps for Put {
                     }
                     (Lag::At | Lag::Ahead, _) if self.only => return self.end(PutEnd::Full(self.owner)),
                     (Lag::At | Lag::Ahead, _) => {
-                        self.pc = Pc::Help(self.ticket.over(slot, self.ring.slots));
+                        self.seen = slot;
+                        self.pc = Pc::Help;
                     }
                     (Lag::Behind, _) => return self.end(PutEnd::Full(self.owner)),
                 }
             }
-            Pc::Help(_) if !self.turns.one_more() => return self.end(PutEnd::Full(self.owner)),
-            Pc::Help(next) => {
+            Pc::Help => {
+                if !self.turns.one_more() {
+                    return self.end(PutEnd::Full(self.owner));
+                }
+                let next = self.ticket.over(self.seen, self.ring.slots);
                 if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
                     m.lost();
                 }

@@ -32,11 +32,6 @@ impl Content {
         Self(e)
     }
 
-    /// As it is, for who says what was found.
-    pub(super) const fn raw(self) -> u32 {
-        self.0
-    }
-
     /// The beginning of a small message.
     #[inline]
     pub(super) const fn small(head: u32) -> Self {

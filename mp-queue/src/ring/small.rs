@@ -101,10 +101,10 @@ pub enum PutSmallEnd {
 enum Pc {
     Tail,
     Look,
-    Help(Ticket),
+    Help,
     Publish,
     Rest,
-    Mend(u64),
+    Mend,
     Advance,
 }
 
@@ -115,6 +115,10 @@ pub struct PutSmall {
     message: Small,
     ticket: Ticket,
     batched: bool,
+    /// A slot that is used.
+    seen: Slot,
+    /// What is in an empty slot's second word.
+    rest: u64,
     turns: Turns,
     pc: Pc,
 }
@@ -122,8 +126,8 @@ pub struct PutSmall {
 impl PutSmall {
     /// To put `message`.
     pub fn new(ring: RingAt, message: Small) -> Self {
-        let (ticket, turns) = (Ticket { lap: 0, index: 0 }, Turns::default());
-        Self { ring, message, ticket, batched: false, turns, pc: Pc::Tail }
+        let (ticket, seen) = (Ticket { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
+        Self { ring, message, ticket, batched: false, seen, rest: 0, turns: Turns::default(), pc: Pc::Tail }
     }
 
     /// As one of a batch, see [`Put::batched`](super::Put::batched).
@@ -162,13 +166,17 @@ impl Steps for PutSmall {
                         return Some(PutSmallEnd::Closed);
                     }
                     (Lag::At | Lag::Ahead, _) => {
-                        self.pc = Pc::Help(self.ticket.over(slot, self.ring.slots));
+                        self.seen = slot;
+                        self.pc = Pc::Help;
                     }
                     (Lag::Behind, _) => return Some(PutSmallEnd::Full),
                 }
             }
-            Pc::Help(_) if !self.turns.one_more() => return Some(PutSmallEnd::Full),
-            Pc::Help(next) => {
+            Pc::Help => {
+                if !self.turns.one_more() {
+                    return Some(PutSmallEnd::Full);
+                }
+                let next = self.ticket.over(self.seen, self.ring.slots);
                 if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
                     m.lost();
                 }
@@ -189,11 +197,12 @@ impl Steps for PutSmall {
             // Another message is there; or the slot is empty, and its second word is not 0, which nobody writes.
             Pc::Rest => {
                 let rest = m.load(self.slot_at().plus(1));
-                self.pc = if rest == 0 { Pc::Tail } else { Pc::Mend(rest) };
+                self.rest = rest;
+                self.pc = if rest == 0 { Pc::Tail } else { Pc::Mend };
             }
-            Pc::Mend(rest) => {
+            Pc::Mend => {
                 let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty }.pack();
-                m.cas_pair(self.slot_at(), [empty, rest], [empty, 0]);
+                m.cas_pair(self.slot_at(), [empty, self.rest], [empty, 0]);
                 self.pc = Pc::Tail;
             }
             Pc::Advance => {

@@ -276,7 +276,7 @@ impl RingMemory {
     }
 
     /// Takes a message out of segment `i`, once; into `into`, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, i: u32, into: &mut Option<Parcel>) -> mp_core::Result<Taken> {
         // In a forked copy there are no words to look at.
         self.arena.me()?;
