@@ -113,7 +113,7 @@ pub trait Steps {
 /// Runs `steps` to its end, as [`run`] does, but without a loop for the first twelve steps: so the compiler knows which step is
 /// which, and makes one straight piece of code of them. For what is done for every message.
 #[inline(always)]
-pub fn run_straight<S: Steps, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out {
+pub fn run_straight<S: Steps + Clone, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out {
     macro_rules! next {
         ($($n:literal)*) => {$(
             let _number = $n;
@@ -123,7 +123,8 @@ pub fn run_straight<S: Steps, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out 
         )*};
     }
     next!(1 2 3 4 5 6 7 8 9 10 11 12);
-    rest(steps, mem)
+    // A clone, so that no address of the original is ever taken: then it needs no memory.
+    rest(steps.clone(), mem)
 }
 
 /// Others interfered, or there was more to do than usual.

@@ -7,6 +7,8 @@ mod incoming;
 mod outgoing;
 pub mod scope;
 
+use std::any::Any;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -55,7 +57,11 @@ pub trait Message: Sized + 'static {
 impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
     fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
-        C::write(out, self)
+        // Known when this is compiled, for each type.
+        match Number::of(self) {
+            Some(number) => C::write_number(out, number),
+            None => C::write(out, self),
+        }
     }
 
     #[inline]
@@ -69,6 +75,41 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 }
 
+/// A value that is nothing but a number: nothing can be attached to it, so that it is written without further ado.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Number {
+    /// `u8` to `u64`, and `usize`.
+    Unsigned(u64),
+    /// `i8` to `i64`, and `isize`.
+    Signed(i64),
+    /// `f32`.
+    F32(f32),
+    /// `f64`.
+    F64(f64),
+}
+
+impl Number {
+    /// The number that a value is.
+    #[inline(always)]
+    fn of<T: 'static>(value: &T) -> Option<Self> {
+        let value: &dyn Any = value;
+        macro_rules! is {
+            ($($variant:ident as $number:ty: $($t:ty)*;)*) => {$($(
+                if let Some(n) = value.downcast_ref::<$t>() {
+                    return Some(Self::$variant(*n as $number));
+                }
+            )*)*};
+        }
+        is! {
+            Unsigned as u64: u8 u16 u32 u64 usize;
+            Signed as i64: i8 i16 i32 i64 isize;
+            F32 as f32: f32;
+            F64 as f64: f64;
+        }
+        None
+    }
+}
+
 /// How serde values become bytes.
 pub trait Codec {
     /// Appends a value.
@@ -76,6 +117,12 @@ pub trait Codec {
     /// # Errors
     /// [`Error::Malformed`] with the reason of the value's `Serialize`.
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()>;
+
+    /// Appends a number: the bytes that [`write`](Self::write) appends for it, of whatever type it is.
+    ///
+    /// # Errors
+    /// As for `write`.
+    fn write_number(out: &mut Outgoing, number: Number) -> Result<()>;
 
     /// Reads the next value.
     ///

@@ -1,10 +1,11 @@
 //! MessagePack, with attachments beside it.
 
+mod number;
 mod read;
 
 use std::cell::Cell;
 
-use mp_core::message::{Codec, Incoming, Outgoing, scope};
+use mp_core::message::{Codec, Incoming, Number, Outgoing, scope};
 use mp_core::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -56,6 +57,12 @@ impl Codec for MessagePack {
             }
             Ok(())
         })
+    }
+
+    #[inline]
+    fn write_number(out: &mut Outgoing, number: Number) -> Result<()> {
+        number::append(out.bytes(), number);
+        Ok(())
     }
 
     #[inline]

@@ -50,7 +50,7 @@ impl Arena {
         sum
     }
 
-    #[inline]
+    #[inline(always)]
     fn in_lane<R>(&self, me: Member, f: impl FnOnce(Word) -> R) -> R {
         lane::with(|lane| self.note_lane(me, lane), |lane| f(self.layout().intent(me, lane)))
     }

@@ -14,7 +14,17 @@ use crate::words::{BlockId, Kind};
 
 impl Arena {
     /// Frees the pages of seats of a block that this process has claimed for freeing.
+    #[inline]
     pub(super) fn free_seat_pages(&self, block: BlockId) {
+        // Most have none.
+        if link_of(self.map().load(self.block_at(block).link())).is_none() {
+            return;
+        }
+        self.free_pages_of(block);
+    }
+
+    #[inline(never)]
+    fn free_pages_of(&self, block: BlockId) {
         let Ok(me) = self.me() else { return };
         let at = |page| {
             // It becomes ours to free.

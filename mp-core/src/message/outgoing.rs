@@ -70,6 +70,12 @@ impl Attached {
         Ok(i as u32)
     }
 
+    #[inline(never)]
+    fn clear(&mut self) {
+        self.list.clear();
+        self.index.clear();
+    }
+
     /// Where a block is in the list; else where the index has room for it.
     #[inline]
     fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
@@ -171,11 +177,10 @@ impl Outgoing {
     pub fn reuse(&mut self) -> bool {
         self.bytes.clear();
         // Packing took the list; the index stays.
-        if let Some(attached) = self.attached.as_deref_mut() {
-            attached.list.clear();
-            if !attached.index.is_empty() {
-                attached.index.clear();
-            }
+        if let Some(attached) = self.attached.as_deref_mut()
+            && !(attached.list.is_empty() && attached.index.is_empty())
+        {
+            attached.clear();
         }
         self.bytes.capacity() <= KEEP
     }
@@ -185,4 +190,34 @@ impl Outgoing {
 pub(crate) fn not_exclusive() -> Error {
     let why = "an exclusive tensor can't be sent while other handles to its storage exist in this process";
     Error::Malformed(why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+
+    /// Short lists and long ones, and one after another, as a thread's buffers are used.
+    #[test]
+    fn a_block_is_attached_once_however_often_it_is_named() {
+        let arena = Arena::current().unwrap();
+        let holds: Vec<Hold> = (0..700).map(|_| arena.alloc(64).unwrap()).collect();
+        let mut out = Outgoing::default();
+        for n in [3, 8, 9, 10, 33, 700, 12, 8, 1] {
+            let attached = out.attached();
+            for (i, hold) in holds.iter().take(n).enumerate() {
+                assert_eq!(attached.attach(hold, Access::Frozen, 0).unwrap(), i as u32);
+                let earlier = i / 2;
+                assert_eq!(attached.attach(&holds[earlier], Access::Frozen, 0).unwrap(), earlier as u32);
+                assert!(attached.attach(&holds[earlier], Access::Exclusive, 0).is_err());
+            }
+            assert_eq!(attached.list.len(), n);
+            // Half of the messages are packed, which takes the list and leaves the index.
+            if n % 2 == 0 {
+                attached.list.clear();
+            } else {
+                out.reuse();
+            }
+        }
+    }
 }

@@ -13,10 +13,12 @@ pub(super) struct Paged {
 }
 
 impl Paged {
+    #[inline(always)]
     pub(super) const fn word(self) -> Word {
         self.first.plus((PAGE_HEADER + self.seat) as u64)
     }
 
+    #[inline(always)]
     pub(super) const fn at(self) -> SeatAt {
         SeatAt::paged(self.page, PAGE_HEADER + self.seat)
     }
@@ -60,9 +62,12 @@ pub(super) enum Onward {
     End,
 }
 
+// Inlined wherever they are called: the address of a step's state, given to a call, would keep all of it in memory, also on
+// the usual way, which never comes here.
 impl Circle {
     /// Around the chain whose first page is `head`, from `last` on, which is what the first page notes; from the
     /// first seat on, if that names none.
+    #[inline(always)]
     pub(super) fn new(
         block: &BlockAt,
         (page, first): (BlockId, Word),
@@ -79,6 +84,7 @@ impl Circle {
         Self { head, start, now: start, wrapped: false }
     }
 
+    #[inline(always)]
     pub(super) const fn now(&self) -> Paged {
         self.now
     }
@@ -88,11 +94,13 @@ impl Circle {
         *self = Self { head: self.head, start: self.head, now: self.head, wrapped: false };
     }
 
+    #[inline(always)]
     fn arrive(&mut self, at: Paged) -> Onward {
         self.now = at;
         if at == self.start { Onward::End } else { Onward::Seat }
     }
 
+    #[inline(always)]
     pub(super) fn advance(&mut self, block: &BlockAt) -> Onward {
         if self.now.seat + 1 < block.per_page {
             return self.arrive(Paged { seat: self.now.seat + 1, ..self.now });
@@ -101,6 +109,7 @@ impl Circle {
     }
 
     /// Goes on to the page that the present page's link leads to; from the last one to the first.
+    #[inline(always)]
     pub(super) fn enter(&mut self, next: Option<(BlockId, Word)>) -> Onward {
         match next {
             Some((page, first)) => self.arrive(Paged { page, first, seat: 0 }),

@@ -19,9 +19,9 @@ enum Pc {
     State,
     Inline(u32),
     Head,
-    Last(BlockId, Word),
-    Look(Circle),
-    Link(Circle),
+    Last,
+    Look,
+    Link,
     Swap,
 }
 
@@ -32,23 +32,28 @@ pub struct FreeCheck<F> {
     pages: F,
     me: Member,
     seen: u64,
+    /// The first page of seats.
+    head: (BlockId, Word),
+    /// Where in the pages of seats it is. Apart from `pc`, so that a compiler sees through the usual way, which has none.
+    circle: Option<Circle>,
     pc: Pc,
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> FreeCheck<F> {
     /// To look at `block`, for `me`.
     pub fn new(block: BlockAt, pages: F, me: Member) -> Self {
-        Self { block, pages, me, seen: 0, pc: Pc::State }
+        let head = (0, Word::at(0));
+        Self { block, pages, me, seen: 0, head, circle: None, pc: Pc::State }
     }
 
     pub(super) fn block(&self) -> BlockAt {
         self.block
     }
 
-    fn onward(circle: Circle, onward: Onward) -> Pc {
+    fn onward(onward: Onward) -> Pc {
         match onward {
-            Onward::Seat => Pc::Look(circle),
-            Onward::Link => Pc::Link(circle),
+            Onward::Seat => Pc::Look,
+            Onward::Link => Pc::Link,
             Onward::End => Pc::Swap,
         }
     }
@@ -76,25 +81,31 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
             Pc::Head => {
                 let link = link_of(m.load(self.block.link()));
                 self.pc = match link.and_then(|page| Some((page, (self.pages)(page)?))) {
-                    Some((page, first)) => Pc::Last(page, first),
+                    Some(head) => {
+                        self.head = head;
+                        Pc::Last
+                    }
                     None => Pc::Swap,
                 };
             }
-            Pc::Last(page, first) => {
-                let last = m.load_relaxed(last_taken(first));
-                self.pc = Pc::Look(Circle::new(&self.block, (page, first), last, &self.pages));
+            Pc::Last => {
+                let last = m.load_relaxed(last_taken(self.head.1));
+                self.circle = Some(Circle::new(&self.block, self.head, last, &self.pages));
+                self.pc = Pc::Look;
             }
-            Pc::Look(mut circle) => {
+            Pc::Look => {
+                let Some(circle) = &mut self.circle else { return Some(Released::Held) };
                 if !Seat::is_free(m.load(circle.now().word())) {
                     return Some(Released::Held);
                 }
                 let onward = circle.advance(&self.block);
-                self.pc = Self::onward(circle, onward);
+                self.pc = Self::onward(onward);
             }
-            Pc::Link(mut circle) => {
+            Pc::Link => {
+                let Some(circle) = &mut self.circle else { return Some(Released::Held) };
                 let link = link_of(m.load(page_next(circle.now().first)));
                 let onward = circle.enter(link.and_then(|page| Some((page, (self.pages)(page)?))));
-                self.pc = Self::onward(circle, onward);
+                self.pc = Self::onward(onward);
             }
             Pc::Swap => {
                 let busy = BlockState::unpack(self.seen).with(Life::Busy(self.me));

@@ -33,6 +33,14 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+/// Out of the way, and with a copy of the offset, whose address would be needed otherwise: there are dozens of these checks
+/// in one allocation.
+#[cold]
+#[inline(never)]
+fn outside(offset: u64) -> ! {
+    panic!("offset {offset:#x} is outside of the arena");
+}
+
 impl Mapping {
     /// Reserves `space` bytes of addresses, and maps the first `len` bytes of `fd` at their start. Not inherited by `fork`
     /// and not written to core dumps.
@@ -139,7 +147,9 @@ impl Mapping {
     /// If they don't: offsets come from this arena's own tables, so that means that the arena is corrupt.
     #[inline]
     pub(crate) fn bytes(&self, offset: u64, len: u64) -> NonNull<u8> {
-        assert!(offset <= self.len && len <= self.len - offset, "offset {offset:#x} is outside of the arena");
+        if offset > self.len || len > self.len - offset {
+            outside(offset);
+        }
         // SAFETY: the offset is inside of the mapping (checked above).
         unsafe { self.base.add(offset as usize) }
     }
@@ -152,7 +162,9 @@ impl Mapping {
     pub(crate) fn u64_at(&self, offset: u64) -> &'static AtomicU64 {
         let at = offset & !7;
         // One comparison: the length is a multiple of 8, too, so that the whole word is inside if its beginning is.
-        assert!(at < self.len, "offset {offset:#x} is outside of the arena");
+        if at >= self.len {
+            outside(offset);
+        }
         // SAFETY: the offset is inside of the mapping (checked above).
         let at = unsafe { self.base.add(at as usize) };
         // SAFETY: aligned (the base is page aligned, the offset a multiple of 8), inside of the mapping, valid for
@@ -168,7 +180,9 @@ impl Mapping {
     fn pair_at(&self, offset: u64) -> &'static [AtomicU64; 2] {
         let at = offset & !15;
         // As above: the length is a multiple of 16, too.
-        assert!(at < self.len, "offset {offset:#x} is outside of the arena");
+        if at >= self.len {
+            outside(offset);
+        }
         // SAFETY: the offset is inside of the mapping (checked above).
         let at = unsafe { self.base.add(at as usize) };
         // SAFETY: as for `u64_at`, of two words: the second one ends where the next multiple of 16 begins.

@@ -1,0 +1,81 @@
+//! Numbers as MessagePack, each with its length before it.
+//!
+//! As rmp-serde writes them, in the fewest bytes that they fit in; but with neither a serializer nor a scope for attachments
+//! around it, which take several times as long as the number.
+
+use mp_core::message::Number;
+
+/// Appends the length and the bytes of a number.
+#[inline]
+pub(super) fn append(to: &mut Vec<u8>, number: Number) {
+    match number {
+        Number::Unsigned(n) => unsigned(to, n),
+        Number::Signed(n) => signed(to, n),
+        Number::F32(n) => after(to, 0xca, n.to_be_bytes()),
+        Number::F64(n) => after(to, 0xcb, n.to_be_bytes()),
+    }
+}
+
+/// A byte that says what follows, and that.
+#[inline]
+fn after<const N: usize>(to: &mut Vec<u8>, marker: u8, bytes: [u8; N]) {
+    to.extend_from_slice(&[N as u8 + 1, marker]);
+    to.extend_from_slice(&bytes);
+}
+
+#[inline]
+fn unsigned(to: &mut Vec<u8>, n: u64) {
+    match n {
+        0..=0x7f => to.extend_from_slice(&[1, n as u8]),
+        0x80..=0xff => after(to, 0xcc, [n as u8]),
+        0x100..=0xffff => after(to, 0xcd, (n as u16).to_be_bytes()),
+        0x1_0000..=0xffff_ffff => after(to, 0xce, (n as u32).to_be_bytes()),
+        _ => after(to, 0xcf, n.to_be_bytes()),
+    }
+}
+
+#[inline]
+fn signed(to: &mut Vec<u8>, n: i64) {
+    match (n, i8::try_from(n), i16::try_from(n), i32::try_from(n)) {
+        (0.., ..) => unsigned(to, n as u64),
+        (-32..0, ..) => to.extend_from_slice(&[1, n as u8]),
+        (_, Ok(n), ..) => after(to, 0xd0, n.to_be_bytes()),
+        (_, _, Ok(n), _) => after(to, 0xd1, n.to_be_bytes()),
+        (_, _, _, Ok(n)) => after(to, 0xd2, n.to_be_bytes()),
+        _ => after(to, 0xd3, n.to_be_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Serialize;
+
+    use super::*;
+
+    fn same(number: Number, value: impl Serialize + std::fmt::Debug) {
+        let mut bytes = Vec::new();
+        append(&mut bytes, number);
+        let expected = rmp_serde::to_vec_named(&value).unwrap();
+        assert_eq!((usize::from(bytes[0]), &bytes[1..]), (expected.len(), &expected[..]), "{value:?}");
+    }
+
+    /// Around each power of two, from both sides of zero.
+    #[test]
+    fn the_bytes_are_those_of_rmp_serde() {
+        for near in (0..64).map(|bit| 1_u64 << bit) {
+            for n in [near.wrapping_sub(1), near, near + 1] {
+                same(Number::Unsigned(n), n);
+                for n in [n as i64, (n as i64).wrapping_neg()] {
+                    same(Number::Signed(n), n);
+                }
+                let (single, double) = (f32::from_bits(n as u32), f64::from_bits(n));
+                same(Number::F32(single), single);
+                same(Number::F64(double), double);
+            }
+        }
+        for n in i16::MIN..=i16::MAX {
+            same(Number::Signed(n.into()), n);
+            same(Number::Unsigned(n as u16 as u64), n as u16);
+        }
+    }
+}
