@@ -11,6 +11,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use mp_core::mem::{Mem, Word};
 
+use crate::random;
+
 /// Memory of a world, sequentially consistent. Can be told to lose what is written to some words: planted bugs.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
@@ -172,7 +174,7 @@ pub struct World<A: Actor> {
 /// What was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Explored {
-    /// How many states there are.
+    /// How many states there are; at random, how many steps were made.
     pub states: usize,
     /// How many of them are ends: nobody runs any more.
     pub ends: usize,
@@ -198,6 +200,17 @@ impl<A: Actor> World<A> {
         u128::from(a.finish()) << 64 | u128::from(b.finish())
     }
 
+    /// Kills or stops actor `i`, if fewer than so many were; whether it did.
+    pub(crate) fn fault(&mut self, i: usize, fate: Fate, most: u32) -> bool {
+        let count = if fate == Fate::Killed { &mut self.kills } else { &mut self.stops };
+        let may = *count < most;
+        if may {
+            *count += 1;
+            self.fates[i] = fate;
+        }
+        may
+    }
+
     /// One step of actor `i`.
     pub fn step(&mut self, i: usize) {
         self.memory.accesses.set(0);
@@ -208,7 +221,8 @@ impl<A: Actor> World<A> {
         }
     }
 
-    /// Explores everything that can happen with up to `kills` kills and `stops` stops.
+    /// Explores everything that can happen with up to `kills` kills and `stops` stops; or some of it, inside of
+    /// [`at_random`](crate::random::at_random).
     ///
     /// `end` judges each state in which nobody runs any more. `wedged` says of a state from which no end can be reached
     /// whether that is wrong (it is fine if, say, all consumers are dead).
@@ -222,6 +236,9 @@ impl<A: Actor> World<A> {
         end: impl Fn(&Self),
         wedged: impl Fn(&Self) -> bool,
     ) -> Explored {
+        if random::is_on() {
+            return random::play(&self, (kills, stops), end, wedged);
+        }
         let mut index: HashMap<u128, u32> = HashMap::new();
         // Steps backwards, and whether being stuck in the state is wrong.
         let mut back: Vec<(u32, u32)> = Vec::new();

@@ -1,4 +1,5 @@
-//! What the models share: the explorer of the exhaustive models, and the memory of a queue in them.
+//! What the models share: the explorer of the exhaustive models, the same worlds at random, and the memory of a queue in them.
 
 pub mod explore;
+pub mod random;
 pub mod ring;

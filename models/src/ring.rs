@@ -85,7 +85,7 @@ pub fn owner(m: &Memory, e: u32) -> Owner {
 
 /// One segment of so many slots.
 pub fn ring(slots: u32) -> RingAt {
-    RingAt { block: 0, slots, before: 0, head: HEAD, tail: TAIL, first: FIRST_SLOT }
+    RingAt { block: 0, slots, before: 0, head: HEAD, tail: TAIL, first: FIRST_SLOT, envelopes: ENVELOPES }
 }
 
 /// One segment of `slots`, and if that is more, a second one of `most`.
@@ -179,6 +179,9 @@ impl Surroundings for Around {
     }
     fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
         self.chain.slot(slot)
+    }
+    fn exists(&self, envelope: u32) -> bool {
+        envelope < ENVELOPES
     }
     fn holds(&self, _: BlockId) -> bool {
         self.holds

@@ -4,6 +4,7 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
 use mp_sync::steps::slot::{Find, HELD, Slot, Slots, set};
 
@@ -316,6 +317,16 @@ fn who_comes_while_somebody_acts_waits() {
 }
 
 #[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(5, 6, 0, (0, 0), Bug::None);
+        explore(5, 4, 2, (2, 1), Bug::None);
+        act(4, 4, 4, (2, 1), Bug::None);
+        act(1, 5, 4, (2, 1), Bug::None);
+    });
+}
+
+#[test]
 #[should_panic(expected = "passed before the last one had acted")]
 fn who_ends_it_for_one_who_acts_is_found_out() {
     act(2, 2, 1, (0, 0), Bug::HelpsWhoActs);
@@ -337,4 +348,10 @@ fn a_skipped_sweep_is_found_out() {
 #[should_panic(expected = "for some, broken for others")]
 fn a_decision_of_ones_own_is_found_out() {
     explore(3, 1, 0, (1, 0), Bug::GoesAnyway);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn random_schedules_find_a_skipped_sweep() {
+    at_random(|| explore(4, 3, 0, (1, 0), Bug::NoSweep));
 }

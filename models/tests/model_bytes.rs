@@ -5,6 +5,7 @@
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
@@ -120,7 +121,9 @@ impl Actor for Process {
                     self.last = fates[..setup.producers].iter().all(|f| f.gone());
                     self.get(me)
                 }
-                Some(Got::Small(..)) => unreachable!("no message is small here"),
+                Some(Got::Small(..) | Got::Stray(_)) => {
+                    unreachable!("no message is small, and all are there")
+                }
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Free(e) => {
@@ -212,6 +215,14 @@ fn two_producers_never_exceed_the_bound_together() {
 fn two_consumers_make_room() {
     Setup { items: 2, consumers: 2, ..BASE }.explore(1, 1);
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        Setup { producers: 2, consumers: 2, limit: 4, slots: 3, sweepers: 1, ..BASE }.explore(2, 1);
+        Setup { items: 6, consumers: 2, sweepers: 2, ..BASE }.explore(2, 1);
+    });
 }
 
 /// Without the words there is nothing to measure by, and the bound is exceeded.

@@ -4,6 +4,7 @@
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
@@ -115,7 +116,9 @@ impl Actor for Process {
                     Some(Doing::Free(e))
                 }
                 Some(Got::Empty) => self.again(me, fates),
-                Some(Got::Small(..)) => unreachable!("no message is small here"),
+                Some(Got::Small(..) | Got::Stray(_)) => {
+                    unreachable!("no message is small, and all are there")
+                }
                 Some(Got::Closed) if *i == 1 => None,
                 Some(Got::Closed) => Some(Doing::Follow(*i)),
             },
@@ -268,6 +271,15 @@ fn closing_a_growing_queue_strands_nothing() {
     Setup { items: 1, closers: 2, ..BASE }.explore(0, 0);
 }
 
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        Setup { producers: 2, closers: 1, sweepers: 1, ..BASE }.explore(2, 1);
+        Setup { items: 6, consumers: 2, closers: 1, sweepers: 1, ..BASE }.explore(3, 1);
+        Setup { items: 6, consumers: 2, sweepers: 2, ..BASE }.explore(3, 1);
+    });
+}
+
 /// Without the links, what is in the next segment is not found.
 #[test]
 #[should_panic(expected = "lost")]
@@ -275,4 +287,15 @@ fn without_links_messages_are_lost() {
     let mut world = BASE.world();
     world.memory.lose([chain(1, 2).link(0).expect("there are two")]);
     BASE.check(world, 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn random_schedules_find_it_too() {
+    at_random(|| {
+        let setup = Setup { items: 6, consumers: 2, ..BASE };
+        let mut world = setup.world();
+        world.memory.lose([chain(1, 2).link(0).expect("there are two")]);
+        setup.check(world, 0, 0);
+    });
 }

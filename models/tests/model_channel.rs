@@ -9,6 +9,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{BlockAt, FreeCheck, Release, Released, Unclaim};
 use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Owner, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Left, META, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
@@ -173,7 +174,9 @@ impl Actor for Process {
                     return true;
                 }
                 Some(Got::Empty) => Doing::Ask,
-                Some(Got::Small(..)) => unreachable!("no message is small here"),
+                Some(Got::Small(..) | Got::Stray(_)) => {
+                    unreachable!("no message is small, and all are there")
+                }
                 Some(Got::Closed) => unreachable!("nobody closes"),
             },
             Doing::Ask => {
@@ -292,6 +295,14 @@ fn the_receiver_is_told_when_the_last_sender_has_left_or_was_killed() {
 #[test]
 fn it_is_told_also_when_sweepers_are_killed() {
     Setup { sweepers: 2, ..BASE }.explore(2, 0);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        Setup { senders: 2, items: 3, sweepers: 2, slots: 2, ..BASE }.explore(3, 0);
+        Setup { senders: 2, items: 3, ..BASE }.explore(2, 1);
+    });
 }
 
 /// Who does not look again after it has seen that nobody is there loses what was sent in between.

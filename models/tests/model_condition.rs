@@ -4,6 +4,7 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
 use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
 
@@ -333,6 +334,16 @@ fn all_are_notified_while_another_one_notifies() {
 #[test]
 fn a_stopped_one_keeps_its_token() {
     explore(1, 1, 1, true, Bug::None);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(4, 0, 0, false, Bug::None);
+        explore(1, 3, 1, true, Bug::None);
+        explore_in(2, 2, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::None);
+        explore_rows(None, 2);
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_models::ring::{
     Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, item, left, member,
     memory, number_of, owner, returns, seat, slots, small,
@@ -73,7 +74,7 @@ impl Ghost {
 impl Process {
     fn look_again(&self, me: usize) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(me)));
-        Doing::Reclaim(Reclaim::new(returns(self.limit), 0, COUNT, (OWNER, PLACE), wanted))
+        Doing::Reclaim(Reclaim::new(returns(self.limit), self.chain.first, COUNT, (OWNER, PLACE), wanted))
     }
 
     /// Notes which messages have been published.
@@ -209,7 +210,7 @@ impl Actor for Process {
                     Some(self.look_again(me))
                 }
                 Some(Got::Small(message, ticket)) => Some(Doing::Copy(message, ticket)),
-                Some(Got::Closed) => unreachable!("nobody closes"),
+                Some(Got::Closed | Got::Stray(_)) => unreachable!("nobody closes, and all are there"),
             },
             Doing::Deliver(e, None) => {
                 assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "somebody else has it, too");
@@ -442,6 +443,20 @@ fn a_small_message_survives_who_leases_it() {
     Setup { consumers: 1, sweepers: 2, ..smalls }.explore(2);
 }
 
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        for smalls in [false, true] {
+            let s = Setup { smalls, items: 3, slots: 2, gives_back: 2, ..BASE };
+            let world = Setup { producers: 2, ..s };
+            world.check(world.world(), 2, 0);
+            let limit = if smalls { 0 } else { 2 };
+            let world = Setup { sweepers: 2, limit, ..s };
+            world.check(world.world(), 3, 0);
+        }
+    });
+}
+
 /// Without counting up the hint, nobody looks for what came back, and it is waited for in vain.
 #[test]
 #[should_panic(expected = "wedged")]
@@ -450,4 +465,15 @@ fn without_the_hint_a_message_is_never_found() {
     let mut world = setup.world();
     world.memory.lose([returns(0).returned]);
     setup.check(world, 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn random_schedules_find_it_too() {
+    at_random(|| {
+        let setup = Setup { items: 3, gives_back: 2, sweepers: 0, ..BASE };
+        let mut world = setup.world();
+        world.memory.lose([returns(0).returned]);
+        setup.check(world, 0, 0);
+    });
 }

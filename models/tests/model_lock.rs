@@ -5,6 +5,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const A: Word = Word::at(24);
@@ -214,6 +215,15 @@ fn a_stopped_process_keeps_only_its_own_lock() {
 }
 
 #[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(6, 4, 0, 0, false, Bug::None);
+        explore(6, 4, 3, 0, true, Bug::None);
+        explore(5, 4, 2, 1, true, Bug::None);
+    });
+}
+
+#[test]
 #[should_panic(expected = "wedged")]
 fn who_forgets_the_other_sleepers_leaves_them_asleep() {
     explore(3, 1, 0, 0, false, Bug::ForgetsSleepers);
@@ -229,4 +239,10 @@ fn a_stopped_holder_taken_for_dead_is_found_out() {
 #[should_panic(expected = "torn, and not marked")]
 fn a_mark_that_is_ignored_is_found_out() {
     explore(2, 1, 1, 0, true, Bug::IgnoresMark);
+}
+
+#[test]
+#[should_panic(expected = "two inside")]
+fn random_schedules_find_it_too() {
+    at_random(|| explore(6, 2, 0, 2, true, Bug::TimeIsDeath));
 }

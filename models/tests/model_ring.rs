@@ -211,6 +211,7 @@ impl Actor for Process {
                 }
                 Some(Got::Empty) if self.last => return true,
                 Some(Got::Closed) => return true,
+                Some(Got::Stray(e)) => panic!("{e} is not in it"),
                 Some(Got::Empty) => {
                     self.last = fates[..self.producers].iter().all(|f| f.gone());
                     self.get(me)

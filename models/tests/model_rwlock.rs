@@ -5,6 +5,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_sync::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
 use mp_sync::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
 
@@ -324,6 +325,15 @@ fn who_reads_again_is_not_overlooked() {
     explore_again((2, 1), 1, (0, 0), Bug::None);
     explore_again((2, 1), 1, (1, 0), Bug::None);
     explore_again((1, 1), 1, (1, 1), Bug::None);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(2, 4, (0, 0), Bug::None);
+        explore_again((2, 2), 3, (3, 0), Bug::None);
+        explore_again((2, 1), 3, (2, 1), Bug::None);
+    });
 }
 
 #[test]

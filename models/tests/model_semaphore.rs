@@ -5,6 +5,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
 use mp_core::{Announce, Notify};
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_sync::steps::slot::{Change, Claim, Find, HELD, OPEN, Seen, Slot, Slots, set};
 
 const PARKING: Word = Word::at(8);
@@ -217,6 +218,15 @@ fn who_gives_them_back_is_killed_too() {
 fn a_stopped_process_keeps_its_permit_and_nothing_else() {
     explore(3, 2, 1, (0, 1), true, Bug::None);
     explore(2, 1, 1, (1, 1), true, Bug::None);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(6, 2, 4, (0, 0), false, Bug::None);
+        explore(6, 2, 4, (3, 0), true, Bug::None);
+        explore(6, 3, 4, (2, 2), true, Bug::None);
+    });
 }
 
 #[test]

@@ -54,7 +54,7 @@ type Ghost = bool;
 
 fn look_again(me: usize) -> Doing {
     let wanted = (Holder::Returned, Holder::Leased(member(me)));
-    Doing::Reclaim(Reclaim::new(returns(0), 0, COUNT, (OWNER, PLACE), wanted))
+    Doing::Reclaim(Reclaim::new(returns(0), ring(1), COUNT, (OWNER, PLACE), wanted))
 }
 
 /// Who is dead and not swept, nor being swept by one who lives; no access.
@@ -115,7 +115,9 @@ impl Actor for Process {
                 None => doing,
                 Some(Got::Envelope(..)) => Doing::Done,
                 Some(Got::Empty) => look_again(me),
-                Some(Got::Small(..) | Got::Closed) => unreachable!("nobody closes, and it is an envelope"),
+                Some(Got::Small(..) | Got::Stray(_) | Got::Closed) => {
+                    unreachable!("nobody closes, and it is an envelope")
+                }
             },
             Doing::Done => {
                 let mine = owner(m, MESSAGE);

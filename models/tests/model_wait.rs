@@ -4,6 +4,7 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, Notify};
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 
 /// How many there are of each thing.
 const THINGS: [Word; 2] = [Word::at(0), Word::at(8)];
@@ -226,6 +227,14 @@ fn nobody_oversleeps_beside_one_who_waits_for_two() {
 fn the_killed_keep_nobody_asleep_beyond_a_slice() {
     explore(1, (1, 1), 1, true, Bug::None);
     explore(1, (2, 0), 1, true, Bug::None);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(3, (3, 2), 0, false, Bug::None);
+        explore(3, (3, 2), 3, true, Bug::None);
+    });
 }
 
 #[test]

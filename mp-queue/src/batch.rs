@@ -1,7 +1,7 @@
 //! Many messages at once: one hint moved and one sleeper's bell rung for all of them.
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mp_core::Message;
 use mp_reduce::Error;
@@ -153,6 +153,18 @@ impl<T: Message> Queue<T> {
         self.put_many_within(values.into_iter(), Wait::Never)
     }
 
+    /// Puts all values; waits while the queue is full, at most `timeout` in all.
+    ///
+    /// # Errors
+    /// [`PutError::Full`] with the first value that there was no room for, and as [`put_many`](Self::put_many).
+    pub fn put_many_timeout<I: IntoIterator<Item = T>>(
+        &self,
+        values: I,
+        timeout: Duration,
+    ) -> Result<usize, PutManyError<T, I::IntoIter>> {
+        self.put_many_within(values.into_iter(), Wait::at_most(timeout))
+    }
+
     /// Puts all values; waits while the queue is full, but not beyond `deadline`.
     ///
     /// # Errors
@@ -217,6 +229,19 @@ impl<T: Message> Queue<T> {
     /// [`GetError::Empty`] if there is none, and as [`get_many`](Self::get_many).
     pub fn try_get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, GetError> {
         self.get_many_within(into, most, Wait::Never)
+    }
+
+    /// As [`get_many`](Self::get_many); waits for the first one at most `timeout`.
+    ///
+    /// # Errors
+    /// [`GetError::Empty`] if none came, and as [`get_many`](Self::get_many).
+    pub fn get_many_timeout(
+        &self,
+        into: &mut Vec<T>,
+        most: usize,
+        timeout: Duration,
+    ) -> Result<usize, GetError> {
+        self.get_many_within(into, most, Wait::at_most(timeout))
     }
 
     /// As [`get_many`](Self::get_many); waits for the first one not beyond `deadline`.

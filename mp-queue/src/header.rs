@@ -86,6 +86,12 @@ impl Header {
         self.base.plus(byte / 8)
     }
 
+    /// Any of its words.
+    #[cfg(test)]
+    pub(crate) const fn base_word(self, i: u64) -> Word {
+        self.base.plus(i)
+    }
+
     pub(crate) const fn not_empty(self) -> Word {
         self.word(512)
     }
@@ -120,7 +126,7 @@ impl Header {
     fn chain_of(self, block: BlockId, slots: u32, segments: u32, most: u32) -> ChainAt {
         let (head, tail, first) = (self.word(HEAD), self.word(TAIL), self.word(SLOTS));
         ChainAt {
-            first: RingAt { block, slots, before: 0, head, tail, first },
+            first: RingAt { block, slots, before: 0, head, tail, first, envelopes: 0 },
             links: self.word(LINKS),
             segments,
             most,

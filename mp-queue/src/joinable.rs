@@ -147,6 +147,14 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.put_timeout(task, timeout)
     }
 
+    /// Puts a task; waits while the queue is full, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// As [`Queue::put_deadline`].
+    pub fn put_deadline(&self, task: T, deadline: Instant) -> Result<(), PutError<T>> {
+        self.queue.put_deadline(task, deadline)
+    }
+
     /// Takes the oldest task; waits while there is none. `None` when the queue is closed and no other process works on a
     /// task any more.
     ///
@@ -170,6 +178,14 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// As [`Queue::get_ack_timeout`].
     pub fn get_timeout(&self, timeout: Duration) -> Result<Option<Lease<T>>, GetError> {
         self.queue.get_ack_timeout(timeout)
+    }
+
+    /// Takes the oldest task; waits while there is none, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// As [`Queue::get_ack_deadline`].
+    pub fn get_deadline(&self, deadline: Instant) -> Result<Option<Lease<T>>, GetError> {
+        self.queue.get_ack_deadline(deadline)
     }
 
     /// Waits until no task is unfinished.
@@ -240,7 +256,19 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.len()
     }
 
+    /// Whether as many as fit are not begun: a moment's picture.
+    #[doc(alias = "full")]
+    pub fn is_full(&self) -> bool {
+        self.queue.is_full()
+    }
+
+    /// How many tasks that nobody has begun fit; of a queue without a bound, how many the arena has room for.
+    pub fn capacity(&self) -> usize {
+        self.queue.capacity()
+    }
+
     /// Whether there is none that nobody has begun: a moment's picture.
+    #[doc(alias = "empty")]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

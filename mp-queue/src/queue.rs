@@ -100,6 +100,7 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// When there is no shared memory for it.
+    #[doc(alias = "SimpleQueue")]
     pub fn unbounded() -> Result<Self, Error> {
         QueueOptions::new().create()
     }

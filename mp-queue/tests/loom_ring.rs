@@ -30,7 +30,15 @@ fn member(i: u32) -> Member {
     Member::new(i, 1)
 }
 fn ring(slots: u32) -> RingAt {
-    RingAt { block: 0, slots, before: 0, head: Word::at(0), tail: Word::at(8), first: Word::at(16) }
+    RingAt {
+        block: 0,
+        slots,
+        before: 0,
+        head: Word::at(0),
+        tail: Word::at(8),
+        first: Word::at(16),
+        envelopes: 3,
+    }
 }
 struct Around;
 impl Surroundings for Around {
@@ -39,6 +47,9 @@ impl Surroundings for Around {
     }
     fn slot(&self, _: BlockId, slot: u32) -> Option<Word> {
         Some(ring(1).slot(slot))
+    }
+    fn exists(&self, _: u32) -> bool {
+        true
     }
     fn holds(&self, _: BlockId) -> bool {
         true
@@ -83,6 +94,7 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
             Got::Small(small, _) => {
                 return Some(u64::from_le_bytes(small.bytes().0[..8].try_into().unwrap()));
             }
+            Got::Stray(e) => panic!("{e} is not in it"),
             Got::Closed => return None,
             Got::Empty => thread::yield_now(),
         }
@@ -266,7 +278,7 @@ fn loom_return_and_reclaim() {
         };
         let reclaim = || {
             let to = (Holder::Returned, Holder::Leased(member(1)));
-            run(Reclaim::new(at, 0, count, (OWNER, PLACE), to), &*m)
+            run(Reclaim::new(at, ring(1), count, (OWNER, PLACE), to), &*m)
         };
         let first = reclaim();
         assert_eq!(giver.join().unwrap(), Some(Holder::Returned));
@@ -290,7 +302,7 @@ fn loom_two_look_in_vain() {
         m.store(OWNER.of(0), leased.pack());
         let reclaim = move |m: &HeapMem, me: u32| {
             let to = (Holder::Returned, Holder::Leased(member(me)));
-            run(Reclaim::new(at, 0, count, (OWNER, PLACE), to), m)
+            run(Reclaim::new(at, ring(1), count, (OWNER, PLACE), to), m)
         };
         let others = {
             let (giver, looker) = (Arc::clone(&m), Arc::clone(&m));
@@ -343,7 +355,9 @@ fn loom_batches() {
                         break;
                     }
                     Got::Empty => thread::yield_now(),
-                    Got::Closed | Got::Small(..) => panic!("nobody closes, no message is small"),
+                    Got::Closed | Got::Small(..) | Got::Stray(_) => {
+                        panic!("nobody closes, no message is small")
+                    }
                 }
             }
         }

@@ -53,7 +53,7 @@ const NO_ACTION: Option<fn()> = None;
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Barrier")]
 pub struct Barrier {
-    shared: Shared,
+    pub(crate) shared: Shared,
     parties: u32,
     patience: Arc<Patience>,
 }

@@ -68,7 +68,7 @@ const WAITERS: u32 = 1024;
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Condition")]
 pub struct Condition {
-    shared: Shared,
+    pub(crate) shared: Shared,
     patience: Arc<Patience>,
 }
 

@@ -45,7 +45,7 @@ const WORDS: u64 = 17;
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Event")]
 pub struct Event {
-    shared: Shared,
+    pub(crate) shared: Shared,
     patience: Arc<Patience>,
 }
 

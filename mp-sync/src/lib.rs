@@ -48,6 +48,8 @@ mod condition;
 mod data;
 mod error;
 mod event;
+#[cfg(test)]
+mod garbage;
 mod lock;
 mod once;
 mod rlock;

@@ -38,7 +38,7 @@ const WORDS: u64 = 4;
 /// may have done half of it. Once it is done, it is done.
 #[derive(Clone)]
 pub struct Once {
-    shared: Shared,
+    pub(crate) shared: Shared,
     patience: Arc<Patience>,
 }
 

@@ -50,7 +50,7 @@ const DEEPEST: u64 = u32::MAX as u64;
 /// As for [`Lock`](crate::Lock): `OwnerDied` for everybody until somebody [`recover`](Self::recover)s.
 #[doc(alias = "multiprocessing.RLock")]
 pub struct RLock<T: Pod + Send> {
-    shared: Shared,
+    pub(crate) shared: Shared,
     patience: Arc<Patience>,
     data: PhantomData<fn(T) -> T>,
 }

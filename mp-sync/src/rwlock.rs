@@ -55,7 +55,7 @@ const READERS: u32 = 128;
 /// gets [`LockError::OwnerDied`], and so does everybody until somebody [`recover`](Self::recover)s. A process that is
 /// stopped keeps what it has; who waits for it gives up with [`LockError::Held`], which names it.
 pub struct RwLock<T: Pod + Send + Sync> {
-    shared: Shared,
+    pub(crate) shared: Shared,
     raw: RawLock,
     patience: Arc<Patience>,
     data: PhantomData<fn(T) -> T>,

@@ -24,8 +24,8 @@ const LIMIT: u32 = 1024;
 
 /// What both kinds have: a slot for each permit, which names its holder (see [`crate::steps::slot`]).
 #[derive(Clone)]
-struct Permits {
-    shared: Shared,
+pub(crate) struct Permits {
+    pub(crate) shared: Shared,
     patience: Arc<Patience>,
     /// Where this process begins to look: where it found or left a permit.
     hint: Arc<AtomicU32>,
@@ -225,7 +225,7 @@ impl fmt::Debug for Permit {
 /// not a message: a consumer that takes a permit as a signal that there is work says so by [`Permit::forget`].
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Semaphore")]
-pub struct Semaphore(Permits);
+pub struct Semaphore(pub(crate) Permits);
 
 /// A semaphore between processes whose permits never become more than it had at first.
 ///
@@ -243,7 +243,7 @@ pub struct Semaphore(Permits);
 /// Otherwise as [`Semaphore`].
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.BoundedSemaphore")]
-pub struct BoundedSemaphore(Permits);
+pub struct BoundedSemaphore(pub(crate) Permits);
 
 /// What both kinds can do.
 macro_rules! semaphore {

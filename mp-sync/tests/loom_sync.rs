@@ -10,7 +10,6 @@ use mp_core::steps::lock::{Acquire, Acquired, LockAt, Unlock, Who};
 use mp_core::sync::HeapMem;
 use mp_core::words::Member;
 use mp_core::{Announce, Notify, NotifyAll};
-use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Complete, Phase, Verdict};
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, WAITING};
 use mp_sync::steps::event::{EventWord, Set};
 use mp_sync::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
@@ -147,32 +146,6 @@ fn loom_reader_or_writer() {
         }
         run(Unlock::new(lock, false), &*m);
         reader.join().unwrap();
-    });
-}
-
-/// Two arrive at once: at least one of them sees that both have, and each sees what the other wrote before.
-#[test]
-fn loom_last_arrival_ends_the_phase() {
-    loom::model(|| {
-        let m = memory();
-        let at = BarrierAt { phase: Word::at(24), arrivals: Word::at(32), parties: 2 };
-        let arrive = move |m: &HeapMem, me: u32, mine: Word, theirs: Word| {
-            m.store_relaxed(mine, 7);
-            let Arrived::Here { phase, .. } = run(Arrive::new(at, member(me)), m) else {
-                panic!("nobody breaks it")
-            };
-            run(Complete::new(at, phase), m);
-            if phase.verdict(Phase::unpack(m.load(at.phase))) == Verdict::Passed {
-                assert_eq!(m.load_relaxed(theirs), 7);
-            }
-        };
-        let other = {
-            let m = Arc::clone(&m);
-            thread::spawn(move || arrive(&m, 1, PARKING, DATA))
-        };
-        arrive(&m, 0, DATA, PARKING);
-        other.join().unwrap();
-        assert_eq!(Phase::unpack(m.load(at.phase)).trips, 1, "both have come, and nobody has said so");
     });
 }
 

@@ -86,6 +86,27 @@ fn many_at_once_are_given_back_where_they_do_not_fit() {
     assert_eq!(queue.get_many(&mut Vec::new(), 5).unwrap(), 0);
 }
 
+#[test]
+fn batches_and_tasks_are_waited_for_no_longer_than_told() {
+    let _alone = alone();
+    let queue = Queue::bounded(2).unwrap();
+    let error = queue.put_many_timeout(0..5, MOMENT).unwrap_err();
+    assert!(error.put == 2 && error.error.is_full() && error.rest.eq(3..5));
+    let mut got = Vec::new();
+    assert_eq!(queue.get_many_timeout(&mut got, 5, MOMENT).unwrap(), 2);
+    assert!(queue.get_many_timeout(&mut got, 5, MOMENT).unwrap_err().is_empty());
+    assert_eq!(got, [0, 1]);
+    let (tasks, begin) = (JoinableQueue::bounded(1).unwrap(), Instant::now());
+    assert!(tasks.get_deadline(begin + MOMENT).unwrap_err().is_empty());
+    tasks.put_deadline(7, begin + DEADLINE).unwrap();
+    assert!(tasks.is_full() && tasks.capacity() == 1);
+    assert!(tasks.put_deadline(8, Instant::now() + MOMENT).unwrap_err().is_full());
+    let task = tasks.get_deadline(begin + DEADLINE).unwrap().expect("it is not closed");
+    assert!(!tasks.is_full() && tasks.unfinished() == 1);
+    assert_eq!(task.done(), 7);
+    tasks.join().unwrap();
+}
+
 type Job = (u64, FrozenTensor<u64>, String);
 
 #[test]

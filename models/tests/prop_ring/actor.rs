@@ -166,7 +166,9 @@ impl Actor for Process {
                     let more = fates.contains(&Fate::Running) && me != LAST_SWEEPER;
                     more.then_some(Doing::Start)
                 }
-                Some(Got::Small(..)) => unreachable!("no message is small here"),
+                Some(Got::Small(..) | Got::Stray(_)) => {
+                    unreachable!("no message is small, and all are there")
+                }
                 Some(Got::Closed) => {
                     assert!(ghost.closed && ghost.queue.is_empty(), "an end before the end");
                     None

@@ -11,7 +11,7 @@
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Owner, Place};
 
-use super::slot::{Slot, Ticket};
+use super::slot::{Slot, Ticket, Turns};
 use super::{ChainAt, Link};
 
 /// How many messages of a queue are not finished.
@@ -49,6 +49,7 @@ pub struct Census {
     envelope: EnvelopeId,
     holder: Holder,
     found: Counted,
+    turns: Turns,
     pc: Pc,
 }
 
@@ -57,8 +58,22 @@ impl Census {
     pub fn new(chain: ChainAt, count_at: Word, (owners, places): (Column, Column)) -> Self {
         let (ticket, holder) = (Ticket { lap: 0, index: 0 }, Holder::Free);
         let (segment, before, count, envelope, found) = (0, None, 0, 0, Counted::default());
-        let pc = Pc::Link;
-        Self { chain, count_at, owners, places, segment, ticket, before, count, envelope, holder, found, pc }
+        let (turns, pc) = (Turns::default(), Pc::Link);
+        Self {
+            chain,
+            count_at,
+            owners,
+            places,
+            segment,
+            ticket,
+            before,
+            count,
+            envelope,
+            holder,
+            found,
+            turns,
+            pc,
+        }
     }
 
     /// The place of the next message is known: the end, if it is the one that it was before.
@@ -98,12 +113,16 @@ impl Steps for Census {
                 self.ticket = Ticket::unpack(m.load(ring.tail));
                 self.pc = Pc::Slot;
             }
-            Pc::Slot => match self.ticket.finds_end(Slot::unpack(m.load(ring.slot(self.ticket.index)))) {
-                Some(_) => return self.published(),
-                None => self.ticket = self.ticket.next(ring.slots),
-            },
+            Pc::Slot => {
+                let slot = Slot::unpack(m.load(ring.slot(self.ticket.index)));
+                match self.ticket.finds_end(slot) {
+                    Some(_) => return self.published(),
+                    None if !self.turns.one_more() => return self.published(),
+                    None => self.ticket = self.ticket.over(slot, ring.slots),
+                }
+            }
             Pc::Count => {
-                self.count = m.load(self.count_at);
+                self.count = m.load(self.count_at).min(ring.envelopes.into());
                 self.envelope = 0;
                 self.pc = if self.count == 0 { Pc::Link } else { Pc::Owner };
             }

@@ -83,6 +83,12 @@ const PAGE: u64 = 4096;
 const HEAD: u64 = 256;
 
 impl ChainAt {
+    /// The same, where there can be so many envelopes.
+    #[must_use]
+    pub const fn of(self, envelopes: u32) -> Self {
+        Self { first: RingAt { envelopes, ..self.first }, ..self }
+    }
+
     /// How many segments it takes so that the last one has `most` slots, after a first one of `first`.
     pub fn segments_for(first: u32, most: u32) -> u32 {
         let mut n = 1;
@@ -123,6 +129,7 @@ impl ChainAt {
             head: at(0),
             tail: at(HEAD / 2),
             first: at(HEAD),
+            envelopes: self.first.envelopes,
         }
     }
 
@@ -230,6 +237,7 @@ mod tests {
             head: Word::at(256),
             tail: Word::at(384),
             first: Word::at(1024),
+            envelopes: 8,
         };
         let segments = ChainAt::segments_for(192, 100_000);
         let chain = ChainAt { first, links: Word::at(896), segments, most: 100_000, second: Word::at(4096) };

@@ -3,7 +3,7 @@
 use mp_core::mem::{Mem, Steps};
 
 use super::RingAt;
-use super::slot::{Lag, Slot, SlotState, Ticket};
+use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
@@ -26,6 +26,7 @@ pub struct Close {
     ring: RingAt,
     ticket: Ticket,
     slot: Slot,
+    turns: Turns,
     pc: Pc,
 }
 
@@ -36,6 +37,7 @@ impl Close {
             ring,
             ticket: Ticket { lap: 0, index: 0 },
             slot: Slot { lap: 0, state: SlotState::Empty },
+            turns: Turns::default(),
             pc: Pc::Tail,
         }
     }
@@ -59,8 +61,10 @@ impl Steps for Close {
                     (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
                 }
             }
+            Pc::Help if !self.turns.one_more() => return Some(false),
             Pc::Help => {
-                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                let next = self.ticket.over(self.slot, self.ring.slots);
+                _ = m.cas(self.ring.tail, self.ticket.pack(), next.pack());
                 self.pc = Pc::Tail;
             }
             Pc::Mark => {

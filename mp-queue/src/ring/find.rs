@@ -2,8 +2,9 @@
 //! there is an envelope, [`Get`](super::Get) goes on.
 
 use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::EnvelopeId;
 
-use super::slot::{Lag, Slot, SlotState, Ticket};
+use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
 use super::{RingAt, Small};
 
 /// What was found.
@@ -11,6 +12,8 @@ use super::{RingAt, Small};
 pub enum Found {
     /// An envelope is in this slot, under this ticket: to be taken still.
     Envelope(Slot, Ticket),
+    /// There was one that does not exist. The slot is taken.
+    Stray(EnvelopeId),
     /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there, for
     /// [`Enclose`](super::Enclose).
     Small(Small, Ticket),
@@ -25,6 +28,7 @@ enum Pc {
     Head,
     Look,
     Help,
+    Drop,
     Rest,
     Again,
     Take,
@@ -37,11 +41,14 @@ pub struct Find {
     ring: RingAt,
     ticket: Ticket,
     slot: Slot,
+    /// The slot's first word, as it was found.
+    word: u64,
     /// The slot's second word.
     rest: u64,
     leasing: bool,
     /// One of a batch: it helps the head no further.
     batched: bool,
+    turns: Turns,
     pc: Pc,
 }
 
@@ -53,9 +60,11 @@ impl Find {
             ring,
             ticket: Ticket { lap: 0, index: 0 },
             slot: Slot { lap: 0, state: SlotState::Empty },
+            word: 0,
             rest: 0,
             leasing: false,
             batched: false,
+            turns: Turns::default(),
             pc: Pc::Head,
         }
     }
@@ -87,7 +96,7 @@ impl Find {
 
     #[inline]
     fn small(&self) -> Option<Found> {
-        Some(Found::Small(Small::in_slot([self.slot.pack(), self.rest])?, self.ticket))
+        Some(Found::Small(Small::in_slot([self.word, self.rest])?, self.ticket))
     }
 
     // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of all steps.
@@ -108,14 +117,19 @@ impl Steps for Find {
                 self.pc = Pc::Look;
             }
             Pc::Look => {
-                self.slot = Slot::unpack(m.load(self.slot_at()));
+                self.word = m.load(self.slot_at());
+                self.slot = Slot::unpack(self.word);
                 match (self.ticket.lag(self.slot), self.slot.state) {
                     (Lag::At, SlotState::Full(content) | SlotState::Last(content)) => {
-                        if content.envelope().is_some() {
-                            return Some(Found::Envelope(self.slot, self.ticket));
+                        match content.envelope() {
+                            Some(e) if e < self.ring.envelopes => {
+                                return Some(Found::Envelope(self.slot, self.ticket));
+                            }
+                            Some(_) => self.pc = Pc::Drop,
+                            None => self.pc = Pc::Rest,
                         }
-                        self.pc = Pc::Rest;
                     }
+                    (Lag::At, SlotState::Stray { .. }) => self.pc = Pc::Drop,
                     (Lag::At, SlotState::Closed) => return Some(Found::Closed),
                     // A slot behind the head would mean that the head had passed it: it never does.
                     (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(Found::Empty),
@@ -123,11 +137,20 @@ impl Steps for Find {
                 }
             }
             Pc::Help => {
-                let next = self.ticket.next(self.ring.slots);
+                if !self.turns.one_more() {
+                    return Some(Found::Empty);
+                }
+                let next = self.ticket.over(self.slot, self.ring.slots);
                 if m.cas(self.ring.head, self.ticket.pack(), next.pack()).is_err() {
                     m.lost();
                 }
                 self.pc = Pc::Head;
+            }
+            Pc::Drop => {
+                let e = (self.word & 0xff_ffff) as EnvelopeId;
+                let taken = m.cas(self.slot_at(), self.word, self.slot.taken().pack()).is_ok();
+                self.pc = Pc::Head;
+                return taken.then_some(Found::Stray(e));
             }
             // If the slot has changed since, this is of another message: then it can't be taken either.
             Pc::Rest => {
@@ -136,14 +159,14 @@ impl Steps for Find {
             }
             // It is copied before it is taken: what is copied must be one message.
             Pc::Again => {
-                if m.load(self.slot_at()) == self.slot.pack() {
+                if m.load(self.slot_at()) == self.word {
                     return self.small();
                 }
                 self.pc = Pc::Head;
             }
             Pc::Take => {
                 let after = [self.slot.taken().pack(), 0];
-                self.pc = match m.cas_pair(self.slot_at(), [self.slot.pack(), self.rest], after) {
+                self.pc = match m.cas_pair(self.slot_at(), [self.word, self.rest], after) {
                     true if self.batched => return self.small(),
                     true => Pc::Advance,
                     false => {

@@ -12,6 +12,9 @@ use super::{RingAt, Small};
 pub enum Got {
     /// The envelope is the caller's now, with this owner word; it was taken under this ticket.
     Envelope(EnvelopeId, Owner, Ticket),
+    /// The slot named an envelope that does not exist, or is not queued: somebody wrote garbage. The slot is taken, and nothing
+    /// else.
+    Stray(EnvelopeId),
     /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there, for [`Enclose`].
     ///
     /// [`Enclose`]: super::Enclose
@@ -30,6 +33,8 @@ enum Pc {
     Lost,
     Advance,
     Claim,
+    Undo,
+    Forget,
     Clear,
 }
 
@@ -104,6 +109,7 @@ impl Steps for Get {
                     // Its line comes over while the slot is being taken.
                     m.will_write(self.owners.of(self.envelope()));
                 }
+                Found::Stray(e) => return Some(Got::Stray(e)),
                 Found::Small(small, ticket) => return Some(Got::Small(small, ticket)),
                 Found::Empty => return Some(Got::Empty),
                 Found::Closed => return Some(Got::Closed),
@@ -134,9 +140,17 @@ impl Steps for Get {
             Pc::Claim => {
                 let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to));
                 let queued = Owner::unpack(queued);
-                debug_assert_eq!(queued.holder, Holder::Queued, "taken from a ring, yet not queued");
                 self.owner = queued.then(self.to);
-                self.pc = Pc::Clear;
+                self.pc = if let Holder::Queued = queued.holder { Pc::Clear } else { Pc::Undo };
+            }
+            // As if it had never been: the sum of both additions is 0.
+            Pc::Undo => {
+                m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to).wrapping_neg());
+                self.pc = Pc::Forget;
+            }
+            Pc::Forget => {
+                m.store(self.intent, 0);
+                return Some(Got::Stray(self.envelope()));
             }
             Pc::Clear => {
                 m.store(self.intent, 0);

@@ -37,6 +37,8 @@
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Owner, Place, deliveries};
 
+use super::RingAt;
+
 /// Where a queue keeps count of what came back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReturnsAt {
@@ -155,6 +157,7 @@ pub struct Reclaim {
     at: ReturnsAt,
     ring: BlockId,
     count_at: Word,
+    most: u32,
     owners: Column,
     places: Column,
     wanted: Holder,
@@ -169,11 +172,11 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// To take one of the queue in block `ring` that is `wanted` (returned, or undeliverable), for `to`. At `count_at` is
-    /// how many envelopes there are.
+    /// To take one of the queue in `ring` that is `wanted` (returned, or undeliverable), for `to`. At `count_at` is how many
+    /// envelopes there are.
     pub fn new(
         at: ReturnsAt,
-        ring: BlockId,
+        ring: RingAt,
         count_at: Word,
         (owners, places): (Column, Column),
         (wanted, to): (Holder, Holder),
@@ -183,7 +186,8 @@ impl Reclaim {
         // No hint tells of these, so that who was told that there are some finds them.
         let all = wanted == Holder::Undeliverable;
         let pc = if all { Scan::Count } else { Scan::Hint };
-        Self { at, ring, count_at, owners, places, wanted, to, all, hint, count, envelope, owner, pc }
+        let (ring, most) = (ring.block, ring.envelopes);
+        Self { at, ring, count_at, most, owners, places, wanted, to, all, hint, count, envelope, owner, pc }
     }
 
     /// Whatever the hint says: for a ring that nobody holds any more.
@@ -217,7 +221,7 @@ impl Steps for Reclaim {
                 self.pc = Scan::Count;
             }
             Scan::Count => {
-                self.count = m.load(self.count_at);
+                self.count = m.load(self.count_at).min(self.most.into());
                 self.envelope = 0;
                 if self.count == 0 && self.all {
                     return Some(None);

@@ -36,6 +36,21 @@
 //! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. One that is bounded by bytes, too, puts
 //! by [`PutWithin`].
 //!
+//! # Words that nobody has written like this
+//! A member with a bug, or with intent, may write anything into these words. No step reaches beyond its ring and the envelopes
+//! for that, none goes on for ever, and no envelope is taken that is not queued:
+//!
+//! | garbage | then |
+//! |---|---|
+//! | a hint with an index beyond the ring | it is the first slot's |
+//! | a hint that lags | helped in one step to where its slot says that it is ([`Ticket::over`]) |
+//! | a hint that is ahead | the ring looks empty, or full, until it gets there |
+//! | a slot that names no envelope, or one that is not queued | it is taken, and is an error to who takes it ([`Got::Stray`]) |
+//! | laps that go round in a circle | after 65,536 turns the ring is empty, full or closed for this call |
+//! | an intent that names no envelope | is cleared |
+//! | a small message whose length is none | is cut |
+//! | bytes counted wrong | a message more or less than the bound, or full until all are taken |
+//!
 //! Laps have 38 bits and compare modulo 2^38. A process that slept through an exact multiple of 2^38 laps and
 //! then compares-and-swaps succeeds on a slot that is in precisely the state it believes in, which is correct.
 
@@ -84,6 +99,8 @@ pub struct RingAt {
     pub tail: Word,
     /// The first slot, at a multiple of 16; the others follow, two words each.
     pub first: Word,
+    /// How many envelopes there can be.
+    pub envelopes: u32,
 }
 
 impl RingAt {
@@ -93,9 +110,15 @@ impl RingAt {
     /// Bytes of a slot.
     pub const SLOT: u64 = 16;
 
+    /// Which slot an index is: the first one, if there is none with that index.
+    #[inline]
+    pub const fn index(&self, i: u32) -> u32 {
+        if i < self.slots { i } else { 0 }
+    }
+
     /// Where slot `i` is. Its second word follows.
     #[inline]
     pub const fn slot(&self, i: u32) -> Word {
-        self.first.plus(i as u64 * (Self::SLOT / 8))
+        self.first.plus(self.index(i) as u64 * (Self::SLOT / 8))
     }
 }

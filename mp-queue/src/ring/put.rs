@@ -4,7 +4,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 
 use super::RingAt;
-use super::slot::{Content, Lag, Slot, SlotState, Ticket};
+use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
 
 /// How a put ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -51,6 +51,9 @@ pub struct Put {
     known: bool,
     /// It is to be published there or not at all.
     only: bool,
+    /// A slot that is used.
+    seen: Slot,
+    turns: Turns,
     pc: Pc,
 }
 
@@ -65,8 +68,23 @@ impl Put {
         owner: Owner,
     ) -> Self {
         let ticket = Ticket { lap: 0, index: 0 };
-        let (end, batched, known, only, pc) = (None, false, false, false, Pc::Intend);
-        Self { ring, intent, owner_at, place_at, envelope, me, owner, ticket, end, batched, known, only, pc }
+        Self {
+            ring,
+            intent,
+            owner_at,
+            place_at,
+            envelope,
+            me,
+            owner,
+            ticket,
+            end: None,
+            batched: false,
+            known: false,
+            only: false,
+            seen: Slot { lap: 0, state: SlotState::Empty },
+            turns: Turns::default(),
+            pc: Pc::Intend,
+        }
     }
 
     /// To be published under this ticket, or not: then it ends with [`PutEnd::Full`].
@@ -120,19 +138,28 @@ impl Steps for Put {
                         return self.end(PutEnd::Closed(self.owner));
                     }
                     (Lag::At | Lag::Ahead, _) if self.only => return self.end(PutEnd::Full(self.owner)),
-                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                    (Lag::At | Lag::Ahead, _) => {
+                        self.seen = slot;
+                        self.pc = Pc::Help;
+                    }
                     (Lag::Behind, _) => return self.end(PutEnd::Full(self.owner)),
                 }
             }
             Pc::Help => {
-                let next = self.ticket.next(self.ring.slots);
+                if !self.turns.one_more() {
+                    return self.end(PutEnd::Full(self.owner));
+                }
+                let next = self.ticket.over(self.seen, self.ring.slots);
                 if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
                     m.lost();
                 }
                 self.pc = Pc::Tail;
             }
             Pc::Place => {
-                let place = Place { ring: self.ring.block, slot: self.ring.before + self.ticket.index };
+                let place = Place {
+                    ring: self.ring.block,
+                    slot: self.ring.before + self.ring.index(self.ticket.index),
+                };
                 m.store_relaxed(self.place_at, place.pack());
                 self.pc = Pc::Queue;
             }

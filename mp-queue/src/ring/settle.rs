@@ -43,6 +43,9 @@ pub trait Surroundings {
     /// Where slot `slot` of the ring in `ring` is; `None` if there is no such ring.
     fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
 
+    /// Whether there is such an envelope. Anybody could have written to an intent.
+    fn exists(&self, envelope: EnvelopeId) -> bool;
+
     /// Whether the dead member has a seat in the ring in `ring`, or died while it freed it. It can't get one any more, and
     /// keeps what it has until its intents are settled.
     fn holds(&self, ring: BlockId) -> bool;
@@ -131,8 +134,9 @@ impl<S: Surroundings> Steps for Settle<S> {
             Pc::Intent => match m.load(self.dead) {
                 0 => return Some(Settled::Clear),
                 e => {
-                    self.envelope = (e - 1) as EnvelopeId;
-                    self.pc = Pc::Owner;
+                    let named = EnvelopeId::try_from(e - 1).ok().filter(|&e| self.around.exists(e));
+                    self.envelope = named.unwrap_or_default();
+                    self.pc = if named.is_some() { Pc::Owner } else { Pc::Forget };
                 }
             },
             Pc::Owner => {
@@ -198,5 +202,47 @@ impl<S: Surroundings> Steps for Settle<S> {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An arena with three envelopes.
+    struct Small;
+
+    impl Surroundings for Small {
+        fn intents(&self) -> Vec<Word> {
+            Vec::new()
+        }
+        fn slot(&self, _: BlockId, _: u32) -> Option<Word> {
+            None
+        }
+        fn exists(&self, envelope: EnvelopeId) -> bool {
+            envelope < 3
+        }
+        fn holds(&self, _: BlockId) -> bool {
+            true
+        }
+        fn redelivers(&self, _: BlockId) -> bool {
+            false
+        }
+        fn dead(&self) -> Member {
+            Member::new(1, 1)
+        }
+    }
+
+    #[test]
+    fn an_intent_that_names_no_envelope_is_cleared() {
+        let m = mp_core::sync::HeapMem::new(8);
+        let column = |at| Column { base: Word::at(at), stride: 8 };
+        for garbage in [4, 1 << 32 | 1, u64::MAX] {
+            m.store(Word::at(0), garbage);
+            let intents = (Word::at(0), Word::at(8));
+            let settle = Settle::new(intents, (column(16), column(40)), Small, Member::new(2, 1));
+            assert_eq!(mp_core::mem::run(settle, &m), Settled::Clear);
+            assert_eq!(m.load(Word::at(0)), 0);
+        }
     }
 }

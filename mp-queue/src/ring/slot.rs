@@ -1,5 +1,7 @@
 //! The slot words and the ticket.
 
+use std::hash::{Hash, Hasher};
+
 use mp_core::words::EnvelopeId;
 
 use super::Small;
@@ -14,6 +16,10 @@ pub struct Content(u32);
 impl Content {
     /// Contents from here on are small messages; there are fewer envelopes.
     pub(super) const SMALL: u32 = 0xf0_0000;
+
+    /// The largest number that an envelope could have.
+    #[cfg(test)]
+    pub(crate) const LAST_ENVELOPE: EnvelopeId = Self::SMALL - 1;
 
     /// Whether an arena with so many envelopes can have rings.
     pub const fn can_name(envelopes: u32) -> bool {
@@ -56,6 +62,13 @@ pub enum SlotState {
     Closed,
     /// A message, the last one: closed behind it.
     Last(Content),
+    /// As empty, or closed, and yet something is there, which nobody writes: garbage, to be taken away as a message is.
+    Stray {
+        /// What is there.
+        content: Content,
+        /// As closed.
+        closed: bool,
+    },
 }
 
 /// A slot's first word: `content 24 | state 2 | lap 38`, low bits first.
@@ -76,19 +89,21 @@ impl Slot {
             SlotState::Full(c) => 1 << 24 | c.0 as u64,
             SlotState::Closed => 2 << 24,
             SlotState::Last(c) => 3 << 24 | c.0 as u64,
+            SlotState::Stray { content, closed } => (closed as u64) << 25 | content.0 as u64,
         };
         self.lap << 26 | low
     }
 
-    /// From a word.
+    /// From a word. Each word is another slot: what was found can be swapped, whoever wrote it.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
         let c = Content((w & 0xff_ffff) as u32);
         let state = match (w >> 24) & 3 {
-            0 => SlotState::Empty,
+            0 if c.0 == 0 => SlotState::Empty,
             1 => SlotState::Full(c),
-            2 => SlotState::Closed,
-            _ => SlotState::Last(c),
+            2 if c.0 == 0 => SlotState::Closed,
+            3 => SlotState::Last(c),
+            state => SlotState::Stray { content: c, closed: state == 2 },
         };
         Self { lap: w >> 26, state }
     }
@@ -98,7 +113,7 @@ impl Slot {
     pub const fn content(self) -> Option<Content> {
         match self.state {
             SlotState::Full(c) | SlotState::Last(c) => Some(c),
-            SlotState::Empty | SlotState::Closed => None,
+            SlotState::Empty | SlotState::Closed | SlotState::Stray { .. } => None,
         }
     }
 
@@ -125,10 +140,38 @@ impl Slot {
 /// A place in the order of messages: the `index`-th slot in lap `lap`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
-    /// Which lap, modulo 2^38.
+    /// Which lap, modulo 2^38: the two bits above that are nobody's, and kept.
     pub lap: u64,
     /// Which slot.
     pub index: u32,
+}
+
+/// How often somebody has gone on to another slot in one call. Over slots whose laps are garbage he could go round for ever;
+/// else each turn is a message that others have put or taken meanwhile. It is no part of what an algorithm's state is: two that
+/// differ in nothing else do the same.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Turns(u32);
+
+impl Turns {
+    const MOST: u32 = 1 << 16;
+
+    /// Whether it may go on once more.
+    pub(super) const fn one_more(&mut self) -> bool {
+        self.0 += 1;
+        self.0 <= Self::MOST
+    }
+}
+
+impl PartialEq for Turns {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Turns {}
+
+impl Hash for Turns {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// What a consumer finds in a slot.
@@ -159,7 +202,7 @@ impl Ticket {
     /// From a word.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
-        Self { lap: (w >> 24) & LAP_MASK, index: (w & 0xff_ffff) as u32 }
+        Self { lap: w >> 24, index: (w & 0xff_ffff) as u32 }
     }
 
     /// The one after it in a ring of `slots`.
@@ -170,6 +213,16 @@ impl Ticket {
         } else {
             Self { lap: (self.lap + 1) & LAP_MASK, index: 0 }
         }
+    }
+
+    /// The first one that may still come, as far as this one's slot can tell, which is used: it was, under this ticket or a
+    /// later one, and all tickets before that are, too. A hint lags by little, unless somebody wrote garbage into it.
+    pub const fn over(self, slot: Slot, slots: u32) -> Self {
+        let lap = match self.lag(slot) {
+            Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,
+            Lag::At | Lag::Behind => self.lap,
+        };
+        Self { lap, index: self.index }.next(slots)
     }
 
     /// The one before it in a ring of `slots`.
@@ -203,7 +256,7 @@ impl Ticket {
     pub(crate) const fn stands(self, slot: Slot) -> Standing {
         match (self.lag(slot), slot.state) {
             (Lag::Ahead, _) => Standing::Taken,
-            (Lag::At, SlotState::Full(_) | SlotState::Last(_)) => Standing::Message,
+            (Lag::At, SlotState::Full(_) | SlotState::Last(_) | SlotState::Stray { .. }) => Standing::Message,
             (Lag::At, SlotState::Closed) => Standing::Closed,
             (Lag::At, SlotState::Empty) | (Lag::Behind, _) => Standing::Nothing,
         }
@@ -240,12 +293,20 @@ mod tests {
             let s = Slot { lap: LAP_MASK, state };
             assert_eq!(Slot::unpack(s.pack()), s);
         }
+        for w in [0, 5, 1 << 24, 2 << 24, 2 << 24 | 5, 3 << 24 | 5, u64::MAX, 77 << 26 | 1] {
+            assert_eq!(Slot::unpack(w).pack(), w);
+            assert_eq!(Ticket::unpack(w).pack(), w);
+        }
+        assert_eq!(Slot::unpack(77 << 26 | 1).content(), None);
         let last = Ticket { lap: LAP_MASK, index: 2 };
         assert_eq!(Ticket::unpack(last.pack()), last);
         assert_eq!(last.next(3), Ticket { lap: 0, index: 0 });
         assert_eq!(last.next(3).since(last, 3), 1);
         assert_eq!(last.next(3).before(3), last);
         let slot = |lap| Slot { lap, state: SlotState::Empty };
+        assert_eq!(last.over(slot(0), 3), last.next(3));
+        assert_eq!(Ticket { lap: 7, index: 1 }.over(slot(1000), 3), Ticket { lap: 999, index: 2 });
+        assert_eq!(Ticket { lap: 7, index: 900 }.over(slot(1000), 3), Ticket { lap: 1000, index: 0 });
         assert_eq!(last.lag(slot(0)), Lag::Ahead);
         assert_eq!(last.next(3).lag(slot(LAP_MASK)), Lag::Behind);
         assert_eq!(last.lag(slot(LAP_MASK)), Lag::At);

@@ -28,7 +28,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{Holder, Member, Owner, Place};
 
 use super::RingAt;
-use super::slot::{Content, Lag, Slot, SlotState, Ticket};
+use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
 
 /// A message of up to [`MOST`](Self::MOST) bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -103,6 +103,8 @@ enum Pc {
     Look,
     Help,
     Publish,
+    Rest,
+    Mend,
     Advance,
 }
 
@@ -113,13 +115,19 @@ pub struct PutSmall {
     message: Small,
     ticket: Ticket,
     batched: bool,
+    /// A slot that is used.
+    seen: Slot,
+    /// What is in an empty slot's second word.
+    rest: u64,
+    turns: Turns,
     pc: Pc,
 }
 
 impl PutSmall {
     /// To put `message`.
     pub fn new(ring: RingAt, message: Small) -> Self {
-        Self { ring, message, ticket: Ticket { lap: 0, index: 0 }, batched: false, pc: Pc::Tail }
+        let (ticket, seen) = (Ticket { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
+        Self { ring, message, ticket, batched: false, seen, rest: 0, turns: Turns::default(), pc: Pc::Tail }
     }
 
     /// As one of a batch, see [`Put::batched`](super::Put::batched).
@@ -157,12 +165,18 @@ impl Steps for PutSmall {
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
                         return Some(PutSmallEnd::Closed);
                     }
-                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                    (Lag::At | Lag::Ahead, _) => {
+                        self.seen = slot;
+                        self.pc = Pc::Help;
+                    }
                     (Lag::Behind, _) => return Some(PutSmallEnd::Full),
                 }
             }
             Pc::Help => {
-                let next = self.ticket.next(self.ring.slots);
+                if !self.turns.one_more() {
+                    return Some(PutSmallEnd::Full);
+                }
+                let next = self.ticket.over(self.seen, self.ring.slots);
                 if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
                     m.lost();
                 }
@@ -176,9 +190,20 @@ impl Steps for PutSmall {
                     true => Pc::Advance,
                     false => {
                         m.lost();
-                        Pc::Tail
+                        Pc::Rest
                     }
                 };
+            }
+            // Another message is there; or the slot is empty, and its second word is not 0, which nobody writes.
+            Pc::Rest => {
+                let rest = m.load(self.slot_at().plus(1));
+                self.rest = rest;
+                self.pc = if rest == 0 { Pc::Tail } else { Pc::Mend };
+            }
+            Pc::Mend => {
+                let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty }.pack();
+                m.cas_pair(self.slot_at(), [empty, self.rest], [empty, 0]);
+                self.pc = Pc::Tail;
             }
             Pc::Advance => {
                 _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
@@ -235,7 +260,10 @@ impl Steps for Enclose {
         let slot_at = self.ring.slot(self.ticket.index);
         match self.pc {
             Enclosing::Place => {
-                let place = Place { ring: self.ring.block, slot: self.ring.before + self.ticket.index };
+                let place = Place {
+                    ring: self.ring.block,
+                    slot: self.ring.before + self.ring.index(self.ticket.index),
+                };
                 m.store_relaxed(self.place_at, place.pack());
                 self.pc = Enclosing::Lease;
             }
@@ -248,7 +276,7 @@ impl Steps for Enclose {
             Enclosing::Look => {
                 self.slot = Slot::unpack(m.load(slot_at));
                 let same = self.slot.content() == Some(Content::small(self.message.head));
-                let same = same && self.slot.lap == self.ticket.lap;
+                let same = same && self.ticket.lag(self.slot) == Lag::At;
                 self.pc = if same { Enclosing::Take } else { Enclosing::Unlease };
             }
             Enclosing::Take => {

@@ -25,7 +25,7 @@
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Member, Owner};
 
-use super::slot::{Lag, Slot, SlotState, Standing, Ticket};
+use super::slot::{Lag, Slot, SlotState, Standing, Ticket, Turns};
 use super::{Put, PutEnd, RingAt};
 
 /// A bound by bytes, and one message.
@@ -49,6 +49,7 @@ enum Pc {
     BeforeAgain,
     Head,
     Oldest,
+    Beyond,
     OldestBegin,
     OldestAgain,
     Begin,
@@ -72,6 +73,7 @@ pub struct PutWithin {
     found: u64,
     /// Where the bytes begin.
     begin: u64,
+    turns: Turns,
     pc: Pc,
 }
 
@@ -98,8 +100,14 @@ impl PutWithin {
             seen,
             found: 0,
             begin: 0,
+            turns: Turns::default(),
             pc: Pc::Tail,
         }
+    }
+
+    /// The envelope in the slot that was seen. In such a queue nothing else is a message.
+    fn named(&self) -> Option<EnvelopeId> {
+        self.seen.envelope().filter(|&e| e < self.ring.envelopes)
     }
 
     fn ends_of(&self, e: EnvelopeId) -> Word {
@@ -136,12 +144,17 @@ impl Steps for PutWithin {
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
                         return Some(PutEnd::Closed(self.owner));
                     }
-                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                    (Lag::At | Lag::Ahead, _) => {
+                        self.seen = slot;
+                        self.pc = Pc::Help;
+                    }
                     (Lag::Behind, _) => return Some(PutEnd::Full(self.owner)),
                 }
             }
+            Pc::Help if !self.turns.one_more() => return Some(PutEnd::Full(self.owner)),
             Pc::Help => {
-                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                let next = self.ticket.over(self.seen, self.ring.slots);
+                _ = m.cas(self.ring.tail, self.ticket.pack(), next.pack());
                 self.pc = Pc::Tail;
             }
             Pc::Before => {
@@ -153,12 +166,13 @@ impl Steps for PutWithin {
                         self.begin = 0;
                         return self.decide(0);
                     }
-                    // The ticket was from a hint that is older than this slot.
-                    Standing::Nothing | Standing::Closed => self.pc = Pc::Tail,
+                    // Garbage: where there is a next slot, the one before it was used.
+                    Standing::Nothing | Standing::Closed => return self.decide(0),
                 }
             }
             Pc::BeforeEnd => {
-                self.begin = m.load_relaxed(self.ends_of(self.seen.envelope()?).plus(1));
+                let Some(e) = self.named() else { return self.decide(0) };
+                self.begin = m.load_relaxed(self.ends_of(e).plus(1));
                 self.pc = Pc::BeforeAgain;
             }
             Pc::BeforeAgain => {
@@ -175,14 +189,24 @@ impl Steps for PutWithin {
                     // Somebody has published under the ticket that was to be this message's.
                     Standing::Message if self.at == self.ticket => self.pc = Pc::Tail,
                     Standing::Message => self.pc = Pc::OldestBegin,
-                    Standing::Taken => self.at = self.at.next(self.ring.slots),
+                    Standing::Taken if !self.turns.one_more() => return self.decide(0),
+                    Standing::Taken => self.at = self.at.over(self.seen, self.ring.slots),
                     // All are taken by now.
                     Standing::Nothing if self.at == self.ticket => return self.decide(0),
-                    Standing::Nothing | Standing::Closed => self.pc = Pc::Tail,
+                    Standing::Nothing | Standing::Closed => self.pc = Pc::Beyond,
                 }
             }
+            // It went beyond its ticket, under which somebody has published since; or the head is garbage.
+            Pc::Beyond => {
+                let slot = Slot::unpack(m.load(slot_at(self.ticket)));
+                if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty) {
+                    return self.decide(0);
+                }
+                self.pc = Pc::Tail;
+            }
             Pc::OldestBegin => {
-                self.found = m.load_relaxed(self.ends_of(self.seen.envelope()?));
+                let Some(e) = self.named() else { return self.decide(0) };
+                self.found = m.load_relaxed(self.ends_of(e));
                 self.pc = Pc::OldestAgain;
             }
             Pc::OldestAgain => {
@@ -196,7 +220,10 @@ impl Steps for PutWithin {
                 self.pc = Pc::End;
             }
             Pc::End => {
-                m.store_relaxed(self.ends_of(self.words.0).plus(1), self.begin + self.weight.bytes);
+                m.store_relaxed(
+                    self.ends_of(self.words.0).plus(1),
+                    self.begin.wrapping_add(self.weight.bytes),
+                );
                 let put = Put::new(self.ring, self.intent, self.words, self.me, self.owner);
                 self.pc = Pc::Put(put.only_at(self.ticket));
             }

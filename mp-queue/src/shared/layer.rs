@@ -26,6 +26,10 @@ impl Surroundings for Around<'_> {
         RingMemory::open(self.arena, ring)?.chain.slot(slot)
     }
 
+    fn exists(&self, envelope: EnvelopeId) -> bool {
+        envelope < self.arena.most_messages()
+    }
+
     fn holds(&self, ring: BlockId) -> bool {
         self.arena.ring_is_held_by(ring, self.dead)
     }
@@ -102,9 +106,14 @@ unsafe impl RingLayer for Rings {
         }
         for i in 0..ring.segments() {
             let mut message = None;
-            while let Ok(Taken::Message) = ring.get(i, &mut message) {
-                // Dropping an envelope releases what is attached to it.
-                message = None;
+            loop {
+                match ring.get(i, &mut message) {
+                    // Dropping an envelope releases what is attached to it.
+                    Ok(Taken::Message) => message = None,
+                    // The slot is taken.
+                    Err(mp_core::Error::Malformed(_)) => {}
+                    Ok(Taken::Empty | Taken::Closed) | Err(_) => break,
+                }
             }
             if ring.link(i) != Link::Open {
                 return;

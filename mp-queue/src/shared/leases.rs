@@ -46,7 +46,7 @@ impl RingMemory {
     fn reclaim(&self, wanted: Holder, to: Holder) -> Reclaim {
         let arena = self.arena;
         let columns = (arena.owner_words(), arena.place_words());
-        Reclaim::new(self.returns(), self.chain.block(), arena.envelope_count(), columns, (wanted, to))
+        Reclaim::new(self.returns(), self.chain.first, arena.envelope_count(), columns, (wanted, to))
     }
 
     /// Takes a message that came back, or one that came back too often, for good.
@@ -96,6 +96,7 @@ impl RingMemory {
                     }
                     None => continue,
                 },
+                Got::Stray(e) => return Err(self.stray(e)),
                 Got::Empty => Taken::Empty,
                 Got::Closed => Taken::Closed,
             });
@@ -176,7 +177,8 @@ impl RingMemory {
         let (m, arena) = (Self::words(self.arena), self.arena);
         let mine = |e| Place::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block();
         let state = |e| Owner::unpack(m.load(arena.owner_words().of(e))).holder;
-        (0..m.load(arena.envelope_count()) as u32).filter(|&e| is(state(e)) && mine(e)).count()
+        let count = m.load(arena.envelope_count()).min(arena.most_messages().into());
+        (0..count as u32).filter(|&e| is(state(e)) && mine(e)).count()
     }
 }
 

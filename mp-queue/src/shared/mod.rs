@@ -16,6 +16,8 @@ use crate::ring::{
     PutWithin, RingAt, Slot, Small, Standing, Ticket, Weight,
 };
 
+#[cfg(test)]
+mod garbage;
 mod layer;
 mod leases;
 
@@ -62,7 +64,7 @@ impl RingMemory {
         let bytes = Header::bytes(&plan);
         let hold = if plan.segments > 1 { arena.alloc_growing(bytes)? } else { arena.alloc(bytes)? };
         let header = Header::at(arena.block_words(&hold).0);
-        let chain = header.chain(hold.block(), made.size);
+        let chain = header.chain(hold.block(), made.size).of(arena.most_messages());
         header.write(Self::words(arena), &chain, made);
         // SAFETY: the block was just allocated, nobody else has it, and the header is written.
         unsafe { arena.become_ring(&hold) };
@@ -79,7 +81,7 @@ impl RingMemory {
     /// The queue at `base`.
     pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
         let header = Header::at(base);
-        let chain = header.read(Self::words(arena), block, len)?;
+        let chain = header.read(Self::words(arena), block, len)?.of(arena.most_messages());
         let bytes = Self::words(arena).load_relaxed(header.bytes_bound());
         let smalls = bytes == 0 && Self::words(arena).load_relaxed(header.smalls()) != 0;
         Some(Self { arena, header, chain, bytes, smalls })
@@ -274,7 +276,7 @@ impl RingMemory {
     }
 
     /// Takes a message out of segment `i`, once; into `into`, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, i: u32, into: &mut Option<Parcel>) -> mp_core::Result<Taken> {
         // In a forked copy there are no words to look at.
         self.arena.me()?;
@@ -285,6 +287,7 @@ impl RingMemory {
                 Ok(Taken::Message)
             }
             Found::Envelope(slot, ticket) => self.get_envelope(i, slot, ticket, into),
+            Found::Stray(e) => Err(self.stray(e)),
             Found::Empty => Ok(Taken::Empty),
             Found::Closed => Ok(Taken::Closed),
         }
@@ -322,9 +325,20 @@ impl RingMemory {
                 *into = Some(Parcel::Small(small));
                 Taken::Message
             }
+            Got::Stray(e) => return Err(self.stray(e)),
             Got::Empty => Taken::Empty,
             Got::Closed => Taken::Closed,
         })
+    }
+
+    /// Somebody wrote garbage into a slot.
+    #[cold]
+    pub(super) fn stray(&self, e: EnvelopeId) -> mp_core::Error {
+        let block = self.chain.block();
+        mp_core::Error::Malformed(format!(
+            "a slot of the queue in block {block} named message {e}, which is not in it: some process wrote into memory that is \
+             not its own"
+        ))
     }
 
     /// As [`put`](Self::put), after the ticket of the last message of a batch; its own if it is done.
@@ -375,6 +389,7 @@ impl RingMemory {
                 Some((Parcel::Envelope(unsafe { arena.envelope_from_raw(id, owner) }), ticket))
             }
             Got::Small(small, ticket) => Some((Parcel::Small(small), ticket)),
+            Got::Stray(e) => return Err(self.stray(e)),
             Got::Empty | Got::Closed => None,
         })
     }
@@ -407,8 +422,9 @@ impl RingMemory {
             let mut ticket = Ticket::unpack(m.load(ring.head));
             // The head is a hint that may lag.
             for _ in 0..=ring.slots {
-                match ticket.stands(Slot::unpack(m.load(ring.slot(ticket.index)))) {
-                    Standing::Taken => ticket = ticket.next(ring.slots),
+                let slot = Slot::unpack(m.load(ring.slot(ticket.index)));
+                match ticket.stands(slot) {
+                    Standing::Taken => ticket = ticket.over(slot, ring.slots),
                     found @ (Standing::Message | Standing::Nothing) => return found,
                     Standing::Closed => break,
                 }
@@ -432,9 +448,10 @@ impl RingMemory {
         let mut ticket = Ticket::unpack(m.load(ring.tail));
         // The tail is a hint that may lag.
         for _ in 0..=ring.slots {
-            match ticket.finds_room(Slot::unpack(m.load(ring.slot(ticket.index)))) {
+            let slot = Slot::unpack(m.load(ring.slot(ticket.index)));
+            match ticket.finds_room(slot) {
                 Some(found) => return found,
-                None => ticket = ticket.next(ring.slots),
+                None => ticket = ticket.over(slot, ring.slots),
             }
         }
         false
@@ -446,9 +463,10 @@ impl RingMemory {
         let mut ticket = Ticket::unpack(m.load(ring.tail));
         // The tail is a hint that may lag.
         for _ in 0..=ring.slots {
-            match ticket.finds_end(Slot::unpack(m.load(ring.slot(ticket.index)))) {
+            let slot = Slot::unpack(m.load(ring.slot(ticket.index)));
+            match ticket.finds_end(slot) {
                 Some(end) => return end,
-                None => ticket = ticket.next(ring.slots),
+                None => ticket = ticket.over(slot, ring.slots),
             }
         }
         false

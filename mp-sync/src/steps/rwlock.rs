@@ -203,7 +203,8 @@ impl Steps for Again {
                 self.pc = Counting::Store(seen, m.load_relaxed(self.readers.again(seen)));
             }
             Counting::Store(seen, n) => {
-                m.store_relaxed(self.readers.again(*seen), *n + 1);
+                // Never back to 0, even if this is garbage: others of this thread still read.
+                m.store_relaxed(self.readers.again(*seen), n.saturating_add(1));
                 return Some(Some(*seen));
             }
         }

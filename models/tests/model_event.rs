@@ -1,0 +1,208 @@
+//! The event, exhaustively: who waits sees each setting, also one that is cleared at once, whoever is killed or stopped at
+//! whatever access. The steps are the ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::{Announce, NotifyAll};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+use mp_sync::steps::event::{Clear, EventWord, Set};
+
+const EVENT: Word = Word::at(0);
+const PARKING: Word = Word::at(8);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// Who waits looks whether it is set, not whether it was.
+    ForgetsSettings,
+    /// Who has announced that it sleeps does not look again.
+    NoSecondLook,
+    /// Who sets it wakes nobody.
+    NoWake,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    /// One that waits notes what the event says.
+    Begin,
+    Announce(Announce),
+    Look(u64),
+    Sleep(u64),
+    Set(Set),
+    Wake(NotifyAll),
+    Clear(Clear),
+}
+
+/// One that waits once, or one that sets the event and clears it, some times.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    doing: Doing,
+    before: EventWord,
+    left: u32,
+    bug: Bug,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    /// How often it was set, and how often it had been when each waiter began.
+    set: u32,
+    begun: Vec<(usize, u32)>,
+    asleep: Vec<usize>,
+    slices: bool,
+}
+
+impl Process {
+    fn waiter(bug: Bug) -> Self {
+        Self { doing: Doing::Begin, before: EventWord(0), left: 0, bug }
+    }
+
+    fn setter(times: u32, bug: Bug) -> Self {
+        Self { doing: Doing::Set(Set::new(EVENT)), left: times, ..Self::waiter(bug) }
+    }
+
+    /// What the event says ends the wait.
+    fn is_over(&self, me: usize, now: EventWord, ghost: &Ghost) -> bool {
+        let over = match self.bug {
+            Bug::ForgetsSettings => now.is_set(),
+            _ => now.was_set_since(self.before),
+        };
+        let begun = ghost.begun.iter().find(|b| b.0 == me).map_or(0, |b| b.1);
+        assert!(!over || now.is_set() || ghost.set > begun, "it was told of a setting that was none");
+        over
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, _: &[Fate], ghost: &mut Ghost) -> bool {
+        match &mut self.doing {
+            Doing::Begin => {
+                self.before = EventWord(m.load(EVENT));
+                ghost.begun.push((me, ghost.set));
+                self.doing = Doing::Announce(Announce::new(PARKING));
+                return self.before.is_set();
+            }
+            Doing::Announce(steps) => match steps.step(m) {
+                Some(word) if self.bug == Bug::NoSecondLook => self.doing = Doing::Sleep(word),
+                Some(word) => self.doing = Doing::Look(word),
+                None => {}
+            },
+            Doing::Look(word) => {
+                let word = *word;
+                self.doing = Doing::Sleep(word);
+                return self.is_over(me, EventWord(m.load(EVENT)), ghost);
+            }
+            Doing::Sleep(word) => {
+                // FUTEX_WAIT compares and falls asleep in one; a wake-up of all takes it out of the list.
+                let same = m.load(PARKING) as u32 == *word as u32;
+                if ghost.asleep.contains(&me) {
+                    if ghost.slices {
+                        ghost.asleep.retain(|&i| i != me);
+                        self.doing = Doing::Announce(Announce::new(PARKING));
+                    }
+                } else if same {
+                    ghost.asleep.push(me);
+                    ghost.asleep.sort_unstable();
+                } else {
+                    self.doing = Doing::Announce(Announce::new(PARKING));
+                }
+            }
+            Doing::Set(steps) => {
+                let was = EventWord(m.peek(EVENT));
+                let ended = steps.step(m);
+                ghost.set += u32::from(!was.is_set() && EventWord(m.peek(EVENT)).is_set());
+                if ended.is_some() {
+                    self.doing = match self.bug {
+                        Bug::NoWake => Doing::Clear(Clear(EVENT)),
+                        _ => Doing::Wake(NotifyAll::new(PARKING)),
+                    };
+                }
+            }
+            Doing::Wake(steps) => {
+                if let Some(woken) = steps.step(m) {
+                    if woken {
+                        ghost.asleep.clear();
+                    }
+                    self.left -= 1;
+                    self.doing = Doing::Clear(Clear(EVENT));
+                    return self.left == 0;
+                }
+            }
+            Doing::Clear(steps) => {
+                steps.step(m);
+                self.doing = Doing::Set(Set::new(EVENT));
+                if self.bug == Bug::NoWake {
+                    self.left -= 1;
+                    return self.left == 0;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// So many wait, and others set the event so many times, each but the last time clearing it at once.
+fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), slices: bool, bug: Bug) {
+    let mut actors = vec![Process::waiter(bug); waiters];
+    actors.extend(setters.iter().map(|&times| Process::setter(times, bug)));
+    let all = actors.len();
+    let world = World::new(Memory::new(2), actors, Ghost { slices, ..Ghost::default() });
+    // Nobody is left who sets it, and it is not set: who has seen no setting since it began waits in vain, rightly.
+    let in_vain = move |w: &World<Process>| {
+        let sets = |p: &Process| !matches!(p.doing, Doing::Wake(_)) || p.left > 1;
+        let nobody_sets = (waiters..all).all(|i| w.fates[i] != Fate::Running || !sets(&w.actors[i]));
+        let set = EventWord(w.memory.peek(EVENT)).is_set();
+        let saw_none = |i: usize| !w.ghost.begun.iter().any(|b| b.0 == i && b.1 < w.ghost.set);
+        nobody_sets && !set && (0..waiters).any(|i| w.fates[i] == Fate::Running && saw_none(i))
+    };
+    let wedged = move |w: &World<Process>| w.fates.contains(&Fate::Running) && !in_vain(w);
+    let explored = world.explore(kills, stops, |_| {}, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+#[test]
+fn nobody_oversleeps_even_without_slices() {
+    explore(2, &[1], (0, 0), false, Bug::None);
+    explore(2, &[2], (0, 0), false, Bug::None);
+    explore(1, &[2, 1], (0, 0), false, Bug::None);
+}
+
+#[test]
+fn a_setting_is_seen_although_who_set_it_was_killed() {
+    explore(2, &[2], (1, 0), true, Bug::None);
+    explore(1, &[1, 2], (2, 0), true, Bug::None);
+}
+
+#[test]
+fn a_stopped_process_delays_itself() {
+    explore(2, &[2], (0, 1), true, Bug::None);
+    explore(1, &[1, 1], (1, 1), true, Bug::None);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(4, &[4, 3], (0, 0), false, Bug::None);
+        explore(4, &[4, 3, 2], (2, 2), true, Bug::None);
+    });
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_setting_that_is_forgotten_is_found_out() {
+    explore(1, &[2, 1], (1, 0), true, Bug::ForgetsSettings);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn who_does_not_look_again_oversleeps() {
+    explore(1, &[1], (0, 0), false, Bug::NoSecondLook);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_lost_wake_up_is_found_out() {
+    explore(1, &[1], (0, 0), false, Bug::NoWake);
+}

@@ -1,0 +1,139 @@
+//! Structures whose words anybody could have written: nothing panics, and nothing goes on for ever.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use mp_core::mem::{Mem, Word, run};
+use mp_core::sync::HeapMem;
+use mp_core::words::Member;
+
+use crate::shared::Shared;
+use crate::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
+use crate::steps::slot::Slots;
+use crate::{Barrier, BoundedSemaphore, Condition, Event, Lock, Once, RLock, RwLock, Semaphore};
+
+/// The same numbers in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn garbage(&mut self) -> u64 {
+        let any = self.next();
+        match self.next() % 4 {
+            0 => any,
+            1 => any % 8,
+            2 => u64::MAX - any % 8,
+            _ => any & any >> 32,
+        }
+    }
+}
+
+/// Makes a structure, uses it, writes garbage into some of its words, and uses it again, many times.
+fn scrambled<T>(rounds: u32, make: impl Fn() -> T, shared: impl Fn(&T) -> &Shared, using: impl Fn(&T)) {
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..rounds {
+        let made = make();
+        using(&made);
+        for _ in 0..1 + numbers.next() % 4 {
+            let shared = shared(&made);
+            shared.store(numbers.next() % shared.len(), numbers.garbage());
+            using(&made);
+        }
+    }
+}
+
+fn within_a_minute(test: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        _ = done.send(());
+    });
+    assert_ne!(ended.recv_timeout(Duration::from_secs(60)), Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
+    thread.join().expect("it does not panic");
+}
+
+const AT_ONCE: Duration = Duration::ZERO;
+
+#[test]
+fn words_of_locks_may_be_anything() {
+    within_a_minute(|| {
+        let using = |lock: &RLock<u64>| {
+            let first = lock.try_lock();
+            drop(lock.try_lock());
+            drop(first);
+            drop(lock.recover_timeout(AT_ONCE));
+        };
+        scrambled(300, || RLock::new(5_u64).unwrap(), |s| &s.shared, using);
+        let using = |lock: &RwLock<u64>| {
+            let first = lock.try_read();
+            drop((lock.try_read(), lock.try_write()));
+            drop(first);
+            drop(lock.try_write());
+            drop(lock.recover_timeout(AT_ONCE));
+        };
+        scrambled(300, || RwLock::with_readers(5_u64, 3).unwrap(), |s| &s.shared, using);
+        let using = |once: &Once| _ = once.try_call_once(|_| {});
+        scrambled(300, || Once::new().unwrap(), |s| &s.shared, using);
+    });
+}
+
+#[test]
+fn words_of_what_one_waits_at_may_be_anything() {
+    within_a_minute(|| {
+        let using = |permits: &Semaphore| {
+            let permit = permits.try_acquire();
+            _ = (permits.available(), permits.add_permits(1), permits.release());
+            drop(permit);
+        };
+        scrambled(300, || Semaphore::with_limit(2, 4).unwrap(), |s| &s.0.shared, using);
+        let using = |permits: &BoundedSemaphore| {
+            permits.try_acquire().into_iter().for_each(crate::Permit::keep);
+            _ = permits.release();
+        };
+        scrambled(300, || BoundedSemaphore::new(2).unwrap(), |s| &s.0.shared, using);
+        let using = |event: &Event| {
+            _ = (event.set(), event.is_set(), event.clear(), event.wait_timeout(AT_ONCE));
+        };
+        scrambled(300, || Event::new().unwrap(), |s| &s.shared, using);
+        let lock = Lock::new(0_u64).unwrap();
+        let using = move |condition: &Condition| {
+            _ = condition.notify(2);
+            _ = condition.notify_all();
+            drop(condition.wait_timeout(lock.lock().expect("nobody dies"), AT_ONCE));
+        };
+        scrambled(300, || Condition::with_waiters(3).unwrap(), |s| &s.shared, using);
+        let using = |barrier: &Barrier| {
+            _ = (
+                barrier.n_waiting(),
+                barrier.wait_timeout(AT_ONCE),
+                barrier.wait_then_timeout(AT_ONCE, || ()),
+            );
+            let enrolled = barrier.enroll();
+            _ = (barrier.abort(), barrier.reset());
+            drop(enrolled);
+        };
+        scrambled(300, || Barrier::new(2).unwrap(), |s| &s.shared, using);
+        scrambled(300, || Barrier::new(1).unwrap(), |s| &s.shared, using);
+    });
+}
+
+/// A count of readings that nobody writes: it does not come round to none, which would let a writer in beside a reader.
+#[test]
+fn readings_are_never_none_while_somebody_reads() {
+    let m = HeapMem::new(8);
+    let readers =
+        Readers { slots: Slots { used: Word::at(0), first: Word::at(8), limit: 2 }, again: Word::at(24) };
+    let me = Member::new(1, 1);
+    let Entered::Reading(seen) = run(Enter::new(Word::at(56), readers, me, 7), &m) else {
+        panic!("nobody writes")
+    };
+    m.store(Word::at(24), u64::MAX);
+    assert_eq!(run(Again::new(readers, me, 7), &m), Some(seen));
+    assert!(!run(Leave::new(readers, seen), &m), "it reads once more");
+}
