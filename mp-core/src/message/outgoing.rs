@@ -133,7 +133,7 @@ impl Outgoing {
         if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
     }
 
-    /// The bytes, if nothing is attached: whoever can send them otherwise needs no envelope. [`Message::decode_plain`] reads
+    /// The bytes, if nothing is attached: whoever can send them otherwise needs no envelope. [`Message::decode_plain`](super::Message::decode_plain) reads
     /// them.
     #[inline]
     pub fn plain(&self) -> Option<&[u8]> {
