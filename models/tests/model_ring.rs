@@ -4,6 +4,7 @@
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, actor_of, chain, free, intent, item, left, member, memory,
     number_of, small,
@@ -434,7 +435,12 @@ fn small_messages_need_no_envelope() {
     Setup { consumers: 2, items: 3, slots: 2, ..all }.explore(1, 1);
     Setup { items: 3, slots: 2, batches: true, ..all }.explore(1, 1);
     Setup { producers: 2, items: 2, slots: 2, batches: true, ..all }.explore(1, 0);
-    Setup { producers: 2, closers: 1, ..all }.explore(1, 1);
+    // With faults at every step this takes minutes.
+    let closed = Setup { producers: 2, closers: 1, ..all };
+    closed.explore(0, 0);
+    at_random(|| {
+        closed.explore(1, 1);
+    });
 }
 
 #[test]

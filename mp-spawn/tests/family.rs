@@ -69,6 +69,33 @@ fn nobody_outlives_a_parent_that_executes_another_program() {
 }
 
 #[test]
+fn nobody_outlives_a_parent_that_panics() {
+    /// With the context of its child in its hands, which ends it, or out of them.
+    fn panics(rank: usize, meeting: String) -> Outcome {
+        let go = format!("{meeting}-{rank}");
+        let child = start_processes(sleeper, meeting, Options::nprocs(1))?;
+        let (_ends, _runs_on) = match rank {
+            0 => (Some(child), None),
+            _ => (None, Some(std::mem::ManuallyDrop::new(child))),
+        };
+        wait_for_word(&go)?;
+        panic!("for the test");
+    }
+    let meeting = Meeting::new("panics");
+    let settings = Options::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
+    let parents = start_processes(panics, meeting.name.clone(), settings).unwrap();
+    let children: [u32; 2] =
+        [meeting.hear(), meeting.hear()].map(|said| said.split(' ').next().unwrap().parse().unwrap());
+    for rank in 0..2 {
+        eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+    }
+    for child in children {
+        eventually("it ended with its parent", || !alive(child));
+    }
+    assert!(failure(&parents).to_string().contains("for the test"));
+}
+
+#[test]
 fn nobody_outlives_a_chain_whose_top_was_killed() {
     fn top(_: usize, meeting: String) -> Outcome {
         start_processes(middle, meeting, Options::nprocs(2))?.join_timeout(LIFETIME)?;

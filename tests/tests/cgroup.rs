@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Outcome, join};
-use mp::{Error, Options, Tensor, start_processes};
+use mp::{Error, Options, ProcessContext, SpawnError, Tensor, start_processes};
 
 const MIB: usize = 1 << 20;
 /// What the group may have.
@@ -51,16 +51,46 @@ fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn too_little_for_the_group_is_an_error_before_the_kernel_kills() {
+/// Takes memory of its own, which nobody asks about, until the kernel ends it.
+fn eats(_: usize, (): ()) -> Outcome {
+    let mut all = Vec::new();
+    while all.len() < 64 {
+        all.push(vec![1_u8; 16 * MIB]);
+    }
+    Err(format!("it has {} pieces", all.len()).into())
+}
+
+/// Sees its child killed by the kernel.
+fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
+    if let Err(e) = enter(&group, &limit) {
+        println!("SKIPPED: no control group could be made: {e}");
+        return Ok(());
+    }
+    let error = start_processes(eats, (), Options::nprocs(1))?.join().unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("SIGKILL") && said.contains("for want of memory"), "{said}");
+    Ok(())
+}
+
+/// Starts a process that is to enter a group, and waits for it.
+fn within(name: &str, start: impl FnOnce((PathBuf, String)) -> Result<ProcessContext, SpawnError>) {
     let Some((own, limit)) = own_group() else {
         println!("SKIPPED: the memory controller is not to be seen here");
         return;
     };
-    let group = own.join(format!("mp-test-{}", std::process::id()));
-    let ended =
-        start_processes(worker, (group.clone(), limit.to_owned()), Options::nprocs(1)).map(|c| join(&c));
-    // Its only member has ended.
+    let group = own.join(format!("mp-test-{name}-{}", std::process::id()));
+    let ended = start((group.clone(), limit.to_owned())).map(|c| join(&c));
+    // Its members have ended.
     _ = fs::remove_dir(&group);
     ended.unwrap().unwrap();
+}
+
+#[test]
+fn too_little_for_the_group_is_an_error_before_the_kernel_kills() {
+    within("asks", |group| start_processes(worker, group, Options::nprocs(1)));
+}
+
+#[test]
+fn a_process_that_the_kernel_kills_for_want_of_memory_is_told_from_others() {
+    within("eats", |group| start_processes(parent, group, Options::nprocs(1)));
 }
