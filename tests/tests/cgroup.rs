@@ -68,7 +68,7 @@ fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     }
     let error = start_processes(eats, (), Options::nprocs(1))?.join().unwrap_err();
     let said = error.to_string();
-    assert!(said.contains("SIGKILL") && said.contains("for want of memory"), "{said}");
+    assert!(said.contains("SIGKILL") && said.contains("the kernel ended it for want of memory"), "{said}");
     Ok(())
 }
 
