@@ -1,12 +1,15 @@
 //! Who holds a block, exhaustively: processes send, receive and release one block while any of them is killed at any
 //! shared access, the sweepers included. The steps are the ones that run in processes. In some worlds all three seats
-//! are in the block's header, in others two of them are in two pages, looked through in a circle.
+//! are in the block's header, in others two of them are in two pages, looked through in a circle, or beside each other in one
+//! page.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
     BlockAt, FreeCheck, Note, PAGE_HEADER, Release, Released, Take, Taken, Unclaim, with_link,
 };
-use mp_core::words::{Access, Attach, BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat, SeatAt};
+use mp_core::words::{
+    Access, Attach, BlockId, BlockState, Grant, Holder, Kind, Life, Member, Owner, Seat, SeatAt,
+};
 use mp_models::explore::{Actor, Fate, Memory, World};
 
 const SEATS: u32 = 3;
@@ -15,10 +18,12 @@ const ENVELOPES: u32 = 2;
 const FLAT: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: SEATS, per_page: 1 };
 /// One seat is in the header, the others are in pages of one seat each.
 const PAGED: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 1 };
+/// The two others are beside each other in one page.
+const BESIDE: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 2 };
 /// Per envelope: owner, number of attachments, attachment.
 const FIRST_ENVELOPE: u64 = 2 + SEATS as u64;
 const FIRST_PAGE: u64 = FIRST_ENVELOPE + 3 * ENVELOPES as u64;
-const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 1;
+const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 2;
 const WORDS: usize = (FIRST_PAGE + 2 * PAGE_WORDS) as usize;
 /// The blocks that the pages are.
 const PAGE_BLOCKS: [BlockId; 2] = [7, 8];
@@ -46,7 +51,9 @@ const PAGES: Pages = page_at;
 fn nth(block: BlockAt, i: u32) -> SeatAt {
     match i.checked_sub(block.inline) {
         None => SeatAt::inline(i),
-        Some(k) => SeatAt::paged(PAGE_BLOCKS[k as usize], PAGE_HEADER),
+        Some(k) => {
+            SeatAt::paged(PAGE_BLOCKS[(k / block.per_page) as usize], PAGE_HEADER + k % block.per_page)
+        }
     }
 }
 fn seat_at(block: BlockAt, at: SeatAt) -> Word {
@@ -136,7 +143,8 @@ impl Process {
                     .map(|e| Doing::Grab(e, m.peek(owner_at(e)))),
                 Op::Drop => self.seat.take().map(|i| {
                     let holder = Seat::Member(member(me));
-                    let release = Release::new(block, PAGES, member(me), seat_at(block, i), holder);
+                    let release = Release::new(block, PAGES, member(me), seat_at(block, i), holder)
+                        .beside(block.beside(i, seat_at(block, i)));
                     Doing::Release(release, After::Next)
                 }),
                 Op::Send => None,
@@ -164,7 +172,9 @@ impl Process {
                         return Some(Doing::Seat(i, p.slot() as usize));
                     }
                 }
-                if (0..SEATS).all(|i| seat(m, block, i) == Seat::Free) {
+                // Only then may somebody have left it so: else whoever gave up the last seat frees it.
+                let deaths = fates.contains(&Fate::Killed);
+                if deaths && (0..SEATS).all(|i| seat(m, block, i) == Seat::Free) {
                     return Some(Doing::Check(FreeCheck::new(block, PAGES, member(me))));
                 }
             }
@@ -206,8 +216,7 @@ impl Actor for Process {
                     entry: entry_at(*e),
                     count: count_at(*e),
                     counted: 1,
-                    access: Access::Frozen,
-                    tag: 0,
+                    grant: Grant::new(Access::Frozen, 0),
                 };
                 Doing::Take(*e, Take::new(block, PAGES, Seat::Envelope(*e), note))
             }
@@ -314,22 +323,29 @@ fn world(programs: &[&[Op]]) -> World<Process> {
 
 /// The same, with seats in pages; the one that was taken last is the `last`-th in pages.
 fn paged(last: usize, programs: &[&[Op]]) -> World<Process> {
-    world_of(PAGED, PAGE_BLOCKS.get(last).copied(), programs)
+    world_of(PAGED, PAGE_BLOCKS.get(last).map(|&page| SeatAt::paged(page, PAGE_HEADER)), programs)
 }
 
-fn world_of(block: BlockAt, last: Option<BlockId>, programs: &[&[Op]]) -> World<Process> {
+/// The same, with the seats beside each other in a page; the one that was taken last is the `last`-th.
+fn beside(last: u32, programs: &[&[Op]]) -> World<Process> {
+    world_of(BESIDE, Some(SeatAt::paged(PAGE_BLOCKS[0], PAGE_HEADER + last)), programs)
+}
+
+fn world_of(block: BlockAt, last: Option<SeatAt>, programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
     let live = BlockState { life: Life::Live, kind: Kind::Data, version: 1 };
     m.poke(block.state, live.pack());
     m.poke(block.seat(0), Seat::Member(member(0)).pack());
     if block.inline < SEATS {
         m.poke(block.link(), with_link(0, Some(PAGE_BLOCKS[0])));
-        for page in PAGE_BLOCKS {
+        let pages = (SEATS - block.inline) / block.per_page;
+        for &page in &PAGE_BLOCKS[..pages as usize] {
             let first = page_at(page).expect("a page");
             m.poke(first, u64::from(block.id) + 1);
             if page == PAGE_BLOCKS[0] {
-                m.poke(first.plus(1), with_link(0, Some(PAGE_BLOCKS[1])));
-                m.poke(first.plus(2), last.map_or(0, |p| SeatAt::paged(p, PAGE_HEADER).raw().into()));
+                let next = PAGE_BLOCKS.get(1).copied().filter(|_| pages > 1);
+                m.poke(first.plus(1), with_link(0, next));
+                m.poke(first.plus(2), last.map_or(0, |last| last.raw().into()));
             }
         }
     }
@@ -410,9 +426,20 @@ fn seats_in_pages_relayed_with_kills() {
 }
 
 #[test]
+fn seats_beside_each_other_with_kills() {
+    for last in 0..=1 {
+        explore(beside(last, &[&[Send, Drop], &[Receive, Drop]]), 2, 0);
+        explore(beside(last, &[&[Send, Drop], &[Receive, Drop]]), 1, 1);
+        explore(beside(last, &[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]), 1, 0);
+    }
+    explore(beside(0, &[&[Send, Send, Drop], &[Receive, Drop], &[Receive, Drop]]), 0, 0);
+}
+
+#[test]
 #[should_panic(expected = "freed while held")]
 fn without_the_version_seats_in_pages_are_freed_while_held() {
-    let mut w = paged(1, &[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
+    // The second message's seat was taken last and is free again: who frees begins to look there.
+    let mut w = paged(1, &[&[Send, Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     w.memory.lose_additions();
     explore(w, 0, 0);
 }

@@ -19,7 +19,7 @@ mod seat_at;
 
 use std::fmt;
 
-pub use attach::{Access, Attach};
+pub use attach::{Access, Attach, Grant};
 pub use block_state::{BlockState, Kind, Life};
 pub use owner::{Holder, Owner, Place, delivered, deliveries};
 pub use seat_at::SeatAt;
@@ -156,7 +156,7 @@ mod tests {
             }
         }
         for seat in [SeatAt::inline(5), SeatAt::paged(0xff_fffe, 255), SeatAt::paged(0, 3)] {
-            let a = Attach { block: 0xff_fffe, seat, access: Access::Shared, tag: 31 };
+            let a = Attach { block: 0xff_fffe, seat, grant: Grant::new(Access::Shared, 31) };
             assert_eq!(Attach::unpack(a.pack()), Some(a));
         }
         assert_eq!(SeatAt::inline(5).page(), Err(5));

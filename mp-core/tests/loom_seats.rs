@@ -8,7 +8,7 @@ use loom::thread;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::steps::{BlockAt, Note, Plan, Redo, RedoAt, RedoEnd, Release, Released, Take, Taken, Unclaim};
 use mp_core::sync::HeapMem;
-use mp_core::words::{Access, Attach, BlockId, BlockState, Kind, Life, Member, Seat, SeatAt};
+use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat, SeatAt};
 use mp_core::{Announce, Notify};
 
 const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
@@ -24,8 +24,9 @@ fn no_pages(_: BlockId) -> Option<Word> {
     None
 }
 
-fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat) -> bool {
+fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool {
     let steps = Release::new(BLOCK, no_pages as fn(_) -> _, member(me), BLOCK.seat(seat), holder);
+    let steps = steps.beside(beside.then_some(BLOCK.seat(1 - seat)));
     match run(steps, m) {
         Released::Held => false,
         Released::ToFree(state) => {
@@ -41,7 +42,17 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat) -> bool {
 /// gives it up: the block is freed exactly once, after both are done.
 #[test]
 fn loom_hand_over() {
-    loom::model(|| {
+    hand_over(false);
+}
+
+/// The same, each looking first at the other's seat, as at one beside its own.
+#[test]
+fn loom_hand_over_beside() {
+    hand_over(true);
+}
+
+fn hand_over(beside: bool) {
+    loom::model(move || {
         let m = Arc::new(HeapMem::new(16));
         let live = BlockState { life: Life::Live, kind: Kind::Data, version: 1 };
         m.store(BLOCK.state, live.pack());
@@ -58,14 +69,14 @@ fn loom_hand_over() {
                 let mine = Seat::Member(member(1));
                 let at = BLOCK.seat_word(attach.seat, no_pages).expect("in the header");
                 m.cas(at, Seat::Envelope(0).pack(), mine.pack()).expect("the envelope's");
-                release(&m, 1, attach.seat.page().unwrap_err(), mine)
+                release(&m, 1, attach.seat.page().unwrap_err(), mine, beside)
             })
         };
-        let note = Note { entry: ENTRY, count: COUNT, counted: 1, access: Access::Frozen, tag: 0 };
+        let note = Note { entry: ENTRY, count: COUNT, counted: 1, grant: Grant::new(Access::Frozen, 0) };
         let take = Take::new(BLOCK, no_pages as fn(_) -> _, Seat::Envelope(0), note);
         assert_eq!(run(take, &*m), Taken::Seat(SeatAt::inline(1)));
         m.store(QUEUED, 1);
-        let here = release(&m, 0, 0, Seat::Member(member(0)));
+        let here = release(&m, 0, 0, Seat::Member(member(0)), beside);
         let there = receiver.join().unwrap();
         assert!(here != there, "freed by {}", if here { "both" } else { "nobody" });
         assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, Life::Free);

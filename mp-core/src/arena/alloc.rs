@@ -61,7 +61,7 @@ impl Arena {
                 let at = self.block_at(block);
                 run_straight(Publish::new(at, me, state, kind), &m);
                 self.count_alloc(me, size_of(c), fresh);
-                return Ok(self.first_hold(block));
+                return Ok(self.first_hold(block, kind));
             }
             // Another process may take the slab's blocks before us; not for ever.
             carved += 1;

@@ -203,15 +203,14 @@ impl Envelope {
         for k in 0..meta.attachments {
             let ahead = k + AHEAD;
             if ahead < meta.attachments
-                && let Some(Attach { block, .. }) = attached(ahead)
-                && block / SLAB_BLOCKS < self.arena.layout().slabs
+                && let Some(attach) = attached(ahead)
             {
-                map.will_write(arena.block_at(block).state);
+                arena.fetch_seat(attach);
             }
             let attach = attached(k)
                 .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
             let hold = arena.adopt(id, attach)?;
-            inc.arrives(AttachRequest { hold, access: attach.access, tag: attach.tag });
+            inc.arrives(AttachRequest { hold, grant: attach.grant });
         }
         if meta.attachments != 0 {
             map.store(arena.envelope_word(id, field::META), Meta::default().pack());
@@ -343,12 +342,19 @@ impl Arena {
     fn fetch_early(&self, id: EnvelopeId, attachments: usize) {
         for k in 0..attachments.min(4) as u64 {
             let entry = self.map().load_relaxed(self.envelope_word(id, field::INLINE).plus(k));
-            if let Some(Attach { block, .. }) = Attach::unpack(entry)
-                && block / SLAB_BLOCKS < self.layout().slabs
-            {
-                self.map().will_write(self.slab_word(block / SLAB_BLOCKS, 0));
-                self.map().will_write(self.block_at(block).state);
+            if let Some(attach) = Attach::unpack(entry) {
+                self.fetch_seat(attach);
             }
+        }
+    }
+
+    /// Begins to fetch the seat of an attachment, which is to be taken over.
+    #[inline]
+    fn fetch_seat(&self, attach: Attach) {
+        if attach.block / SLAB_BLOCKS < self.layout().slabs
+            && let Some(seat) = self.seat_word(attach.block, attach.seat)
+        {
+            self.map().will_write(seat);
         }
     }
 

@@ -10,15 +10,19 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, run_straight};
 use crate::steps::{Release, Released, generation_of};
 use crate::sync::Ordering;
-use crate::words::{Attach, BlockId, EnvelopeId, Seat, SeatAt};
+use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat, SeatAt};
 
-/// A handle's count and seat: count 32 bits, seat 32.
+/// Handles and their seat: how many 31 bits, whether the block is a ring 1, seat 32. (A ring is to be told of the last handle.
+/// The block says so, too, in a word that others write all the time.)
 const ONE: u64 = 1;
-const fn entry(count: u32, seat: SeatAt) -> u64 {
-    count as u64 | (seat.raw() as u64) << 32
+const RING: u64 = 1 << 31;
+/// Handles that were forgotten, not dropped: with more than these, a further one could overflow the count.
+const MOST: u32 = 1 << 30;
+const fn entry(ring: bool, seat: SeatAt) -> u64 {
+    ONE | if ring { RING } else { 0 } | (seat.raw() as u64) << 32
 }
 const fn count(e: u64) -> u32 {
-    e as u32
+    (e & (RING - 1)) as u32
 }
 const fn seat(e: u64) -> SeatAt {
     SeatAt::from_raw((e >> 32) as u32)
@@ -50,7 +54,7 @@ impl Hold {
     /// is not cloned, it is the only one among all processes that gives access.
     pub(crate) fn is_exclusive(&self) -> bool {
         // In this order: a block that was opened to others is never exclusive again.
-        self.count() == 1 && self.arena.kind_of(self.block) == crate::words::Kind::Data
+        self.count() == 1 && self.arena.kind_of(self.block) == Kind::Data
     }
 
     /// How many handles this process has to the block. Others may come and go meanwhile.
@@ -70,8 +74,7 @@ impl Clone for Hold {
     fn clone(&self) -> Self {
         // As `Arc`: a new handle comes from an existing one, so that nothing needs to be ordered.
         let before = self.arena.holds()[self.block as usize].fetch_add(ONE, Ordering::Relaxed);
-        // 2^31 handles that were forgotten, not dropped: a further one could overflow the count.
-        if count(before) > u32::MAX / 2 {
+        if count(before) > MOST {
             std::process::abort();
         }
         Self { arena: self.arena, block: self.block }
@@ -94,14 +97,15 @@ impl Drop for Hold {
                 Err(now) => e = now,
             }
         }
-        self.arena.give_up_seat(self.block, seat(e));
+        self.arena.give_up_seat(self.block, e);
     }
 }
 
 impl Arena {
     /// The first handle of this process to a block that it has just claimed.
-    pub(crate) fn first_hold(&self, block: BlockId) -> Hold {
-        self.holds()[block as usize].store(entry(1, SeatAt::inline(0)), Ordering::Release);
+    pub(crate) fn first_hold(&self, block: BlockId, kind: Kind) -> Hold {
+        let first = entry(kind == Kind::Ring, SeatAt::inline(0));
+        self.holds()[block as usize].store(first, Ordering::Release);
         Hold { arena: *self, block }
     }
 
@@ -125,7 +129,7 @@ impl Arena {
         let mut now = at.load(Ordering::Acquire);
         loop {
             // Before it is counted: a handle to another tensor, however short, would let its owner believe that it is shared.
-            if !(1..=u32::MAX / 2).contains(&count(now)) || !self.is_held(block, generation) {
+            if !(1..=MOST).contains(&count(now)) || !self.is_held(block, generation) {
                 return None;
             }
             match at.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {
@@ -138,15 +142,17 @@ impl Arena {
         (self.generation(block) == generation).then_some(hold)
     }
 
-    fn give_up_seat(&self, block: BlockId, seat: SeatAt) {
+    /// As the last handle's entry says.
+    fn give_up_seat(&self, block: BlockId, e: u64) {
         let Ok(me) = self.me() else { return };
-        let Some(word) = self.seat_word(block, seat) else { return };
+        let Some(word) = self.seat_word(block, seat(e)) else { return };
         // Who still waits on the ring may be the last one now. To be said while we hold it.
-        if self.kind_of(block) == crate::words::Kind::Ring {
+        if e & RING != 0 {
             self.ring_holder_gone(block, me, std::process::id());
         }
-        let release = Release::new(self.block_at(block), self.pages(), me, word, Seat::Member(me));
-        let m = *self.map();
+        let (at, m) = (self.block_at(block), *self.map());
+        let release =
+            Release::new(at, self.pages(), me, word, Seat::Member(me)).beside(at.beside(seat(e), word));
         if let Released::ToFree(state) = run_straight(release, &m) {
             self.finish_free(block, state);
         }
@@ -155,6 +161,7 @@ impl Arena {
     /// Takes over an envelope's seat as a handle of this process.
     ///
     /// The envelope is this process's. If the process holds the block already, the seat is just given up.
+    #[inline(always)]
     pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attach) -> Result<Hold> {
         let me = self.me()?;
         let gone = || Error::Malformed(format!("an attachment of the message names no block: {attach:?}"));
@@ -165,7 +172,7 @@ impl Arena {
         let mut seated = false;
         let mut now = mine.load(Ordering::Acquire);
         loop {
-            if count(now) > u32::MAX / 2 {
+            if count(now) > MOST {
                 return Err(Error::Malformed("too many handles to one block".into()));
             }
             if count(now) > 0 {
@@ -180,7 +187,10 @@ impl Arena {
                 }
                 seated = true;
             } else {
-                let first = entry(1, attach.seat);
+                // A ring is attached as an object, always.
+                let ring =
+                    attach.grant.access() == Access::Object && self.kind_of(attach.block) == Kind::Ring;
+                let first = entry(ring, attach.seat);
                 match mine.compare_exchange_weak(now, first, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => return Ok(Hold { arena: *self, block: attach.block }),
                     Err(other) => now = other,

@@ -62,12 +62,12 @@ impl Leased {
             for k in 0..meta.attachments as u64 {
                 let attach = Attach::unpack(map.load_relaxed(entries.plus(k)))
                     .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
-                if attach.access == Access::Exclusive {
+                if attach.grant.access() == Access::Exclusive {
                     let why = "an exclusive tensor can't be leased: nobody else could get it then";
                     return Err(Error::Malformed(why.into()));
                 }
                 let hold = self.share(&between, attach)?;
-                inc.arrives(AttachRequest { hold, access: attach.access, tag: attach.tag });
+                inc.arrives(AttachRequest { hold, grant: attach.grant });
             }
             if let Some(attach) = spill {
                 let hold = self.share(&between, attach)?;
@@ -90,7 +90,7 @@ impl Leased {
         let entry = arena.envelope_word(between.id, field::INLINE);
         let count = arena.envelope_word(between.id, field::META);
         let counted = Meta { attachments: 1, ..Meta::default() }.pack();
-        let note = Note { entry, count, counted, access: attach.access, tag: attach.tag };
+        let note = Note { entry, count, counted, grant: attach.grant };
         // The lease holds a seat of the block meanwhile.
         arena.share_block_seat(between.id, note, attach.block)?;
         let noted = Attach::unpack(arena.map().load_relaxed(entry));

@@ -393,11 +393,14 @@ impl Arena {
     }
 
     /// The first word of a page of seats; `None` if the block is none. Once a page, a block stays one.
+    #[inline]
     pub(crate) fn seat_page(&self, page: BlockId) -> Option<Word> {
-        let class = self.slab(page / layout::SLAB_BLOCKS).map(|(class, _)| class);
-        (class == Some(class::SEAT_PAGES)).then(|| Word::at(self.data_of(page).0))
+        let (class, base) = self.slab(page / layout::SLAB_BLOCKS)?;
+        let at = base + u64::from(page % layout::SLAB_BLOCKS) * class::SEAT_PAGE;
+        (class == class::SEAT_PAGES).then_some(Word::at(at))
     }
 
+    #[inline]
     pub(crate) fn seat_word(&self, block: BlockId, seat: SeatAt) -> Option<Word> {
         self.block_at(block).seat_word(seat, self.pages())
     }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run_straight};
 use crate::message::Outgoing;
 use crate::steps::{Note, Take, Taken};
-use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat};
+use crate::words::{Access, Attach, BlockId, EnvelopeId, Grant, Kind, Seat};
 
 /// Something to attach to a message. Only handles make one of themselves, so that what a receiver may do with
 /// a block follows from the type of the sender's handle.
@@ -15,16 +15,14 @@ use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat};
 pub struct AttachRequest {
     /// The handle; an exclusive one must be the only one of this process.
     pub(crate) hold: Hold,
-    /// How the receiver may use it. [`Access::Exclusive`] moves it, everything else adds a holder.
-    pub(crate) access: Access,
-    /// The element type, where it matters to who may access what.
-    pub(crate) tag: u8,
+    /// What the receiver gets. [`Access::Exclusive`] moves it, everything else adds a holder.
+    pub(crate) grant: Grant,
 }
 
 impl AttachRequest {
     /// Another handle of the same kind.
     pub(super) fn again(&self) -> Self {
-        Self { hold: self.hold.clone(), access: self.access, tag: self.tag }
+        Self { hold: self.hold.clone(), grant: self.grant }
     }
 }
 
@@ -65,7 +63,7 @@ impl Arena {
                 "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
             )));
         }
-        if attachments.iter().any(|a| a.access == Access::Exclusive && !a.hold.is_exclusive()) {
+        if attachments.iter().any(|a| a.grant.access() == Access::Exclusive && !a.hold.is_exclusive()) {
             return Err(crate::message::not_exclusive());
         }
         let (id, map) = (envelope.id, self.map());
@@ -84,7 +82,7 @@ impl Arena {
             if meta.spilled {
                 entries = Word::at(at);
             }
-            let spill = AttachRequest { hold, access: Access::Object, tag: 0 };
+            let spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };
             self.move_seat(id, self.envelope_word(id, field::SPILL), spill);
         }
         for k in 0..n as u64 {
@@ -100,19 +98,18 @@ impl Arena {
             if let Some(ahead) = attachments.get(k + AHEAD) {
                 map.will_write(self.block_at(ahead.hold.block()).state);
             }
-            if a.access != Access::Exclusive {
+            if a.grant.access() != Access::Exclusive {
                 let note = Note {
                     entry: entries.plus(k as u64),
                     count: meta_word,
                     counted: meta.pack(),
-                    access: a.access,
-                    tag: a.tag,
+                    grant: a.grant,
                 };
                 self.share_seat(id, note, &a.hold)?;
             }
         }
         for (k, a) in attachments.drain(..).enumerate() {
-            if a.access == Access::Exclusive {
+            if a.grant.access() == Access::Exclusive {
                 self.move_seat(id, entries.plus(k as u64), a);
             }
         }
@@ -132,18 +129,18 @@ impl Arena {
         self.read_inline(id, listed, &mut bytes);
         let hold = self.alloc_kind(meta.bytes as u64, Kind::Spill)?;
         super::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
-        self.move_seat(id, spill_word, AttachRequest { hold, access: Access::Object, tag: 0 });
+        self.move_seat(id, spill_word, AttachRequest { hold, grant: Grant::new(Access::Object, 0) });
         Ok(())
     }
 
     /// Gives the seat of the only handle to an envelope.
     pub(super) fn move_seat(&self, e: EnvelopeId, entry: Word, request: AttachRequest) {
         let Ok(me) = self.me() else { return };
-        let AttachRequest { hold, access, tag } = request;
+        let AttachRequest { hold, grant } = request;
         let block = hold.block();
         match self.take_seat(hold) {
             Ok(seat) => {
-                self.map().store(entry, Attach { block, seat, access, tag }.pack());
+                self.map().store(entry, Attach { block, seat, grant }.pack());
                 if let Some(word) = self.seat_word(block, seat) {
                     _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
                 }

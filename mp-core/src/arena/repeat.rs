@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::mem::Mem;
 use crate::message::Outgoing;
 use crate::steps::Note;
-use crate::words::{Access, Kind};
+use crate::words::{Access, Grant, Kind};
 
 /// A message that can be packed any number of times.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Repeated {
     /// [`Error::Malformed`] if something exclusive is in it, which can't be sent twice; [`Error::OutOfMemory`].
     pub fn new(arena: Arena, message: Outgoing, fingerprint: u64) -> Result<Self> {
         let (bytes, attachments) = message.into_parts();
-        if attachments.iter().any(|a| a.access == Access::Exclusive) {
+        if attachments.iter().any(|a| a.grant.access() == Access::Exclusive) {
             return Err(Error::Malformed("an exclusive tensor can't be sent to several".into()));
         }
         let head = 8 * attachments.len();
@@ -71,10 +71,10 @@ impl Repeated {
         let meta = Meta { attachments: self.attachments.len(), spilled: false, bytes: self.bytes.len() };
         let counted = meta.pack();
         map.store(count, counted);
-        let note = |entry, access, tag| Note { entry, count, counted, access, tag };
-        arena.share_seat(envelope.id, note(word(field::SPILL), Access::Object, 0), block)?;
+        let note = |entry, grant| Note { entry, count, counted, grant };
+        arena.share_seat(envelope.id, note(word(field::SPILL), Grant::new(Access::Object, 0)), block)?;
         for (k, a) in self.attachments.iter().enumerate() {
-            arena.share_seat(envelope.id, note(entries.plus(k as u64), a.access, a.tag), &a.hold)?;
+            arena.share_seat(envelope.id, note(entries.plus(k as u64), a.grant), &a.hold)?;
         }
         Ok(envelope)
     }

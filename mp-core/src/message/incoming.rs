@@ -3,19 +3,30 @@
 use super::{KEEP, Result};
 use crate::arena::{AttachRequest, Hold, Spill};
 use crate::error::Error;
-use crate::words::{Access, BlockId};
+use crate::words::{Access, BlockId, Grant};
 
 /// An attachment that arrived.
 #[derive(Debug)]
 struct Given {
     hold: Option<Hold>,
-    access: Access,
-    tag: u8,
+    grant: Grant,
 }
 
 impl From<AttachRequest> for Given {
     fn from(a: AttachRequest) -> Self {
-        Self { hold: Some(a.hold), access: a.access, tag: a.tag }
+        Self { hold: Some(a.hold), grant: a.grant }
+    }
+}
+
+#[cold]
+fn wrong(attachment: u32, why: &str) -> Error {
+    Error::Malformed(format!("attachment {attachment} of the message {why}"))
+}
+
+impl Given {
+    #[cold]
+    fn differs(&self, attachment: u32, read_as: Grant) -> Error {
+        wrong(attachment, &format!("was sent as {:?} and is read as {read_as:?}", self.grant))
     }
 }
 
@@ -29,17 +40,17 @@ impl Arrived {
     /// # Errors
     /// [`Error::Malformed`] when there is no such attachment, or it is of another kind.
     pub fn take_object(&mut self, attachment: u32) -> Result<Hold> {
-        self.take(attachment, Access::Object, 0)
+        self.take(attachment, Grant::new(Access::Object, 0))
     }
 
-    pub(crate) fn take(&mut self, attachment: u32, access: Access, tag: u8) -> Result<Hold> {
-        let wrong = |why: &str| Error::Malformed(format!("attachment {attachment} of the message {why}"));
+    #[inline]
+    pub(crate) fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
+        let wrong = |why: &str| wrong(attachment, why);
         let given = self.0.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
-        if (given.access, given.tag) != (access, tag) {
-            let sent = format!("{:?} (element type {})", given.access, given.tag);
-            return Err(wrong(&format!("was sent as {sent} and is read as {access:?} (element type {tag})")));
+        if given.grant != grant {
+            return Err(given.differs(attachment, grant));
         }
-        if access != Access::Exclusive {
+        if grant.access() != Access::Exclusive {
             return given.hold.clone().ok_or_else(|| wrong("was taken already"));
         }
         let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
@@ -93,6 +104,7 @@ impl Incoming {
     }
 
     /// Notes that an attachment arrived.
+    #[inline(always)]
     pub(crate) fn arrives(&mut self, attachment: AttachRequest) {
         self.arrived().0.push(attachment.into());
     }

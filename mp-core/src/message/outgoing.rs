@@ -4,7 +4,7 @@ use super::incoming::Incoming;
 use super::{KEEP, Result};
 use crate::arena::{AttachRequest, Hold, MAX_ATTACHMENTS};
 use crate::error::Error;
-use crate::words::{Access, BlockId};
+use crate::words::{Access, BlockId, Grant};
 
 /// A message being written.
 ///
@@ -41,16 +41,16 @@ impl Attached {
     /// # Errors
     /// [`Error::Malformed`] when there are too many attachments.
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
-        self.attach(hold, Access::Object, 0)
+        self.attach(hold, Grant::new(Access::Object, 0))
     }
 
     /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
     ///
     /// One that was copied along when a process was copied is the original's: [`Error::Forked`].
-    pub(crate) fn attach(&mut self, hold: &Hold, access: Access, tag: u8) -> Result<u32> {
+    pub(crate) fn attach(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
         hold.arena().me()?;
         let free = match self.position(hold.block()) {
-            Ok(_) if access == Access::Exclusive => {
+            Ok(_) if grant.access() == Access::Exclusive => {
                 return Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()));
             }
             Ok(i) => return Ok(i),
@@ -61,7 +61,7 @@ impl Attached {
             let why = format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
             return Err(Error::Malformed(why));
         }
-        self.list.push(AttachRequest { hold: hold.clone(), access, tag });
+        self.list.push(AttachRequest { hold: hold.clone(), grant });
         let room = 2 * i < self.index.len();
         match self.index.get_mut(free) {
             Some(at) if room => *at = i as u32 + 1,
@@ -165,7 +165,7 @@ impl Outgoing {
     #[inline]
     pub fn check_exclusive(&self) -> Result<()> {
         // With the value's own handle, which is dropped before the message is packed, there are two.
-        let stays = |a: &AttachRequest| a.access == Access::Exclusive && a.hold.count() != 2;
+        let stays = |a: &AttachRequest| a.grant.access() == Access::Exclusive && a.hold.count() != 2;
         match &self.attached {
             Some(attached) if attached.list.iter().any(stays) => Err(not_exclusive()),
             _ => Ok(()),
@@ -197,6 +197,8 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
 
+    const FROZEN: Grant = Grant::new(Access::Frozen, 0);
+
     /// Short lists and long ones, and one after another, as a thread's buffers are used.
     #[test]
     fn a_block_is_attached_once_however_often_it_is_named() {
@@ -206,10 +208,10 @@ mod tests {
         for n in [3, 8, 9, 10, 33, 700, 12, 8, 1] {
             let attached = out.attached();
             for (i, hold) in holds.iter().take(n).enumerate() {
-                assert_eq!(attached.attach(hold, Access::Frozen, 0).unwrap(), i as u32);
+                assert_eq!(attached.attach(hold, FROZEN).unwrap(), i as u32);
                 let earlier = i / 2;
-                assert_eq!(attached.attach(&holds[earlier], Access::Frozen, 0).unwrap(), earlier as u32);
-                assert!(attached.attach(&holds[earlier], Access::Exclusive, 0).is_err());
+                assert_eq!(attached.attach(&holds[earlier], FROZEN).unwrap(), earlier as u32);
+                assert!(attached.attach(&holds[earlier], Grant::new(Access::Exclusive, 0)).is_err());
             }
             assert_eq!(attached.list.len(), n);
             // Half of the messages are packed, which takes the list and leaves the index.

@@ -76,7 +76,7 @@ pub fn with_nothing<R>(f: impl FnOnce() -> R) -> R {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn within<T, R>(
     variable: &'static LocalKey<Cell<Option<Box<T>>>>,
     what: &'static str,
@@ -97,6 +97,7 @@ fn within<T, R>(
 ///
 /// # Errors
 /// [`Error::OutsideMessage`] when there is none, or what `f` returns.
+#[inline(always)]
 pub fn outgoing<R>(what: &'static str, f: impl FnOnce(&mut Attached) -> Result<R>) -> Result<R> {
     within(&ATTACHED, what, f)
 }
@@ -105,6 +106,7 @@ pub fn outgoing<R>(what: &'static str, f: impl FnOnce(&mut Attached) -> Result<R
 ///
 /// # Errors
 /// [`Error::OutsideMessage`] when there is none, or what `f` returns.
+#[inline(always)]
 pub fn incoming<R>(what: &'static str, f: impl FnOnce(&mut Arrived) -> Result<R>) -> Result<R> {
     within(&ARRIVED, what, f)
 }

@@ -30,6 +30,11 @@
 //! both at once if seats are given up in about the order in which they were taken. That beginning is a hint: where a
 //! circle begins doesn't change what is in it.
 //!
+//! Once there are pages, seats are taken in them only, and who gives one up looks first at the one beside it, on the line that
+//! it has just written ([`BlockAt::beside`]): one that is taken says that the block is held. So a block of which many messages
+//! are under way is received and released without its own line, which its sender writes for each of them; in a stream of
+//! messages with the same hundred tensors, that line was what both waited for.
+//!
 //! A seat is taken in this order: note it in the envelope (write-ahead), swap the seat, count the version up, and
 //! only then give up the seat one holds oneself. The freer reads the version before it looks at the seats and swaps
 //! the state only if the version is the same: a seat that moved behind its back has counted it up.
@@ -84,6 +89,7 @@ impl BlockAt {
     }
 
     /// Where a seat is; `None` if there is none. `pages` finds the first word of a page's memory by its block.
+    #[inline]
     pub fn seat_word(&self, at: SeatAt, pages: impl Fn(BlockId) -> Option<Word>) -> Option<Word> {
         match at.page() {
             Err(i) => (i < self.inline).then(|| self.seat(i)),
@@ -93,7 +99,23 @@ impl BlockAt {
             }
         }
     }
+
+    /// A seat on the same cache line as this one, if it is in a page: the next, which is taken after it; at the end of a line,
+    /// the one before.
+    #[inline(always)]
+    pub fn beside(&self, at: SeatAt, word: Word) -> Option<Word> {
+        let (_, n) = at.page().ok()?;
+        let last_of_line = n % WORDS_OF_LINE == WORDS_OF_LINE - 1;
+        if !last_of_line && n + 1 < PAGE_HEADER + self.per_page {
+            Some(word.plus(1))
+        } else {
+            (n > PAGE_HEADER).then(|| Word::at(word.offset() - 8))
+        }
+    }
 }
+
+/// Words of a cache line; pages begin with one.
+const WORDS_OF_LINE: u32 = 8;
 
 /// Reads the link out of its word.
 pub const fn link_of(w: u64) -> Option<BlockId> {

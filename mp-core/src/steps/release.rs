@@ -119,22 +119,39 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Give {
+    Up,
+    Beside,
+    Check,
+}
+
 /// Gives up one seat that `holder` holds, then runs a [`FreeCheck`].
 ///
 /// If the seat doesn't name `holder` (any more), nothing happens: an attachment that was noted but not yet taken
 /// when its sender died is released like that.
+///
+/// A seat in a page is looked at together with one beside it, on the same cache line, which is here already: if that one is
+/// taken, its holder looks when it gives it up, and the block's own line stays where it is. With messages under way, that is
+/// the usual case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release<F> {
     seat: Word,
+    beside: Option<Word>,
     holder: Seat,
-    given_up: bool,
+    pc: Give,
     check: FreeCheck<F>,
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> Release<F> {
     /// To give up the seat at `seat`, which is one of `block`'s.
     pub fn new(block: BlockAt, pages: F, me: Member, seat: Word, holder: Seat) -> Self {
-        Self { seat, holder, given_up: false, check: FreeCheck::new(block, pages, me) }
+        Self { seat, beside: None, holder, pc: Give::Up, check: FreeCheck::new(block, pages, me) }
+    }
+
+    /// With one beside it, of the same block ([`BlockAt::beside`]).
+    pub fn beside(self, beside: Option<Word>) -> Self {
+        Self { beside, ..self }
     }
 }
 
@@ -143,17 +160,23 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Release<F> {
 
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Released> {
-        if self.given_up {
-            return self.check.step(m);
-        }
-        self.given_up = true;
-        match m.cas(self.seat, self.holder.pack(), Seat::Free.pack()) {
-            // Two holders that give up the last two seats at once must not both see the other's still taken.
-            Ok(()) => {
-                m.fence_after_rmw();
-                None
+        match self.pc {
+            Give::Up => match m.cas(self.seat, self.holder.pack(), Seat::Free.pack()) {
+                // Two holders that give up the last two seats at once must not both see the other's still taken.
+                Ok(()) => {
+                    m.fence_after_rmw();
+                    self.pc = if self.beside.is_some() { Give::Beside } else { Give::Check };
+                }
+                Err(_) => return Some(Released::Held),
+            },
+            Give::Beside => {
+                self.pc = Give::Check;
+                if self.beside.is_some_and(|beside| !Seat::is_free(m.load(beside))) {
+                    return Some(Released::Held);
+                }
             }
-            Err(_) => Some(Released::Held),
+            Give::Check => return self.check.step(m),
         }
+        None
     }
 }

@@ -3,7 +3,7 @@
 use super::cursor::{Circle, Onward, last_taken, page_next, page_owner};
 use super::{BlockAt, link_of};
 use crate::mem::{Mem, Steps, Word};
-use crate::words::{Access, Attach, BlockId, BlockState, Seat, SeatAt};
+use crate::words::{Attach, BlockId, BlockState, Grant, Seat, SeatAt};
 
 /// How many seats in pages are looked at for a free one, before one more page is linked. Seats are looked for after the
 /// one that was taken last, so that this many in a row are taken only when most are.
@@ -18,10 +18,8 @@ pub struct Note {
     pub count: Word,
     /// What to write there.
     pub counted: u64,
-    /// How the receiver may use it.
-    pub access: Access,
-    /// The element type.
-    pub tag: u8,
+    /// What it gives.
+    pub grant: Grant,
 }
 
 /// How it ended.
@@ -35,8 +33,8 @@ pub enum Taken {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
-    Inline(u32),
     Head,
+    Inline(u32),
     Last,
     Owner,
     Look,
@@ -56,7 +54,8 @@ pub struct Take<F> {
     who: Seat,
     note: Note,
     inline: u32,
-    head: Word,
+    /// The first page of seats.
+    head: (BlockId, Word),
     circle: Option<Circle>,
     looks: u32,
     pc: Pc,
@@ -65,7 +64,7 @@ pub struct Take<F> {
 impl<F: Fn(BlockId) -> Option<Word>> Take<F> {
     /// To take a seat of `block` for `who`, noted in `note`.
     pub fn new(block: BlockAt, pages: F, who: Seat, note: Note) -> Self {
-        let (head, pc) = (Word::at(0), Pc::Inline(0));
+        let (head, pc) = ((0, Word::at(0)), Pc::Head);
         Self { block, pages, who, note, inline: 0, head, circle: None, looks: 0, pc }
     }
 
@@ -85,10 +84,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Take<F> {
                 self.pc = Pc::Inline(self.inline + 1);
                 return None;
             }
-            None => {
-                self.pc = Pc::Head;
-                return None;
-            }
+            None => return Some(Taken::NoneFree),
         };
         self.look(onward)
     }
@@ -116,16 +112,21 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 }
                 self.pc = Pc::Note;
             }
+            // Pages first, if there are any: they have room, and their lines are not the one with the state, which everybody
+            // wants.
             Pc::Head => {
                 let link = link_of(m.load(self.block.link()));
-                let Some(head) = link.and_then(&self.pages) else { return Some(Taken::NoneFree) };
-                self.inline = link.unwrap_or(0);
-                self.head = head;
-                self.pc = Pc::Last;
+                self.pc = match link.and_then(|page| Some((page, (self.pages)(page)?))) {
+                    Some(head) => {
+                        self.head = head;
+                        Pc::Last
+                    }
+                    None => Pc::Inline(0),
+                };
             }
             Pc::Last => {
-                let last = m.load_relaxed(last_taken(self.head));
-                self.circle = Some(Circle::new(&self.block, (self.inline, self.head), last, &self.pages));
+                let last = m.load_relaxed(last_taken(self.head.1));
+                self.circle = Some(Circle::new(&self.block, self.head, last, &self.pages));
                 self.pc = Pc::Owner;
             }
             // It always is: only holders of this block write the hint. But a seat in a page of another block would
@@ -151,8 +152,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 return self.look(onward);
             }
             Pc::Note => {
-                let Note { access, tag, .. } = self.note;
-                let attach = Attach { block: self.block.id, seat: self.seat().0, access, tag };
+                let attach = Attach { block: self.block.id, seat: self.seat().0, grant: self.note.grant };
                 m.store_relaxed(self.note.entry, attach.pack());
                 self.pc = Pc::Count;
             }
@@ -173,7 +173,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
             }
             Pc::Remember => {
                 let at = self.seat().0;
-                m.store_relaxed(last_taken(self.head), at.raw().into());
+                m.store_relaxed(last_taken(self.head.1), at.raw().into());
                 return Some(Taken::Seat(at));
             }
         }

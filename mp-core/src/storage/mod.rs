@@ -75,6 +75,7 @@ impl Storage {
     }
 
     /// The memory of a held block, all of it; its pages are mapped in bulk.
+    #[inline]
     pub(crate) fn received(hold: Hold) -> Self {
         let (at, len) = hold.arena().data_of(hold.block());
         hold.arena().populate(hold.block(), at, len);

@@ -51,6 +51,7 @@ impl<T: Element, M: Sendable> Serialize for Tensor<T, M> {
 }
 
 impl<'de, T: Element, M: Sendable> Deserialize<'de> for Tensor<T, M> {
+    #[inline]
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         let handle = Handle::deserialize(d)?;
         scope::incoming(M::WHAT, |inc| Raw::receive(inc, handle, M::ACCESS, T::DTYPE))

@@ -112,6 +112,7 @@ macro_rules! dispatch {
 
 impl DType {
     /// The one with this number in messages.
+    #[inline]
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).wrapping_sub(1)).copied()
     }

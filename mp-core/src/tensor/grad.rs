@@ -4,20 +4,32 @@ use super::dtype::DType;
 use crate::error::{Error, Result};
 
 /// Whether gradients are wanted, and whether the tensor is a result of something that has a gradient.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Grad {
-    pub(crate) requires: bool,
-    result: bool,
+///
+/// As the bits of a word, for the reason that [`Grant`](crate::words::Grant) has.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Grad(u64);
+
+const REQUIRES: u64 = 1;
+const RESULT: u64 = 2;
+
+impl std::fmt::Debug for Grad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grad").field("requires", &self.requires()).field("is_leaf", &self.is_leaf()).finish()
+    }
 }
 
 impl Grad {
+    pub(crate) fn requires(self) -> bool {
+        self.0 & REQUIRES != 0
+    }
+
     pub(crate) fn is_leaf(self) -> bool {
-        !self.requires || !self.result
+        self.0 != REQUIRES | RESULT
     }
 
     /// Of a view of it, or of what was computed of it.
     pub(crate) fn derived(self) -> Self {
-        Self { result: self.requires, ..self }
+        if self.requires() { Self(REQUIRES | RESULT) } else { Self(0) }
     }
 
     pub(crate) fn set(&mut self, requires: bool, dtype: DType) -> Result<()> {
@@ -30,21 +42,21 @@ impl Grad {
             let why = "requires_grad can be changed of leaves only; call detach() first";
             return Err(Error::Shape(why.into()));
         }
-        self.requires = requires;
+        self.0 = self.0 & !REQUIRES | u64::from(requires);
         Ok(())
     }
 
     pub(crate) fn set_result(&mut self) {
-        self.result = true;
+        self.0 |= RESULT;
     }
 
     /// # Errors
     /// When the tensor has a history, which can't travel.
     pub(crate) fn to_wire(self) -> Result<bool> {
-        if self.is_leaf() { Ok(self.requires) } else { Err(Error::NonLeaf) }
+        if self.is_leaf() { Ok(self.requires()) } else { Err(Error::NonLeaf) }
     }
 
     pub(crate) fn from_wire(requires: bool) -> Self {
-        Self { requires, result: false }
+        Self(requires.into())
     }
 }

@@ -36,10 +36,32 @@ const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK);
 /// A tensor as it travels: `Handle<&View>` leaves, `Handle` arrives. The view need not lie within the storage.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle<V = Arc<View>> {
-    pub(super) attachment: u32,
-    pub(super) dtype: u8,
-    pub(super) requires: bool,
+    pub(super) what: What,
     pub(super) view: V,
+}
+
+/// Which attachment, which element type, and whether gradients are wanted; as the bits of a word, for the reason that
+/// [`Grant`](crate::words::Grant) has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct What(u64);
+
+impl What {
+    #[inline]
+    pub(super) fn new(attachment: u32, dtype: u8, requires: bool) -> Self {
+        Self(u64::from(attachment) | u64::from(dtype) << 32 | u64::from(requires) << 40)
+    }
+    #[inline]
+    pub(super) fn attachment(self) -> u32 {
+        self.0 as u32
+    }
+    #[inline]
+    fn dtype(self) -> u8 {
+        (self.0 >> 32) as u8
+    }
+    #[inline]
+    pub(super) fn requires(self) -> bool {
+        self.0 >> 40 != 0
+    }
 }
 
 impl Handle<&View> {
@@ -59,10 +81,10 @@ impl Handle<&View> {
         let wide = large(offset)
             || shape.iter().any(|&n| large(n))
             || strides.iter().any(|&stride| large(stride as usize));
-        let flags = [(self.requires, GRAD), (wide, WIDE), (!strides.is_empty(), STRIDED)];
+        let flags = [(self.what.requires(), GRAD), (wide, WIDE), (!strides.is_empty(), STRIDED)];
         bytes[0] = flags.iter().filter(|(on, _)| *on).fold(shape.len() as u8, |all, (_, flag)| all | flag);
-        bytes[1] = self.dtype;
-        bytes[2..HEAD].copy_from_slice(&self.attachment.to_le_bytes());
+        bytes[1] = self.what.dtype();
+        bytes[2..HEAD].copy_from_slice(&self.what.attachment().to_le_bytes());
         let numbers = std::iter::once(offset as u64).chain(shape.iter().map(|&n| n as u64));
         let strides = strides.iter().map(|&stride| stride as u64);
         let left = if wide {
@@ -78,13 +100,14 @@ impl Handle<&View> {
 
 impl Handle {
     /// The element type that it says it has.
+    #[inline]
     pub(crate) fn dtype(&self) -> Result<DType> {
-        DType::from_code(self.dtype)
-            .ok_or_else(|| Error::Malformed(format!("a tensor with the unknown element type {}", self.dtype)))
+        DType::from_code(self.what.dtype()).ok_or_else(|| unknown(self.what.dtype()))
     }
 
+    #[inline]
     fn read(bytes: &[u8]) -> Result<Self> {
-        let malformed = || Error::Malformed(format!("{} bytes are no handle to a tensor", bytes.len()));
+        let malformed = || malformed(bytes.len());
         let (head, numbers) = bytes.split_first_chunk::<HEAD>().ok_or_else(malformed)?;
         let [flags, dtype, attachment @ ..] = *head;
         let rank = usize::from(flags & RANK);
@@ -99,8 +122,18 @@ impl Handle {
             None => read_view(numbers, rank, flags)?,
         };
         let attachment = u32::from_le_bytes(attachment);
-        Ok(Self { attachment, dtype, requires: flags & GRAD != 0, view })
+        Ok(Self { what: What::new(attachment, dtype, flags & GRAD != 0), view })
     }
+}
+
+#[cold]
+fn unknown(dtype: u8) -> Error {
+    Error::Malformed(format!("a tensor with the unknown element type {dtype}"))
+}
+
+#[cold]
+fn malformed(len: usize) -> Error {
+    Error::Malformed(format!("{len} bytes are no handle to a tensor"))
 }
 
 /// The view that was made last, if it is the one that these numbers are, and an ordinary one.
@@ -139,6 +172,7 @@ impl Serialize for Handle<&View> {
 }
 
 impl<'de> Deserialize<'de> for Handle {
+    #[inline]
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         struct Bytes;
         impl<'de> Visitor<'de> for Bytes {
@@ -146,6 +180,7 @@ impl<'de> Deserialize<'de> for Handle {
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the bytes of a handle to a tensor")
             }
+            #[inline]
             fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<Handle, E> {
                 Handle::read(bytes).map_err(E::custom)
             }
@@ -169,7 +204,7 @@ mod tests {
     use super::*;
 
     fn through(view: View, requires: bool) -> (usize, Result<Handle>) {
-        let handle = Handle { attachment: 7, dtype: DType::F32.code(), requires, view: &view };
+        let handle = Handle { what: What::new(7, DType::F32.code(), requires), view: &view };
         let mut bytes = [0; MOST];
         let bytes = handle.write(&mut bytes);
         (bytes.len(), Handle::read(bytes))
@@ -195,7 +230,11 @@ mod tests {
         ] {
             let (written, read) = through(view, len % 4 == 0);
             let read = read.unwrap();
-            assert_eq!((written, read.attachment, read.requires), (len, 7, len % 4 == 0), "{view:?}");
+            assert_eq!(
+                (written, read.what.attachment(), read.what.requires()),
+                (len, 7, len % 4 == 0),
+                "{view:?}"
+            );
             assert_eq!(read.dtype().unwrap(), DType::F32);
             assert_eq!(format!("{:?}", read.view), format!("{view:?}"));
         }

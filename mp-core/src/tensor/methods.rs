@@ -68,7 +68,7 @@ macro_rules! raw_methods {
 
         /// Whether gradients are wanted for it. Metadata that travels; nothing here computes them.
         pub fn requires_grad(&self) -> bool {
-            self.raw.grad.requires
+            self.raw.grad.requires()
         }
 
         /// Whether it is no result of a tensor that requires gradients. Only leaves can be sent.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::dtype::DType;
 use super::grad::Grad;
-use super::handle::Handle;
+use super::handle::{Handle, What};
 use super::mode::{Mode, Sendable};
 use super::view::View;
 use crate::error::{Error, Result};
 use crate::message::{Arrived, Attached};
 use crate::storage::Storage;
-use crate::words::Access;
+use crate::words::{Access, Grant};
 
 /// A storage and a view of it. The view lies within the storage, counted in elements of the tensor that this is of;
 /// in a mode that writes, no two of its indices are one element.
@@ -30,8 +30,8 @@ impl<M: Mode<Keep: Clone>> Clone for Raw<M> {
 
 /// What the attachment word says about the elements. Frozen memory may be read as any type, so that a storage and
 /// tensors of several types can be views of one attachment.
-fn tag(access: Access, dtype: DType) -> u8 {
-    if access == Access::Frozen { 0 } else { dtype.code() }
+fn grant(access: Access, dtype: DType) -> Grant {
+    Grant::new(access, if access == Access::Frozen { 0 } else { dtype.code() })
 }
 
 impl<M: Mode> Raw<M> {
@@ -79,31 +79,37 @@ fn not_a_slice(view: &View) -> Result<()> {
     )))
 }
 
+#[cold]
+fn overlaps(view: &View) -> Error {
+    Error::Malformed(format!(
+        "an exclusive tensor whose elements overlap: shape {:?}, strides {:?}",
+        view.shape(),
+        view.strides()
+    ))
+}
+
 impl<M: Mode<Keep = Storage>> Raw<M> {
     /// Attaches it to a message.
     pub(crate) fn attach(&self, out: &mut Attached, access: Access, dtype: DType) -> Result<Handle<&View>> {
         let requires = self.grad.to_wire()?;
-        let attachment = out.attach(self.keep.hold(), access, tag(access, dtype))?;
-        Ok(Handle { attachment, dtype: dtype.code(), requires, view: &self.view })
+        let attachment = out.attach(self.keep.hold(), grant(access, dtype))?;
+        Ok(Handle { what: What::new(attachment, dtype.code(), requires), view: &self.view })
     }
 
     /// Takes it out of a message, checked.
+    #[inline(always)]
     pub(crate) fn receive(inc: &mut Arrived, handle: Handle, access: Access, dtype: DType) -> Result<Self> {
         let sent = handle.dtype()?;
         if sent != dtype {
             return Err(Error::DType { expected: dtype, found: sent });
         }
-        let Handle { attachment, requires, view, .. } = handle;
-        let keep = Storage::received(inc.take(attachment, access, tag(access, dtype))?);
+        let Handle { what, view } = handle;
+        let keep = Storage::received(inc.take(what.attachment(), grant(access, dtype))?);
         view.within(keep.len() / dtype.size())?;
         if access == Access::Exclusive && !view.is_injective() {
-            return Err(Error::Malformed(format!(
-                "an exclusive tensor whose elements overlap: shape {:?}, strides {:?}",
-                view.shape(),
-                view.strides()
-            )));
+            return Err(overlaps(&view));
         }
-        Ok(Self { keep, view, grad: Grad::from_wire(requires) })
+        Ok(Self { keep, view, grad: Grad::from_wire(what.requires()) })
     }
 }
 

@@ -246,10 +246,13 @@ impl View {
 
     /// # Errors
     /// [`Error::Shape`] when some of it lies outside of a storage of so many elements.
+    #[inline]
     pub(crate) fn within(&self, elements: usize) -> Result<()> {
-        if self.fits(elements) {
-            return Ok(());
-        }
+        if self.fits(elements) { Ok(()) } else { self.outside(elements) }
+    }
+
+    #[cold]
+    fn outside(&self, elements: usize) -> Result<()> {
         let Self { offset, shape, strides, .. } = self;
         wrong(format!(
             "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage of {elements} elements"

@@ -16,6 +16,53 @@ pub enum Access {
     Object = 3,
 }
 
+/// What a handle in a message gives its receiver: which access, and to which element type, where that matters to who may access
+/// what (at most 31).
+///
+/// One word, as what is kept with it is: a struct that is written in parts and then moved as a whole stalls the processor, and
+/// the parts of a message are moved often.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Grant(u64);
+
+impl Grant {
+    /// To access it like that, as elements of the type with this number.
+    #[inline]
+    pub const fn new(access: Access, tag: u8) -> Self {
+        Self(access as u64 | (tag as u64) << 2)
+    }
+
+    /// How it may be used.
+    #[inline]
+    pub const fn access(self) -> Access {
+        Access::of_bits(self.0)
+    }
+
+    /// The element type.
+    #[inline]
+    pub const fn tag(self) -> u8 {
+        (self.0 >> 2) as u8
+    }
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} (element type {})", self.access(), self.tag())
+    }
+}
+
+impl Access {
+    /// Of its two bits.
+    #[inline]
+    const fn of_bits(w: u64) -> Self {
+        match w & 3 {
+            0 => Self::Exclusive,
+            1 => Self::Frozen,
+            2 => Self::Shared,
+            _ => Self::Object,
+        }
+    }
+}
+
 /// One attachment of an envelope: the block, the seat that the envelope has (or is about to take) in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
@@ -23,19 +70,14 @@ pub struct Attach {
     pub block: BlockId,
     /// Where the seat is.
     pub seat: SeatAt,
-    /// How it may be used.
-    pub access: Access,
-    /// The element type, where that matters to who may access what; at most 31.
-    pub tag: u8,
+    /// What it gives.
+    pub grant: Grant,
 }
 
 impl Attach {
     /// As a word, never 0.
     pub const fn pack(self) -> u64 {
-        1 | (self.access as u64) << 1
-            | (self.tag as u64 & 31) << 3
-            | (self.seat.raw() as u64) << 8
-            | (self.block as u64) << 40
+        1 | (self.grant.0 & 127) << 1 | (self.seat.raw() as u64) << 8 | (self.block as u64) << 40
     }
 
     /// From a word; `None` for 0.
@@ -43,13 +85,7 @@ impl Attach {
         if w & 1 == 0 {
             return None;
         }
-        let access = match bits(w, 1, 2) {
-            0 => Access::Exclusive,
-            1 => Access::Frozen,
-            2 => Access::Shared,
-            _ => Access::Object,
-        };
         let seat = SeatAt::from_raw(bits(w, 8, 32) as u32);
-        Some(Self { block: (w >> 40) as u32, seat, access, tag: bits(w, 3, 5) as u8 })
+        Some(Self { block: (w >> 40) as u32, seat, grant: Grant(bits(w, 1, 7)) })
     }
 }

@@ -20,7 +20,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     read_as! {
         any: deserialize_any deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_f32
-            deserialize_unit deserialize_bytes deserialize_byte_buf deserialize_ignored_any;
+            deserialize_unit deserialize_ignored_any;
         unsigned: deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64;
         any_text: deserialize_char deserialize_str deserialize_string deserialize_identifier;
         any_sequence: deserialize_seq;
@@ -43,6 +43,22 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             first::F64 => visitor.visit_f64(f64::from_be_bytes(self.after_first()?)),
             _ => self.any(visitor),
         }
+    }
+
+    #[inline]
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        match *self.rest {
+            [first::BIN_8, len, ..] => {
+                self.rest = &self.rest[2..];
+                visitor.visit_borrowed_bytes(self.bytes(len.into())?)
+            }
+            _ => self.any(visitor),
+        }
+    }
+
+    #[inline]
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        self.deserialize_bytes(visitor)
     }
 
     fn deserialize_i128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
