@@ -41,6 +41,7 @@ use crate::process::{Process, ProcessBuilder};
 /// | costs | a start of the program | a copy of its few pages; and a process that waits | a copy of this process's page tables: more, the more memory it has |
 /// | static data | as at the start of a program | what the preloaded function left: see [`set_forkserver_preload`] | this process's, as it is now |
 /// | environment, directory, open files | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
+/// | `atexit(3)` | as in any program | what is registered in the copy itself (with glibc) | the same |
 /// | to be had | always | always | after [`allow_fork`], which is `unsafe` |
 /// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
 ///

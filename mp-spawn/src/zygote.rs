@@ -19,7 +19,7 @@ use crate::message::{Answer, Fork, Serve};
 use crate::sibling::{self, Alone, Made, Slip};
 use crate::token::{Taker, Token};
 use crate::wire::{self, Frame, Kind};
-use crate::{entry, panics};
+use crate::{entry, panics, sys};
 
 /// Serves until the parent is gone: `None`. In each copy it returns what that one is to be.
 pub(crate) fn serve(
@@ -78,6 +78,8 @@ fn prepare(serve: &Serve) -> Result<Alone, String> {
 
 /// In the copy: arranges what the parent asked for.
 fn become_one(parent: u32, fork: Fork, fds: Vec<OwnedFd>) -> io::Result<(Token, OwnedFd)> {
+    // What the program or the preloaded function wants done at exit is the server's to do, once.
+    sys::skip_exit_handlers_so_far();
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(|| io::Error::other("file descriptors are missing"));
     let socket = next()?;

@@ -248,6 +248,43 @@ fn what_is_preloaded_is_there_once_for_all() {
     });
 }
 
+/// In the server as in its copies: a file for each process that calls it at its exit.
+extern "C" fn note_exit() {
+    let folder = std::env::temp_dir().join(format!("mp-exits-{}", parent_id()));
+    std::fs::write(folder.join(std::process::id().to_string()), "").unwrap();
+}
+
+#[allow(unsafe_code)]
+fn at_exit() {
+    // SAFETY: the function lives as long as the program.
+    assert_eq!(unsafe { libc::atexit(note_exit) }, 0);
+}
+
+#[test]
+#[cfg(target_env = "gnu")]
+fn what_is_preloaded_to_be_done_at_exit_no_copy_does() {
+    alone(|()| {
+        let folder = std::env::temp_dir().join(format!("mp-exits-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        set_forkserver_preload(at_exit).unwrap();
+        // The second one also says what is to be done at its own exit.
+        let work = |rank: usize, (): ()| {
+            print!("no line of rank {rank}");
+            if rank == 1 {
+                at_exit();
+            }
+        };
+        let context = start_processes(work, (), served(2).stdout(Output::Capture)).unwrap();
+        context.wait().unwrap();
+        let printed = [0, 1].map(|rank| context.stdout(rank).unwrap().text());
+        let noted = std::fs::read_dir(&folder).unwrap();
+        let noted: Vec<_> = noted.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(noted, [context.pids()[1].to_string()]);
+        assert_eq!(printed, ["no line of rank 0", "no line of rank 1"]);
+    });
+}
+
 #[test]
 fn what_must_not_be_preloaded_is_refused() {
     fn refused(expected: &str) {
