@@ -10,7 +10,7 @@ use mp::{Arena, Error, FrozenTensor, Options, SpawnError, Tensor, start_processe
 use mp_core::inject;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-const SIZE: u64 = 128 << 20;
+const SIZE: u64 = 64 << 20;
 /// What sizes are counted in: all of the arena is 256 of it.
 const PART: usize = SIZE as usize / 256;
 
