@@ -189,6 +189,7 @@ pub fn set_start_method(method: StartMethod) {
 ///   printed and not written yet, only the original writes, if the main thread starts the process.
 /// - Processes that the original has started are not the copy's. The copy neither waits for them at its exit nor ends them.
 /// - Signals have no handlers, and are not blocked: a handler of the original's might tell it of what happened to the copy.
+///   `SIGHUP`, `SIGINT` and `SIGQUIT` stay ignored if they are (`nohup(1)`), as with the other methods.
 /// - Functions that were registered with `atexit(3)` before are not called when it exits (with glibc); those that it
 ///   registers itself are. `pthread_atfork(3)` handlers run.
 ///

@@ -37,7 +37,12 @@ pub(crate) struct Program<'a> {
     pub(crate) stderr: Option<BorrowedFd<'a>>,
 }
 
-/// Starts a program with no signal blocked and every signal at its default. See `posix_spawn(3)`.
+/// Who ignores these was told to by whoever started it: `nohup(1)`, a shell that runs it in the background. What it starts
+/// ignores them, too: else the end of a terminal would end the workers of a program that was to survive it.
+const HANDED_DOWN: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+
+/// Starts a program with no signal blocked and every signal at its default, but for those that are handed down as ignored. See
+/// `posix_spawn(3)`.
 pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
     let mut actions = Actions::new()?;
@@ -257,7 +262,11 @@ pub(crate) fn let_signals(blocked: &libc::sigset_t) {
 pub(crate) fn forget_signal_handlers() {
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: this installs no handler. Of signals that can't be changed it is an error, which changes nothing.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        let before = unsafe { libc::signal(signal, libc::SIG_DFL) };
+        if before == libc::SIG_IGN && HANDED_DOWN.contains(&signal) {
+            // SAFETY: as above. All signals are blocked meanwhile.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
     }
     let_signals(&no_signals());
 }
@@ -318,9 +327,14 @@ impl Attributes {
         check(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
         // SAFETY: initialised just now, for the call returned zero.
         let mut attributes = Attributes(unsafe { attributes.assume_init() });
-        let (all, none) = (all_signals(), no_signals());
+        let (mut defaults, none) = (all_signals(), no_signals());
+        for signal in HANDED_DOWN {
+            // SAFETY: the set is initialised, and the number is a signal's. What isn't in it stays ignored, or becomes the
+            // default when the program is executed.
+            unsafe { libc::sigdelset(&raw mut defaults, signal) };
+        }
         // SAFETY: the attributes and the set are initialised, and the set is copied.
-        check(unsafe { libc::posix_spawnattr_setsigdefault(&raw mut attributes.0, &raw const all) })?;
+        check(unsafe { libc::posix_spawnattr_setsigdefault(&raw mut attributes.0, &raw const defaults) })?;
         // SAFETY: the attributes and the set are initialised, and the set is copied.
         check(unsafe { libc::posix_spawnattr_setsigmask(&raw mut attributes.0, &raw const none) })?;
         let flags = (libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK) as libc::c_short;
