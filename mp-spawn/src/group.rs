@@ -1,6 +1,6 @@
 //! What is known about the processes of one start, shared between the supervisor and whoever waits.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use crate::clock::{deadline, now, timespec};
 use crate::error::{Result, SpawnError};
 use crate::exit::{Exit, Signal};
 use crate::family::ActiveChild;
+use crate::handle::Handle;
 use crate::handoff::Value;
 use crate::output::Streams;
 use crate::rank::{Rank, Running, Status};
@@ -34,8 +35,8 @@ pub(crate) struct Group {
     bell: Mutex<Option<Arc<OwnedFd>>>,
     /// Whether somebody has asked how they did.
     seen: OnceLock<()>,
-    /// The pidfd of the only process, if it is one.
-    sentinel: OnceLock<Arc<OwnedFd>>,
+    /// The only process, if it is one.
+    sentinel: OnceLock<Arc<Handle>>,
     /// What is called when all are over.
     at_end: Mutex<Vec<AtEnd>>,
 }
@@ -82,7 +83,7 @@ impl Group {
     pub(crate) fn started(&self, rank: usize, pid: Pid, running: Running) {
         if self.len() == 1 {
             // Set once: a rank is started once.
-            let _ = self.sentinel.set(Arc::clone(&running.pidfd));
+            let _ = self.sentinel.set(Arc::clone(&running.handle));
         }
         self.change(rank, |rank| {
             rank.pid = Some(pid);
@@ -136,7 +137,7 @@ impl Group {
         let unknown = |rank: &&Rank| rank.exit.is_none();
         let found = self.ranks.lock().get(rank).filter(unknown).and_then(|rank| rank.running.clone());
         if let Some(running) = found
-            && is_readable(&running.pidfd)
+            && running.handle.has_ended()
         {
             supervisor::ended(running.id);
         }
@@ -182,9 +183,9 @@ impl Group {
         self.ranks.lock().iter().all(|rank| rank.over)
     }
 
-    /// The pidfd of the only process, which stays open after its end.
+    /// The sentinel of the only process, which stays open after its end.
     pub(crate) fn sentinel(&self) -> Option<BorrowedFd<'_>> {
-        self.sentinel.get().map(AsFd::as_fd)
+        self.sentinel.get().map(|handle| handle.sentinel())
     }
 
     /// The rank failed at this time, unless it failed before, or only because it was being ended.
@@ -269,7 +270,9 @@ impl Group {
         let nprocs = ranks.len();
         let found = ranks.get_mut(rank).ok_or(SpawnError::NoSuchRank { rank, nprocs })?;
         found.asked = Some(signal);
-        found.signal(signal).map_err(|error| crate::launch::failed("pidfd_send_signal", None, error.into()))
+        found
+            .signal(signal)
+            .map_err(|error| crate::launch::failed("the sending of a signal", None, error.into()))
     }
 
     /// Waits until all are over, or one has failed if that is asked for; false when time ran out.
@@ -362,12 +365,6 @@ impl Group {
     }
 }
 
-/// Whether the kernel has something to say of a process, now.
-fn is_readable(pidfd: &OwnedFd) -> bool {
-    rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timespec(Duration::ZERO)))
-        .is_ok_and(|ready| ready > 0)
-}
-
 /// The only process that has not been reaped.
 fn last_one(ranks: &[Rank]) -> Option<Running> {
     let mut left = ranks.iter().filter(|rank| !rank.over);
@@ -382,7 +379,8 @@ fn last_one(ranks: &[Rank]) -> Option<Running> {
 /// the bell too.
 fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Option<Instant>) {
     let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-    let end = PollFd::new(&last.pidfd, PollFlags::IN);
+    let sentinel = last.handle.sentinel();
+    let end = PollFd::new(&sentinel, PollFlags::IN);
     let other = bell.map(|bell| PollFd::new(bell, PollFlags::IN));
     let (mut fds, count) = match other {
         Some(other) => ([end, other], 2),

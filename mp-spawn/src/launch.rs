@@ -1,4 +1,4 @@
-//! Starting one process: its socket, its environment, its pidfd.
+//! Starting one process: its socket, its environment.
 
 use std::ffi::{CString, NulError, OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -10,13 +10,14 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, Resource, Signal};
+use rustix::process::{Pid, Resource};
 
 use crate::command::{self, Words};
 use crate::embed;
 use crate::environment::Environment;
 use crate::error::{Launch, Result, SpawnError};
 use crate::function::FunctionRef;
+use crate::handle::Handle;
 use crate::output::Ends;
 use crate::setup::Setup;
 use crate::sys::{self, Program};
@@ -24,6 +25,12 @@ use crate::token::{self, Taker, Token};
 
 /// The running program, whatever became of its file.
 const SELF: &str = "/proc/self/exe";
+
+/// Under valgrind, that name leads to the running program for who opens or reads it, and to valgrind for who executes it.
+fn running_program() -> PathBuf {
+    let named = if mp_core::under_valgrind() { std::fs::read_link(SELF).ok() } else { None };
+    named.unwrap_or_else(|| PathBuf::from(SELF))
+}
 
 /// What every child of one start has in common.
 #[derive(Clone, Debug)]
@@ -71,7 +78,7 @@ impl Command {
             Some(words) => {
                 words.find().map_err(|error| failed("the lookup", Some(words.name().as_ref()), error))?
             }
-            None => PathBuf::from(SELF),
+            None => running_program(),
         };
         let (taker, library) = embed::taker(words.is_some(), function)?;
         let argv0 = match words {
@@ -109,7 +116,7 @@ impl Command {
 #[derive(Debug)]
 pub(crate) struct Launched {
     pub(crate) pid: Pid,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) handle: Handle,
     /// This end of its socket; reads and writes don't block.
     pub(crate) socket: OwnedFd,
     pub(crate) nonce: u64,
@@ -133,19 +140,7 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
         stderr: particulars.ends.stderr.as_ref().map(AsFd::as_fd),
     })
     .map_err(|error| failed("posix_spawn", Some(&command.program), error))?;
-    Ok(Launched { pid, pidfd: pidfd_of(pid)?, socket: ours, nonce })
-}
-
-/// The pidfd of a child that was made just now and has not been reaped.
-pub(crate) fn pidfd_of(pid: Pid) -> Result<OwnedFd> {
-    rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
-        // Without a pidfd nobody would learn of its death. It has not been reaped, so the id is still its own.
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
-        let _ = rustix::io::retry_on_intr(|| {
-            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())
-        });
-        failed("pidfd_open", None, error.into())
-    })
+    Ok(Launched { pid, handle: Handle::of(pid)?, socket: ours, nonce })
 }
 
 /// A number that nobody guesses.

@@ -77,6 +77,7 @@ mod fork;
 mod forkserver;
 mod function;
 mod group;
+mod handle;
 mod handoff;
 mod identity;
 mod launch;

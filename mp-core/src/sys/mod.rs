@@ -24,11 +24,13 @@ pub(crate) mod processors;
 mod raise;
 pub(crate) mod readiness;
 pub(crate) mod region;
+mod valgrind;
 
 pub(crate) use mapping::Mapping;
 #[cfg(feature = "inject")]
 pub(crate) use raise::signal_self;
 pub(crate) use rustix::io::Errno;
+pub use valgrind::under_valgrind;
 
 use crate::error::Error;
 
