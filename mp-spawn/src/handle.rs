@@ -38,7 +38,7 @@ pub(crate) struct Handle {
     sentinel: Arc<OwnedFd>,
     is_pidfd: bool,
     /// Whether it was reaped. Its number may be another one's then.
-    reaped: Mutex<bool>,
+    reaped: Arc<Mutex<bool>>,
 }
 
 impl Handle {
@@ -60,30 +60,31 @@ impl Handle {
     }
 
     fn new(pid: Pid, sentinel: Arc<OwnedFd>, is_pidfd: bool) -> Handle {
-        Handle { pid, sentinel, is_pidfd, reaped: Mutex::new(false) }
+        Handle { pid, sentinel, is_pidfd, reaped: Arc::default() }
     }
 
     fn without_pidfd(pid: Pid) -> std::result::Result<Handle, (&'static str, io::Error)> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| ("eventfd", error.into()))?;
-        let sentinel = Arc::new(event);
-        let ours = Arc::clone(&sentinel);
+        let handle = Handle::new(pid, Arc::new(event), false);
+        let (event, reaped) = (Arc::clone(&handle.sentinel), Arc::clone(&handle.reaped));
         let wait = move || {
             // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
             let _ = sys::block_signals();
-            // This fails if somebody else has reaped it: it is over then as well.
-            let _ = retry_on_intr(|| {
-                rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-            });
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            if retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), options)).is_err() {
+                // Somebody else has reaped it, as the kernel does where SIGCHLD is ignored.
+                *reaped.lock() = true;
+            }
             // It can't fail: nobody else adds to it.
-            let _ = rustix::io::write(&ours, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
         };
         thread::Builder::new()
             .name("mp-sentinel".to_string())
             .stack_size(64 << 10)
             .spawn(wait)
             .map_err(|error| ("a thread in place of a pidfd", error))?;
-        Ok(Handle::new(pid, sentinel, false))
+        Ok(handle)
     }
 
     /// Becomes readable, for good, when it ends.

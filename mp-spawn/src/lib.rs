@@ -52,6 +52,18 @@
 //! kinds of workers find functions and closures in the library, and call them only if it is the same build; one that was
 //! replaced while programs use it is an error. A library that has started a process is never unloaded.
 //!
+//! # Under valgrind
+//!
+//! Programs under valgrind start workers, which run without it, or under it with `--trace-children=yes`:
+//!
+//! ```text
+//! $ valgrind --trace-children=yes ./program
+//! ```
+//!
+//! Shared memory has 256 MiB there: memcheck reads all of it when a process ends. What memcheck reports of the inside of
+//! `rustix` (`ret_owned_fd`, `getppid`) is none. Versions that don't know `clone3(2)`, as 3.19, can't run a
+//! [fork server](StartMethod::ForkServer), but only have its processes beside them.
+//!
 //! # What does not
 //!
 //! A worker does not run `main`, so what `main` sets up (logging, allocators' options, a random seed) is to be set
