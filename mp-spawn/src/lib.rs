@@ -16,8 +16,9 @@
 //! ```
 //!
 //! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with glibc
-//! that needs nothing in `main`, so it works in binaries, examples, benches, tests and doc tests alike; elsewhere
-//! `main` begins with [`init`].
+//! that needs nothing in `main`, so it works in binaries, examples, benches (criterion's as well), tests and doc tests
+//! alike, and in programs that are linked statically (static-pie; what is local to their main thread is not dropped at its
+//! end, in workers as in any of them); elsewhere `main` begins with [`init`].
 //!
 //! # What holds
 //!
