@@ -35,8 +35,8 @@ pub(crate) struct Group {
     bell: Mutex<Option<Arc<OwnedFd>>>,
     /// Whether somebody has asked how they did.
     seen: OnceLock<()>,
-    /// The only process, if it is one.
-    sentinel: OnceLock<Arc<Handle>>,
+    /// The processes that were started, by rank. Each is kept as long as the group, for its sentinel.
+    handles: Vec<OnceLock<Arc<Handle>>>,
     /// What is called when all are over.
     at_end: Mutex<Vec<AtEnd>>,
 }
@@ -52,13 +52,14 @@ impl std::fmt::Debug for AtEnd {
 
 impl Group {
     pub(crate) fn new(names: impl Iterator<Item = String>) -> Group {
+        let ranks: Vec<_> = names.map(Rank::new).collect();
         Group {
             owner: std::process::id(),
-            ranks: Mutex::new(names.map(Rank::new).collect()),
+            handles: ranks.iter().map(|_| OnceLock::new()).collect(),
+            ranks: Mutex::new(ranks),
             changed: Condvar::new(),
             bell: Mutex::new(None),
             seen: OnceLock::new(),
-            sentinel: OnceLock::new(),
             at_end: Mutex::new(Vec::new()),
         }
     }
@@ -81,9 +82,9 @@ impl Group {
     }
 
     pub(crate) fn started(&self, rank: usize, pid: Pid, running: Running) {
-        if self.len() == 1 {
+        if let Some(handle) = self.handles.get(rank) {
             // Set once: a rank is started once.
-            let _ = self.sentinel.set(Arc::clone(&running.handle));
+            let _ = handle.set(Arc::clone(&running.handle));
         }
         self.change(rank, |rank| {
             rank.pid = Some(pid);
@@ -183,9 +184,9 @@ impl Group {
         self.ranks.lock().iter().all(|rank| rank.over)
     }
 
-    /// The sentinel of the only process, which stays open after its end.
-    pub(crate) fn sentinel(&self) -> Option<BorrowedFd<'_>> {
-        self.sentinel.get().map(|handle| handle.sentinel())
+    /// The sentinels of the processes that were started, by rank, which stay open after their ends.
+    pub(crate) fn sentinels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.handles.iter().filter_map(|handle| handle.get()).map(|handle| handle.sentinel())
     }
 
     /// The rank failed at this time, unless it failed before, or only because it was being ended.
@@ -273,6 +274,11 @@ impl Group {
         found
             .signal(signal)
             .map_err(|error| crate::launch::failed("the sending of a signal", None, error.into()))
+    }
+
+    /// Sends a signal to each that runs, on the program's behalf; the first error, after all were tried.
+    pub(crate) fn ask_all(&self, signal: Signal) -> Result<()> {
+        (0..self.len()).map(|rank| self.ask(rank, signal)).fold(Ok(()), Result::and)
     }
 
     /// Waits until all are over, or one has failed if that is asked for; false when time ran out.

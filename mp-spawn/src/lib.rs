@@ -157,7 +157,7 @@ pub use method::{
 };
 #[cfg(feature = "authkey")]
 pub use mp_core::AuthKey;
-pub use mp_core::{Waitable, select, wait};
+pub use mp_core::{Descriptor, Waitable, select, wait};
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
 pub use output::Captured;

@@ -151,7 +151,7 @@ impl<T> Process<T> {
     /// It is a pidfd (see `pidfd_open(2)`), or an eventfd where the kernel gives none.
     #[must_use]
     pub fn sentinel(&self) -> BorrowedFd<'_> {
-        self.group.sentinel().expect("a process that was started has a sentinel")
+        self.group.sentinels().next().expect("a process that was started has a sentinel")
     }
 
     /// Calls `call` when it has ended and was reaped, well or not; at once if it has.
