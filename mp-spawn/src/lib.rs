@@ -53,6 +53,9 @@
 //! kinds of workers find functions and closures in the library, and call them only if it is the same build; one that was
 //! replaced while programs use it is an error. A library that has started a process is never unloaded.
 //!
+//! All start methods work there. With [`StartMethod::Fork`] the host is copied as well, its interpreter included, and what
+//! [`allow_fork`] vouches for, it vouches for the host, too: the function must not call back into it.
+//!
 //! # Under valgrind
 //!
 //! Programs under valgrind start workers, which run without it, or under it with `--trace-children=yes`:
