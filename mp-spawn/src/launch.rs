@@ -1,6 +1,6 @@
 //! Starting one process: its socket, its environment.
 
-use std::ffi::{CString, NulError, OsStr, OsString};
+use std::ffi::{CString, NulError, OsStr};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,19 +18,11 @@ use crate::environment::Environment;
 use crate::error::{Launch, Result, SpawnError};
 use crate::function::FunctionRef;
 use crate::handle::Handle;
+use crate::myself::{Myself, myself};
 use crate::output::Ends;
 use crate::setup::Setup;
 use crate::sys::{self, Program};
 use crate::token::{self, Taker, Token};
-
-/// The running program, whatever became of its file.
-const SELF: &str = "/proc/self/exe";
-
-/// Under valgrind, that name leads to the running program for who opens or reads it, and to valgrind for who executes it.
-fn running_program() -> PathBuf {
-    let named = if mp_core::under_valgrind() { std::fs::read_link(SELF).ok() } else { None };
-    named.unwrap_or_else(|| PathBuf::from(SELF))
-}
 
 /// What every child of one start has in common.
 #[derive(Clone, Debug)]
@@ -74,22 +66,20 @@ impl Command {
     pub(crate) fn new(words: Option<&Words>, function: &FunctionRef) -> Result<Command> {
         let usual = command::usual();
         let words = words.or(usual.as_ref());
-        let program = match words {
+        let Myself { program, path, argv } = match words {
+            None => myself(),
             Some(words) => {
-                words.find().map_err(|error| failed("the lookup", Some(words.name().as_ref()), error))?
+                let refused = |error| failed("the lookup", Some(words.name().as_ref()), error);
+                let path = words.find().map_err(refused)?;
+                let argv = [words.name().to_owned()].into_iter().chain(words.args.iter().cloned()).collect();
+                Myself { program: path.clone(), path, argv }
             }
-            None => running_program(),
         };
         let (taker, library) = embed::taker(words.is_some(), function)?;
-        let argv0 = match words {
-            Some(words) => words.name().to_owned(),
-            None => std::env::args_os().next().unwrap_or_else(|| OsString::from(SELF)),
-        };
-        let args = words.map_or(&[][..], |words| &words.args);
         let invalid = |error: NulError| failed("a name", Some(&program), error.into());
         let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);
-        let argv = [&argv0].into_iter().chain(args).map(|arg| word(arg)).collect::<Result<_>>()?;
-        let path = word(program.as_os_str())?;
+        let argv = argv.iter().map(|arg| word(arg)).collect::<Result<_>>()?;
+        let path = word(path.as_os_str())?;
         Ok(Command { program, path, argv, taker, library, environment: OnceLock::new() })
     }
 

@@ -18,7 +18,8 @@
 //! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with glibc
 //! that needs nothing in `main`, so it works in binaries, examples, benches (criterion's as well), tests and doc tests
 //! alike, and in programs that are linked statically (static-pie; what is local to their main thread is not dropped at its
-//! end, in workers as in any of them); elsewhere `main` begins with [`init`].
+//! end, in workers as in any of them). What runs by the loader (`ld.so ./program`) has workers that do. Elsewhere `main`
+//! begins with [`init`].
 //!
 //! # What holds
 //!
@@ -103,6 +104,7 @@ mod line;
 mod log_to_stderr;
 mod message;
 mod method;
+mod myself;
 mod object;
 mod oom;
 mod options;
