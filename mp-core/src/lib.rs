@@ -78,7 +78,7 @@ pub use strategy::{
     set_sharing_directory, set_sharing_strategy,
 };
 #[doc(hidden)]
-pub use sys::under_valgrind;
+pub use sys::{monotonic, under_valgrind};
 pub use tensor::*;
 pub use value::{Array, LockGuard, RawArray, RawValue, Structure, Value};
 pub use wait::{Descriptor, Place, Ready, Waitable, Watch, Watched, poll_until, ready, select, until, wait};

@@ -5,6 +5,7 @@
 //! that hand out typed views of the mapping.
 
 mod cgroup;
+mod clock;
 pub(crate) mod directory;
 pub(crate) mod epoll;
 pub(crate) mod foreign;
@@ -26,6 +27,7 @@ pub(crate) mod readiness;
 pub(crate) mod region;
 mod valgrind;
 
+pub use clock::monotonic;
 pub(crate) use mapping::Mapping;
 #[cfg(feature = "inject")]
 pub(crate) use raise::signal_self;
