@@ -170,6 +170,7 @@ mod tests {
 
     /// What a shell does, by a pidfd and without.
     fn both(script: &str) -> [Handle; 2] {
+        #[allow(clippy::zombie_processes, reason = "the handle reaps it")]
         let start = || {
             let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             Pid::from_raw(child.id().cast_signed()).unwrap()
