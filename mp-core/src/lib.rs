@@ -77,6 +77,8 @@ pub use strategy::{
     SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
     set_sharing_directory, set_sharing_strategy,
 };
+#[doc(hidden)]
+pub use sys::{monotonic, under_valgrind};
 pub use tensor::*;
 pub use value::{Array, LockGuard, RawArray, RawValue, Structure, Value};
 pub use wait::{Descriptor, Place, Ready, Waitable, Watch, Watched, poll_until, ready, select, until, wait};

@@ -27,7 +27,6 @@ use mp_core::SharedTensor;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_queue::{PutError, Queue};
 use mp_spawn::{Closure, Raise};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Body, Ran, Reply, Runner, Task};
@@ -51,8 +50,7 @@ pub(crate) fn since(worker: usize) -> usize {
 
 /// Nanoseconds on a clock that all processes read alike.
 pub(crate) fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    mp_core::monotonic().as_nanos() as u64
 }
 
 /// What a worker is given.

@@ -11,9 +11,7 @@ pub(crate) fn deadline(after: Duration) -> Option<Instant> {
 
 /// The monotonic clock in nanoseconds, which all processes of this machine share.
 pub(crate) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
-    u64::try_from(nanos).unwrap_or(u64::MAX)
+    u64::try_from(mp_core::monotonic().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A time span as the kernel has it, rounded up to a microsecond: waking early only leads to another wait.

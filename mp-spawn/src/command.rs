@@ -35,8 +35,8 @@ static USUAL: PerProcess<Mutex<Option<Words>>> = PerProcess::new([const { Mutex:
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// This helps where the running program is not what `/proc/self/exe` says, as under a loader. A program that needs
-/// arguments to become a worker is for [`set_command`].
+/// This helps where the running program can't be found, as when it was deleted and runs under valgrind or by the loader
+/// (`ld.so ./program`). A program that needs arguments to become a worker is for [`set_command`].
 ///
 /// [`Options::executable`]: crate::Options::executable
 /// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable

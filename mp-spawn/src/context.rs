@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -308,6 +309,33 @@ impl<T> ProcessContext<T> {
         self.group.pids()
     }
 
+    /// What becomes readable when a process ends, by rank: for `poll(2)` and its like, and for [`wait`](crate::wait) together
+    /// with other things. They stay open, and readable, until this is dropped.
+    ///
+    /// ```
+    /// use mp_spawn::{Descriptor, Exit, Options, Waitable, start_processes, wait};
+    /// use std::time::Duration;
+    ///
+    /// let workers = start_processes(
+    ///     |rank: usize, (): ()| if rank == 0 { std::thread::sleep(Duration::from_secs(600)) },
+    ///     (),
+    ///     Options::nprocs(3),
+    /// )?;
+    /// // Whoever ends first, without waiting for the others.
+    /// let ends: Vec<_> = workers.sentinels().into_iter().map(Descriptor).collect();
+    /// let things: Vec<_> = ends.iter().map(|end| end as &dyn Waitable).collect();
+    /// let ended = wait(&things, Some(Duration::from_secs(60)))?;
+    /// assert_eq!(workers.exit(ended[0])?, Some(Exit::Code(0)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// They are pidfds (see `pidfd_open(2)`), or eventfds where the kernel gives none. A process whose sentinel is readable
+    /// has ended: its [`exit`](Self::exit) is known.
+    #[must_use]
+    pub fn sentinels(&self) -> Vec<BorrowedFd<'_>> {
+        self.group.sentinels().collect()
+    }
+
     /// How the process of this rank is doing. Does not block.
     ///
     /// # Errors
@@ -372,6 +400,42 @@ impl<T> ProcessContext<T> {
     pub fn terminate(&self, rank: usize) -> Result<()> {
         self.group.check_owner()?;
         self.group.ask(rank, Signal::TERM)
+    }
+
+    /// [Kills](Self::kill) each process that has not ended. Does not block: [`results`](ProcessContext::results) waits for
+    /// them.
+    ///
+    /// ```
+    /// use mp_spawn::{Note, Options, SpawnError, start_processes};
+    ///
+    /// let sleep = |_: usize, (): ()| std::thread::sleep(std::time::Duration::from_secs(600));
+    /// let workers = start_processes(sleep, (), Options::nprocs(3))?;
+    /// workers.kill_all()?;
+    /// for result in workers.results()? {
+    ///     let Err(SpawnError::ProcessExited(exited)) = result else { panic!("{result:?}") };
+    ///     assert_eq!(exited.note, Some(Note::AskedFor));
+    /// }
+    /// # Ok::<(), SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError::Launch`] if the system refuses one, after all were tried; [`SpawnError::OtherProcess`] in a process
+    /// forked from this one.
+    pub fn kill_all(&self) -> Result<()> {
+        self.group.check_owner()?;
+        self.group.ask_all(Signal::KILL)
+    }
+
+    /// Sends a SIGTERM to each process that has not ended, as [`kill_all`](Self::kill_all) sends a SIGKILL. Who ignores it
+    /// runs on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`kill_all`](Self::kill_all).
+    pub fn terminate_all(&self) -> Result<()> {
+        self.group.check_owner()?;
+        self.group.ask_all(Signal::TERM)
     }
 }
 

@@ -12,7 +12,7 @@
 //! | variables of this crate, behind locks that other threads may have held: supervisor, reader of output, fork server, family, line to the parent, who one is | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
 //! | settings: start method, command | taken over, as in any process |
 //! | the preloaded function | taken over: read before, written in the copy |
-//! | sockets to the original's children and parent, the pipe that ends those with it, pidfds, the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
+//! | sockets to the original's children and parent, the pipe that ends those with it, pidfds (or what stands in for them), the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
 //! | the original's end of the copy's own socket | closed, so that the end of the original shows |
 //! | the standard streams: what is in the buffer, their locks | held by the thread that forks, and written out, if it is the main thread |
 //! | handlers of signals, which may write into pipes of the original's; blocked signals | none, as after `posix_spawn`; signals wait while the copy gets there |
@@ -42,6 +42,7 @@ use mp_core::sync::shared::{AtomicBool, Ordering};
 use crate::child::{self, USELESS};
 use crate::error::Result;
 use crate::function::FunctionRef;
+use crate::handle::Handle;
 use crate::launch::{self, Launched, Particulars, failed};
 use crate::output::Ends;
 use crate::setup::Setup;
@@ -90,7 +91,7 @@ pub(crate) fn launch(
         Ok(Some(pid)) => {
             sys::let_signals(&signals);
             drop((memory, printing, particulars));
-            Ok(Launched { pid, pidfd: launch::pidfd_of(pid)?, socket: ours, nonce })
+            Ok(Launched { pid, handle: Handle::of(pid)?, socket: ours, nonce })
         }
         Ok(None) => {
             // First of all: what follows waits for ever if the original was exiting, for that one holds the locks of `exit`.

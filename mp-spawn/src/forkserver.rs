@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the server, idle | it is reaped at once; the next start fails and says how it ended, the one after begins another |
 //! | the server, asked for a process | that start fails; if the process was made already, it is ended and reaped |
-//! | a process that it has made | as any other: it is a child of this process, and its pidfd is exact |
+//! | a process that it has made | as any other: it is a child of this process, and its sentinel is exact |
 //! | this process | the server and all processes end with it |
 //!
 //! A server that is stopped delays the starts that need it, at most for [`Options::handshake_timeout`] each; then it is
@@ -24,7 +24,7 @@ use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Signal};
 use serde::Serialize;
 
 use crate::clock::{deadline, timespec};
@@ -32,12 +32,13 @@ use crate::error::Result;
 use crate::event::event;
 use crate::exit::Exit;
 use crate::function::{FunctionRef, Preloaded};
+use crate::handle::Handle;
 use crate::launch::{self, Command, Launched, Particulars, failed};
 use crate::message::{Answer, Fork, Serve};
 use crate::rank::pid_number;
 use crate::setup::Setup;
 use crate::sibling::Slip;
-use crate::watch::{self, Outbox};
+use crate::watch::Outbox;
 use crate::wire::{self, Inbox, Kind};
 use crate::{start, supervisor};
 
@@ -68,7 +69,7 @@ struct Server {
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) pid: u32,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) handle: Handle,
     exit: Mutex<Option<Exit>>,
 }
 
@@ -150,7 +151,7 @@ pub(crate) fn launch(
     *slot = Some(server);
     drop(slot);
     // It is our child and has not been reaped, so the id is its own.
-    Ok(Launched { pid, pidfd: launch::pidfd_of(pid)?, socket: ours, nonce })
+    Ok(Launched { pid, handle: Handle::of(pid)?, socket: ours, nonce })
 }
 
 /// The server of this program, or a new one.
@@ -168,8 +169,8 @@ fn running(server: Option<Server>, command: &Command, patience: Duration) -> Res
         let command = command.clone();
         move || launch::launch(&command, &Particulars::default())
     };
-    let Launched { pid, pidfd, socket, .. } = supervisor::on_lasting_thread(start)?;
-    let life = Arc::new(Life { pid: pid_number(pid), pidfd, exit: Mutex::new(None) });
+    let Launched { pid, handle, socket, .. } = supervisor::on_lasting_thread(start)?;
+    let life = Arc::new(Life { pid: pid_number(pid), handle, exit: Mutex::new(None) });
     let (process, command) = (std::process::id(), command.clone());
     let mut server =
         Server { process, command, life: Arc::clone(&life), socket, inbox: Inbox::default(), slip };
@@ -284,11 +285,10 @@ impl Server {
     fn bury(self, why: &str) -> io::Error {
         let ended = self.life.end();
         if let Some(pid) = self.slip.read()
-            && let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            && let Ok(handle) = Handle::of(pid)
         {
-            // It has ended if this fails; and it is ours to reap, for nobody has got it yet.
-            let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-            reap(pidfd.as_fd(), WaitIdOptions::empty());
+            // It is ours to reap, for nobody has got it yet.
+            handle.end();
         }
         let pid = self.life.pid;
         let exit = ended.map_or_else(|| "does not end".to_string(), |exit| exit.to_string());
@@ -309,7 +309,7 @@ impl Life {
     pub(crate) fn exit(&self) -> Option<Exit> {
         let mut exit = self.exit.lock();
         if exit.is_none() {
-            *exit = reap(self.pidfd.as_fd(), WaitIdOptions::NOHANG);
+            *exit = self.handle.reap();
         }
         *exit
     }
@@ -321,24 +321,19 @@ impl Life {
             return over;
         }
         // This fails only if it has ended just now.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = self.handle.signal(Signal::KILL);
         // What it has made is known only when it is gone.
         let until = deadline(AFTER_KILL);
         loop {
             let left = until.map_or(AFTER_KILL, |until| until.saturating_duration_since(Instant::now()));
-            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timespec(left))) {
+            match rustix::event::poll(
+                &mut [PollFd::new(&self.handle.sentinel(), PollFlags::IN)],
+                Some(&timespec(left)),
+            ) {
                 Err(Errno::INTR) => {}
                 Ok(_) | Err(_) => return self.exit(),
             }
         }
-    }
-}
-
-fn reap(pidfd: BorrowedFd<'_>, options: WaitIdOptions) -> Option<Exit> {
-    let options = options | WaitIdOptions::EXITED;
-    match rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), options)) {
-        Ok(status) => status.map(|status| watch::exit_of(&status)),
-        Err(_) => Some(Exit::Unknown),
     }
 }
 
@@ -357,15 +352,15 @@ mod tests {
 
     fn server(slip: Slip) -> (Server, Child, Pid) {
         let (child, pid) = sleeper();
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        let life = Arc::new(Life { pid: pid_number(pid), pidfd, exit: Mutex::new(None) });
+        let handle = Handle::of(pid).unwrap();
+        let life = Arc::new(Life { pid: pid_number(pid), handle, exit: Mutex::new(None) });
         let (socket, _) = launch::socket_pair().unwrap();
         let (process, command) = (std::process::id(), Command::new(None, &FunctionRef::example()).unwrap());
         (Server { process, command, life, socket, inbox: Inbox::default(), slip }, child, pid)
     }
 
     fn is_there(pid: Pid) -> bool {
-        rustix::process::pidfd_open(pid, PidfdFlags::empty()).is_ok()
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).is_ok()
     }
 
     #[test]

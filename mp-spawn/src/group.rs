@@ -1,6 +1,6 @@
 //! What is known about the processes of one start, shared between the supervisor and whoever waits.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use crate::clock::{deadline, now, timespec};
 use crate::error::{Result, SpawnError};
 use crate::exit::{Exit, Signal};
 use crate::family::ActiveChild;
+use crate::handle::Handle;
 use crate::handoff::Value;
 use crate::output::Streams;
 use crate::rank::{Rank, Running, Status};
@@ -34,8 +35,8 @@ pub(crate) struct Group {
     bell: Mutex<Option<Arc<OwnedFd>>>,
     /// Whether somebody has asked how they did.
     seen: OnceLock<()>,
-    /// The pidfd of the only process, if it is one.
-    sentinel: OnceLock<Arc<OwnedFd>>,
+    /// The processes that were started, by rank. Each is kept as long as the group, for its sentinel.
+    handles: Vec<OnceLock<Arc<Handle>>>,
     /// What is called when all are over.
     at_end: Mutex<Vec<AtEnd>>,
 }
@@ -51,13 +52,14 @@ impl std::fmt::Debug for AtEnd {
 
 impl Group {
     pub(crate) fn new(names: impl Iterator<Item = String>) -> Group {
+        let ranks: Vec<_> = names.map(Rank::new).collect();
         Group {
             owner: std::process::id(),
-            ranks: Mutex::new(names.map(Rank::new).collect()),
+            handles: ranks.iter().map(|_| OnceLock::new()).collect(),
+            ranks: Mutex::new(ranks),
             changed: Condvar::new(),
             bell: Mutex::new(None),
             seen: OnceLock::new(),
-            sentinel: OnceLock::new(),
             at_end: Mutex::new(Vec::new()),
         }
     }
@@ -80,9 +82,9 @@ impl Group {
     }
 
     pub(crate) fn started(&self, rank: usize, pid: Pid, running: Running) {
-        if self.len() == 1 {
+        if let Some(handle) = self.handles.get(rank) {
             // Set once: a rank is started once.
-            let _ = self.sentinel.set(Arc::clone(&running.pidfd));
+            let _ = handle.set(Arc::clone(&running.handle));
         }
         self.change(rank, |rank| {
             rank.pid = Some(pid);
@@ -136,7 +138,7 @@ impl Group {
         let unknown = |rank: &&Rank| rank.exit.is_none();
         let found = self.ranks.lock().get(rank).filter(unknown).and_then(|rank| rank.running.clone());
         if let Some(running) = found
-            && is_readable(&running.pidfd)
+            && running.handle.has_ended()
         {
             supervisor::ended(running.id);
         }
@@ -182,9 +184,9 @@ impl Group {
         self.ranks.lock().iter().all(|rank| rank.over)
     }
 
-    /// The pidfd of the only process, which stays open after its end.
-    pub(crate) fn sentinel(&self) -> Option<BorrowedFd<'_>> {
-        self.sentinel.get().map(AsFd::as_fd)
+    /// The sentinels of the processes that were started, by rank, which stay open after their ends.
+    pub(crate) fn sentinels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.handles.iter().filter_map(|handle| handle.get()).map(|handle| handle.sentinel())
     }
 
     /// The rank failed at this time, unless it failed before, or only because it was being ended.
@@ -269,7 +271,14 @@ impl Group {
         let nprocs = ranks.len();
         let found = ranks.get_mut(rank).ok_or(SpawnError::NoSuchRank { rank, nprocs })?;
         found.asked = Some(signal);
-        found.signal(signal).map_err(|error| crate::launch::failed("pidfd_send_signal", None, error.into()))
+        found
+            .signal(signal)
+            .map_err(|error| crate::launch::failed("the sending of a signal", None, error.into()))
+    }
+
+    /// Sends a signal to each that runs, on the program's behalf; the first error, after all were tried.
+    pub(crate) fn ask_all(&self, signal: Signal) -> Result<()> {
+        (0..self.len()).map(|rank| self.ask(rank, signal)).fold(Ok(()), Result::and)
     }
 
     /// Waits until all are over, or one has failed if that is asked for; false when time ran out.
@@ -362,12 +371,6 @@ impl Group {
     }
 }
 
-/// Whether the kernel has something to say of a process, now.
-fn is_readable(pidfd: &OwnedFd) -> bool {
-    rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timespec(Duration::ZERO)))
-        .is_ok_and(|ready| ready > 0)
-}
-
 /// The only process that has not been reaped.
 fn last_one(ranks: &[Rank]) -> Option<Running> {
     let mut left = ranks.iter().filter(|rank| !rank.over);
@@ -382,7 +385,8 @@ fn last_one(ranks: &[Rank]) -> Option<Running> {
 /// the bell too.
 fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Option<Instant>) {
     let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-    let end = PollFd::new(&last.pidfd, PollFlags::IN);
+    let sentinel = last.handle.sentinel();
+    let end = PollFd::new(&sentinel, PollFlags::IN);
     let other = bell.map(|bell| PollFd::new(bell, PollFlags::IN));
     let (mut fds, count) = match other {
         Some(other) => ([end, other], 2),

@@ -1,6 +1,6 @@
-//! Starting one process: its socket, its environment, its pidfd.
+//! Starting one process: its socket, its environment.
 
-use std::ffi::{CString, NulError, OsStr, OsString};
+use std::ffi::{CString, NulError, OsStr};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,20 +10,19 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, Resource, Signal};
+use rustix::process::{Pid, Resource};
 
 use crate::command::{self, Words};
 use crate::embed;
 use crate::environment::Environment;
 use crate::error::{Launch, Result, SpawnError};
 use crate::function::FunctionRef;
+use crate::handle::Handle;
+use crate::myself::{Myself, myself};
 use crate::output::Ends;
 use crate::setup::Setup;
 use crate::sys::{self, Program};
 use crate::token::{self, Taker, Token};
-
-/// The running program, whatever became of its file.
-const SELF: &str = "/proc/self/exe";
 
 /// What every child of one start has in common.
 #[derive(Clone, Debug)]
@@ -67,22 +66,20 @@ impl Command {
     pub(crate) fn new(words: Option<&Words>, function: &FunctionRef) -> Result<Command> {
         let usual = command::usual();
         let words = words.or(usual.as_ref());
-        let program = match words {
+        let Myself { program, path, argv } = match words {
+            None => myself(),
             Some(words) => {
-                words.find().map_err(|error| failed("the lookup", Some(words.name().as_ref()), error))?
+                let refused = |error| failed("the lookup", Some(words.name().as_ref()), error);
+                let path = words.find().map_err(refused)?;
+                let argv = [words.name().to_owned()].into_iter().chain(words.args.iter().cloned()).collect();
+                Myself { program: path.clone(), path, argv }
             }
-            None => PathBuf::from(SELF),
         };
         let (taker, library) = embed::taker(words.is_some(), function)?;
-        let argv0 = match words {
-            Some(words) => words.name().to_owned(),
-            None => std::env::args_os().next().unwrap_or_else(|| OsString::from(SELF)),
-        };
-        let args = words.map_or(&[][..], |words| &words.args);
         let invalid = |error: NulError| failed("a name", Some(&program), error.into());
         let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);
-        let argv = [&argv0].into_iter().chain(args).map(|arg| word(arg)).collect::<Result<_>>()?;
-        let path = word(program.as_os_str())?;
+        let argv = argv.iter().map(|arg| word(arg)).collect::<Result<_>>()?;
+        let path = word(path.as_os_str())?;
         Ok(Command { program, path, argv, taker, library, environment: OnceLock::new() })
     }
 
@@ -109,7 +106,7 @@ impl Command {
 #[derive(Debug)]
 pub(crate) struct Launched {
     pub(crate) pid: Pid,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) handle: Handle,
     /// This end of its socket; reads and writes don't block.
     pub(crate) socket: OwnedFd,
     pub(crate) nonce: u64,
@@ -133,19 +130,7 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
         stderr: particulars.ends.stderr.as_ref().map(AsFd::as_fd),
     })
     .map_err(|error| failed("posix_spawn", Some(&command.program), error))?;
-    Ok(Launched { pid, pidfd: pidfd_of(pid)?, socket: ours, nonce })
-}
-
-/// The pidfd of a child that was made just now and has not been reaped.
-pub(crate) fn pidfd_of(pid: Pid) -> Result<OwnedFd> {
-    rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
-        // Without a pidfd nobody would learn of its death. It has not been reaped, so the id is still its own.
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
-        let _ = rustix::io::retry_on_intr(|| {
-            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())
-        });
-        failed("pidfd_open", None, error.into())
-    })
+    Ok(Launched { pid, handle: Handle::of(pid)?, socket: ours, nonce })
 }
 
 /// A number that nobody guesses.

@@ -16,8 +16,10 @@
 //! ```
 //!
 //! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with glibc
-//! that needs nothing in `main`, so it works in binaries, examples, benches, tests and doc tests alike; elsewhere
-//! `main` begins with [`init`].
+//! that needs nothing in `main`, so it works in binaries, examples, benches (criterion's as well), tests and doc tests
+//! alike, and in programs that are linked statically (static-pie; what is local to their main thread is not dropped at its
+//! end, in workers as in any of them). What runs by the loader (`ld.so ./program`) has workers that do. Elsewhere `main`
+//! begins with [`init`].
 //!
 //! # What holds
 //!
@@ -52,6 +54,21 @@
 //! kinds of workers find functions and closures in the library, and call them only if it is the same build; one that was
 //! replaced while programs use it is an error. A library that has started a process is never unloaded.
 //!
+//! All start methods work there. With [`StartMethod::Fork`] the host is copied as well, its interpreter included, and what
+//! [`allow_fork`] vouches for, it vouches for the host, too: the function must not call back into it.
+//!
+//! # Under valgrind
+//!
+//! Programs under valgrind start workers, which run without it, or under it with `--trace-children=yes`:
+//!
+//! ```text
+//! $ valgrind --trace-children=yes ./program
+//! ```
+//!
+//! Shared memory has 256 MiB there: memcheck reads all of it when a process ends. What memcheck reports of the inside of
+//! `rustix` (`ret_owned_fd`, `getppid`) is none. Versions that don't know `clone3(2)`, as 3.19, can't run a
+//! [fork server](StartMethod::ForkServer), but only have its processes beside them.
+//!
 //! # What does not
 //!
 //! A worker does not run `main`, so what `main` sets up (logging, allocators' options, a random seed) is to be set
@@ -77,6 +94,7 @@ mod fork;
 mod forkserver;
 mod function;
 mod group;
+mod handle;
 mod handoff;
 mod identity;
 mod launch;
@@ -86,6 +104,7 @@ mod line;
 mod log_to_stderr;
 mod message;
 mod method;
+mod myself;
 mod object;
 mod oom;
 mod options;
@@ -143,7 +162,7 @@ pub use method::{
 };
 #[cfg(feature = "authkey")]
 pub use mp_core::AuthKey;
-pub use mp_core::{Waitable, select, wait};
+pub use mp_core::{Descriptor, Waitable, select, wait};
 pub use options::{OnFailure, Options};
 pub use outcome::Outcome;
 pub use output::Captured;

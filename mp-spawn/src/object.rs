@@ -68,6 +68,11 @@ impl Object {
         &self.path
     }
 
+    /// The lowest address of it.
+    pub(crate) fn start(&self) -> Option<usize> {
+        self.segments.iter().map(|segment| segment.start).min()
+    }
+
     /// How far into this object an address lies; `None` when it lies in none of its segments.
     #[inline]
     pub(crate) fn offset_of(&self, address: usize) -> Option<usize> {

@@ -148,10 +148,10 @@ impl<T> Process<T> {
     }
 
     /// Becomes readable when the process ends: for `poll(2)` and its like, together with sockets and other sentinels.
-    /// It is a pidfd; see `pidfd_open(2)`.
+    /// It is a pidfd (see `pidfd_open(2)`), or an eventfd where the kernel gives none.
     #[must_use]
     pub fn sentinel(&self) -> BorrowedFd<'_> {
-        self.group.sentinel().expect("a process that was started has a pidfd")
+        self.group.sentinels().next().expect("a process that was started has a sentinel")
     }
 
     /// Calls `call` when it has ended and was reaped, well or not; at once if it has.

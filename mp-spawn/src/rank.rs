@@ -1,6 +1,5 @@
 //! What is known about the process of one rank, and how it is doing.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,6 +8,7 @@ use rustix::process::Pid;
 
 use crate::error::SpawnError;
 use crate::exit::{Exit, Signal};
+use crate::handle::Handle;
 use crate::handoff::Value;
 use crate::output::Streams;
 
@@ -39,7 +39,7 @@ pub enum Status {
 /// A process that has not been reaped.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    pub(crate) pidfd: Arc<OwnedFd>,
+    pub(crate) handle: Arc<Handle>,
     /// Its number with the supervisor.
     pub(crate) id: u64,
     /// Until then nobody listens to it, so that nothing changes but by its end.
@@ -110,13 +110,13 @@ impl Rank {
 
     /// Sends a signal, unless the process is over.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), Errno> {
-        let Some(Running { pidfd, .. }) = &self.running else { return Ok(()) };
+        let Some(Running { handle, .. }) = &self.running else { return Ok(()) };
         let signal = if signal == Signal::KILL {
             rustix::process::Signal::KILL
         } else {
             rustix::process::Signal::TERM
         };
-        match rustix::process::pidfd_send_signal(pidfd, signal) {
+        match handle.signal(signal) {
             Err(Errno::SRCH) => Ok(()),
             result => result,
         }

@@ -6,7 +6,7 @@
 //! another one just to have it call `posix_spawn` costs a tenth of the start.
 //!
 //! **Short lives.** The only process of a start, if its function returns nothing, is left alone for its first milliseconds:
-//! whoever waits for it sees its end by its pidfd, reads what it has said, and reaps it. The supervisor would be woken by
+//! whoever waits for it sees its end by its sentinel, reads what it has said, and reaps it. The supervisor would be woken by
 //! each thing that a process says, and by its end in the same moment as the one who waits, only to find that all is done.
 //! When the time is over, the timer sees to it that the supervisor listens, and hears at once what has been said meanwhile.
 //! So a failure is known that much later at most. What may need an answer (a result in shared memory), what others wait for
@@ -15,14 +15,14 @@
 //! | state of a [`Watch`] | in the poll | who changes it, under the lock of [`Watches`] |
 //! |---|---|---|
 //! | young | nothing | whoever sees its end: reaped; the supervisor, when its time is over: listened to |
-//! | listened to | pidfd and socket | whoever sees its end: reaped |
+//! | listened to | sentinel and socket | whoever sees its end: reaped |
 //! | reaped | nothing | nobody: it is no longer among the watches |
 //!
 //! A process that is killed while it is young is reaped by the one who waits, or by the supervisor a moment later.
 
 use std::collections::HashMap;
 use std::io::Write as _;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
@@ -140,7 +140,7 @@ pub(crate) fn watch_server(life: &Arc<Life>) -> Result<()> {
     let supervisor = running()?;
     supervisor.servers.lock().push(Arc::clone(life));
     let event = epoll::EventData::new_u64(SERVER);
-    epoll::add(&supervisor.poll, &life.pidfd, event, epoll::EventFlags::IN)
+    epoll::add(&supervisor.poll, life.handle.sentinel(), event, epoll::EventFlags::IN)
         .map_err(|error| failed("epoll_ctl", None, error.into()))
 }
 
@@ -206,7 +206,7 @@ impl Supervisor {
             let exit = life.exit();
             if let Some(exit) = exit {
                 // It was added, so this can't fail.
-                let _ = epoll::delete(&self.poll, &life.pidfd);
+                let _ = epoll::delete(&self.poll, life.handle.sentinel());
                 over.push((life.pid, exit));
             }
             exit.is_none()
@@ -220,7 +220,7 @@ impl Supervisor {
     fn files(&self, watches: &Watches) -> Vec<RawFd> {
         let of_children = watches.by_id.values().flat_map(|watch| {
             let socket = watch.socket.as_ref().map(AsRawFd::as_raw_fd);
-            [Some(watch.pidfd.as_raw_fd()), socket].into_iter().flatten()
+            [Some(watch.handle.raw()), socket].into_iter().flatten()
         });
         let own = [&self.poll, &self.wake, &self.timer].into_iter().map(AsRawFd::as_raw_fd);
         of_children.chain(own).chain(line::get().map(Line::raw)).chain(lifeline::files()).collect()
@@ -439,7 +439,7 @@ impl Supervisor {
     fn forget(&self, watch: Watch) {
         if watch.young_until.is_none() {
             // It was added, so this can't fail; the socket may have been deleted already.
-            let _ = epoll::delete(&self.poll, &watch.pidfd);
+            let _ = epoll::delete(&self.poll, watch.handle.sentinel());
             if let Some(socket) = watch.socket.as_ref().filter(|_| !watch.reported) {
                 let _ = epoll::delete(&self.poll, socket);
             }
@@ -465,7 +465,7 @@ fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     watch.young_until = None;
     let refused = |error: Errno| failed("epoll_ctl", None, error.into());
     let end = epoll::EventData::new_u64(id << 1 | 1);
-    epoll::add(poll, watch.pidfd.as_fd(), end, epoll::EventFlags::IN).map_err(refused)?;
+    epoll::add(poll, watch.handle.sentinel(), end, epoll::EventFlags::IN).map_err(refused)?;
     let sent = watch.send();
     if let Some(socket) = &watch.socket {
         let flags = if sent { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::OUT };

@@ -176,6 +176,13 @@ pub(crate) fn on_main_thread() -> bool {
     rustix::thread::gettid() == rustix::process::getpid()
 }
 
+/// Whether the kernel has loaded the program together with the loader that it asks for: not if it runs by the loader, as in
+/// `ld.so ./program`, or needs none. See `getauxval(3)`.
+pub(crate) fn has_interpreter() -> bool {
+    // SAFETY: it reads what the kernel gave this process at its start.
+    unsafe { libc::getauxval(libc::AT_BASE) != 0 }
+}
+
 /// Blocks every signal in the calling thread.
 pub(crate) fn block_signals() -> io::Result<()> {
     let all = all_signals();

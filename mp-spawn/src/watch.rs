@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus};
+use rustix::process::Signal;
 
 use crate::clock::{deadline, now};
 use crate::error::SpawnError;
 use crate::event::event;
-use crate::exit::{self, Exit};
+use crate::exit::Exit;
 use crate::group::Group;
+use crate::handle::Handle;
 use crate::handoff::{self, Parcel, Value};
 use crate::launch::Launched;
 use crate::message::{FromChild, Hello, Joined, Report};
@@ -88,7 +89,7 @@ pub(crate) struct Watch {
     copy: bool,
     function: Arc<str>,
     nonce: u64,
-    pub(crate) pidfd: Arc<OwnedFd>,
+    pub(crate) handle: Arc<Handle>,
     /// Open while something may come from it.
     pub(crate) socket: Option<OwnedFd>,
     /// Whether it has reported: what may follow is read when it has ended.
@@ -134,11 +135,11 @@ pub(crate) struct Common {
 impl Watch {
     pub(crate) fn new(common: Common, order: Order, launched: Launched, id: u64) -> Watch {
         let Common { group, program, function, patience, returns, method } = common;
-        let pidfd = Arc::new(launched.pidfd);
+        let handle = Arc::new(launched.handle);
         // Others of its start are waited for together, by way of the supervisor; and what a function returns may have
         // to be taken while the process lives.
         let young_until = if group.len() == 1 && !returns { deadline(YOUTH) } else { None };
-        group.started(order.rank, launched.pid, Running { pidfd: Arc::clone(&pidfd), id, young_until });
+        group.started(order.rank, launched.pid, Running { handle: Arc::clone(&handle), id, young_until });
         Watch {
             rank: order.rank,
             pid: pid_number(launched.pid),
@@ -154,7 +155,7 @@ impl Watch {
             seen: Seen::default(),
             hello_until: deadline(patience),
             young_until,
-            pidfd,
+            handle,
             group,
             program,
             copy: method == StartMethod::Fork,
@@ -182,7 +183,7 @@ impl Watch {
             Ok(done) => done,
             Err(error) => {
                 self.outbox = Outbox::default();
-                // A peer that is gone will be reported by its pidfd, with the reason.
+                // A peer that is gone will be reported by its sentinel, with the reason.
                 let gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
                 if !gone {
                     self.fail(crate::launch::failed("sendmsg", None, error));
@@ -291,16 +292,12 @@ impl Watch {
     /// Ends it at once.
     pub(crate) fn kill(&self) {
         // This fails only if it has ended already.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = self.handle.signal(Signal::KILL);
     }
 
     /// Ends it and waits until it is gone, for it can't be watched.
     pub(crate) fn abandon(self) {
-        self.kill();
-        // This fails only if somebody else reaped it.
-        let _ = rustix::io::retry_on_intr(|| {
-            rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
-        });
+        self.handle.end();
         handoff::child_died(self.member);
         self.close();
     }
@@ -308,17 +305,7 @@ impl Watch {
     /// Reaps it if it has ended; true if it has. Everything that it has said is heard first.
     pub(crate) fn reap(&mut self) -> bool {
         self.read(CHUNKS_AT_END);
-        let waited = rustix::io::retry_on_intr(|| {
-            rustix::process::waitid(
-                WaitId::PidFd(self.pidfd.as_fd()),
-                WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-            )
-        });
-        let exit = match waited {
-            Ok(None) => return false,
-            Ok(Some(status)) => exit_of(&status),
-            Err(_) => Exit::Unknown,
-        };
+        let Some(exit) = self.handle.reap() else { return false };
         self.swept = handoff::child_died(self.member);
         self.group.exited(self.rank, exit);
         let asked = self.group.asked(self.rank);
@@ -348,16 +335,6 @@ impl Watch {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
         drop(self);
         group.over(rank);
-    }
-}
-
-pub(crate) fn exit_of(status: &WaitIdStatus) -> Exit {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => Exit::Code(code),
-        (None, Some(signal)) => {
-            Exit::Signal { signal: exit::Signal::from_number(signal), core_dumped: status.dumped() }
-        }
-        (None, None) => Exit::Unknown,
     }
 }
 

@@ -6,7 +6,37 @@ use common::{
     DEADLINE, LIFETIME, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end,
     wait_for_word,
 };
+use std::time::{Duration, Instant};
+
 use mp_spawn::{Options, SpawnError, start_processes};
+
+/// How long it may take until nobody is left, from the moment in which there is nobody whom they belong to.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Does it until it takes less than a second, at most three times: the machine may be busy with something else.
+fn within_a_second(what: &str, measure: impl Fn(usize) -> Duration) {
+    let mut took = Vec::new();
+    while took.last().is_none_or(|last| *last > SOON) {
+        assert!(took.len() < 3, "{what}: {took:?}");
+        took.push(measure(took.len()));
+    }
+    println!("{what}: gone after {took:?}");
+}
+
+/// How long it takes from now until they are gone.
+fn until_gone(pids: &[u32]) -> Duration {
+    let since = Instant::now();
+    eventually("they are gone", || !pids.iter().any(|pid| alive(*pid)));
+    since.elapsed()
+}
+
+/// The process ids that so many have said, first of all.
+fn pids(meeting: &Meeting, count: usize) -> Vec<u32> {
+    let heard = (0..count).map(|_| meeting.hear());
+    let pids: Vec<u32> = heard.map(|heard| heard.split(' ').next().unwrap().parse().unwrap()).collect();
+    assert!(pids.iter().all(|pid| alive(*pid)), "{pids:?}");
+    pids
+}
 
 fn sleeper(_: usize, meeting: String) -> Outcome {
     let pids = format!("{} {:?}", std::process::id(), mp_spawn::parent_pid());
@@ -24,17 +54,20 @@ fn middle(_: usize, meeting: String) -> Outcome {
 
 #[test]
 fn nobody_outlives_a_parent_that_was_killed() {
-    let meeting = Meeting::new("killed");
-    let context = start_processes(middle, meeting.name.clone(), Options::nprocs(1)).unwrap();
-    let child: u32 = meeting.hear().parse().unwrap();
-    let heard = meeting.hear();
-    let grandchild: u32 = heard.split(' ').next().unwrap().parse().unwrap();
-    assert_eq!(context.pids(), [child]);
-    assert!(heard.contains(&format!("Some({child})")), "{heard}");
-    assert!(alive(child) && alive(grandchild));
-    context.kill(0).unwrap();
-    eventually("child and grandchild are gone", || !alive(child) && !alive(grandchild));
-    assert!(failure(&context).to_string().contains("SIGKILL"));
+    within_a_second("child and grandchild of a parent that was killed", |round| {
+        let meeting = Meeting::new(&format!("killed-{round}"));
+        let context = start_processes(middle, meeting.name.clone(), Options::nprocs(1)).unwrap();
+        let child: u32 = meeting.hear().parse().unwrap();
+        let heard = meeting.hear();
+        let grandchild: u32 = heard.split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(context.pids(), [child]);
+        assert!(heard.contains(&format!("Some({child})")), "{heard}");
+        assert!(alive(child) && alive(grandchild));
+        context.kill(0).unwrap();
+        let took = until_gone(&[child, grandchild]);
+        assert!(failure(&context).to_string().contains("SIGKILL"));
+        took
+    });
 }
 
 #[test]
@@ -43,7 +76,7 @@ fn nobody_outlives_a_parent_that_executes_another_program() {
     fn executes(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let start = move || -> Outcome {
-            let child = start_processes(sleeper, meeting, Options::nprocs(1))?;
+            let child = start_processes(middle, meeting, Options::nprocs(1))?;
             let _runs_on = std::mem::ManuallyDrop::new(child);
             Ok(())
         };
@@ -55,17 +88,18 @@ fn nobody_outlives_a_parent_that_executes_another_program() {
         wait_for_word(&go)?;
         Err(std::os::unix::process::CommandExt::exec(std::process::Command::new("sleep").arg("120")).into())
     }
-    let meeting = Meeting::new("executes");
-    let parents = start_processes(executes, meeting.name.clone(), Options::nprocs(2)).unwrap();
-    let children =
-        [meeting.hear(), meeting.hear()].map(|said| said.split(' ').next().unwrap().parse().unwrap());
-    for rank in 0..2 {
-        eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
-    }
-    for child in children {
-        eventually("it ended with its parent's program", || !alive(child));
-    }
-    assert!(parents.pids().into_iter().all(alive), "the other program is gone");
+    within_a_second("those of parents that execute another program", |round| {
+        let meeting = Meeting::new(&format!("executes-{round}"));
+        let parents = start_processes(executes, meeting.name.clone(), Options::nprocs(2)).unwrap();
+        // Each has a child and a grandchild.
+        let descendants = pids(&meeting, 4);
+        for rank in 0..2 {
+            eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+        }
+        let took = until_gone(&descendants);
+        assert!(parents.pids().into_iter().all(alive), "the other program is gone");
+        took
+    });
 }
 
 #[test]
@@ -73,7 +107,7 @@ fn nobody_outlives_a_parent_that_panics() {
     /// With the context of its child in its hands, which ends it, or out of them.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
-        let child = start_processes(sleeper, meeting, Options::nprocs(1))?;
+        let child = start_processes(middle, meeting, Options::nprocs(1))?;
         let (_ends, _runs_on) = match rank {
             0 => (Some(child), None),
             _ => (None, Some(std::mem::ManuallyDrop::new(child))),
@@ -81,18 +115,38 @@ fn nobody_outlives_a_parent_that_panics() {
         wait_for_word(&go)?;
         panic!("for the test");
     }
-    let meeting = Meeting::new("panics");
-    let settings = Options::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
-    let parents = start_processes(panics, meeting.name.clone(), settings).unwrap();
-    let children: [u32; 2] =
-        [meeting.hear(), meeting.hear()].map(|said| said.split(' ').next().unwrap().parse().unwrap());
-    for rank in 0..2 {
-        eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+    within_a_second("those of parents that panic", |round| {
+        let meeting = Meeting::new(&format!("panics-{round}"));
+        let settings = Options::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
+        let parents = start_processes(panics, meeting.name.clone(), settings).unwrap();
+        let descendants = pids(&meeting, 4);
+        for rank in 0..2 {
+            eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+        }
+        let took = until_gone(&descendants);
+        assert!(failure(&parents).to_string().contains("for the test"));
+        took
+    });
+}
+
+#[test]
+fn nobody_outlives_a_parent_that_ends() {
+    /// In good order, with a child that it doesn't wait for, whose child waits for nobody.
+    fn ends(_: usize, meeting: String) -> Outcome {
+        let go = format!("{meeting}-go");
+        let _runs_on = std::mem::ManuallyDrop::new(start_processes(middle, meeting, Options::nprocs(1))?);
+        wait_for_word(&go)?;
+        std::process::exit(0)
     }
-    for child in children {
-        eventually("it ended with its parent", || !alive(child));
-    }
-    assert!(failure(&parents).to_string().contains("for the test"));
+    within_a_second("those of a parent that exits", |round| {
+        let meeting = Meeting::new(&format!("ends-{round}"));
+        let context = start_processes(ends, meeting.name.clone(), Options::nprocs(1)).unwrap();
+        let descendants = pids(&meeting, 2);
+        eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
+        let took = until_gone(&descendants);
+        join(&context).unwrap();
+        took
+    });
 }
 
 #[test]
@@ -101,12 +155,13 @@ fn nobody_outlives_a_chain_whose_top_was_killed() {
         start_processes(middle, meeting, Options::nprocs(2))?.join_timeout(LIFETIME)?;
         Ok(())
     }
-    let meeting = Meeting::new("chain");
-    let context = start_processes(top, meeting.name.clone(), Options::nprocs(1)).unwrap();
-    let pids: Vec<u32> = (0..4).map(|_| meeting.hear().split(' ').next().unwrap().parse().unwrap()).collect();
-    assert!(pids.iter().all(|pid| alive(*pid)));
-    context.kill(0).unwrap();
-    eventually("all descendants are gone", || pids.iter().all(|pid| !alive(*pid)));
+    within_a_second("a chain whose top was killed", |round| {
+        let meeting = Meeting::new(&format!("chain-{round}"));
+        let context = start_processes(top, meeting.name.clone(), Options::nprocs(1)).unwrap();
+        let descendants = pids(&meeting, 4);
+        context.kill(0).unwrap();
+        until_gone(&descendants)
+    });
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn the_same_build_under_another_path_is_as_good() {
     }
     let folder = common::Folder::new("another-path");
     let copy = folder.0.join("the same");
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    install(&std::env::current_exe().unwrap(), &copy);
     let ran = mp_spawn::Process::builder().executable(&copy).spawn(program, ()).unwrap().join().unwrap();
     assert_eq!(ran, std::fs::canonicalize(&copy).unwrap());
 }
@@ -227,31 +227,59 @@ fn a_command_may_execute_the_program_at_last() {
     }
 }
 
-/// Under the loader, the program that runs is the loader, which makes no worker; unless somebody says what the program is.
+/// Under the loader, the program that runs is the loader, as far as the kernel knows.
 #[test]
-fn a_program_under_the_loader_has_to_be_named() {
+fn a_program_under_the_loader_has_workers_under_it() {
     let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
     let Some(loader) = loaders.into_iter().find(|path| path.exists()) else {
         eprintln!("SKIPPED: the loader is nowhere");
         return;
     };
-    let mut command = Command::new(loader);
-    command.arg(std::env::current_exe().unwrap()).env("LAUNCHING_PROGRAM", std::env::current_exe().unwrap());
-    command.args(["--exact", "helper_under_the_loader", "--ignored", "--nocapture", "--test-threads=1"]);
-    let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-    wait_for(&mut running, "helper: told, and named");
-    running.succeeds();
+    let program = std::env::current_exe().unwrap();
+    // A relative path, which leads nowhere from where the program goes.
+    let relative = Path::new(".").join(program.file_name().unwrap());
+    for (options, path) in
+        [(&[][..], &program), (&["--library-path", "/nowhere", "--argv0", "it"], &relative)]
+    {
+        let mut command = Command::new(loader);
+        command.args(options).arg(path).current_dir(program.parent().unwrap());
+        command.args(["--exact", "helper_under_the_loader", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.env("LOADERS_OPTIONS", options.len().to_string());
+        let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+        wait_for(&mut running, "helper: under the loader, and named");
+        running.succeeds();
+    }
 }
 
 #[test]
 #[ignore = "part of another test"]
 fn helper_under_the_loader() {
-    let error = failure(&start_processes(no_op, (), Options::nprocs(1)).unwrap());
-    assert!(matches!(error, SpawnError::NeverReported { .. }), "{error:?}");
-    assert!(error.to_string().contains("name the program itself with `Options::executable`"), "{error}");
-    mp_spawn::set_executable(std::env::var_os("LAUNCHING_PROGRAM").map(Into::into));
-    join(&start_processes(no_op, (), Options::nprocs(2)).unwrap()).unwrap();
-    println!("\nhelper: told, and named");
+    /// The words of its command line, and the program that the kernel has executed.
+    fn how(_: usize, (): ()) -> std::io::Result<(usize, std::path::PathBuf)> {
+        let words = std::fs::read("/proc/self/cmdline")?.split(|byte| *byte == 0).count() - 1;
+        Ok((words, std::fs::read_link("/proc/self/exe")?))
+    }
+    std::env::set_current_dir("/").unwrap();
+    let options: usize = std::env::var("LOADERS_OPTIONS").unwrap().parse().unwrap();
+    let me = std::fs::read_link("/proc/self/exe").unwrap();
+    for method in [StartMethod::Spawn, StartMethod::ForkServer] {
+        let workers = start_processes(how, (), Options::nprocs(2).start_method(method)).unwrap();
+        for (words, program) in workers.join().unwrap() {
+            assert_eq!(
+                (words, &program),
+                (if cfg!(target_feature = "crt-static") { 1 } else { options + 2 }, &me)
+            );
+        }
+    }
+    // Who names the program has it by itself.
+    let own = std::fs::read("/proc/self/maps").unwrap();
+    let own = String::from_utf8_lossy(&own);
+    let own =
+        own.lines().find_map(|line| line.split_once("/launching-").map(|_| &line[line.find('/').unwrap()..]));
+    mp_spawn::set_executable(own.map(Into::into));
+    let (_, program) = start_processes(how, (), Options::nprocs(1)).unwrap().join().unwrap().remove(0);
+    assert_eq!(Some(program.to_str().unwrap()), own);
+    println!("\nhelper: under the loader, and named");
 }
 
 #[test]

@@ -5,7 +5,9 @@
 mod common;
 
 use common::{LIFETIME, Meeting, Outcome, eventually, join, say, wait_for_the_end};
-use mp_spawn::{Options, SpawnError, start_processes};
+use mp_spawn::{
+    Exit, OnFailure, Options, Process, Signal, SpawnError, StartMethod, Waitable, start_processes, wait,
+};
 
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
@@ -150,4 +152,67 @@ fn signals_of_the_parent_do_not_reach_into_the_child() {
         Ok(())
     }
     join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+/// From now on, system calls of these numbers end with this error in this process and all that come of it.
+fn refuse(calls: [libc::c_long; 2], error: i32) {
+    let step = |code, k: u32, jt: u8| libc::sock_filter { code, jt, jf: 0, k };
+    let (load, equal, end) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET,
+    );
+    // The number is the first word of what a filter sees.
+    let mut steps = [
+        step(load as u16, 0, 0),
+        step(equal as u16, calls[0] as u32, 2),
+        step(equal as u16, calls[1] as u32, 1),
+        step(end as u16, libc::SECCOMP_RET_ALLOW, 0),
+        step(end as u16, libc::SECCOMP_RET_ERRNO | error as u32, 0),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: takes numbers only.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    let (mode, all_threads) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+    // SAFETY: the program and its steps are valid for reads.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, mode, all_threads, &raw const program) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_kernel_without_pidfds_is_good_enough() {
+    fn test(_: usize, error: i32) -> Outcome {
+        refuse([libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal], error);
+        let own = rustix::process::getpid();
+        assert!(rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).is_err());
+        let before = open_files();
+        for method in [StartMethod::Spawn, StartMethod::ForkServer] {
+            let options = |nprocs| Options::nprocs(nprocs).start_method(method);
+            let values = |rank: usize, (): ()| Ok::<_, String>(rank * 2);
+            assert_eq!(start_processes(values, (), options(3))?.join()?, [0, 2, 4]);
+            // What ends by itself, what is killed, and what obeys.
+            let worker = |rank: usize, (): ()| -> Outcome {
+                if rank == 0 { std::process::exit(3) } else { wait_for_the_end() }
+            };
+            let context = start_processes(worker, (), options(3).on_failure(OnFailure::Continue))?;
+            eventually("the first has ended", || matches!(context.exit(0), Ok(Some(Exit::Code(3)))));
+            context.kill(1)?;
+            context.terminate(2)?;
+            assert!(matches!(context.join_timeout(LIFETIME), Err(SpawnError::ProcessExited(_))));
+            let signal = |rank| match context.exit(rank) {
+                Ok(Some(Exit::Signal { signal, .. })) => signal,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!((signal(1), signal(2)), (Signal::KILL, Signal::TERM));
+        }
+        let child = Process::spawn(|(): ()| {}, ())?;
+        assert_eq!(wait(&[&child as &dyn Waitable], Some(LIFETIME))?, [0]);
+        child.join()?;
+        // What is left are the fork server's, and what serves all starts.
+        eventually("no file is left", || open_files() <= before + 10);
+        Ok(())
+    }
+    for error in [libc::ENOSYS, libc::EPERM] {
+        join(&start_processes(test, error, Options::nprocs(1)).unwrap()).unwrap();
+    }
 }

@@ -265,6 +265,7 @@ fn generic_functions_and_twin_closures() {
 }
 
 #[test]
+#[cfg_attr(target_feature = "crt-static", ignore = "static programs drop no locals of their main thread")]
 fn a_failure_is_known_before_its_process_has_ended() {
     thread_local! {
         static LINGERS: RefCell<Option<Lingers>> = const { RefCell::new(None) };

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
 use mp_core::{FrozenTensor, Tensor};
 use mp_spawn::{
-    Exit, Note, OnFailure, Options, Process, Signal, SpawnError, active_children, current_process,
-    parent_process, start_processes,
+    Descriptor, Exit, Note, OnFailure, Options, Process, Signal, SpawnError, Waitable, active_children,
+    current_process, parent_process, start_processes, wait,
 };
 
 #[test]
@@ -334,4 +334,43 @@ fn who_has_seen_the_end_at_the_sentinel_is_told_how_it_was() {
             _ => assert!(!child.is_alive()),
         }
     }
+}
+
+#[test]
+fn sentinels_tell_who_has_ended_and_all_can_be_asked_to() {
+    let meeting = Meeting::new("sentinels");
+    let worker = |rank: usize, meeting: String| -> Outcome {
+        if rank == 2 {
+            // SAFETY: this installs no handler.
+            unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+        }
+        say(&meeting, "here")?;
+        if rank == 1 { wait_for_word(&format!("{meeting}-go")) } else { wait_for_the_end() }
+    };
+    let options = Options::nprocs(4).on_failure(OnFailure::Continue);
+    let context = start_processes(worker, meeting.name.clone(), options).unwrap();
+    (0..4).for_each(|_| assert_eq!(meeting.hear(), "here"));
+    let ends: Vec<_> = context.sentinels().into_iter().map(Descriptor).collect();
+    let ended = |time| {
+        let things: Vec<_> = ends.iter().map(|end| end as &dyn Waitable).collect();
+        wait(&things, Some(time)).unwrap()
+    };
+    assert_eq!((ends.len(), ended(Duration::ZERO)), (4, vec![]));
+    eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
+    assert_eq!(ended(DEADLINE), [1]);
+    assert_eq!(context.exit(1).unwrap(), Some(Exit::Code(0)));
+    // Those that run are asked, and one of them has other plans.
+    context.terminate_all().unwrap();
+    eventually("two more have ended", || ended(Duration::ZERO) == [0, 1, 3]);
+    context.kill_all().unwrap();
+    eventually("all have ended", || ended(Duration::ZERO) == [0, 1, 2, 3]);
+    assert!(matches!(context.join_timeout(DEADLINE), Err(SpawnError::ProcessExited(_))));
+    let signals = [0, 2, 3].map(|rank| match context.exit(rank) {
+        Ok(Some(Exit::Signal { signal, .. })) => signal,
+        other => panic!("{rank}: {other:?}"),
+    });
+    assert_eq!(signals, [Signal::TERM, Signal::KILL, Signal::TERM]);
+    // All this time nobody else got their numbers.
+    context.kill_all().unwrap();
+    assert_eq!(ended(Duration::ZERO), [0, 1, 2, 3]);
 }

@@ -4,6 +4,7 @@
 
 use std::error::Error;
 use std::ffi::{CStr, OsString, c_char, c_int};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mp::{
@@ -37,6 +38,19 @@ fn run(name: &str) -> Outcome {
     match name {
         "everything" => everything(StartMethod::Spawn),
         "fork server" => everything(StartMethod::ForkServer),
+        "fork" => {
+            // SAFETY: the hosts have one thread and nothing that can't be copied; the library has only what may be.
+            #[allow(unsafe_code)]
+            unsafe {
+                mp::allow_fork();
+            }
+            static HERE: AtomicU32 = AtomicU32::new(0);
+            HERE.store(7, Ordering::Relaxed);
+            let seen = Process::builder().start_method(StartMethod::Fork);
+            let seen = seen.spawn(|(): ()| Ok::<_, String>(HERE.load(Ordering::Relaxed)), ())?.join()?;
+            println!("embedded: copied {seen}");
+            everything(StartMethod::Fork)
+        }
         "by a command" => {
             mp::set_command(command());
             everything(StartMethod::Spawn)

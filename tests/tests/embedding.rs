@@ -23,6 +23,9 @@ embedded: failure told
 embedded: exit Err(true)
 ";
 
+/// What it prints before, when it is to do it by copies of the host.
+const COPIED: &str = "embedded: copied 7\n";
+
 /// What `cargo` makes of an example: the library in a file of this name.
 fn make(words: &[&str], name: &str) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -201,10 +204,10 @@ fn with_command(host: &mut Command, words: &[&str]) {
 fn a_library_in_a_program_in_c_does_all_that_a_program_does() {
     let folder = Folder::new("loaded");
     let host = folder.host("host.c", &["-ldl"]);
-    for what in ["everything", "fork server"] {
+    for (what, first) in [("everything", ""), ("fork server", ""), ("fork", COPIED)] {
         let said = run(Command::new(&host).arg(library()).arg(what));
         // Its `main` ran once: in no worker.
-        assert_eq!(said, format!("host: main\n{EVERYTHING}host: still loaded\n"), "{what}");
+        assert_eq!(said, format!("host: main\n{first}{EVERYTHING}host: still loaded\n"), "{what}");
     }
 }
 
@@ -251,7 +254,14 @@ fn python_is_a_host_too() {
         command.args(["-c", &format!("{load}; sys.exit(library.embedded_run({what:?}.encode()))")]);
         command
     };
-    assert_eq!(run(&mut host("everything")), EVERYTHING);
+    for (what, first) in [("everything", ""), ("fork server", ""), ("fork", COPIED)] {
+        assert_eq!(run(&mut host(what)), format!("{first}{EVERYTHING}"), "{what}");
+    }
+    // From another thread, which copies are not made of.
+    let mut command = Command::new(&python);
+    let run_in_thread = "threading.Thread(target=library.embedded_run, args=[b'fork'])";
+    command.args(["-c", &format!("{load}; import threading; t = {run_in_thread}; t.start(); t.join()")]);
+    assert_eq!(run(&mut command), format!("{COPIED}{EVERYTHING}"));
     // And the interpreter makes the workers itself.
     let mut command = host("by a command");
     with_command(&mut command, &[&python, "-c", &format!("{load}; library.mp_child_main()")]);

@@ -95,7 +95,12 @@ impl Arena {
 
     /// The error for more bytes than it could ever have.
     pub(crate) fn too_large(&self, asked: u64) -> Error {
-        Error::OutOfMemory { asked, left: self.size(), limit: "the size of the arena".into() }
+        let limit = if crate::sys::under_valgrind() {
+            "the size of the arena under valgrind"
+        } else {
+            "the size of the arena"
+        };
+        Error::OutOfMemory { asked, left: self.size(), limit: limit.into() }
     }
 
     fn class_for(&self, len: u64) -> Result<u32> {

@@ -428,7 +428,9 @@ pub(super) fn exhausted(asked: u64, e: Errno, path: &Path, (left, limit): (u64, 
 /// The mapping of an arena's own file, or of plain memory.
 pub(super) fn map_own(own: Option<BorrowedFd<'_>>, len: u64, space: u64) -> Result<Mapping> {
     // A memfd goes over all of them, so that it is one mapping: what is behind its end is as much out of reach (SIGBUS)
-    // as addresses without a mapping are (SIGSEGV). Other files may grow by that (hugetlbfs).
-    let mapped = if SharingStrategy::FileDescriptor.supported() { space } else { len };
+    // as addresses without a mapping are (SIGSEGV). Other files may grow by that (hugetlbfs), and when a process ends memcheck
+    // tries each word of it, with a SIGBUS each.
+    let whole = SharingStrategy::FileDescriptor.supported() && !crate::sys::under_valgrind();
+    let mapped = if whole { space } else { len };
     own.map_or_else(|| Mapping::local(len), |fd| Mapping::new(fd, mapped, space))
 }

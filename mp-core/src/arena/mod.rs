@@ -61,7 +61,7 @@ use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER};
 use crate::strategy;
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
-use crate::sys::{Mapping, directory, identity::Identity, limits, memory, os, private};
+use crate::sys::{Mapping, directory, identity::Identity, limits, memory, os, private, under_valgrind};
 use crate::words::{BlockId, Member, SeatAt};
 use files::Files;
 use layout::{Layout, control, envelope as field};
@@ -190,13 +190,19 @@ impl Arena {
             arena.me()?;
             return if arena.is_local() { Ok(arena) } else { Err(Self::has_one()) };
         }
-        let mut size = if cfg!(miri) { Layout::MIN } else { 1 << 36 };
+        let mut size = if cfg!(miri) { Layout::MIN } else { Self::most().min(1 << 36) };
         loop {
             match Self::map_and_join(None, size, Some(())) {
                 Err(Error::Os { .. }) if size > Layout::MIN => size /= 2,
                 done => return Ok(Self::make_current(done?)),
             }
         }
+    }
+
+    /// The size of an arena that nothing else bounds. Valgrind would map 32 GiB, and memcheck reads all of them when a process
+    /// ends, in search of pointers: 7 s a GiB, and as much memory as there are pages then.
+    fn most() -> u64 {
+        if under_valgrind() { 256 << 20 } else { 1 << 40 }
     }
 
     /// Under the lock, and there is none yet.
@@ -251,7 +257,7 @@ impl Arena {
         let (file, file_limit) = limits::file_size();
         // The files with names have twice as many addresses again; the rest of the process needs some as well.
         let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
-        let mut size = 1 << 40;
+        let mut size = Self::most();
         while size > most && size > Layout::MIN {
             size /= 2;
         }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::ClockId;
 use rustix::thread::futex::{self, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
-use rustix::time::clock_gettime;
 
 use crate::sync::shared::AtomicU32;
 
@@ -49,8 +48,11 @@ pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Dura
     }
     // The call takes a point in time.
     let until = for_at_most.and_then(|d| {
-        let now = clock_gettime(ClockId::Monotonic);
-        now.checked_add(Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) })
+        let then = super::monotonic().checked_add(d)?;
+        Some(Timespec {
+            tv_sec: i64::try_from(then.as_secs()).ok()?,
+            tv_nsec: i64::from(then.subsec_nanos()),
+        })
     });
     // Woken, or a word differs, or the time is over, or a signal: whoever calls looks again, whichever it was.
     _ = futex::waitv(&waits[..used], WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);

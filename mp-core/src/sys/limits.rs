@@ -19,7 +19,7 @@ pub(crate) fn address_space() -> (u64, &'static str) {
         .ok()
         .and_then(|s| s.split_ascii_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0);
-    (limit.saturating_sub(pages * rustix::param::page_size() as u64), "RLIMIT_AS (ulimit -v)")
+    (limit.saturating_sub(pages * super::clock::page_size()), "RLIMIT_AS (ulimit -v)")
 }
 
 /// The largest file this process may make. Beyond it `ftruncate` raises SIGXFSZ, which kills.

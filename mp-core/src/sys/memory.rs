@@ -126,6 +126,5 @@ pub(crate) fn user() -> u32 {
 
 /// Milliseconds of a clock that all processes of the machine share.
 pub(crate) fn monotonic_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    super::monotonic().as_millis() as u64
 }

@@ -5,6 +5,7 @@
 //! that hand out typed views of the mapping.
 
 mod cgroup;
+mod clock;
 pub(crate) mod directory;
 pub(crate) mod epoll;
 pub(crate) mod foreign;
@@ -24,11 +25,14 @@ pub(crate) mod processors;
 mod raise;
 pub(crate) mod readiness;
 pub(crate) mod region;
+mod valgrind;
 
+pub use clock::monotonic;
 pub(crate) use mapping::Mapping;
 #[cfg(feature = "inject")]
 pub(crate) use raise::signal_self;
 pub(crate) use rustix::io::Errno;
+pub use valgrind::under_valgrind;
 
 use crate::error::Error;
 

@@ -3,6 +3,7 @@
 mod alone;
 mod clippy;
 mod example;
+mod fixed;
 mod loom;
 
 use crate::session::{Outcome, Session};
@@ -23,6 +24,7 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "clippy", what: "lints, with all features", run: clippy::run },
     Step { name: "alone", what: "each crate by itself, and sets of features", run: alone::run },
     Step { name: "test", what: "all tests but doc tests", run: test },
+    Step { name: "static", what: "processes in programs that are linked statically", run: fixed::run },
     Step { name: "doctest", what: "the examples in the documentation", run: doctest },
     Step { name: "doc", what: "the documentation builds without a warning", run: doc },
     Step { name: "loom", what: "models of the concurrent parts, every interleaving", run: loom::run },

@@ -1,0 +1,219 @@
+//! A process that this one has made: how its end is seen, how it is signalled, and how it is reaped.
+//!
+//! With a pidfd, all three are the kernel's. Some kernels give none: those before 5.3, those behind a sandbox's filter
+//! that doesn't know the call, and those that older valgrinds let a program see (3.19, for one). There a thread waits for the end, leaves the process
+//! to be reaped (`WNOWAIT` in `waitid(2)`), and makes an eventfd readable, which is waited for as a pidfd is. The process's
+//! number is its own until it is reaped, which happens under a lock here; and so does the sending of signals to it.
+//!
+//! | the process | sentinel | a signal | what changes that |
+//! |---|---|---|---|
+//! | runs | silent | reaches it | its end |
+//! | has ended | readable; without a pidfd a moment later | reaches nobody | [`Handle::reap`], under the lock |
+//! | is reaped | readable | is not sent | nothing |
+//!
+//! If this process is killed, so is the thread: who waits for the process then is the kernel's business, as always.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use mp_core::mutex::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
+
+use crate::clock::timespec;
+use crate::error::Result;
+use crate::exit::{self, Exit};
+use crate::launch::failed;
+use crate::sys;
+
+/// A process that this one has made.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pid: Pid,
+    /// A pidfd, or what stands in for one.
+    sentinel: Arc<OwnedFd>,
+    is_pidfd: bool,
+    /// Whether it was reaped. Its number may be another one's then.
+    reaped: Arc<Mutex<bool>>,
+}
+
+impl Handle {
+    /// Of a process that was made just now and has not been reaped. If this fails, it is ended and reaped.
+    pub(crate) fn of(pid: Pid) -> Result<Handle> {
+        let made = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Handle::new(pid, Arc::new(pidfd), true)),
+            // The second is what filters of sandboxes say of a call that they don't know.
+            Err(Errno::NOSYS | Errno::PERM) => Handle::without_pidfd(pid),
+            Err(error) => Err(("pidfd_open", error.into())),
+        };
+        made.map_err(|(what, error)| {
+            // Nobody would learn of its death. It has not been reaped, so the id is still its own.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            let _ =
+                retry_on_intr(|| rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()));
+            failed(what, None, error)
+        })
+    }
+
+    fn new(pid: Pid, sentinel: Arc<OwnedFd>, is_pidfd: bool) -> Handle {
+        Handle { pid, sentinel, is_pidfd, reaped: Arc::default() }
+    }
+
+    fn without_pidfd(pid: Pid) -> std::result::Result<Handle, (&'static str, io::Error)> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| ("eventfd", error.into()))?;
+        let handle = Handle::new(pid, Arc::new(event), false);
+        let (event, reaped) = (Arc::clone(&handle.sentinel), Arc::clone(&handle.reaped));
+        let wait = move || {
+            // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
+            let _ = sys::block_signals();
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            if retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), options)).is_err() {
+                // Somebody else has reaped it, as the kernel does where SIGCHLD is ignored.
+                *reaped.lock() = true;
+            }
+            // It can't fail: nobody else adds to it.
+            let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
+        };
+        thread::Builder::new()
+            .name("mp-sentinel".to_string())
+            .stack_size(64 << 10)
+            .spawn(wait)
+            .map_err(|error| ("a thread in place of a pidfd", error))?;
+        Ok(handle)
+    }
+
+    /// Becomes readable, for good, when it ends.
+    pub(crate) fn sentinel(&self) -> BorrowedFd<'_> {
+        self.sentinel.as_fd()
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.sentinel.as_raw_fd()
+    }
+
+    /// Sends it a signal; `SRCH` if it is over.
+    pub(crate) fn signal(&self, signal: Signal) -> std::result::Result<(), Errno> {
+        let reaped = self.reaped.lock();
+        if *reaped {
+            return Err(Errno::SRCH);
+        }
+        if self.is_pidfd {
+            match rustix::process::pidfd_send_signal(&self.sentinel, signal) {
+                Err(Errno::NOSYS) => {}
+                done => return done,
+            }
+        }
+        rustix::process::kill_process(self.pid, signal)
+    }
+
+    /// Whether it has ended, as far as its sentinel tells.
+    pub(crate) fn has_ended(&self) -> bool {
+        rustix::event::poll(
+            &mut [PollFd::new(&self.sentinel, PollFlags::IN)],
+            Some(&timespec(Duration::ZERO)),
+        )
+        .is_ok_and(|ready| ready > 0)
+    }
+
+    /// How it ended, if it has: reaps it.
+    pub(crate) fn reap(&self) -> Option<Exit> {
+        let mut reaped = self.reaped.lock();
+        if *reaped {
+            return Some(Exit::Unknown);
+        }
+        let id = if self.is_pidfd { WaitId::PidFd(self.sentinel.as_fd()) } else { WaitId::Pid(self.pid) };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let exit = match retry_on_intr(|| rustix::process::waitid(id.clone(), options)) {
+            Ok(None) => return None,
+            Ok(Some(status)) => exit_of(&status),
+            // Somebody else has reaped it.
+            Err(_) => Exit::Unknown,
+        };
+        *reaped = true;
+        Some(exit)
+    }
+
+    /// Ends it and waits until it is gone.
+    pub(crate) fn end(&self) -> Exit {
+        // This fails only if it has ended.
+        let _ = self.signal(Signal::KILL);
+        loop {
+            if let Some(exit) = self.reap() {
+                return exit;
+            }
+            // An interrupted or refused wait leads to another look.
+            let _ = rustix::event::poll(&mut [PollFd::new(&self.sentinel, PollFlags::IN)], None);
+        }
+    }
+}
+
+fn exit_of(status: &WaitIdStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => {
+            Exit::Signal { signal: exit::Signal::from_number(signal), core_dumped: status.dumped() }
+        }
+        (None, None) => Exit::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// What a shell does, by a pidfd and without.
+    fn both(script: &str) -> [Handle; 2] {
+        #[allow(clippy::zombie_processes, reason = "the handle reaps it")]
+        let start = || {
+            let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            Pid::from_raw(child.id().cast_signed()).unwrap()
+        };
+        [Handle::of(start()).unwrap(), Handle::without_pidfd(start()).unwrap()]
+    }
+
+    fn wait(handle: &Handle) {
+        let time = timespec(Duration::from_secs(20));
+        let ready = rustix::event::poll(&mut [PollFd::new(&handle.sentinel, PollFlags::IN)], Some(&time));
+        assert_eq!(ready, Ok(1));
+    }
+
+    #[test]
+    fn an_end_is_seen_and_reaped_once() {
+        for handle in both("exit 3") {
+            wait(&handle);
+            // For good, and not only for the first one who looks.
+            assert!(handle.has_ended());
+            assert_eq!(handle.reap(), Some(Exit::Code(3)), "{handle:?}");
+            assert!(handle.has_ended());
+            assert_eq!(handle.reap(), Some(Exit::Unknown));
+            assert_eq!(handle.signal(Signal::KILL), Err(Errno::SRCH));
+        }
+    }
+
+    #[test]
+    fn a_signal_reaches_it() {
+        for handle in both("kill -STOP $$; exec sleep 100") {
+            assert!(!handle.has_ended() && handle.reap().is_none());
+            handle.signal(Signal::KILL).unwrap();
+            wait(&handle);
+            let exit = handle.reap();
+            let Some(Exit::Signal { signal, .. }) = exit else { panic!("{exit:?}") };
+            assert_eq!(signal, exit::Signal::KILL);
+        }
+    }
+
+    #[test]
+    fn it_can_be_ended_at_once() {
+        for handle in both("exec sleep 100") {
+            assert!(matches!(handle.end(), Exit::Signal { .. }));
+            assert!(handle.has_ended());
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! How the running program is executed once more.
+//!
+//! | it runs | `/proc/self/exe` is | executed is |
+//! |---|---|---|
+//! | by itself | the program, whatever became of its file | that |
+//! | under valgrind | the program for who opens or reads it, valgrind for who executes it | the path that it leads to |
+//! | by the loader (`ld.so --options ./program`, see `ld.so(8)`) | the loader | the loader, with its options and the program's path |
+//!
+//! A program that was deleted while it runs can't be found in the second and the third case. What is executed then makes no
+//! worker, which is an error that says what to do.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::{object, sys};
+
+/// The running program, whatever became of its file.
+const SELF: &str = "/proc/self/exe";
+
+/// What is executed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Myself {
+    /// The program, as errors name it.
+    pub(crate) program: PathBuf,
+    /// What the kernel executes.
+    pub(crate) path: PathBuf,
+    pub(crate) argv: Vec<OsString>,
+}
+
+/// This program.
+pub(crate) fn myself() -> Myself {
+    let name = || std::env::args_os().next().unwrap_or_else(|| OsString::from(SELF));
+    let by_path = |path: PathBuf| Myself { program: path.clone(), path, argv: vec![name()] };
+    if mp_core::under_valgrind()
+        && let Ok(path) = std::fs::read_link(SELF)
+    {
+        return by_path(path);
+    }
+    by_the_loader().unwrap_or_else(|| by_path(SELF.into()))
+}
+
+/// If it runs by the loader: that once more.
+fn by_the_loader() -> Option<Myself> {
+    // The loader executes what is linked statically, and so is not there any more.
+    if cfg!(target_feature = "crt-static") || sys::has_interpreter() {
+        return None;
+    }
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    let program = file_at(&maps, object::program()?.start()?)?;
+    if std::fs::read_link(SELF).ok()? == program {
+        return None;
+    }
+    let said = std::fs::read("/proc/self/cmdline").ok()?;
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let argv = loaders_words(&said, &args).into_iter().chain([program.clone().into_os_string()]).collect();
+    Some(Myself { program, path: SELF.into(), argv })
+}
+
+/// What the loader got before the path of the program, as far as that can be told: its own name at least.
+fn loaders_words(said: &[u8], args: &[OsString]) -> Vec<OsString> {
+    let words: Vec<&OsStr> =
+        said.strip_suffix(b"\0").unwrap_or(said).split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
+    // The program's own arguments are the last ones; its name may be another one (`--argv0`).
+    let own = args.len().max(1);
+    let before = words.len().checked_sub(own).filter(|before| *before > 0);
+    match before.filter(|before| words[before + 1..].iter().eq(args.iter().skip(1))) {
+        Some(before) => words[..before].iter().map(|word| (*word).to_owned()).collect(),
+        // Somebody has written over them.
+        None => vec![SELF.into()],
+    }
+}
+
+/// The file that is mapped at an address, in a list as `/proc/self/maps` is one (see `proc(5)`).
+fn file_at(maps: &[u8], address: usize) -> Option<PathBuf> {
+    let line = maps.split(|byte| *byte == b'\n').find(|line| {
+        let range = line.split(|byte| *byte == b' ').next().and_then(|range| std::str::from_utf8(range).ok());
+        let (start, end) = range.and_then(|range| range.split_once('-')).unwrap_or_default();
+        let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+        (number(start)..number(end)).contains(&address)
+    })?;
+    // Range, access, offset, device and inode are before it, without a slash; a newline in it is `\012`.
+    let path = &line[line.iter().position(|byte| *byte == b'/')?..];
+    let path = Path::new(OsStr::from_bytes(path));
+    path.exists().then(|| OsString::from_vec(path.as_os_str().as_bytes().to_vec()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(all: &[&str]) -> Vec<OsString> {
+        all.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_loaders_words_end_before_the_program() {
+        let said = b"ld.so\0--argv0\0me\0./program\0a\0b\0";
+        assert_eq!(loaders_words(said, &words(&["me", "a", "b"])), words(&["ld.so", "--argv0", "me"]));
+        assert_eq!(loaders_words(b"ld.so\0./program\0", &words(&["./program"])), words(&["ld.so"]));
+        // What was written over, and what is shorter than it can be.
+        for (said, args) in
+            [(&b"ld.so\0./program\0x\0"[..], &["p", "y"][..]), (b"title", &["p", "y"]), (b"", &["p"])]
+        {
+            assert_eq!(loaders_words(said, &words(args)), words(&[SELF]));
+        }
+    }
+
+    #[test]
+    fn the_file_at_an_address_is_found() {
+        let own = std::env::current_exe().unwrap();
+        let maps = std::fs::read("/proc/self/maps").unwrap();
+        let address = object::program().unwrap().start().unwrap();
+        assert_eq!(file_at(&maps, address), Some(std::fs::canonicalize(own).unwrap()));
+        assert_eq!(file_at(&maps, 1), None);
+        assert_eq!(file_at(b"1000-2000 r-xp 0 0 0 /no/such/file (deleted)\n", 0x1000), None);
+        assert_eq!(file_at(b"1000-2000 r-xp 0 0 0 [vdso]\nnonsense\n", 0x1fff), None);
+    }
+
+    #[test]
+    fn a_program_by_itself_is_what_the_kernel_says() {
+        assert_eq!(myself().path, Path::new(SELF));
+        assert_eq!(by_the_loader(), None);
+    }
+}

@@ -1,0 +1,44 @@
+//! Step `static`: processes in programs that are linked with everything they need (static-pie, with glibc).
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::session::{Outcome, Session};
+
+/// Those of mp-spawn whose processes become workers in each way there is.
+const TESTS: [&str; 4] = ["outcomes", "process", "forkserver", "launching"];
+
+pub(crate) fn run(session: &mut Session) -> Outcome {
+    let Some(target) = target() else {
+        return Outcome::Skipped("the compiler does not make programs for Linux with glibc".to_owned());
+    };
+    if !has_static_libc() {
+        return Outcome::Skipped("no static C library here: apt install libc6-dev".to_owned());
+    }
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let flags = format!("{flags} -C target-feature=+crt-static -C relocation-model=pie");
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    // With a target named, flags are not for macros, which can't be static.
+    let mut command = session.cargo(&["test", "--no-fail-fast", "-p", "mp-spawn", "--target", &target]);
+    command.args(TESTS.iter().flat_map(|test| ["--test", test]));
+    let ran =
+        session.run(command.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", folder.join("static")));
+    if ran.ok && ran.tally.passed == 0 {
+        session.fail("no test ran".to_owned());
+    }
+    session.outcome()
+}
+
+/// The platform that programs are compiled for, if it is one with glibc.
+fn target() -> Option<String> {
+    let output = Command::new("rustc").arg("-vV").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "))?;
+    host.ends_with("-linux-gnu").then(|| host.to_owned())
+}
+
+fn has_static_libc() -> bool {
+    let answer = Command::new("cc").arg("-print-file-name=libc.a").stderr(Stdio::null()).output();
+    // The bare name means that it is nowhere.
+    answer.is_ok_and(|answer| String::from_utf8_lossy(&answer.stdout).trim().contains('/'))
+}
