@@ -1,7 +1,7 @@
 //! A process that this one has made: how its end is seen, how it is signalled, and how it is reaped.
 //!
-//! With a pidfd, all three are the kernel's. Some kernels give none: those before 5.3, those behind a sandbox's filter
-//! that doesn't know the call, and those that older valgrinds let a program see (3.19, for one). There a thread waits for the end, leaves the process
+//! With a pidfd, all three are the kernel's. Some kernels give none: those before 5.3, those behind a sandbox's filter that
+//! doesn't know the call, and those that older valgrinds let a program see (3.19, for one). There a thread waits for the end, leaves the process
 //! to be reaped (`WNOWAIT` in `waitid(2)`), and makes an eventfd readable, which is waited for as a pidfd is. The process's
 //! number is its own until it is reaped, which happens under a lock here; and so does the sending of signals to it.
 //!
@@ -48,6 +48,9 @@ impl Handle {
             Ok(pidfd) => Ok(Handle::new(pid, Arc::new(pidfd), true)),
             // The second is what filters of sandboxes say of a call that they don't know.
             Err(Errno::NOSYS | Errno::PERM) => Handle::without_pidfd(pid),
+            // The kernel has reaped it already, as it does where SIGCHLD is ignored, or other code in this program has. What it
+            // has said is in its socket; its number may be another process's by now.
+            Err(Errno::SRCH) => return Handle::over(pid),
             Err(error) => Err(("pidfd_open", error.into())),
         };
         made.map_err(|(what, error)| {
@@ -61,6 +64,15 @@ impl Handle {
 
     fn new(pid: Pid, sentinel: Arc<OwnedFd>, is_pidfd: bool) -> Handle {
         Handle { pid, sentinel, is_pidfd, reaped: Arc::default() }
+    }
+
+    /// Of a process of which nothing is left.
+    fn over(pid: Pid) -> Result<Handle> {
+        let event = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| failed("eventfd", None, error.into()))?;
+        let handle = Handle::new(pid, Arc::new(event), false);
+        *handle.reaped.lock() = true;
+        Ok(handle)
     }
 
     fn without_pidfd(pid: Pid) -> std::result::Result<Handle, (&'static str, io::Error)> {

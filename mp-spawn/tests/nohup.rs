@@ -1,10 +1,11 @@
-//! A program that was told to survive the end of its terminal: so do its workers.
+//! Programs that ignore signals: those that are told to survive the end of their terminal, and those for which the kernel reaps
+//! their children.
 #![allow(unsafe_code)]
 
 mod common;
 
 use common::{Outcome, join};
-use mp_spawn::{Options, StartMethod, allow_fork, start_processes};
+use mp_spawn::{Exit, Options, SpawnError, StartMethod, allow_fork, start_processes};
 
 /// The signals that this thread's process ignores; those above 31 belong to the C library.
 fn ignored() -> Vec<i32> {
@@ -28,6 +29,31 @@ fn what_nohup_ignores_workers_ignore() {
             let seen = start_processes(worker, (), Options::nprocs(1).start_method(method))?.join()?;
             // Without the first two, the terminal's end or Ctrl-C would end it; with SIGTERM, `terminate` would not.
             assert_eq!(seen, [[libc::SIGHUP, libc::SIGINT, libc::SIGPIPE]], "{method:?}");
+        }
+        Ok(())
+    }
+    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+}
+
+/// How they end, nobody can know then; that they have ended, and what they have said, everybody can.
+#[test]
+fn what_comes_back_comes_back_where_sigchld_is_ignored() {
+    fn test(_: usize, (): ()) -> Outcome {
+        // SAFETY: this installs no handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        for method in [StartMethod::Spawn, StartMethod::ForkServer] {
+            let options = || Options::nprocs(1).start_method(method);
+            for _ in 0..20 {
+                let value = |_: usize, (): ()| Ok::<_, String>(5);
+                assert_eq!(start_processes(value, (), options())?.join()?, [5]);
+                let exit = |_: usize, (): ()| -> Outcome { std::process::exit(3) };
+                let error = start_processes(exit, (), options())?.join().unwrap_err();
+                assert!(
+                    matches!(&error, SpawnError::ProcessExited(e) if e.exit == Exit::Unknown),
+                    "{error:?}"
+                );
+                assert!(error.to_string().contains("how is unknown"), "{error}");
+            }
         }
         Ok(())
     }
