@@ -161,7 +161,8 @@ pub struct ParentProcess {
     pidfd: OwnedFd,
 }
 
-/// The process that started this one; `None` if that was not this crate, or if it has ended.
+/// The process that started this one; `None` if that was not this crate, or if it has ended; or if the kernel gives no pidfds
+/// (see `pidfd_open(2)`).
 #[must_use]
 pub fn parent_process() -> Option<ParentProcess> {
     let pid = parent_pid()?;
