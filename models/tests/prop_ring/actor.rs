@@ -124,8 +124,8 @@ impl Process {
     pub fn look(&self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         Some(match left(m, fates)? {
             Left::Intent(dead) => {
-                let around = Around::new(fates, chain(self.ring.slots, 0));
-                let settle = Settle::new((intent(dead), intent(me)), (OWNER, PLACE), around, member(me));
+                let around = Around::new(fates, chain(self.ring.slots, 0), dead);
+                let settle = Settle::new(intent(dead), (OWNER, PLACE), around);
                 Doing::Settle(Box::new(settle))
             }
             Left::Envelope(e, owner) => Doing::Own(e, owner.pack()),
@@ -184,9 +184,8 @@ impl Actor for Process {
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => Some(doing),
-                Some(Settled::Clear | Settled::Later) => Some(Doing::Start),
-                Some(Settled::TakenOver(e)) => Some(Doing::Free(e)),
-                Some(Settled::Leased) => unreachable!("nothing is leased here"),
+                Some(Settled::Clear | Settled::Later | Settled::Owned(_)) => Some(Doing::Start),
+                Some(Settled::Leased(_)) => unreachable!("nothing is leased here"),
             },
             Doing::Own(e, found) => {
                 let mine = Owner::unpack(*found).then(Holder::Member(member(me)));

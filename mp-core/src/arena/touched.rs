@@ -9,7 +9,8 @@
 //! | bits of a member | the member sets | after the bit, before what it announces | the sweep looks at 64 blocks in vain |
 //! | | a sweeper clears, when all of the sweep is done | half way | the next sweeper does what the other bits say, again |
 //!
-//! A sweeper sets its own bits for all that it looks at, since it takes over what it finds.
+//! A sweeper sets its own bits for all that it looks at, since it takes over what it finds. A visitor sets the dead one's, since
+//! what loses its last holder is claimed for that one.
 
 use super::Arena;
 use crate::mem::Mem;
