@@ -26,6 +26,11 @@ impl Arena {
         }
     }
 
+    /// Whether a member may have held something in a slab.
+    pub(super) fn has_touched(&self, m: Member, slab: u32) -> bool {
+        self.map().load(self.layout().touched(m.slot(), slab)) & 1 << (slab % 64) != 0
+    }
+
     /// Calls `f` with each slab that a tenant of one of these slots has touched.
     pub(super) fn each_touched_slab(&self, slots: impl Iterator<Item = u32> + Clone, mut f: impl FnMut(u32)) {
         let slabs = self.slab_count();

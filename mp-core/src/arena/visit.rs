@@ -28,6 +28,9 @@ use crate::words::{
     Visiting,
 };
 
+/// A queue that nobody living has, and a dead member that has it.
+type Deserted = (BlockId, Member);
+
 /// A dead member that this process visits.
 struct Visited {
     dead: Dead,
@@ -79,7 +82,6 @@ impl Arena {
     /// Sees to everything that others wait for; of which members it was everything.
     fn see_to(&self, dead: &[Dead]) -> Vec<bool> {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
-        // Queues that nobody living has.
         let mut deserted = Vec::new();
         self.see_to_envelopes(dead, &mut deserted);
         self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
@@ -87,9 +89,9 @@ impl Arena {
                 (0..SLAB_BLOCKS).for_each(|i| self.see_to_block(slab * SLAB_BLOCKS + i, dead, &mut deserted));
             }
         });
-        while let (Some(ring), Some(d), Some(rings)) = (deserted.pop(), dead.first(), RINGS.get()) {
+        while let (Some((ring, had)), Some(rings)) = (deserted.pop(), RINGS.get()) {
             let (at, len) = self.data_of(ring);
-            let each = &mut |e| self.give_up_attachments(e, d.member, &mut deserted);
+            let each = &mut |e| self.give_up_attachments(e, had, &mut deserted);
             rings.contents(*self, (Word::at(at), len), ring, each);
         }
         settled
@@ -109,7 +111,7 @@ impl Arena {
         rings.settle(*self, (dead, &intents), &others)
     }
 
-    fn see_to_envelopes(&self, dead: &[Dead], deserted: &mut Vec<BlockId>) {
+    fn see_to_envelopes(&self, dead: &[Dead], deserted: &mut Vec<Deserted>) {
         #[cfg(feature = "inject")]
         if crate::inject::planted::is(crate::inject::planted::SKIPPED_SWEEP) {
             return;
@@ -141,7 +143,7 @@ impl Arena {
 
     /// Gives up what is attached to an envelope that no living process can get; but not the block with its bytes. It changes
     /// nothing in the envelope.
-    fn give_up_attachments(&self, e: EnvelopeId, dead: Member, deserted: &mut Vec<BlockId>) {
+    fn give_up_attachments(&self, e: EnvelopeId, dead: Member, deserted: &mut Vec<Deserted>) {
         let meta = Meta::of_any_version(self.map().load(self.envelope_word(e, field::META)));
         let (entries, n) = self.attachments_at(e, meta);
         for k in 0..n {
@@ -155,38 +157,38 @@ impl Arena {
     }
 
     /// Gives up a seat. If it was the last one, the block is the dead member's then.
-    fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<BlockId>) {
+    fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
         // Who sweeps that one finds it there.
         self.touch(dead, block / SLAB_BLOCKS);
         let release = Release::new(self.block_at(block), self.pages(), dead, seat.0, seat.1);
         Self::claimed(block, run(release, self.map()), deserted);
     }
 
-    fn claimed(block: BlockId, end: Released, deserted: &mut Vec<BlockId>) {
-        if let Released::ToFree(BlockState { kind: Kind::Ring, .. }) = end {
-            deserted.push(block);
+    fn claimed(block: BlockId, end: Released, deserted: &mut Vec<Deserted>) {
+        if let Released::ToFree(BlockState { life: Life::Busy(had), kind: Kind::Ring, .. }) = end {
+            deserted.push((block, had));
         }
     }
 
-    fn see_to_block(&self, block: BlockId, dead: &[Dead], deserted: &mut Vec<BlockId>) {
+    fn see_to_block(&self, block: BlockId, dead: &[Dead], deserted: &mut Vec<Deserted>) {
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
         match (state.life, state.kind) {
             // It died while it drained it, or a visitor took away the last other holder.
-            (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => deserted.push(block),
+            (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => deserted.push((block, m)),
             (Life::Busy(_) | Life::Free, _) => {}
             (Life::Live, kind) => self.see_to_seats(block, kind, dead, deserted),
         }
     }
 
-    fn see_to_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], deserted: &mut Vec<BlockId>) {
+    fn see_to_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], deserted: &mut Vec<Deserted>) {
         let mut held = false;
-        let mut had = false;
+        let mut had = None;
         self.each_seat(block, |seat| {
             let holder = Seat::unpack(self.map().load(seat));
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
                 (Some(d), Kind::Ring) => {
                     self.ring_holder_gone(block, d.member, d.pid);
-                    had = true;
+                    had = Some(d.member);
                 }
                 // Of a page of seats it depends on its block to whom it goes over.
                 (Some(_), Kind::Seats) => held = true,
@@ -194,13 +196,13 @@ impl Arena {
                 (None, _) => held |= holder != Seat::Free,
             }
         });
-        if had {
+        if let Some(had) = had {
             if self.only_dead_hold(block) {
-                deserted.push(block);
+                deserted.push((block, had));
             }
-        } else if let (false, Some(d)) = (held, dead.first()) {
+        } else if !held && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
+        {
             // Who gave up the last seat died, or is stopped, before it looked whether it was the last one.
-            self.touch(d.member, block / SLAB_BLOCKS);
             let check = FreeCheck::new(self.block_at(block), self.pages(), d.member);
             Self::claimed(block, run(check, self.map()), deserted);
         }
