@@ -18,6 +18,7 @@
 //! So its sequence is counted up first: after that no living process can take it, and what it lists stays.
 
 use super::Arena;
+use super::class::blocks_of;
 use super::envelope::Meta;
 use super::layout::{SLAB_BLOCKS, control, envelope as field};
 use super::sweep::{Dead, RINGS};
@@ -85,8 +86,9 @@ impl Arena {
         let mut deserted = Vec::new();
         self.see_to_envelopes(dead, &mut deserted);
         self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
-            if slab < self.slab_count() {
-                (0..SLAB_BLOCKS).for_each(|i| self.see_to_block(slab * SLAB_BLOCKS + i, dead, &mut deserted));
+            if let Some((class, _)) = self.slab(slab).filter(|_| slab < self.slab_count()) {
+                (0..blocks_of(class))
+                    .for_each(|i| self.see_to_block(slab * SLAB_BLOCKS + i, dead, &mut deserted));
             }
         });
         while let (Some((ring, had)), Some(rings)) = (deserted.pop(), RINGS.get()) {
