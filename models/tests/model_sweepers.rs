@@ -75,13 +75,12 @@ struct Process {
     rash: bool,
     /// It visits nobody else.
     only: Option<usize>,
-    /// Consumers look for what comes back, and not for what is put: nothing is.
-    patient: bool,
     /// Who is visited, with what its word said, and whether nobody else was there and nothing is left.
     dead: usize,
     counted: Option<Tenancy>,
     alone: bool,
     settled: bool,
+    returned: bool,
     doing: Doing,
 }
 
@@ -167,7 +166,6 @@ impl Actor for Process {
             Doing::Reclaim(reclaim) => match reclaim.step(m) {
                 None => doing,
                 Some(Some(_)) => Doing::Done,
-                Some(None) if self.patient => look_again(me),
                 Some(None) => Doing::Get(Get::new(ring(1), intent(me), OWNER, member(me)).leasing()),
             },
             Doing::Get(get) => match get.step(m) {
@@ -243,11 +241,19 @@ impl Actor for Process {
             }
             Doing::Return(back) => match back.step(m) {
                 None => doing,
-                Some(_) => Doing::Seat,
+                Some(end) => {
+                    self.returned = end.is_some();
+                    Doing::Seat
+                }
             },
             Doing::Seat => match m.load(seat(dead)) {
                 0 => Doing::Begin,
-                _ if owner(m, MESSAGE).holder == Holder::Returned => Doing::Note(Note::new(returns(0))),
+                // In processes it is noted in any case, if it is there: here the number of notes has to end.
+                _ if owner(m, MESSAGE).holder == Holder::Returned
+                    && (self.returned || !any_noted(m.peek(returns(0).returned))) =>
+                {
+                    Doing::Note(Note::new(returns(0)))
+                }
                 _ => Doing::Begin,
             },
             Doing::Note(note) => {
@@ -266,7 +272,7 @@ impl Actor for Process {
             },
             Doing::End { sweeps } => {
                 m.store(visiting(me), 0);
-                (self.counted, self.alone, self.settled) = (None, false, false);
+                (self.counted, self.alone, self.settled, self.returned) = (None, false, false, false);
                 // Where nobody remembers how many visits there were, it makes no difference.
                 if let (Presence::Dead(_), false) = (presence(m, dead), visited(m, fates, dead)) {
                     m.poke(tenancy(dead), Tenancy { presence: Presence::Dead(0), epoch: 1 }.pack());
@@ -340,11 +346,11 @@ impl Setup {
                 asks,
                 rash,
                 only,
-                patient: false,
                 dead: TAKER,
                 counted: None,
                 alone: false,
                 settled: false,
+                returned: false,
                 doing,
             }
         });
@@ -365,13 +371,12 @@ impl Setup {
         world
     }
 
-    /// As [`taken`](Self::taken), where nothing is left of the one with the stale intent.
+    /// As [`taken`](Self::taken), where nothing is left of the one with the stale intent, and the other one sleeps.
     fn alone(self) -> World<Process> {
         let mut world = self.taken();
         world.fates[STALE] = Fate::Ended;
         world.memory.poke(intent(STALE), 0);
-        world.actors[OTHER].patient = true;
-        world.actors[OTHER].doing = look_again(OTHER);
+        world.fates[OTHER] = Fate::Ended;
         world
     }
 
@@ -400,7 +405,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let fine = match found {
             Holder::Free => w.ghost,
             Holder::Queued => in_slot || in_doubt,
-            Holder::Returned => !w.ghost,
+            // And whoever looks is told.
+            Holder::Returned => !w.ghost && any_noted(m.peek(returns(0).returned)),
             // Who was done with it died; its envelope is freed when nobody visits any more.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
             Holder::Leased(o) => with_stopped(o),
@@ -412,7 +418,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let visits = w.count(SWEEPERS, Fate::Running) > 0;
         // What a consumer has that is stopped, it has.
         let stopped = w.count(0..SWEEPERS.start, Fate::Stopped) > 0;
-        w.fates[OTHER] == Fate::Running && visits && !stopped
+        visits && !stopped
     };
     let explored = world.explore(kills, stops, end, wedged);
     println!("{} states, {} ends", explored.states, explored.ends);
@@ -436,8 +442,10 @@ fn a_message_that_is_just_being_put_is_not_taken_for_one_that_nobody_has() {
 }
 
 #[test]
-fn a_visitor_is_stopped() {
+fn visitors_are_killed_and_stopped_too() {
+    explore(BASE.alone(), 1, 0);
     explore(BASE.alone(), 0, 1);
+    explore(BASE.alone(), 1, 1);
 }
 
 #[test]
