@@ -9,7 +9,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
-use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Settled, Weight};
+use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Weight};
 
 /// What each envelope weighs.
 const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];

@@ -8,7 +8,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
-use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle, Settled};
+use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {

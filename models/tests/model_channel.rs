@@ -14,7 +14,7 @@ use mp_models::ring::{
     Around, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory, owner,
     slots,
 };
-use mp_queue::ring::{ChainAt, Get, Got, Put, PutEnd, Settle, Settled};
+use mp_queue::ring::{ChainAt, Get, Got, Put, PutEnd, Settle};
 
 /// The token of the senders, where nothing else is in this model.
 const TOKEN: BlockAt = BlockAt { id: 1, state: META.base, inline: 2, per_page: 1 };

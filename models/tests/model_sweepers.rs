@@ -371,11 +371,17 @@ impl Setup {
         world
     }
 
-    /// As [`taken`](Self::taken), where nothing is left of the one with the stale intent, and the other one sleeps.
-    fn alone(self) -> World<Process> {
+    /// As [`taken`](Self::taken), where nothing is left of the one with the stale intent.
+    fn one_dead(self) -> World<Process> {
         let mut world = self.taken();
         world.fates[STALE] = Fate::Ended;
         world.memory.poke(intent(STALE), 0);
+        world
+    }
+
+    /// As [`one_dead`](Self::one_dead), and the other one sleeps.
+    fn alone(self) -> World<Process> {
+        let mut world = self.one_dead();
         world.fates[OTHER] = Fate::Ended;
         world
     }
@@ -446,6 +452,7 @@ fn visitors_are_killed_and_stopped_too() {
     explore(BASE.alone(), 1, 0);
     explore(BASE.alone(), 0, 1);
     explore(BASE.alone(), 1, 1);
+    explore(BASE.one_dead(), 0, 1);
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn others_go_on(here: &Here, at: u64) {
     assert!(matches!(end, LockError::OwnerDied { .. }), "{end}, at change {at}");
     drop(here.permits.acquire_timeout(DEADLINE).unwrap());
     // There is memory, and room for messages.
-    let tensors: Vec<_> = (0..20).map(|i| Tensor::full(&[1 << i % 10], 7_u64).unwrap()).collect();
+    let tensors: Vec<_> = (0..20).map(|i| Tensor::full(&[1 << (i % 10)], 7_u64).unwrap()).collect();
     (0..20).for_each(|n| here.leases.put(n).unwrap());
     (0..20).for_each(|n| assert_eq!(here.leases.try_get().unwrap(), Some(n)));
     assert!(tensors.iter().all(|t| t.iter().all(|v| v == 7)));

@@ -110,7 +110,7 @@ impl Process {
                 Some(Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me))))
             }
             Role::Closer => Some(Doing::Close(Close::new(self.ring))),
-            Role::Sweeper => Some(self.look(me, m, fates).unwrap_or(Doing::Start)),
+            Role::Sweeper => Some(self.look(m, fates).unwrap_or(Doing::Start)),
         }
     }
 
@@ -121,7 +121,7 @@ impl Process {
     }
 
     /// What a dead member left, if anything.
-    pub fn look(&self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+    pub fn look(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         Some(match left(m, fates)? {
             Left::Intent(dead) => {
                 let around = Around::new(fates, chain(self.ring.slots, 0), dead);
