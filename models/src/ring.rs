@@ -26,7 +26,8 @@ const LINKS: Word = SEATS.plus(MAX_ACTORS as u64);
 /// Where it says how many envelopes there are.
 pub const COUNT: Word = RETURNED.plus(1);
 const TENANCIES: Word = LINKS.plus(2);
-const SECOND: Word = TENANCIES.plus(MAX_ACTORS as u64);
+const VISITINGS: Word = TENANCIES.plus(MAX_ACTORS as u64);
+const SECOND: Word = VISITINGS.plus(MAX_ACTORS as u64);
 /// Words without a second segment.
 const WORDS: u64 = SECOND.offset() / 8;
 /// Words of a second segment of up to two slots.
@@ -60,13 +61,15 @@ pub fn seat(actor: usize) -> Word {
     SEATS.plus(actor as u64)
 }
 
-/// Who sweeps a dead actor + 1, or [`SWEPT`]. Only where it matters that there is one sweeper for each.
+/// The word of an actor as a member. Only where it matters who visits, and who sweeps.
 pub fn tenancy(actor: usize) -> Word {
     TENANCIES.plus(actor as u64)
 }
 
-/// Nothing of it is left.
-pub const SWEPT: u64 = u64::MAX;
+/// Where an actor says whom it visits.
+pub fn visiting(actor: usize) -> Word {
+    VISITINGS.plus(actor as u64)
+}
 
 /// An actor as a member.
 pub fn member(actor: usize) -> Member {
@@ -147,23 +150,26 @@ pub fn item(m: &Memory, slot: Word) -> Option<u32> {
 pub struct Around {
     intents: Vec<Word>,
     chain: ChainAt,
-    /// Whose intent it is, if the queue delivers again.
-    dead: Option<Member>,
+    /// Whose intent it is.
+    dead: Member,
+    /// Whether the queue delivers again what that one had.
+    redelivers: bool,
     /// Whether that one holds the ring.
     holds: bool,
 }
 
 impl Around {
-    /// As of now.
-    pub fn new(fates: &[Fate], chain: ChainAt) -> Self {
+    /// As of now, around an intent of this actor.
+    pub fn new(fates: &[Fate], chain: ChainAt, dead: usize) -> Self {
         let alive = (0..fates.len()).filter(|&a| fates[a] != Fate::Killed);
-        Self { intents: alive.map(intent).collect(), chain, dead: None, holds: true }
+        let intents = alive.map(intent).collect();
+        Self { intents, chain, dead: member(dead), redelivers: false, holds: true }
     }
 
-    /// In a queue that delivers again what a dead consumer had; the intent is this actor's.
+    /// In a queue that delivers again what a dead consumer had.
     #[must_use]
-    pub fn redelivering(self, dead: usize) -> Self {
-        Self { dead: Some(member(dead)), ..self }
+    pub fn redelivering(self) -> Self {
+        Self { redelivers: true, ..self }
     }
 
     /// The dead one has no seat in the ring.
@@ -187,10 +193,10 @@ impl Surroundings for Around {
         self.holds
     }
     fn redelivers(&self, _: BlockId) -> bool {
-        self.dead.is_some()
+        self.redelivers
     }
     fn dead(&self) -> Member {
-        self.dead.expect("asked for only where it delivers again")
+        self.dead
     }
 }
 

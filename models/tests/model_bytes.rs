@@ -9,7 +9,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
-use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Settled, Weight};
+use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Settle, Weight};
 
 /// What each envelope weighs.
 const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];
@@ -132,8 +132,8 @@ impl Actor for Process {
             }
             Doing::Look => match left(m, fates) {
                 Some(Left::Intent(dead)) => {
-                    let around = Around::new(fates, chain);
-                    let settle = Settle::new((intent(dead), intent(me)), (OWNER, PLACE), around, member(me));
+                    let around = Around::new(fates, chain, dead);
+                    let settle = Settle::new(intent(dead), (OWNER, PLACE), around);
                     Doing::Settle(Box::new(settle))
                 }
                 Some(Left::Envelope(e, owner)) => Doing::Own(e, owner.pack()),
@@ -142,7 +142,6 @@ impl Actor for Process {
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => doing,
-                Some(Settled::TakenOver(e)) => Doing::Free(e),
                 Some(_) => Doing::Look,
             },
             Doing::Own(e, found) => {

@@ -8,7 +8,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Ghost, Left, OWNER, PLACE, chain, free, intent, left, member, memory, owner, slots,
 };
-use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle, Settled};
+use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd, Settle};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -141,8 +141,8 @@ impl Actor for Process {
             },
             Doing::Look => match left(m, fates) {
                 Some(Left::Intent(dead)) => {
-                    let around = Around::new(fates, self.chain);
-                    let settle = Settle::new((intent(dead), intent(me)), (OWNER, PLACE), around, member(me));
+                    let around = Around::new(fates, self.chain, dead);
+                    let settle = Settle::new(intent(dead), (OWNER, PLACE), around);
                     Some(Doing::Settle(Box::new(settle)))
                 }
                 Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
@@ -150,7 +150,6 @@ impl Actor for Process {
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => Some(doing),
-                Some(Settled::TakenOver(e)) => Some(Doing::Free(e)),
                 Some(_) => Some(Doing::Look),
             },
             Doing::Own(e, found) => {

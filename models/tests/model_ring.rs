@@ -105,16 +105,11 @@ impl Process {
         self.run.map(|(_, last)| last)
     }
 
-    fn sweep(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+    fn sweep(&mut self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         Some(match left(m, fates)? {
             Left::Intent(dead) => {
-                let around = Around::new(fates, chain(self.ring.slots, 0));
-                Doing::Settle(Box::new(Settle::new(
-                    (intent(dead), intent(me)),
-                    (OWNER, PLACE),
-                    around,
-                    member(me),
-                )))
+                let around = Around::new(fates, chain(self.ring.slots, 0), dead);
+                Doing::Settle(Box::new(Settle::new(intent(dead), (OWNER, PLACE), around)))
             }
             Left::Envelope(e, owner) => Doing::Own(e, owner.pack()),
         })
@@ -235,16 +230,15 @@ impl Actor for Process {
                 ghost.closed |= done.is_some();
                 return done.is_some();
             }
-            Doing::Look => match self.sweep(me, m, fates) {
+            Doing::Look => match self.sweep(m, fates) {
                 Some(doing) => doing,
                 // A sweeper goes on as long as anybody else does.
                 None => return fates[..self.sweepers].iter().all(|f| f.gone()),
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => return false,
-                Some(Settled::Clear | Settled::Later) => Doing::Look,
-                Some(Settled::TakenOver(e)) => Doing::Release(e),
-                Some(Settled::Leased) => unreachable!("nothing is leased here"),
+                Some(Settled::Clear | Settled::Later | Settled::Owned(_)) => Doing::Look,
+                Some(Settled::Leased(_)) => unreachable!("nothing is leased here"),
             },
             Doing::Own(e, found) => {
                 let mine = Owner::unpack(*found).then(Holder::Member(member(me)));

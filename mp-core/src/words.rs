@@ -7,6 +7,8 @@
 //! | [`BlockState`] | state 2 (`FREE`, `LIVE`, `BUSY`), kind 4, member 24, version 34 |
 //! | [`Owner`] (of an envelope) | state 2 (`FREE`, `MEMBER`, `QUEUED`, `LEASED`), member 24, sequence 38 |
 //! | [`Place`] (of a queued envelope) | slot index 32, ring's block 32 |
+//! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `SWEEPING`), visits 30 or sweeper 24, epoch 32 |
+//! | [`Visiting`] (of a member) | one visits 1, first slot 31, last slot 32 |
 //!
 //! Sequences and versions count how often a word changed. They are compared for equality only, so that a wrap
 //! matters only to a process that slept through an exact multiple of 2^34 (2^38) changes of one single word
@@ -16,6 +18,7 @@ mod attach;
 mod block_state;
 mod owner;
 mod seat_at;
+mod tenancy;
 
 use std::fmt;
 
@@ -23,6 +26,7 @@ pub use attach::{Access, Attach, Grant};
 pub use block_state::{BlockState, Kind, Life};
 pub use owner::{Holder, Owner, Place, delivered, deliveries};
 pub use seat_at::SeatAt;
+pub use tenancy::{Presence, Tenancy, Visiting};
 
 const fn bits(v: u64, at: u32, len: u32) -> u64 {
     (v >> at) & ((1 << len) - 1)

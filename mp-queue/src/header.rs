@@ -5,12 +5,12 @@
 //! | 0 | magic | last of all, by the maker |
 //! | 8 | slots of the first segment | by the maker |
 //! | 16 | fingerprint of the message type | by the maker |
-//! | 24, 32 | the last process that ended, or dropped its last handle: tag + 1, pid | by it, or by sweepers |
+//! | 24, 32 | the last process that ended, or dropped its last handle: tag + 1, pid | by it, or by visitors |
 //! | 40 | length of the type's name; the name follows, cut at 128 bytes | by the maker |
 //! | 176 | how many segments there can be 32, slots of the last one 32 | by the maker |
 //! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
 //! | 192 | what consumers do, bits: 1: they lease, what a dead one had is delivered again; 2: they get | by the first consumer that does it |
-//! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by who returns one; by consumers that find none; by sweepers that hold the queue |
+//! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by who returns one; by consumers that find none; by visitors of a dead one that had the queue |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 232 | how many bytes may be in it; 0 is any number | by the maker |
 //! | 240 | 1: small messages may be in their slots | by the maker |

@@ -110,7 +110,7 @@ impl Process {
                 Some(Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me))))
             }
             Role::Closer => Some(Doing::Close(Close::new(self.ring))),
-            Role::Sweeper => Some(self.look(me, m, fates).unwrap_or(Doing::Start)),
+            Role::Sweeper => Some(self.look(m, fates).unwrap_or(Doing::Start)),
         }
     }
 
@@ -121,11 +121,11 @@ impl Process {
     }
 
     /// What a dead member left, if anything.
-    pub fn look(&self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+    pub fn look(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         Some(match left(m, fates)? {
             Left::Intent(dead) => {
-                let around = Around::new(fates, chain(self.ring.slots, 0));
-                let settle = Settle::new((intent(dead), intent(me)), (OWNER, PLACE), around, member(me));
+                let around = Around::new(fates, chain(self.ring.slots, 0), dead);
+                let settle = Settle::new(intent(dead), (OWNER, PLACE), around);
                 Doing::Settle(Box::new(settle))
             }
             Left::Envelope(e, owner) => Doing::Own(e, owner.pack()),
@@ -184,9 +184,8 @@ impl Actor for Process {
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => Some(doing),
-                Some(Settled::Clear | Settled::Later) => Some(Doing::Start),
-                Some(Settled::TakenOver(e)) => Some(Doing::Free(e)),
-                Some(Settled::Leased) => unreachable!("nothing is leased here"),
+                Some(Settled::Clear | Settled::Later | Settled::Owned(_)) => Some(Doing::Start),
+                Some(Settled::Leased(_)) => unreachable!("nothing is leased here"),
             },
             Doing::Own(e, found) => {
                 let mine = Owner::unpack(*found).then(Holder::Member(member(me)));

@@ -126,7 +126,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
     }
     let busy = |w: &World<Process>| {
         let p = &w.actors[LAST_SWEEPER];
-        p.doing != Doing::Start || p.look(LAST_SWEEPER, &w.memory, &w.fates).is_some()
+        p.doing != Doing::Start || p.look(&w.memory, &w.fates).is_some()
     };
     drive(&mut w, LAST_SWEEPER, busy);
     w.actors[LAST_SWEEPER].role = Role::Consumer;

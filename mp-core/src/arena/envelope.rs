@@ -285,7 +285,7 @@ impl Arena {
     }
 
     /// Where an envelope lists what is attached, and how many entries there are: no more than there is room for.
-    fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
+    pub(super) fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
         let spill = Attach::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
         let (at, room) = match spill.filter(|a| meta.spilled && self.block_exists(a.block)) {
             Some(attach) => {

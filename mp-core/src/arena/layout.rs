@@ -237,7 +237,7 @@ impl Layout {
         Ok(m.load(Word::at(8)))
     }
 
-    /// A word of a member's slot: 0 state, 1 pid, 2 start time, 3 parent, 4 lanes ever used.
+    /// A word of a member's slot: see `member`.
     pub(crate) fn member(&self, slot: u32, word: u64) -> Word {
         Word::at(self.members_at + u64::from(slot) * MEMBER_STRIDE).plus(word)
     }

@@ -12,7 +12,7 @@ impl Arena {
     }
 
     /// Whether a marked block is still held by anybody: a process, or a message on its way. Once it is not, it never is
-    /// again. A holder that was killed counts until it is swept.
+    /// again. A holder that was killed counts until somebody has seen to it.
     pub fn lives(&self, mark: u64) -> bool {
         let Some(block) = (mark & 0xff_ffff).checked_sub(1).map(|b| b as BlockId) else { return false };
         if !self.block_exists(block) {

@@ -5,8 +5,10 @@
 //! |---|---|---|
 //! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
 //! | `LIVE(epoch)` | | whoever knows that it is dead → `DEAD` |
-//! | `DEAD(epoch)` | | a sweeper → `SWEEPING(sweeper)` |
-//! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`, or back to `DEAD` ("later"); if it is dead, another sweeper |
+//! | `DEAD(epoch)` | | visitors count themselves in it; one that was alone, and left nothing to do → `SWEEPING(it)` |
+//! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
+//!
+//! Visits are what `visit` makes, and the sweep is in `sweep`; how the one follows the others: [`Visit`](crate::steps::Visit).
 //!
 //! # Who knows that a member is dead
 //! Its parent, from the pidfd it holds; and anybody who finds both locks of the slot free. One lock alone
@@ -17,45 +19,7 @@ use super::layout::{LANES, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sys::{locks, memory};
-use crate::words::Member;
-
-/// What a member's word says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Presence {
-    Free,
-    Live,
-    Dead,
-    Sweeping(Member),
-}
-
-/// A member's word: state 2 bits, sweeper 24, epoch 32.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tenancy {
-    pub(crate) presence: Presence,
-    pub(crate) epoch: u32,
-}
-
-impl Tenancy {
-    pub(crate) const fn pack(self) -> u64 {
-        let low = match self.presence {
-            Presence::Free => 0,
-            Presence::Live => 1,
-            Presence::Dead => 2,
-            Presence::Sweeping(by) => 3 | by.raw() << 2,
-        };
-        low | (self.epoch as u64) << 32
-    }
-
-    pub(crate) const fn unpack(w: u64) -> Self {
-        let presence = match w & 3 {
-            0 => Presence::Free,
-            1 => Presence::Live,
-            2 => Presence::Dead,
-            _ => Presence::Sweeping(Member::from_raw(w >> 2)),
-        };
-        Self { presence, epoch: (w >> 32) as u32 }
-    }
-}
+use crate::words::{Member, Presence, Tenancy};
 
 /// What is known of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,13 +35,15 @@ pub struct MemberInfo {
 
 const STATE: u64 = 0;
 const PID: u64 = 1;
+const VISITING: u64 = 2;
+const SEEN_TO: u64 = 3;
 const LANES_USED: u64 = 4;
 const USES: u64 = 5;
 const LANES_EVER: u64 = 6;
 
 impl Arena {
     pub(crate) fn tenancy(&self, slot: u32) -> Tenancy {
-        Tenancy::unpack(self.map().load(self.layout().member(slot, STATE)))
+        Tenancy::unpack(self.map().load(self.tenancy_word(slot)))
     }
 
     pub(crate) fn change_tenancy(&self, slot: u32, from: Tenancy, to: Tenancy) -> bool {
@@ -106,7 +72,8 @@ impl Arena {
                 continue;
             }
             let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
-            for (word, v) in [(PID, u64::from(std::process::id())), (LANES_USED, 0), (USES, 0)] {
+            for (word, v) in [(PID, u64::from(std::process::id())), (LANES_USED, 0), (USES, 0), (VISITING, 0)]
+            {
                 self.map().store(self.layout().member(slot, word), v);
             }
             self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
@@ -132,10 +99,43 @@ impl Arena {
         }
     }
 
+    /// A member's own word.
+    pub(super) fn tenancy_word(&self, slot: u32) -> Word {
+        self.layout().member(slot, STATE)
+    }
+
+    /// Where a member says whom it visits.
+    pub(super) fn visiting_word(&self, slot: u32) -> Word {
+        self.layout().member(slot, VISITING)
+    }
+
+    /// A visitor has seen to everything that others wait for, of this tenant of a slot. As often as one likes.
+    pub(super) fn note_seen_to(&self, slot: u32, epoch: u32) {
+        self.map().store(self.layout().member(slot, SEEN_TO), 1 << 32 | u64::from(epoch));
+    }
+
+    /// Whether a member is dead, and everything that others wait for was seen to. It may have seats in queues still.
+    pub(super) fn has_left(&self, m: Member) -> bool {
+        let t = self.tenancy(m.slot());
+        match t.presence {
+            Presence::Live if Member::new(m.slot(), t.epoch) == m => false,
+            Presence::Dead(_) | Presence::Sweeping(_) if Member::new(m.slot(), t.epoch) == m => {
+                self.map().load(self.layout().member(m.slot(), SEEN_TO)) == 1 << 32 | u64::from(t.epoch)
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether a member is known to be dead. It makes no system call.
+    pub(super) fn is_known_dead(&self, m: Member) -> bool {
+        let t = self.tenancy(m.slot());
+        t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m
+    }
+
     pub(super) fn set_dead(&self, m: Member) {
         let t = self.tenancy(m.slot());
         if t.presence == Presence::Live && Member::new(m.slot(), t.epoch) == m {
-            self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead, ..t });
+            self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t });
         }
     }
 

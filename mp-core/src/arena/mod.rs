@@ -35,6 +35,7 @@ mod stats;
 mod sweep;
 mod touched;
 mod trim;
+mod visit;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -17,20 +17,14 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner}
 /// What this layer needs from the one that knows rings.
 ///
 /// # Safety
-/// `settle` reports only envelopes that it has just made this process the owner of, each once; `drain` and `holder_gone`
-/// change only the words of the ring that they are told of.
+/// `settle` gives an envelope to the dead member only if nobody living has it, or can get it; `drain` and `holder_gone` change
+/// only the words of the ring that they are told of; `contents` names only messages that lie in that ring.
 pub unsafe trait RingLayer: Send + Sync {
     /// Settles the intents of a dead member: `dead` is that member, and where its intents are. `others` lists the intent
-    /// words of all members not known to be dead, as of the time of the call. Calls `taken` with each envelope that it took
-    /// over; what it makes a lease of the dead member is to be taken back as all of its leases. `false`: something live is
-    /// in the way, come back later.
-    fn settle(
-        &self,
-        arena: Arena,
-        dead: (Member, &[Word]),
-        others: &dyn Fn() -> Vec<Word>,
-        taken: &mut dyn FnMut(EnvelopeId),
-    ) -> bool;
+    /// words of all members not known to be dead, as of the time of the call. Any number of processes may do it at once. What
+    /// was in doubt, and is nobody's, is the dead member's then, or leased by it. `false`: something live is in the way, come
+    /// back later.
+    fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> bool;
 
     /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`. It changes no word of
     /// that queue, which this process may not hold: [`holder_gone`](Self::holder_gone) follows, as long as the dead member
@@ -41,8 +35,12 @@ pub unsafe trait RingLayer: Send + Sync {
     /// by another.
     fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 
-    /// A member that held this ring died, or gives it up; its sleepers should look again. `memory` is where the ring is, and
-    /// this process holds it. What the dead member had leased has been [taken back](Self::take_back).
+    /// Calls `each` with every message that lies in a ring, or came back to it. No living process has that ring.
+    fn contents(&self, arena: Arena, memory: (Word, u64), block: BlockId, each: &mut dyn FnMut(EnvelopeId));
+
+    /// A member that held this ring died, or gives it up; its sleepers should look again. `memory` is where the ring is; this
+    /// process holds it, or visits the dead one, whose seat stays there meanwhile. What that one had leased has been
+    /// [taken back](Self::take_back). Any number of processes may do it at once.
     fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
 }
 

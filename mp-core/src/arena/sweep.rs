@@ -1,15 +1,15 @@
 //! Releasing what dead members held.
 //!
-//! One sweeper at a time for each dead member; if it dies as well, the next one starts again from the beginning, and
-//! every step of it may be done twice. All members that are dead are swept in one pass:
+//! First they are visited (`visit`): whatever others wait for is seen to, by any number of processes at once. Then each has
+//! one sweeper, for which nobody waits, and which releases the rest: memory. If it dies as well, the next one starts again
+//! from the beginning, and every step of it may be done twice. All members that are to be swept are swept in one pass:
 //!
 //! 1. the redo lock, if a dead member held it: completed and let go;
-//! 2. the intents of their threads: each names the one envelope whose owner may be in doubt (the ring layer decides);
-//! 3. the envelopes they owned: taken over by the sweeper, then emptied; those they leased: returned to their queues;
-//! 4. the blocks: what they were claiming or freeing is taken over and freed; their seats are taken over and then given
-//!    up, those in rings after the ring was told; a live block without seats (they died between giving up the last one and freeing) is freed;
-//! 5. free blocks and envelopes whose hint was lost get it back;
-//! 6. their slots are free again.
+//! 2. the envelopes they owned: taken over by the sweeper, then emptied;
+//! 3. the blocks: what they were claiming or freeing, and what visitors have claimed for them, is taken over and freed; their
+//!    seats, which are in queues now and in pages of seats, are given up; a live block without seats is freed;
+//! 4. free blocks and envelopes whose hint was lost get it back;
+//! 5. their slots are free again.
 //!
 //! Of the blocks it looks at those in slabs that a dead member has touched (`touched`): its price follows what the dead
 //! did, not what lives in the arena. Of the envelopes it looks at all that were ever in use at once: to note them would
@@ -18,20 +18,28 @@
 use std::sync::OnceLock;
 
 use super::layout::{SLAB_BLOCKS, control};
-use super::member::{Presence, Tenancy};
 use super::{Arena, Hold, RingLayer, SLICE};
 use crate::error::Result;
 use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::{Mem, Word, run};
+use crate::mutex::Mutex;
 use crate::steps::{FreeCheck, INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
 use crate::sys::memory;
-use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Seat};
+use crate::words::{
+    BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
+};
 
 /// The most pages of seats that a walk follows; beyond it the links make a circle.
 const MOST_PAGES: u32 = 1 << 16;
 
-static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> =
+/// How often a process visits if others do so at the same time; then the memory of the dead comes back a little later.
+const ATTEMPTS: u32 = 4;
+
+pub(super) static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> =
     PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+/// Whom it visits, a process says in one word: so its threads do it one after another.
+static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 /// The empty plan: completes what a dead holder of the redo lock began.
 struct Recover;
@@ -44,11 +52,12 @@ impl Plan for Recover {
     }
 }
 
-/// A dead member that this process sweeps.
-struct Dead {
-    member: Member,
-    pid: u32,
-    tenancy: Tenancy,
+/// A dead member that this process visits, or sweeps.
+#[derive(Clone, Copy)]
+pub(super) struct Dead {
+    pub(super) member: Member,
+    pub(super) pid: u32,
+    pub(super) epoch: u32,
 }
 
 impl Arena {
@@ -97,14 +106,27 @@ impl Arena {
         let dead: Vec<Dead> = self
             .used_slots()
             .filter(|(_, t)| t.presence != Presence::Free)
-            .filter(|&(slot, t)| Member::new(slot, t.epoch) != me)
-            .filter(|&(slot, t)| self.is_dead(Member::new(slot, t.epoch)))
-            .filter_map(|(slot, _)| self.begin_sweep(slot, me))
+            .map(|(slot, t)| (Member::new(slot, t.epoch), t.epoch))
+            .filter(|&(member, _)| member != me && self.is_dead(member))
+            // Who doesn't know rings leaves those who used them to others.
+            .filter(|&(member, _)| !self.uses_rings(member) || RINGS.get().is_some())
+            .map(|(member, epoch)| Dead { member, pid: self.pid_of(member), epoch })
             .collect();
         if dead.is_empty() {
             return Ok(0);
         }
-        Ok(self.sweep_all(dead, me))
+        let _visits = VISITS.lock();
+        let mut swept = 0;
+        for _ in 0..ATTEMPTS {
+            let (mut to_sweep, disturbed) = self.visit(&dead, me);
+            to_sweep.extend(dead.iter().filter(|d| self.take_over(d, me)));
+            swept += self.sweep_all(&to_sweep, me);
+            if !disturbed {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        Ok(swept)
     }
 
     /// As [`sweep`](Self::sweep), unless some member has looked within the last 100 ms: so that a thousand waiting processes
@@ -123,45 +145,27 @@ impl Arena {
         self.sweep()
     }
 
-    /// Becomes the sweeper of a slot, if it is to be swept.
-    fn begin_sweep(&self, slot: u32, me: Member) -> Option<Dead> {
-        let t = self.tenancy(slot);
-        let member = Member::new(slot, t.epoch);
-        let to_sweep = match t.presence {
-            Presence::Dead => true,
-            Presence::Sweeping(by) => by != me && self.is_dead(by),
-            Presence::Free | Presence::Live => false,
-        };
-        if !to_sweep || self.uses_rings(member) && RINGS.get().is_none() {
-            return None;
-        }
-        let tenancy = Tenancy { presence: Presence::Sweeping(me), epoch: t.epoch };
-        let pid = self.pid_of(member);
-        self.change_tenancy(slot, t, tenancy).then_some(Dead { member, pid, tenancy })
+    /// Becomes the sweeper of a member whose sweeper is dead.
+    fn take_over(&self, dead: &Dead, me: Member) -> bool {
+        let t = self.tenancy(dead.member.slot());
+        let sweeper_died = matches!(t.presence, Presence::Sweeping(by) if by != me && self.is_dead(by));
+        let mine = Tenancy { presence: Presence::Sweeping(me), epoch: dead.epoch };
+        sweeper_died && t.epoch == dead.epoch && self.change_tenancy(dead.member.slot(), t, mine)
     }
 
-    fn sweep_all(&self, dead: Vec<Dead>, me: Member) -> usize {
-        for d in &dead {
+    /// Sweeps members whose sweeper this process is; how many.
+    fn sweep_all(&self, dead: &[Dead], me: Member) -> usize {
+        if dead.is_empty() {
+            return 0;
+        }
+        for d in dead {
             if self.map().load(Word::at(control::REDO)) == Seat::Member(d.member).pack() {
                 self.redo(me, Recover);
             }
         }
         self.sweep_extents(|m| dead.iter().any(|d| d.member == m), me);
-        let (settled, later): (Vec<_>, Vec<_>) =
-            dead.into_iter().partition(|d| self.settle_intents(d.member));
-        for d in later {
-            // The ring that is in doubt must stay: so do the seats.
-            self.change_tenancy(
-                d.member.slot(),
-                d.tenancy,
-                Tenancy { presence: Presence::Dead, ..d.tenancy },
-            );
-        }
-        if settled.is_empty() {
-            return 0;
-        }
-        self.sweep_envelopes(&settled, me);
-        self.each_touched_slab(settled.iter().map(|d| d.member.slot()), |slab| {
+        self.sweep_envelopes(dead, me);
+        self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
             if slab >= self.slab_count() {
                 return;
             }
@@ -169,40 +173,20 @@ impl Arena {
             self.touch(me, slab);
             // All that a slab can have: it may have died while it made a slab of this one with fewer blocks.
             for i in 0..SLAB_BLOCKS {
-                self.sweep_block(slab * SLAB_BLOCKS + i, &settled, me);
+                self.sweep_block(slab * SLAB_BLOCKS + i, dead, me);
             }
         });
-        for d in &settled {
+        for d in dead {
             self.forget_touched(d.member.slot());
         }
-        for d in &settled {
+        for d in dead {
             self.map().add(Word::at(control::DEATHS), 1);
-            self.change_tenancy(
-                d.member.slot(),
-                d.tenancy,
-                Tenancy { presence: Presence::Free, ..d.tenancy },
-            );
+            let sweeping = Tenancy { presence: Presence::Sweeping(me), epoch: d.epoch };
+            let free = Tenancy { presence: Presence::Free, ..sweeping };
+            self.change_tenancy(d.member.slot(), sweeping, free);
         }
         self.clean_up();
-        settled.len()
-    }
-
-    fn settle_intents(&self, dead: Member) -> bool {
-        let Some(rings) = RINGS.get() else { return true };
-        let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
-        if intents.is_empty() {
-            return true;
-        }
-        let others = || {
-            let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
-            live.flat_map(|(slot, t)| self.intents(Member::new(slot, t.epoch))).collect()
-        };
-        let mut taken = Vec::new();
-        let done = rings.settle(*self, (dead, &intents), &others, &mut |e| taken.push(e));
-        for e in taken {
-            self.release_taken(e);
-        }
-        done
+        dead.len()
     }
 
     /// Empties and frees an envelope that this process owns.
@@ -230,21 +214,12 @@ impl Arena {
                     }
                 }
                 Holder::Free => self.hint_envelope(e),
-                // The dead member's seat keeps the ring meanwhile.
-                Holder::Leased(m) if dead.iter().any(|d| d.member == m) => self.take_back(e, owner),
                 Holder::Member(_)
                 | Holder::Queued
                 | Holder::Leased(_)
                 | Holder::Returned
                 | Holder::Undeliverable => {}
             }
-        }
-    }
-
-    /// Gives a message that a dead member had leased back to its queue, which is told when that one's seat is swept.
-    fn take_back(&self, e: EnvelopeId, owner: Owner) {
-        if let Some(rings) = RINGS.get() {
-            rings.take_back(*self, e, owner);
         }
     }
 
@@ -294,14 +269,8 @@ impl Arena {
             _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
             return;
         }
-        // Ours first: as long as we hold it, nobody frees the block and uses its memory for something else.
-        if self.map().cas(seat, theirs, Seat::Member(me).pack()).is_err() {
-            return;
-        }
-        if kind == Kind::Ring {
-            self.ring_holder_gone(block, dead.member, dead.pid);
-        }
-        let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(me));
+        // A queue was told by those who visited.
+        let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(dead.member));
         if let Released::ToFree(state) = run(release, self.map()) {
             self.finish_free(block, state);
         }
@@ -320,7 +289,7 @@ impl Arena {
     }
 
     /// Whether a member holds the ring in `block`: by a seat, or because it has it to itself to free it. Of a member that is
-    /// dead, and that this process sweeps, that is certain.
+    /// dead, and that this process visits, that is certain.
     pub fn ring_is_held_by(&self, block: BlockId, member: Member) -> bool {
         if self.ring_memory(block).is_none() {
             return false;
@@ -331,13 +300,17 @@ impl Arena {
         held
     }
 
-    /// How many other processes and messages hold a block, besides this process.
+    /// How many other processes and messages hold a block, besides this process. The seat of a dead member counts until what
+    /// others wait for was seen to, not until it was swept.
     pub fn other_holders(&self, hold: &Hold) -> usize {
-        let me = self.me().ok().map(|me| Seat::Member(me).pack());
+        let me = self.me().ok();
         let mut others = 0;
         self.each_seat(hold.block(), |word| {
-            let seat = self.map().load(word);
-            others += usize::from(seat != 0 && Some(seat) != me);
+            others += usize::from(match Seat::unpack(self.map().load(word)) {
+                Seat::Free => false,
+                Seat::Member(m) => Some(m) != me && !self.has_left(m),
+                Seat::Envelope(_) | Seat::Block(_) => true,
+            });
         });
         others
     }

@@ -9,7 +9,8 @@
 //! | bits of a member | the member sets | after the bit, before what it announces | the sweep looks at 64 blocks in vain |
 //! | | a sweeper clears, when all of the sweep is done | half way | the next sweeper does what the other bits say, again |
 //!
-//! A sweeper sets its own bits for all that it looks at, since it takes over what it finds.
+//! A sweeper sets its own bits for all that it looks at, since it takes over what it finds. A visitor sets the dead one's, since
+//! what loses its last holder is claimed for that one.
 
 use super::Arena;
 use crate::mem::Mem;
@@ -23,6 +24,11 @@ impl Arena {
         if self.map().load_relaxed(at) & bit == 0 {
             self.map().or(at, bit);
         }
+    }
+
+    /// Whether a member may have held something in a slab.
+    pub(super) fn has_touched(&self, m: Member, slab: u32) -> bool {
+        self.map().load(self.layout().touched(m.slot(), slab)) & 1 << (slab % 64) != 0
     }
 
     /// Calls `f` with each slab that a tenant of one of these slots has touched.

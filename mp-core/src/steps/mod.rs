@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | state | `FREE(v)` | a claimer → `BUSY(me, v)` |
 //! |  | `BUSY(m, v)` | `m` → `LIVE(v+1)` or `FREE(v+1)`; if `m` is dead, its sweeper → `BUSY(sweeper, v)` |
-//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; whoever saw all seats free at `v` → `BUSY(me, v)` |
+//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; whoever saw all seats free at `v` → `BUSY(me, v)`, a visitor of a dead member → `BUSY(that one, v)` |
 //! | seat | `FREE` | a holder of **another** seat → its new holder |
 //! |  | a holder | that holder (or its sweeper) → `FREE`, or hands it on directly |
 //! | link | 0 | a holder → the page with more seats; only a freer sets it back |
@@ -46,6 +46,7 @@ mod page;
 mod redo;
 mod release;
 mod take;
+mod visit;
 
 pub use claim::{Claim, Publish, SlabSeen, Unclaim};
 pub(crate) use cursor::{page_next, page_owner};
@@ -53,6 +54,7 @@ pub use page::{FreePages, LinkPage};
 pub use redo::{Oracle, Plan, Redo, RedoAt, RedoEnd};
 pub use release::{FreeCheck, Release, Released};
 pub use take::{Note, Take, Taken};
+pub use visit::{Alone, BeginSweep, Visit};
 
 use crate::mem::Word;
 use crate::words::{BlockId, SeatAt};

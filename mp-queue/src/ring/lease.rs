@@ -5,7 +5,7 @@
 //!
 //! | owner | meaning | changed by |
 //! |---|---|---|
-//! | `LEASED(m)` | `m` works on it | `m` → `MEMBER(m)` when it is done; `m`, or if `m` is dead a sweeper → `RETURNED` or `UNDELIVERABLE` |
+//! | `LEASED(m)` | `m` works on it | `m` → `MEMBER(m)` when it is done; `m`, or if `m` is dead a visitor → `RETURNED` or `UNDELIVERABLE` |
 //! | `RETURNED` | to be delivered again | a consumer of its queue → `LEASED(c)`, `MEMBER(c)` |
 //! | `UNDELIVERABLE` | delivered as often as the queue allows | who looks for such → `MEMBER(c)` |
 //!
@@ -14,7 +14,7 @@
 //!
 //! | hint word: `noted 32 \| seen 32` | changed by |
 //! |---|---|
-//! | `noted` counts notes that something came back | who returns one, afterwards; a sweeper: both hold the ring |
+//! | `noted` counts notes that something came back | who returns one, afterwards; a visitor of a dead member whose seat is in the ring |
 //! | `seen` is the `noted` before the last look at all envelopes that found none | the consumer that looked, if the word is still what it was before |
 //!
 //! There may be one while the two differ. The word does not come back to what it was: who was stopped in its look can't hide
@@ -24,13 +24,13 @@
 //! |---|---|---|
 //! | leasing: slot taken, owner still `QUEUED` | no slot holds it, nobody live intends it | makes it a lease of the dead one ([`Settle`](super::Settle)) |
 //! | holding a lease | `LEASED(dead)` | returns it |
-//! | returning: owner `RETURNED`, not yet noted | a returned message that no hint tells of | notes it, when it takes over the seat of the dead one |
+//! | returning: owner `RETURNED`, not yet noted | a returned message that no hint tells of | notes it, while the seat of the dead one is there |
 //! | done: owner `MEMBER(dead)` | | frees it: it was done |
-//! | sweeping: made a lease, or returned one | `LEASED(dead)`, or `RETURNED`; the seat of the dead one | the next sweeper goes on |
+//! | visiting: made a lease, or returned one; or stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead one | other visitors do the same |
 //!
-//! A sweeper need not hold the ring. As long as it has not given up the seat of the dead one that did, the ring stays what it
-//! is; a moment later its memory can be anybody's. So returning for a dead member changes the owner word and nothing else,
-//! and what it returned is noted when the sweeper has made that seat its own ([`Note`]).
+//! A visitor need not hold the ring. As long as the seat of the dead one is there that did, the ring stays what it is, and no
+//! sweeper gives that seat up before all visitors are gone ([`mp_core::steps::Visit`]). So it may note what it returned
+//! ([`Note`]), after it has returned all of it.
 //!
 //! Nothing is lost, and nobody gets a message while another living process has it.
 
@@ -84,7 +84,7 @@ impl Return {
         Self { at, owner_at, meta_at, from, to: Holder::Returned, notes: true, pc: Pc::Meta }
     }
 
-    /// For a dead member, by a sweeper: it changes no word of the ring. To be noted later, see [`Note`].
+    /// For a dead member, by a visitor: it changes no word of the ring. To be noted later, see [`Note`].
     #[must_use]
     pub fn for_the_dead(self) -> Self {
         Self { notes: false, ..self }
@@ -118,8 +118,8 @@ impl Steps for Return {
     }
 }
 
-/// Notes that something may have come back: by a sweeper that has just taken over a seat of a dead member in the ring, and
-/// has returned what that one had leased.
+/// Notes that something may have come back: by a visitor of a dead member that has a seat in the ring, which has returned what
+/// that one had leased.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Note {
     at: ReturnsAt,

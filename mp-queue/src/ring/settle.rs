@@ -10,11 +10,11 @@ use super::slot::Slot;
 pub enum Settled {
     /// The intent named nothing in doubt, and is cleared.
     Clear,
-    /// The envelope belongs to the sweeper now, which must release it; the dead intent is cleared.
-    TakenOver(EnvelopeId),
+    /// The envelope belongs to the dead member now, to be released as all that it owned; the dead intent is cleared.
+    Owned(EnvelopeId),
     /// The dead member has a lease of the envelope now, which must be returned as any other of its leases
     /// ([`Return`](super::Return)): its queue delivers again what a dead consumer had. The dead intent is cleared.
-    Leased,
+    Leased(EnvelopeId),
     /// A live thread is in the middle of this envelope: come back later. The dead intent stays.
     Later,
 }
@@ -28,14 +28,12 @@ enum Pc {
     Look,
     List,
     Ask(usize),
-    Lease,
-    Announce,
+    LookAgain,
     Take,
     Forget,
-    Done,
 }
 
-/// What a sweeper can find out about the world around an intent.
+/// What a visitor can find out about the world around an intent.
 pub trait Surroundings {
     /// The intent words of all threads of members that are not known to be dead, as of now.
     fn intents(&self) -> Vec<Word>;
@@ -53,12 +51,13 @@ pub trait Surroundings {
     /// Whether the queue in `ring` delivers again what a dead consumer had. Consumers say so before they first lease.
     fn redelivers(&self, ring: BlockId) -> bool;
 
-    /// The dead member. If it [holds](Self::holds) the ring, it does so until all its leases are returned: the sweeper may
+    /// The dead member. If it [holds](Self::holds) the ring, it does so until all its leases are returned: the visitor may
     /// have no seat there.
     fn dead(&self) -> Member;
 }
 
-/// Settles the intent of one lane of a dead member. Any number of sweepers may do it at once, and die in it.
+/// Settles the intent of one lane of a dead member. Any number of visitors may do it at once, and die or be stopped in it: what
+/// is taken over is the dead member's, not theirs.
 ///
 /// An intent may be *stale*: its thread died after it had lost the envelope to somebody else, and before it wrote so. The
 /// envelope may have gone through other queues since. So what the word says is compared with what is:
@@ -74,8 +73,8 @@ pub trait Surroundings {
 /// **The third row.** Who puts into a ring or takes out of it holds it: by a seat, or because it drains it to free it. If it
 /// dies, it holds it until its intents are settled, and this settles them: while the envelope is `QUEUED` and in no
 /// slot, whoever put or took it last still holds the ring. A dead member that doesn't hold it is somebody else, and may
-/// leave it alone. It has to: the sweeper of the one who has it, at work at the same moment, notes in the ring what
-/// came back, once, when it has that one's seat. A lease of one without a seat would be returned too late for that, into a
+/// leave it alone. It has to: visitors of the one who has it, at work at the same moment, note in the ring what
+/// came back as long as that one's seat is there. A lease of one without a seat would be returned too late for that, into a
 /// ring that may be freed already.
 ///
 /// **The last row.** With a seat, the ring stays until what was leased in its name is returned, and noted with that seat.
@@ -85,41 +84,39 @@ pub trait Surroundings {
 /// become its owner (that thread still intends it: come back later), or its taker is dead and nobody will: it is
 /// taken over. A thread that starts to intend it after we saw the slot can't succeed in taking it; therefore the
 /// intents are listed only then: a thread that joined before and took the envelope is among them.
+///
+/// A thread that was just *putting* the envelope intends it from before the owner word said `QUEUED` until after the slot holds
+/// it. So it is seen among the intents, or the slot has changed meanwhile: therefore the slot is looked at once more. If its
+/// word is the same, the envelope was not in it in between; the word never comes back to what it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settle<S> {
     dead: Word,
-    mine: Word,
     others: Vec<Word>,
     owners: Column,
     places: Column,
     around: S,
-    me: Member,
     envelope: EnvelopeId,
     owner: Owner,
     place: Place,
+    /// What its slot was, if there is one.
+    slot: Option<(Word, u64)>,
     out: Settled,
     pc: Pc,
 }
 
 impl<S: Surroundings> Settle<S> {
-    /// To settle the intent word `dead` for `me`, whose own intent word is `mine`.
-    pub fn new(
-        (dead, mine): (Word, Word),
-        (owners, places): (Column, Column),
-        around: S,
-        me: Member,
-    ) -> Self {
+    /// To settle the intent word `dead`.
+    pub fn new(dead: Word, (owners, places): (Column, Column), around: S) -> Self {
         Self {
             dead,
-            mine,
             others: Vec::new(),
             owners,
             places,
             around,
-            me,
             envelope: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
             place: Place { ring: 0, slot: 0 },
+            slot: None,
             out: Settled::Clear,
             pc: Pc::Intent,
         }
@@ -155,13 +152,14 @@ impl<S: Surroundings> Steps for Settle<S> {
                 let again = m.load(self.owners.of(self.envelope));
                 self.pc = if again == self.owner.pack() { Pc::Look } else { Pc::Owner };
             }
-            Pc::Look => match self.around.slot(self.place.ring, self.place.slot) {
-                Some(at) if Slot::unpack(m.load(at)).envelope() == Some(self.envelope) => {
-                    self.pc = Pc::Forget;
-                }
-                Some(_) | None if self.around.holds(self.place.ring) => self.pc = Pc::List,
-                Some(_) | None => self.pc = Pc::Forget,
-            },
+            Pc::Look => {
+                self.slot = self.around.slot(self.place.ring, self.place.slot).map(|at| (at, m.load(at)));
+                self.pc = match self.slot {
+                    Some((_, slot)) if Slot::unpack(slot).envelope() == Some(self.envelope) => Pc::Forget,
+                    _ if self.around.holds(self.place.ring) => Pc::List,
+                    _ => Pc::Forget,
+                };
+            }
             Pc::List => {
                 self.others = self.around.intents();
                 self.pc = Pc::Ask(0);
@@ -169,35 +167,26 @@ impl<S: Surroundings> Steps for Settle<S> {
             Pc::Ask(i) => match self.others.get(i) {
                 Some(&other) if m.load(other) == self.envelope as u64 + 1 => return Some(Settled::Later),
                 Some(_) => self.pc = Pc::Ask(i + 1),
-                None if self.around.redelivers(self.place.ring) => self.pc = Pc::Lease,
-                None => self.pc = Pc::Announce,
+                None => self.pc = Pc::LookAgain,
             },
-            // In the name of the dead: if we die after it, whoever sweeps that one next finds it.
-            Pc::Lease => {
-                let leased = self.owner.then(Holder::Leased(self.around.dead()));
-                if m.cas(self.owners.of(self.envelope), self.owner.pack(), leased.pack()).is_ok() {
-                    self.out = Settled::Leased;
-                }
-                self.pc = Pc::Forget;
+            Pc::LookAgain => {
+                let same = self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
+                self.pc = if same { Pc::Take } else { Pc::Owner };
             }
-            // Our own write-ahead: if we die now, our sweeper finds the envelope through our intent.
-            Pc::Announce => {
-                m.store(self.mine, self.envelope as u64 + 1);
-                self.pc = Pc::Take;
-            }
+            // In the name of the dead: so whoever visits it finds it, if we don't go on.
             Pc::Take => {
-                let taken = self.owner.then(Holder::Member(self.me));
-                if m.cas(self.owners.of(self.envelope), self.owner.pack(), taken.pack()).is_ok() {
-                    self.out = Settled::TakenOver(self.envelope);
+                let (dead, e) = (self.around.dead(), self.envelope);
+                let (to, out) = match self.around.redelivers(self.place.ring) {
+                    true => (Holder::Leased(dead), Settled::Leased(e)),
+                    false => (Holder::Member(dead), Settled::Owned(e)),
+                };
+                if m.cas(self.owners.of(e), self.owner.pack(), self.owner.then(to).pack()).is_ok() {
+                    self.out = out;
                 }
                 self.pc = Pc::Forget;
             }
             Pc::Forget => {
                 m.store(self.dead, 0);
-                self.pc = Pc::Done;
-            }
-            Pc::Done => {
-                m.store(self.mine, 0);
                 return Some(self.out);
             }
         }
@@ -239,8 +228,7 @@ mod tests {
         let column = |at| Column { base: Word::at(at), stride: 8 };
         for garbage in [4, 1 << 32 | 1, u64::MAX] {
             m.store(Word::at(0), garbage);
-            let intents = (Word::at(0), Word::at(8));
-            let settle = Settle::new(intents, (column(16), column(40)), Small, Member::new(2, 1));
+            let settle = Settle::new(Word::at(0), (column(16), column(40)), Small);
             assert_eq!(mp_core::mem::run(settle, &m), Settled::Clear);
             assert_eq!(m.load(Word::at(0)), 0);
         }

@@ -1,6 +1,6 @@
 //! # Safety
-//! What the arena's sweep needs of rings. Unsafe, because the sweep believes what it is told; sound, because an envelope is
-//! reported as taken over only when [`Settle`] has just made this process its owner.
+//! What the arena's sweep needs of rings. Unsafe, because the sweep believes what it is told; sound, because an envelope
+//! is given to a dead member only by [`Settle`], and named as a ring's only if its own words say so.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
@@ -44,27 +44,13 @@ impl Surroundings for Around<'_> {
 }
 
 /// Settles the intents of a dead member, see [`Settle`]; `false`: come back later.
-fn settle(
-    arena: Arena,
-    (dead, intents): (Member, &[Word]),
-    others: &dyn Fn() -> Vec<Word>,
-    taken: &mut dyn FnMut(EnvelopeId),
-) -> mp_core::Result<bool> {
+fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> bool {
     let columns = (arena.owner_words(), arena.place_words());
-    let mut done = true;
-    for &intent in intents {
-        let settled = arena.with_intent(|me, mine| {
-            let steps = Settle::new((intent, mine), columns, Around { arena, others, dead }, me);
-            run(steps, RingMemory::words(arena))
-        })?;
-        match settled {
-            // What the dead one leases is returned with its other leases.
-            Settled::Clear | Settled::Leased => {}
-            Settled::TakenOver(e) => taken(e),
-            Settled::Later => done = false,
-        }
-    }
-    Ok(done)
+    let settled = |&intent: &Word| {
+        run(Settle::new(intent, columns, Around { arena, others, dead }), RingMemory::words(arena))
+    };
+    // All of them, also if one has to wait.
+    intents.iter().filter(|intent| settled(intent) == Settled::Later).count() == 0
 }
 
 /// Returns a lease of a dead member to its queue, which that one holds until it is swept.
@@ -81,17 +67,11 @@ fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
 #[derive(Debug)]
 pub(crate) struct Rings;
 
-// SAFETY: what it reports as taken over are envelopes that `Settle` has just made this process the owner of; draining
-// and noting a death change only the words of the ring that they are told of.
+// SAFETY: `Settle` gives away what is `QUEUED`, in no slot, and intended by nobody living; draining and noting a death change
+// only the words of the ring that they are told of; `contents` asks each envelope where it is.
 unsafe impl RingLayer for Rings {
-    fn settle(
-        &self,
-        arena: Arena,
-        dead: (Member, &[Word]),
-        others: &dyn Fn() -> Vec<Word>,
-        taken: &mut dyn FnMut(EnvelopeId),
-    ) -> bool {
-        settle(arena, dead, others, taken).unwrap_or(false)
+    fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> bool {
+        settle(arena, dead, others)
     }
 
     fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner) {
@@ -121,12 +101,25 @@ unsafe impl RingLayer for Rings {
         }
     }
 
+    fn contents(
+        &self,
+        arena: Arena,
+        (base, len): (Word, u64),
+        block: BlockId,
+        each: &mut dyn FnMut(EnvelopeId),
+    ) {
+        if let Some(ring) = RingMemory::at(arena, block, base, len) {
+            ring.contents(each);
+        }
+    }
+
     fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        ring.note_gone(dead, pid);
+        // What came back, before those who wait for it are told that nobody is left.
         if arena.me().is_ok_and(|me| me != dead) {
             ring.note_returned();
         }
+        ring.note_gone(dead, pid);
         ring.not_empty().wake_all();
         ring.not_full().wake_all();
         ring.finished().wake_all();

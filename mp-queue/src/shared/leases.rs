@@ -11,7 +11,8 @@ use mp_core::{Envelope, Leased};
 use super::{RingMemory, Taken};
 use crate::header::consumers;
 use crate::ring::{
-    Census, Counted, Enclose, Get, Got, Note, Reclaim, Return, ReturnsAt, Small, Ticket, any_noted,
+    Census, Counted, Enclose, Get, Got, Link, Note, Reclaim, Return, ReturnsAt, Slot, Small, Ticket,
+    any_noted,
 };
 
 impl RingMemory {
@@ -146,7 +147,7 @@ impl RingMemory {
         run(self.returning(id, owner).for_the_dead(), Self::words(self.arena));
     }
 
-    /// Notes what dead members had, if there is any. This process holds the queue: by the seat of one of them.
+    /// Notes what dead members had, if there is any. This process visits one of them, whose seat keeps the queue.
     pub(super) fn note_returned(&self) {
         if self.redelivers() && self.count(|h| h == Holder::Returned) > 0 {
             run(Note::new(self.returns()), Self::words(self.arena));
@@ -174,11 +175,42 @@ impl RingMemory {
 
     /// Counts what belongs to this queue and is in this state.
     pub(crate) fn count(&self, is: impl Fn(Holder) -> bool) -> usize {
+        self.all_that(is).count()
+    }
+
+    /// The envelopes that belong to this queue and are in this state.
+    fn all_that(&self, is: impl Fn(Holder) -> bool) -> impl Iterator<Item = EnvelopeId> {
+        let count = Self::words(self.arena).load(self.arena.envelope_count());
+        let count = count.min(self.arena.most_messages().into()) as u32;
+        (0..count).filter(move |&e| self.has(e, &is))
+    }
+
+    /// Whether an envelope belongs to this queue and is in this state.
+    fn has(&self, e: EnvelopeId, is: impl Fn(Holder) -> bool) -> bool {
         let (m, arena) = (Self::words(self.arena), self.arena);
-        let mine = |e| Place::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block();
-        let state = |e| Owner::unpack(m.load(arena.owner_words().of(e))).holder;
-        let count = m.load(arena.envelope_count()).min(arena.most_messages().into());
-        (0..count as u32).filter(|&e| is(state(e)) && mine(e)).count()
+        is(Owner::unpack(m.load(arena.owner_words().of(e))).holder)
+            && Place::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block()
+    }
+
+    /// Calls `each` with every message that lies in this queue, which no living process has, or came back to it.
+    pub(super) fn contents(&self, each: &mut dyn FnMut(EnvelopeId)) {
+        let m = Self::words(self.arena);
+        for i in 0..self.segments() {
+            let ring = self.chain.segment(i);
+            for slot in 0..ring.slots {
+                let found = Slot::unpack(m.load(ring.slot(slot))).envelope();
+                let is_there =
+                    |&e: &EnvelopeId| e < self.arena.most_messages() && self.has(e, |h| h == Holder::Queued);
+                found.filter(is_there).into_iter().for_each(&mut *each);
+            }
+            if self.link(i) != Link::Open {
+                break;
+            }
+        }
+        // All envelopes are looked at: not for a queue where nothing can have come back.
+        if self.redelivers() {
+            self.all_that(|h| matches!(h, Holder::Returned | Holder::Undeliverable)).for_each(each);
+        }
     }
 }
 

@@ -1,0 +1,228 @@
+//! Visits to dead members: what others wait for is seen to, by whoever comes, however many come at once.
+//!
+//! How visits and the sweep go together, and what a death or a stop leaves: [`Visit`]. What a visit does, in this order:
+//!
+//! 1. The intents of the dead one's threads: each names the one envelope whose owner may be in doubt. The ring layer decides,
+//!    and gives it to the dead one, or to others. (If it can't yet, since a living thread is in the middle of that envelope,
+//!    all else is done, and there will be another visit.)
+//! 2. The envelopes: those that it leased go back to their queues. Of those that it owned, the attachments are given up.
+//! 3. The blocks: its seats are given up, but those in queues; the queues are told of the death, and of what came back. (They
+//!    are told in their own memory, which nobody uses for something else as long as that seat is there: only a sweeper takes it
+//!    away, when there are no visitors.)
+//! 4. Messages that nobody will ever get, since they lie in a queue that only dead members have: their attachments are given
+//!    up.
+//!
+//! What loses its last holder in it is claimed for the dead one (`BUSY(dead)`), and left to the sweep.
+//!
+//! An envelope of the dead one may be promised to a child, which takes it by a swap of exactly the owner word that it was told.
+//! So its sequence is counted up first: after that no living process can take it, and what it lists stays.
+
+use super::Arena;
+use super::class::blocks_of;
+use super::envelope::Meta;
+use super::layout::{SLAB_BLOCKS, control, envelope as field};
+use super::sweep::{Dead, RINGS};
+use crate::mem::{Mem, Word, run};
+use crate::steps::{Alone, BeginSweep, FreeCheck, Release, Released, Visit};
+use crate::words::{
+    Attach, BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
+    Visiting,
+};
+
+/// A queue that nobody living has, and a dead member that has it.
+type Deserted = (BlockId, Member);
+
+/// A dead member that this process visits.
+struct Visited {
+    dead: Dead,
+    counted: Tenancy,
+    /// Nobody else was there.
+    alone: bool,
+}
+
+impl Arena {
+    /// Visits these members, which are dead. Those that are to be swept now, by this process; and whether somebody else was
+    /// visiting, so that some are not.
+    pub(super) fn visit(&self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
+        let slots = || dead.iter().map(|d| d.member.slot());
+        let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
+        let mine = self.visiting_word(me.slot());
+        self.map().store(mine, Visiting { first, last }.pack());
+        let begun = |&dead: &Dead| {
+            let word = self.tenancy_word(dead.member.slot());
+            let counted = run(Visit::new(word, dead.epoch), self.map())?;
+            Some(Visited { dead, counted, alone: self.visits_alone(dead.member.slot(), me) })
+        };
+        let visited: Vec<Visited> = dead.iter().filter_map(begun).collect();
+        if visited.is_empty() {
+            self.map().store(mine, 0);
+            return (Vec::new(), false);
+        }
+        let settled = self.see_to(&visited.iter().map(|v| v.dead).collect::<Vec<_>>());
+        let mut to_sweep = Vec::new();
+        let mut disturbed = false;
+        for (v, _) in visited.iter().zip(settled).filter(|(_, settled)| *settled) {
+            self.note_seen_to(v.dead.member.slot(), v.dead.epoch);
+            let word = self.tenancy_word(v.dead.member.slot());
+            if v.alone && run(BeginSweep::new(word, v.counted, me), self.map()) {
+                to_sweep.push(v.dead);
+            } else {
+                disturbed = true;
+            }
+        }
+        self.map().store(mine, 0);
+        (to_sweep, disturbed)
+    }
+
+    fn visits_alone(&self, slot: u32, me: Member) -> bool {
+        let live = self.used_slots().filter(|&(s, t)| t.presence == Presence::Live && s != me.slot());
+        let others = live.map(|(s, t)| (self.visiting_word(s), Member::new(s, t.epoch))).collect();
+        run(Alone::new(slot, others, |m| self.is_dead(m)), self.map())
+    }
+
+    /// Sees to everything that others wait for; of which members it was everything.
+    fn see_to(&self, dead: &[Dead]) -> Vec<bool> {
+        let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
+        let mut deserted = Vec::new();
+        self.see_to_envelopes(dead, &mut deserted);
+        self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
+            if let Some((class, _)) = self.slab(slab).filter(|_| slab < self.slab_count()) {
+                (0..blocks_of(class))
+                    .for_each(|i| self.see_to_block(slab * SLAB_BLOCKS + i, dead, &mut deserted));
+            }
+        });
+        while let (Some((ring, had)), Some(rings)) = (deserted.pop(), RINGS.get()) {
+            let (at, len) = self.data_of(ring);
+            let each = &mut |e| self.give_up_attachments(e, had, &mut deserted);
+            rings.contents(*self, (Word::at(at), len), ring, each);
+        }
+        settled
+    }
+
+    /// `false`: a living thread is in the middle of an envelope that is in doubt.
+    fn settle_intents(&self, dead: Member) -> bool {
+        let Some(rings) = RINGS.get() else { return true };
+        let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
+        if intents.is_empty() {
+            return true;
+        }
+        let others = || {
+            let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+            live.flat_map(|(slot, t)| self.intents(Member::new(slot, t.epoch))).collect()
+        };
+        rings.settle(*self, (dead, &intents), &others)
+    }
+
+    fn see_to_envelopes(&self, dead: &[Dead], deserted: &mut Vec<Deserted>) {
+        #[cfg(feature = "inject")]
+        if crate::inject::planted::is(crate::inject::planted::SKIPPED_SWEEP) {
+            return;
+        }
+        let theirs = |m| dead.iter().any(|d| d.member == m);
+        for e in 0..self.map().load(Word::at(control::ENVELOPES)) as u32 {
+            let word = self.owner_words().of(e);
+            let mut found = self.map().load(word);
+            // Again if somebody else was faster: another visitor, or the child that it was promised to.
+            while let Holder::Member(m) = Owner::unpack(found).holder
+                && theirs(m)
+            {
+                match self.map().cas(word, found, Owner::unpack(found).then(Holder::Member(m)).pack()) {
+                    Ok(()) => {
+                        self.give_up_attachments(e, m, deserted);
+                        break;
+                    }
+                    Err(other) => found = other,
+                }
+            }
+            let owner = Owner::unpack(found);
+            if let (Holder::Leased(m), Some(rings)) = (owner.holder, RINGS.get())
+                && theirs(m)
+            {
+                rings.take_back(*self, e, owner);
+            }
+        }
+    }
+
+    /// Gives up what is attached to an envelope that no living process can get; but not the block with its bytes. It changes
+    /// nothing in the envelope.
+    fn give_up_attachments(&self, e: EnvelopeId, dead: Member, deserted: &mut Vec<Deserted>) {
+        let meta = Meta::of_any_version(self.map().load(self.envelope_word(e, field::META)));
+        let (entries, n) = self.attachments_at(e, meta);
+        for k in 0..n {
+            let Some(attach) = Attach::unpack(self.map().load(entries.plus(k))) else { continue };
+            if self.block_exists(attach.block)
+                && let Some(seat) = self.seat_word(attach.block, attach.seat)
+            {
+                self.give_up_for(dead, attach.block, (seat, Seat::Envelope(e)), deserted);
+            }
+        }
+    }
+
+    /// Gives up a seat. If it was the last one, the block is the dead member's then.
+    fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
+        // Who sweeps that one finds it there.
+        self.touch(dead, block / SLAB_BLOCKS);
+        let release = Release::new(self.block_at(block), self.pages(), dead, seat.0, seat.1);
+        Self::claimed(block, run(release, self.map()), deserted);
+    }
+
+    fn claimed(block: BlockId, end: Released, deserted: &mut Vec<Deserted>) {
+        if let Released::ToFree(BlockState { life: Life::Busy(had), kind: Kind::Ring, .. }) = end {
+            deserted.push((block, had));
+        }
+    }
+
+    fn see_to_block(&self, block: BlockId, dead: &[Dead], deserted: &mut Vec<Deserted>) {
+        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
+        match (state.life, state.kind) {
+            // It died while it drained it, or a visitor took away the last other holder.
+            (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => deserted.push((block, m)),
+            (Life::Busy(_) | Life::Free, _) => {}
+            (Life::Live, kind) => self.see_to_seats(block, kind, dead, deserted),
+        }
+    }
+
+    fn see_to_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], deserted: &mut Vec<Deserted>) {
+        let mut held = false;
+        let mut had = None;
+        self.each_seat(block, |seat| {
+            let holder = Seat::unpack(self.map().load(seat));
+            match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
+                (Some(d), Kind::Ring) => {
+                    self.ring_holder_gone(block, d.member, d.pid);
+                    had = Some(d.member);
+                }
+                // Of a page of seats it depends on its block to whom it goes over.
+                (Some(_), Kind::Seats) => held = true,
+                (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), deserted),
+                (None, _) => held |= holder != Seat::Free,
+            }
+        });
+        if let Some(had) = had {
+            if self.only_dead_hold(block) {
+                deserted.push((block, had));
+            }
+        } else if !held && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
+        {
+            // Who gave up the last seat died, or is stopped, before it looked whether it was the last one.
+            let check = FreeCheck::new(self.block_at(block), self.pages(), d.member);
+            Self::claimed(block, run(check, self.map()), deserted);
+        }
+    }
+
+    /// Whether a live block has no holder but dead members. Once it hasn't, it never has one again.
+    fn only_dead_hold(&self, block: BlockId) -> bool {
+        let at = self.block_at(block).state;
+        // Who takes one more seat has one already, and counts the state up before it gives that one up.
+        let before = self.map().load(at);
+        let mut only = BlockState::unpack(before).life == Life::Live;
+        self.each_seat(block, |seat| {
+            only &= match Seat::unpack(self.map().load(seat)) {
+                Seat::Free => true,
+                Seat::Member(m) => self.is_known_dead(m),
+                Seat::Envelope(_) | Seat::Block(_) => false,
+            };
+        });
+        only && self.map().load(at) == before
+    }
+}

@@ -1,0 +1,119 @@
+//! Who sees to what a dead member has left, and who may use its things again.
+//!
+//! A *visit* gives others what they wait for: it returns what the dead one had leased, gives up its seats in messages and
+//! tokens, tells its queues. **Any number of processes visit the same dead member at once**, so that none of them is waited
+//! for, whether it is stopped or killed there. That works because a visitor makes nothing its own, and frees nothing: each of
+//! its changes is a swap of a word that names the dead one, to what follows from it, and whatever becomes nobody's in it is
+//! claimed *in the name of the dead*. So all that a visitor has read of the dead one's things stays true or is noticed by a
+//! swap, as long as none of them is used again.
+//!
+//! Using them again (envelopes, blocks, the member's slot and lanes) is the *sweep*. It has one sweeper, and begins when
+//! everything was seen to and nobody is visiting. Nobody waits for a sweeper: it frees memory.
+//!
+//! | word | states | changed by |
+//! |---|---|---|
+//! | of the dead one ([`Tenancy`]) | `DEAD(n)` | a visitor, to begin with → `DEAD(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `SWEEPING(me)` |
+//! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another one → `SWEEPING(it)` |
+//! | of the visitor ([`Visiting`]) | 0, or slots | the visitor, **before** it begins, and after it has ended |
+//!
+//! **Being alone.** A visitor counts its visit (`n`), *then* looks at the words of all others that live, *then* visits, then
+//! swaps `DEAD(n) → SWEEPING(me)`. Who began to visit before it had said so before, and is seen in its word or is at its end.
+//! Who begins after it makes the swap fail. So between the look and the swap nobody else visited, and what the visit has left
+//! is what there is: nothing.
+//!
+//! | killed, or stopped for a week | left | the others |
+//! |---|---|---|
+//! | anywhere in a visit | `DEAD`, a word that says that it visits | visit as well; what others wait for is theirs at once. The word of a dead visitor counts no more; as long as one is stopped, what it visits is not swept: its memory is held |
+//! | between the swap and the end of the sweep | `SWEEPING(it)` | nothing is waited for; if it is dead, another sweeps on |
+//!
+//! (A visitor that is stopped between its look and its swap while others make exactly 2^30 visits takes them for none.)
+
+use super::Oracle;
+use crate::mem::{Mem, Steps, Word};
+use crate::words::{Member, Presence, Tenancy, Visiting};
+
+/// Begins a visit to the tenant `epoch` of a slot. The caller has written into its own word that it visits that slot. Ends
+/// with what the slot's word says now, this visit counted; `None` if there is nobody to visit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Visit {
+    at: Word,
+    epoch: u32,
+    found: Option<Tenancy>,
+}
+
+impl Visit {
+    /// To visit the tenant whose word is `at`.
+    pub fn new(at: Word, epoch: u32) -> Self {
+        Self { at, epoch, found: None }
+    }
+}
+
+impl Steps for Visit {
+    type Out = Option<Tenancy>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Tenancy>> {
+        let Some(found) = self.found.take() else {
+            let found = Tenancy::unpack(m.load(self.at));
+            self.found = Some(found);
+            let is_there = found.epoch == self.epoch && matches!(found.presence, Presence::Dead(_));
+            return (!is_there).then_some(None);
+        };
+        let Presence::Dead(n) = found.presence else { return Some(None) };
+        let counted = Tenancy { presence: Presence::Dead((n + 1) & (u32::MAX >> 2)), ..found };
+        m.cas(self.at, found.pack(), counted.pack()).is_ok().then_some(Some(counted))
+    }
+}
+
+/// Whether nobody else visits the tenant of a slot. The caller has [begun](Visit) a visit to it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Alone<D> {
+    slot: u32,
+    others: Vec<(Word, Member)>,
+    dead: D,
+    at: usize,
+}
+
+impl<D: Oracle> Alone<D> {
+    /// `others` are all members that are not known to be dead, without the caller, and where they say whom they visit.
+    /// `dead` says whether one of them is dead.
+    pub fn new(slot: u32, others: Vec<(Word, Member)>, dead: D) -> Self {
+        Self { slot, others, dead, at: 0 }
+    }
+}
+
+impl<D: Oracle> Steps for Alone<D> {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let Some(&(word, member)) = self.others.get(self.at) else { return Some(true) };
+        if Visiting::covers(m.load(word), self.slot) && !self.dead.is_dead(member) {
+            return Some(false);
+        }
+        self.at += 1;
+        None
+    }
+}
+
+/// Ends a visit that has left nothing to do: whether the caller sweeps now. If not, somebody else has visited meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BeginSweep {
+    at: Word,
+    counted: Tenancy,
+    me: Member,
+}
+
+impl BeginSweep {
+    /// `counted` is what the word said when the caller's visit began; it has found itself [alone](Alone) after that.
+    pub fn new(at: Word, counted: Tenancy, me: Member) -> Self {
+        Self { at, counted, me }
+    }
+}
+
+impl Steps for BeginSweep {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let mine = Tenancy { presence: Presence::Sweeping(self.me), ..self.counted };
+        Some(m.cas(self.at, self.counted.pack(), mine.pack()).is_ok())
+    }
+}

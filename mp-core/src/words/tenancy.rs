@@ -1,0 +1,89 @@
+//! Who has a slot of the member table, whether it is dead, and who visits the dead.
+
+use super::{Member, bits};
+
+/// What a member's word says of the tenant of its slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Presence {
+    /// Nothing is left of the last one.
+    Free,
+    /// It is not known to be dead.
+    Live,
+    /// It is dead, and so many visits to it were begun (modulo 2^30): see [`Visit`](crate::steps::Visit).
+    Dead(u32),
+    /// It is dead, whatever others wait for was seen to, and this member releases the rest.
+    Sweeping(Member),
+}
+
+/// A member's word: state 2 bits, visits 30 or sweeper 24, epoch 32.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tenancy {
+    /// What it says.
+    pub presence: Presence,
+    /// The how-many-th tenant of the slot it is.
+    pub epoch: u32,
+}
+
+impl Tenancy {
+    /// As a word.
+    pub const fn pack(self) -> u64 {
+        let low = match self.presence {
+            Presence::Free => 0,
+            Presence::Live => 1,
+            Presence::Dead(visits) => 2 | bits(visits as u64, 0, 30) << 2,
+            Presence::Sweeping(by) => 3 | by.raw() << 2,
+        };
+        low | (self.epoch as u64) << 32
+    }
+
+    /// From a word.
+    pub const fn unpack(w: u64) -> Self {
+        let presence = match w & 3 {
+            0 => Presence::Free,
+            1 => Presence::Live,
+            2 => Presence::Dead(bits(w, 2, 30) as u32),
+            _ => Presence::Sweeping(Member::from_raw(w >> 2)),
+        };
+        Self { presence, epoch: (w >> 32) as u32 }
+    }
+}
+
+/// Which dead members a member visits: none (0), or some whose slots are from `first` to `last`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Visiting {
+    /// The first slot.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+}
+
+impl Visiting {
+    /// As a word.
+    pub const fn pack(self) -> u64 {
+        1 | (self.first as u64) << 1 | (self.last as u64) << 32
+    }
+
+    /// Whether the visitor whose word this is may be visiting the tenant of a slot.
+    pub const fn covers(w: u64, slot: u32) -> bool {
+        w != 0 && bits(w, 1, 31) <= slot as u64 && slot as u64 <= bits(w, 32, 32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_fields() {
+        let by = Member::new(4095, 17);
+        for presence in
+            [Presence::Free, Presence::Live, Presence::Dead((1 << 30) - 1), Presence::Sweeping(by)]
+        {
+            let t = Tenancy { presence, epoch: u32::MAX };
+            assert_eq!(Tenancy::unpack(t.pack()), t);
+        }
+        let word = Visiting { first: 0, last: 3 }.pack();
+        assert!(Visiting::covers(word, 0) && Visiting::covers(word, 3));
+        assert!(!Visiting::covers(word, 4) && !Visiting::covers(0, 0));
+    }
+}

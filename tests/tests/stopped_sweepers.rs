@@ -1,0 +1,212 @@
+//! A process that is stopped, or killed, at the n-th change that it makes while it sees to a dead one and sweeps it, for every n:
+//! the others get what they wait for while it is stopped. When it goes on, nothing comes twice, and nothing is left.
+
+mod common;
+
+use common::kill::{for_every_access, killed, stopped};
+use common::{DEADLINE, Outcome, alone, eventually, in_use, signal, threads_are};
+use mp::{
+    Arena, GetError, JoinError, JoinableQueue, Lock, LockError, Options, Queue, Receiver, Semaphore, Sender,
+    SharedTensor, Tensor, channel, start_processes,
+};
+use mp_core::inject;
+use rustix::process::Signal;
+
+const KILL: i32 = 9;
+const STOP: i32 = 19;
+/// So many accesses after the last thing that it does, a process waits.
+const WAITS: u64 = 400;
+
+/// What the one that dies has, and others wait for.
+type Things = (
+    Queue<u64>,
+    JoinableQueue<u64>,
+    Queue<u64>,
+    (Sender<u64>, Sender<u64>, Sender<u64>),
+    Queue<Sender<u64>>,
+    Lock<u64>,
+    Semaphore,
+    SharedTensor<u64>,
+);
+
+/// Has a message, a task, a place in a queue, a sender, one in a message that it is putting, one in a queue of its own, a lock,
+/// a permit, memory. Then it is stopped, and killed.
+fn has_much(_: usize, things: Things) -> Outcome {
+    let (leases, tasks, deserted, (sender, in_hand, in_queue), full, lock, permits, noted) = things;
+    let lease = leases.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+    let task = tasks.get_timeout(DEADLINE)?.ok_or("closed")?;
+    let own = Queue::unbounded()?;
+    own.put(in_queue)?;
+    let _held = (lock.lock_timeout(DEADLINE)?, permits.acquire_timeout(DEADLINE)?);
+    let memory = Tensor::full(&[100], 1_u64)?;
+    noted.store(0, *lease + *task);
+    inject::arm(WAITS, STOP);
+    // There is no room: so it waits.
+    full.put(in_hand)?;
+    drop((lease, task, own, memory, sender, deserted));
+    Ok(())
+}
+
+/// Sees to a child of its own, whose things it does not have.
+fn sees_to(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
+    let context = start_processes(has_much, things, Options::nprocs(1))?;
+    if !stopped(&context) {
+        return Err("it should have waited".into());
+    }
+    inject::arm_at_change(at, how);
+    signal(context.pids()[0], Signal::KILL);
+    assert!(killed(&context));
+    Arena::current()?.sweep()?;
+    Ok(())
+}
+
+/// What is left here, of what the dead one had.
+struct Here {
+    leases: Queue<u64>,
+    tasks: JoinableQueue<u64>,
+    deserted: Queue<u64>,
+    receivers: [Receiver<u64>; 3],
+    full: Queue<Sender<u64>>,
+    lock: Lock<u64>,
+    permits: Semaphore,
+    noted: SharedTensor<u64>,
+}
+
+fn things() -> (Things, Here) {
+    let here = |receivers| Here {
+        leases: Queue::unbounded().unwrap(),
+        tasks: JoinableQueue::unbounded().unwrap(),
+        deserted: Queue::unbounded().unwrap(),
+        receivers,
+        full: Queue::bounded(1).unwrap(),
+        lock: Lock::new(0).unwrap(),
+        permits: Semaphore::new(1).unwrap(),
+        noted: Tensor::zeros(&[1]).unwrap().share(),
+    };
+    let [(s1, r1), (s2, r2), (s3, r3)] = [(); 3].map(|()| channel().unwrap());
+    let here = here([r1, r2, r3]);
+    here.leases.put(30).unwrap();
+    here.tasks.put(12).unwrap();
+    here.full.put(channel().unwrap().0).unwrap();
+    let (leases, tasks, deserted) = (here.leases.clone(), here.tasks.clone(), here.deserted.clone());
+    let (full, lock, permits) = (here.full.clone(), here.lock.clone(), here.permits.clone());
+    ((leases, tasks, deserted, (s1, s2, s3), full, lock, permits, here.noted.clone()), here)
+}
+
+/// Everything that one can wait for.
+fn others_go_on(here: &Here, at: u64) {
+    assert_eq!(here.noted.load(0), 42, "it died too early");
+    let lease = here.leases.get_ack_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
+    assert_eq!(lease.expect("it is open").done(), 30, "at change {at}");
+    for (i, receiver) in here.receivers.iter().enumerate() {
+        let end = receiver.recv_timeout(DEADLINE).unwrap_err();
+        assert!(matches!(end, GetError::Disconnected), "{end}, of receiver {i} at change {at}");
+    }
+    let end = here.tasks.join_timeout(DEADLINE).unwrap_err();
+    assert!(matches!(end, JoinError::Lost(1)), "{end}, at change {at}");
+    assert_eq!(here.tasks.take_lost().unwrap(), Some(12));
+    let end = here.deserted.get_timeout(DEADLINE).unwrap_err();
+    assert!(matches!(end, GetError::Deserted { .. }), "{end}, at change {at}");
+    let end = here.lock.lock_timeout(DEADLINE).map(drop).unwrap_err();
+    assert!(matches!(end, LockError::OwnerDied { .. }), "{end}, at change {at}");
+    drop(here.permits.acquire_timeout(DEADLINE).unwrap());
+    // There is memory, and room for messages.
+    let tensors: Vec<_> = (0..20).map(|i| Tensor::full(&[1 << (i % 10)], 7_u64).unwrap()).collect();
+    (0..20).for_each(|n| here.leases.put(n).unwrap());
+    (0..20).for_each(|n| assert_eq!(here.leases.try_get().unwrap(), Some(n)));
+    assert!(tensors.iter().all(|t| t.iter().all(|v| v == 7)));
+}
+
+fn nothing_comes_twice(here: &Here, at: u64) {
+    assert!(matches!(here.leases.try_get(), Ok(None) | Err(_)), "at change {at}");
+    assert_eq!(here.tasks.take_lost().unwrap(), None, "at change {at}");
+    here.tasks.join_timeout(DEADLINE).unwrap();
+    assert!(here.full.try_get().unwrap().is_some(), "at change {at}");
+    assert_eq!(here.full.len(), 0, "what was being put did not arrive");
+}
+
+/// Everything that is waited for.
+fn round(at: u64, how: i32, wait: bool) -> bool {
+    let (things, here) = things();
+    let context = start_processes(sees_to, (things, at, how), Options::nprocs(1)).unwrap();
+    let pid = context.pids()[0];
+    let reached = if how == STOP { stopped(&context) } else { killed(&context) };
+    if !wait {
+        // As one who waits would do within a tenth of a second.
+        Arena::current().unwrap().sweep().unwrap();
+    }
+    others_go_on(&here, at);
+    if how == STOP && reached {
+        assert!(threads_are(pid, 'T'), "it was continued");
+        signal(pid, Signal::CONT);
+        assert!(!killed(&context), "it was killed at change {at}");
+    }
+    nothing_comes_twice(&here, at);
+    reached
+}
+
+#[test]
+fn who_is_stopped_while_it_sweeps_holds_nobody_up() {
+    // Most rounds without waiting for the next look for the dead.
+    for_every_access(|at| round(at, STOP, at.is_multiple_of(16)));
+}
+
+#[test]
+fn who_is_killed_while_it_sweeps_holds_nobody_up() {
+    for_every_access(|at| round(at, KILL, at.is_multiple_of(16)));
+}
+
+/// What one that is stopped holds up is memory of that dead one: others that die later are swept.
+#[test]
+fn while_one_is_stopped_others_that_die_are_swept() {
+    let _alone = alone();
+    Arena::current().unwrap();
+    let before = in_use();
+    // Until it is in the middle of it, so that the slot of the dead one stays.
+    let (at, context, here) = (1..1000)
+        .step_by(8)
+        .find_map(|at| {
+            let (things, here) = things();
+            let context = start_processes(sees_to, (things, at, STOP), Options::nprocs(1)).unwrap();
+            assert!(stopped(&context), "it has ended before change {at}");
+            others_go_on(&here, at);
+            Arena::current().unwrap().sweep().unwrap();
+            if slots() == 3 {
+                return Some((at, context, here));
+            }
+            signal(context.pids()[0], Signal::CONT);
+            assert!(!killed(&context));
+            None
+        })
+        .unwrap();
+    println!("stopped at change {at}");
+    let (blocks, queued, _) = in_use();
+    for _ in 0..3 {
+        let (things, here) = self::things();
+        assert!(!round_of(things));
+        others_go_on(&here, 0);
+    }
+    eventually("those are swept", || {
+        Arena::current().unwrap().sweep().unwrap();
+        let now = in_use();
+        slots() == 3 && now.0 <= blocks && now.1 <= queued
+    });
+    signal(context.pids()[0], Signal::CONT);
+    assert!(!killed(&context));
+    nothing_comes_twice(&here, at);
+    drop(here);
+    eventually("nothing is left", || {
+        Arena::current().unwrap().sweep().unwrap();
+        in_use() == before
+    });
+}
+
+/// How many members there are, dead ones that are not swept included.
+fn slots() -> usize {
+    Arena::current().unwrap().members().len()
+}
+
+/// Not stopped.
+fn round_of(things: Things) -> bool {
+    killed(&start_processes(sees_to, (things, u64::MAX - 1, STOP), Options::nprocs(1)).unwrap())
+}
