@@ -101,7 +101,7 @@ fn under_memcheck(workers_too: bool) {
         eprintln!("SKIPPED: there is no valgrind");
         return;
     }
-    let folder = common::scratch::Scratch::new("valgrind");
+    let folder = common::scratch::Scratch::new(if workers_too { "valgrind-workers" } else { "valgrind" });
     let (out, log) = (folder.0.join("out"), folder.0.join("log"));
     let file = |path: &Path| std::fs::File::create(path).unwrap();
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("valgrind.supp");

@@ -7,7 +7,7 @@ use mp::{Arena, Exit, ProcessContext, Signal, SpawnError};
 use super::{DEADLINE, alone, eventually, in_use, threads_are};
 
 /// No script has more accesses than this; if one has, the test says so.
-pub const MOST: u64 = 3000;
+pub const MOST: u64 = 6000;
 
 /// Waits for the end of the process; whether it was killed.
 pub fn killed(context: &ProcessContext) -> bool {
