@@ -2,19 +2,24 @@
 //! stale hints, while another retires the slab and gives it the other size, and any of them is killed at any shared
 //! access, the sweepers included. The steps are the ones that run in processes.
 
-use mp_core::mem::{Mem, Steps, Word};
+use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{
-    BlockAt, Claim, FreeCheck, Oracle, Plan, Publish, Redo, RedoAt, RedoEnd, Release, Released, SlabSeen,
-    Unclaim,
+    BlockAt, Claim, FreeCheck, Members, Oracle, Plan, Publish, Release, Released, SlabSeen, Unclaim, Update,
+    UpdateAt, UpdateEnd,
 };
-use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Seat};
+use mp_core::words::{BlockId, BlockState, Current, Kind, Life, Member, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
 
 const SLAB: Word = Word::at(0);
 /// Never changes: for the planted bug.
 const CONSTANT: Word = Word::at(8);
-const LOCK: RedoAt = RedoAt { lock: Word::at(16) };
-const FIRST_BLOCK: u64 = 2 + RedoAt::WORDS;
+/// Of up to so many processes.
+const PROCESSES: u64 = 4;
+const UPDATES: UpdateAt = UpdateAt {
+    current: Word::at(16),
+    own: Column { base: Word::at(24), stride: 8 * UpdateAt::OWN_WORDS },
+};
+const FIRST_BLOCK: u64 = 3 + PROCESSES * UpdateAt::OWN_WORDS;
 const BLOCK_WORDS: u64 = 3;
 const BLOCKS: u32 = 2;
 const WORDS: usize = (FIRST_BLOCK + BLOCK_WORDS * BLOCKS as u64) as usize;
@@ -54,13 +59,22 @@ enum Op {
     Make(u64),
 }
 
-/// Who is dead, as far as one process knows: a bit for each.
+/// Who is dead, as far as one process knows, and who else there is: a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Dead(u8);
+struct Known {
+    dead: u8,
+    others: u8,
+}
 
-impl Oracle for Dead {
+impl Oracle for Known {
     fn is_dead(&self, m: Member) -> bool {
-        self.0 >> m.slot() & 1 == 1
+        self.dead >> m.slot() & 1 == 1
+    }
+}
+
+impl Members for Known {
+    fn others(&self) -> Vec<Member> {
+        (0..8).filter(|i| self.others >> i & 1 == 1).map(member).filter(|&m| !self.is_dead(m)).collect()
     }
 }
 
@@ -75,8 +89,11 @@ impl Plan for Set {
     fn reads(&self) -> &[Word] {
         &[SLAB]
     }
-    fn writes(&self, v: &[u64]) -> Vec<(Word, u64)> {
-        if v[0] == self.from && self.from != self.to { vec![(SLAB, self.to)] } else { Vec::new() }
+    fn writes(&self, v: &[u64]) -> Vec<(usize, u64)> {
+        if v[0] == self.from && self.from != self.to { vec![(0, self.to)] } else { Vec::new() }
+    }
+    fn exclusive(&self) -> bool {
+        true
     }
 }
 
@@ -93,11 +110,11 @@ enum Doing {
     // make
     LookToMake(u64),
     ClaimAll(u64, u64, u32, Claim),
-    Retire(u64, Redo<Set, Dead>),
+    Retire(u64, Update<Set, Known>),
     GiveBack(u64),
-    GiveClass(u64, Redo<Set, Dead>),
+    GiveClass(u64, Update<Set, Known>),
     // sweep
-    Lock(Redo<Set, Dead>),
+    Lock(Update<Set, Known>),
     Busy(u32, u64),
     Check(FreeCheck<Pages>, u32),
 }
@@ -128,7 +145,7 @@ impl Process {
         }
         // After its program, a process sweeps.
         let dead = |p: Member| fates[p.slot() as usize] == Fate::Killed;
-        if let Seat::Member(p) = Seat::unpack(m.peek(LOCK.lock))
+        if let Some((p, _)) = Current::unpack(m.peek(UPDATES.current)).making
             && dead(p)
         {
             return Some(Doing::Lock(self.set(me, fates, RETIRED, RETIRED)));
@@ -151,10 +168,10 @@ impl Process {
         None
     }
 
-    fn set(&self, me: usize, fates: &[Fate], from: u64, to: u64) -> Redo<Set, Dead> {
-        let bits = fates.iter().enumerate().filter(|(_, f)| **f == Fate::Killed);
-        let dead = Dead(bits.map(|(i, _)| 1 << i).sum());
-        Redo::new(LOCK, member(me), Set { from, to }, dead)
+    fn set(&self, me: usize, fates: &[Fate], from: u64, to: u64) -> Update<Set, Known> {
+        let bits = |which: &dyn Fn(usize) -> bool| (0..fates.len()).filter(|&i| which(i)).map(|i| 1 << i).sum();
+        let known = Known { dead: bits(&|i| fates[i] == Fate::Killed), others: bits(&|i| i != me) };
+        Update::new(UPDATES, member(me), Set { from, to }, known)
     }
 
     fn claim(&self, me: usize, i: u32, seen: u64) -> Claim {
@@ -229,11 +246,11 @@ impl Actor for Process {
             },
             Doing::Retire(to, mut redo) => match redo.step(m) {
                 None => Doing::Retire(to, redo),
-                Some(RedoEnd::Held(_)) => {
+                Some(UpdateEnd::Held(_)) => {
                     let from = m.peek(SLAB);
                     Doing::Retire(to, self.set(me, fates, from, RETIRED))
                 }
-                Some(RedoEnd::Done(_)) => Doing::GiveBack(to),
+                Some(UpdateEnd::Done(_)) => Doing::GiveBack(to),
             },
             Doing::GiveBack(to) => match self.claimed.pop() {
                 Some((i, state)) => {
@@ -244,8 +261,8 @@ impl Actor for Process {
             },
             Doing::GiveClass(to, mut redo) => match redo.step(m) {
                 None => Doing::GiveClass(to, redo),
-                Some(RedoEnd::Held(_)) => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
-                Some(RedoEnd::Done(_)) => Doing::Next,
+                Some(UpdateEnd::Held(_)) => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
+                Some(UpdateEnd::Done(_)) => Doing::Next,
             },
             Doing::Lock(mut redo) => match redo.step(m) {
                 None => Doing::Lock(redo),

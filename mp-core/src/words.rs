@@ -16,6 +16,7 @@
 
 mod attach;
 mod block_state;
+mod current;
 mod owner;
 mod seat_at;
 mod tenancy;
@@ -24,6 +25,7 @@ use std::fmt;
 
 pub use attach::{Access, Attach, Grant};
 pub use block_state::{BlockState, Kind, Life};
+pub use current::Current;
 pub use owner::{Holder, Owner, Place, delivered, deliveries};
 pub use seat_at::SeatAt;
 pub use tenancy::{Presence, Tenancy, Visiting};

@@ -6,7 +6,9 @@
 use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::{Mem, Word, run};
-use mp_core::steps::{BlockAt, Note, Plan, Redo, RedoAt, RedoEnd, Release, Released, Take, Taken, Unclaim};
+use mp_core::steps::{
+    BlockAt, Members, Note, Oracle, Plan, Release, Released, Take, Taken, Unclaim, Update, UpdateAt, UpdateEnd,
+};
 use mp_core::sync::HeapMem;
 use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat, SeatAt};
 use mp_core::{Announce, Notify};
@@ -108,38 +110,86 @@ fn loom_sleep_and_wake() {
 
 const A: Word = Word::at(80);
 const B: Word = Word::at(88);
-const REDO: RedoAt = RedoAt { lock: Word::at(96) };
+const AT: UpdateAt = UpdateAt {
+    current: Word::at(96),
+    own: Column { base: Word::at(104), stride: 8 * UpdateAt::OWN_WORDS },
+};
+
+/// Exchanges the two.
 struct Swap;
 impl Plan for Swap {
     fn reads(&self) -> &[Word] {
         &[A, B]
     }
-    fn writes(&self, v: &[u64]) -> Vec<(Word, u64)> {
-        assert_eq!(v[0] + v[1], 3, "torn");
-        vec![(A, v[1]), (B, v[0])]
+    fn writes(&self, v: &[u64]) -> Vec<(usize, u64)> {
+        vec![(0, v[1]), (1, v[0])]
+    }
+    fn exclusive(&self) -> bool {
+        true
     }
 }
 
-/// Two processes change two words together.
-#[test]
-fn loom_redo() {
-    loom::model(|| {
-        let m = Arc::new(HeapMem::new(24));
+/// Moves one from A to B.
+struct Move;
+impl Plan for Move {
+    fn reads(&self) -> &[Word] {
+        &[A, B]
+    }
+    fn writes(&self, v: &[u64]) -> Vec<(usize, u64)> {
+        vec![(0, v[0].wrapping_sub(1)), (1, v[1] + 1)]
+    }
+    fn exclusive(&self) -> bool {
+        false
+    }
+}
+
+/// The other one of two.
+struct Other(u32);
+impl Oracle for Other {
+    fn is_dead(&self, _: Member) -> bool {
+        false
+    }
+}
+impl Members for Other {
+    fn others(&self) -> Vec<Member> {
+        vec![member(self.0)]
+    }
+}
+
+/// Two processes each change two words together; what they are then.
+fn updates<P: Plan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
+    move || {
+        let m = Arc::new(HeapMem::new(13 + 2 * UpdateAt::OWN_WORDS as usize));
         m.store(A, 1);
         m.store(B, 2);
-        let swap = |m: &HeapMem, me: u32| {
-            while run(Redo::new(REDO, member(me), Swap, |_: Member| false), m)
-                == RedoEnd::Held(member(1 - me))
-            {
-                thread::yield_now();
+        let update = move |m: &HeapMem, me: u32| {
+            loop {
+                match run(Update::new(AT, member(me), plans(me), Other(1 - me)), m) {
+                    UpdateEnd::Done(read) => {
+                        assert_eq!(read[0].wrapping_add(read[1]), 3, "torn");
+                        return;
+                    }
+                    UpdateEnd::Held(_) => thread::yield_now(),
+                }
             }
         };
         let other = {
             let m = Arc::clone(&m);
-            thread::spawn(move || swap(&m, 1))
+            thread::spawn(move || update(&m, 1))
         };
-        swap(&m, 0);
+        update(&m, 0);
         other.join().unwrap();
-        assert_eq!((m.load(A), m.load(B)), (1, 2));
-    });
+        let (a, b) = (m.load(A), m.load(B));
+        assert!([(1, 2), (u64::MAX, 4)].contains(&(a, b)), "{a} {b}");
+    }
+}
+
+#[test]
+fn loom_exclusive_updates() {
+    loom::model(updates(|_| Swap));
+}
+
+#[test]
+fn loom_updates() {
+    loom::model(updates(|_| Move));
 }

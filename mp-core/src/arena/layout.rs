@@ -5,7 +5,7 @@
 //! 4 KiB      control words, 128 bytes apart
 //! 8 KiB      for each size class, the slab after its last one
 //! 12 KiB     extents      64 bytes each: the files with names; then their directories, 256 bytes each
-//! …          members      8 KiB each: who it is; its threads' lanes
+//! …          members      8 KiB each: who it is; its record of an update; its threads' lanes
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
 //! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
@@ -20,15 +20,16 @@
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word};
+use crate::steps::UpdateAt;
 use crate::words::Member;
 
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 3;
 
 /// The oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 2;
+const OLDEST_READER: u64 = 3;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -39,13 +40,16 @@ pub(crate) const SLAB_BLOCKS: u32 = 64;
 
 const PAGE: u64 = 4096;
 const MEMBER_STRIDE: u64 = 8192;
+/// Within a member's slot: what it has for updates of several words.
+const UPDATES_AT: u64 = 128;
 const LANES_AT: u64 = 4096;
 const LANE_STRIDE: u64 = 64;
+const _: () = assert!(UPDATES_AT + 8 * UpdateAt::OWN_WORDS <= LANES_AT);
 
 /// Control words, as byte offsets.
 pub(crate) mod control {
-    /// The redo lock and its record, 112 bytes.
-    pub(crate) const REDO: u64 = 4096;
+    /// Which update of several words is being made.
+    pub(crate) const UPDATE: u64 = 4096;
     /// Where the next slab's memory starts.
     pub(crate) const FRONTIER: u64 = 4096 + 256;
     /// How many slabs there are.
@@ -240,6 +244,12 @@ impl Layout {
     /// A word of a member's slot: see `member`.
     pub(crate) fn member(&self, slot: u32, word: u64) -> Word {
         Word::at(self.members_at + u64::from(slot) * MEMBER_STRIDE).plus(word)
+    }
+
+    /// Where the words of updates are.
+    pub(crate) fn updates(&self) -> UpdateAt {
+        let own = Column { base: Word::at(self.members_at + UPDATES_AT), stride: MEMBER_STRIDE };
+        UpdateAt { current: Word::at(control::UPDATE), own }
     }
 
     /// The bytes of a member's slot.

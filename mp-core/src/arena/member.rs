@@ -76,6 +76,8 @@ impl Arena {
             {
                 self.map().store(self.layout().member(slot, word), v);
             }
+            // Its last tenant may have died while it made one.
+            self.map().store(self.layout().updates().making(slot), 0);
             self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
             if self.change_tenancy(slot, before, now) {
                 return Ok(Member::new(slot, now.epoch));

@@ -2,9 +2,10 @@
 //!
 //! Addresses are handed out from the start of the arena to its end, once. When the end is reached, neighbouring slabs whose
 //! blocks are all free give theirs up: each is *retired* (it has addresses and no class any more), they are joined
-//! to one, what is too much is split off, and the rest gets the class that is wanted. Each of these is one change under the
-//! redo lock, checked against what was seen, and leaves a table that is right; so whoever is killed in between leaves
-//! retired slabs, which the next one that runs out of addresses finds.
+//! to one, what is too much is split off, and the rest gets the class that is wanted. Each of these is one
+//! [`Update`](crate::steps::Update), checked against what was seen, and leaves a table that is right; so whoever is killed in
+//! between leaves retired slabs, which the next one that runs out of addresses finds. They are exclusive: a slab may become
+//! what it once was. So a process that is stopped while it makes one, or another one, holds up who needs other addresses.
 //!
 //! | slab: class, base; span | means | changed by |
 //! |---|---|---|
@@ -31,31 +32,41 @@
 //!
 //! Slabs of pages of seats are never retired: who follows a link that has changed must find seats.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Arena;
 use super::class::{SEAT_PAGES, alignment_of, blocks_of, is_in_files, span_of};
 use super::layout::{SLAB_BLOCKS, control};
-use super::slab::{REDO_PATIENCE, describe, described, retired};
+use super::slab::{describe, described, retired};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Claim, Plan, RedoEnd, SlabSeen, Unclaim};
+use crate::steps::{Claim, Plan, SlabSeen, Unclaim, UpdateEnd};
 use crate::words::{BlockState, Life, Member};
 
 /// How often to look for addresses, if others change what was seen.
 const TRIES: u32 = 8;
 
-/// Writes words if others are what they were.
+/// How long to wait for another process that makes an update (a few dozen instructions) and does not go on.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Writes words if they, and others, are what they were.
 #[derive(Clone, Debug)]
 struct Change {
     reads: Vec<Word>,
     seen: Vec<u64>,
-    writes: Vec<(Word, u64)>,
+    /// By their index among those that are read.
+    writes: Vec<(usize, u64)>,
 }
 
 impl Change {
-    fn new<const N: usize, const M: usize>(seen: [(Word, u64); N], writes: [(Word, u64); M]) -> Self {
-        Self { reads: seen.map(|s| s.0).to_vec(), seen: seen.map(|s| s.1).to_vec(), writes: writes.to_vec() }
+    /// Words, what they were, and what they become, if that is something else.
+    fn new<const N: usize>(words: [(Word, u64, Option<u64>); N]) -> Self {
+        let become_what = |(i, w): (usize, &(Word, u64, Option<u64>))| w.2.map(|to| (i, to));
+        Self {
+            reads: words.map(|w| w.0).to_vec(),
+            seen: words.map(|w| w.1).to_vec(),
+            writes: words.iter().enumerate().filter_map(become_what).collect(),
+        }
     }
 }
 
@@ -63,8 +74,11 @@ impl Plan for Change {
     fn reads(&self) -> &[Word] {
         &self.reads
     }
-    fn writes(&self, values: &[u64]) -> Vec<(Word, u64)> {
+    fn writes(&self, values: &[u64]) -> Vec<(usize, u64)> {
         if values == self.seen { self.writes.clone() } else { Vec::new() }
+    }
+    fn exclusive(&self) -> bool {
+        true
     }
 }
 
@@ -198,10 +212,10 @@ impl Arena {
             // Nobody else has anything in it. The bits first: see `trim`.
             self.map().store(self.slab_word(e.slab, 2), 0);
             self.punch_at(e.base, span_of(class));
-            let change = Change::new(
-                [(seen.word, e.word), (self.slab_word(e.slab, 3), e.span_word)],
-                [(seen.word, retired(e.base)), (self.slab_word(e.slab, 3), e.span)],
-            );
+            let change = Change::new([
+                (seen.word, e.word, Some(retired(e.base))),
+                (self.slab_word(e.slab, 3), e.span_word, Some(e.span)),
+            ]);
             self.change(change, me)
         } else {
             Ok(false)
@@ -217,15 +231,12 @@ impl Arena {
     fn join_extents(&self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
         let (word, span_word) = (self.slab_word(first.slab, 0), self.slab_word(first.slab, 3));
         let (next_word, next_span) = (self.slab_word(next.slab, 0), self.slab_word(next.slab, 3));
-        let change = Change::new(
-            [
-                (word, retired(first.base)),
-                (span_word, span),
-                (next_word, retired(next.base)),
-                (next_span, next.span),
-            ],
-            [(span_word, span + next.span), (next_word, 0), (next_span, 0)],
-        );
+        let change = Change::new([
+            (word, retired(first.base), None),
+            (span_word, span, Some(span + next.span)),
+            (next_word, retired(next.base), Some(0)),
+            (next_span, next.span, Some(0)),
+        ]);
         // What lies between two that are no neighbours is another's.
         if first.base + span != next.base {
             return Ok(false);
@@ -245,16 +256,13 @@ impl Arena {
             return Ok(None);
         }
         self.commit_slab_row(row)?;
-        let counted = (Word::at(control::SLABS), u64::from(count));
-        let change = Change::new(
-            [(word, retired(base)), (span_word, span), (self.slab_word(row, 0), 0), counted],
-            [
-                (span_word, at),
-                (self.slab_word(row, 0), retired(base + at)),
-                (self.slab_word(row, 3), span - at),
-                (counted.0, counted.1.max(u64::from(row) + 1)),
-            ],
-        );
+        let change = Change::new([
+            (word, retired(base), None),
+            (span_word, span, Some(at)),
+            (self.slab_word(row, 0), 0, Some(retired(base + at))),
+            (self.slab_word(row, 3), 0, Some(span - at)),
+            (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
+        ]);
         Ok(self.change(change, me)?.then_some(row))
     }
 
@@ -266,7 +274,7 @@ impl Arena {
         // If we die before its hints are set, the sweep sets them.
         self.touch(me, slab);
         let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
-        let change = Change::new([(word, retired(base)), (span_word, span)], [(word, describe(class, base))]);
+        let change = Change::new([(word, retired(base), Some(describe(class, base))), (span_word, span, None)]);
         let done = self.change(change, me)?;
         if done {
             self.hint_new_slab(slab, class);
@@ -274,16 +282,17 @@ impl Arena {
         Ok(done)
     }
 
-    /// Makes a change under the redo lock; whether the words were still as they had been seen.
+    /// Makes a change; whether the words were still as they had been seen.
     fn change(&self, change: Change, me: Member) -> Result<bool> {
         let start = Instant::now();
         loop {
-            match self.redo(me, change.clone()) {
-                RedoEnd::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
-                RedoEnd::Held(holder) if start.elapsed() > REDO_PATIENCE => {
-                    return Err(Error::Busy { what: "the slab table", holder, pid: self.pid_of(holder) });
+            match self.update(me, change.clone()) {
+                UpdateEnd::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
+                UpdateEnd::Held(holder) if start.elapsed() > PATIENCE => {
+                    let what = "the table of slabs, in which no addresses are left,";
+                    return Err(Error::Busy { what, holder, pid: self.pid_of(holder) });
                 }
-                RedoEnd::Held(_) => std::thread::yield_now(),
+                UpdateEnd::Held(_) => std::thread::yield_now(),
             }
         }
     }

@@ -1,18 +1,22 @@
 //! Slabs: which exist, and how one more is added.
 //!
-//! A new slab changes four words at once (the slab's own, the frontier, two counts): that runs under the redo lock. When
-//! no addresses are left, `reuse` takes those of slabs that are not in use.
+//! A new slab changes several words at once (its own, the frontier, the count): that is an [`Update`], which others complete if
+//! this process doesn't. When no addresses are left, `reuse` takes those of slabs that are not in use.
 
-use std::time::{Duration, Instant};
 
 use super::Arena;
 use super::class::{alignment_of, blocks_of, is_in_files, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
 use crate::error::{Error, Result};
+use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Plan, Redo, RedoAt, RedoEnd, SlabSeen};
+use crate::mutex::Mutex;
+use crate::steps::{Members, Oracle, Plan, SlabSeen, Update, UpdateEnd};
 use crate::sync::Ordering;
-use crate::words::{BlockId, BlockState, Kind, Life, Member};
+use crate::words::{BlockId, BlockState, Current, Kind, Life, Member, Presence};
+
+/// Of each process, one thread at a time makes an update: it says so in one word.
+static UPDATES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 /// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages. Of a slab without a class: the base alone.
 pub(super) const fn describe(class: u32, base: u64) -> u64 {
@@ -22,9 +26,6 @@ pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
     if w & 1 == 0 { None } else { Some(((w >> 1 & 0x3ff) as u32, w >> 11 << 12)) }
 }
 
-/// How long to wait for another process that holds the redo lock (a few dozen instructions) and does not go on.
-pub(super) const REDO_PATIENCE: Duration = Duration::from_secs(10);
-
 /// The word of a retired slab: it has addresses, and no class.
 pub(super) const fn retired(base: u64) -> u64 {
     describe(0, base) & !1
@@ -32,13 +33,15 @@ pub(super) const fn retired(base: u64) -> u64 {
 
 /// Adds a slab of a class at the end of all slabs. Addresses that are left out before it, so that it is aligned, become a
 /// retired slab: each address below the frontier is some slab's, and neighbours can be joined without looking at others.
+///
+/// None of these words is ever again what it was before: the count and the frontier only grow, and the rows are used for the
+/// first time.
 struct NewSlab {
     class: u32,
     slab: u32,
-    /// The first two words of two rows: of the new slab, or of the gap and the new slab.
-    rows: [(Word, Word); 2],
     limit: u64,
-    reads: [Word; 3],
+    /// Frontier, count, and of two rows the slab's word and its span's: of the new slab, or of the gap and the new slab.
+    reads: [Word; 6],
 }
 
 /// How many addresses before a slab of the class are left out. In files with names none are used again.
@@ -60,24 +63,45 @@ impl Plan for NewSlab {
     fn reads(&self) -> &[Word] {
         &self.reads
     }
-    fn writes(&self, values: &[u64]) -> Vec<(Word, u64)> {
-        let (frontier, slabs, class_end) = (values[0], values[1], values[2]);
-        if slabs != u64::from(self.slab) || !fits(self.class, frontier, self.limit) {
+    fn writes(&self, values: &[u64]) -> Vec<(usize, u64)> {
+        const FRONTIER: usize = 0;
+        const COUNT: usize = 1;
+        // A row's own word; its span's follows.
+        const FIRST: usize = 2;
+        const SECOND: usize = 4;
+        let &[frontier, count, ..] = values else { return Vec::new() };
+        if count != u64::from(self.slab) || !fits(self.class, frontier, self.limit) {
             return Vec::new();
         }
         let (base, gap) = (base(self.class, frontier), gap(self.class, frontier));
-        let [first, second] = self.rows;
-        let (row, slabs) = if gap == 0 { (first, slabs + 1) } else { (second, slabs + 2) };
-        let mut writes = vec![
-            (row.0, describe(self.class, base)),
-            (self.reads[0], base + span_of(self.class)),
-            (self.reads[1], slabs),
-            (self.reads[2], class_end.max(slabs)),
-        ];
-        if gap != 0 {
-            writes.extend([(first.0, retired(frontier)), (first.1, gap)]);
-        }
+        let slab = |row| (row, describe(self.class, base));
+        let mut writes = match gap {
+            0 => vec![slab(FIRST)],
+            _ => vec![(FIRST, retired(frontier)), (FIRST + 1, gap), slab(SECOND)],
+        };
+        // The rows first: who sees the count looks at them.
+        writes.extend([(FRONTIER, base + span_of(self.class)), (COUNT, count + 1 + u64::from(gap != 0))]);
         writes
+    }
+    fn exclusive(&self) -> bool {
+        false
+    }
+}
+
+/// The other members of an arena.
+struct Others(Arena);
+
+impl Oracle for Others {
+    fn is_dead(&self, m: Member) -> bool {
+        self.0.is_dead(m)
+    }
+}
+
+impl Members for Others {
+    fn others(&self) -> Vec<Member> {
+        let me = self.0.me().ok();
+        let live = self.0.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+        live.map(|(slot, t)| Member::new(slot, t.epoch)).filter(|&m| Some(m) != me).collect()
     }
 }
 
@@ -160,7 +184,6 @@ impl Arena {
 
     /// Adds a slab of the class.
     pub(super) fn carve(&self, class: u32, me: Member) -> Result<()> {
-        let start = Instant::now();
         loop {
             let slab = self.slab_count();
             // Two rows may be needed.
@@ -168,26 +191,20 @@ impl Arena {
             if u64::from(slab) + 1 >= limit {
                 return Err(Error::ArenaFull { what: "slabs", asked: 1, limit });
             }
-            // The pages of its metadata first: the lock is no place to find that memory has run out.
+            // The pages of its metadata first: an update is no place to find that memory has run out.
             self.commit_slab_row(slab)?;
             self.commit_slab_row(slab + 1)?;
             self.commit_class_map(class, slab + 1)?;
+            // A bound: too large does no harm.
+            self.raise(Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 2);
             let (frontier, limit) = if is_in_files(class) {
                 self.frontier_in_files(class, me)?
             } else {
                 (Word::at(control::FRONTIER), self.layout().size)
             };
-            let plan = NewSlab {
-                class,
-                slab,
-                rows: [slab, slab + 1].map(|row| (self.slab_word(row, 0), self.slab_word(row, 3))),
-                limit,
-                reads: [
-                    frontier,
-                    Word::at(control::SLABS),
-                    Word::at(control::CLASS_ENDS + 8 * u64::from(class)),
-                ],
-            };
+            let [first, second] = [slab, slab + 1].map(|row| [0, 3].map(|word| self.slab_word(row, word)));
+            let count = Word::at(control::SLABS);
+            let reads = [frontier, count, first[0], first[1], second[0], second[1]];
             // A file that is full by now has a successor.
             if !is_in_files(class) && !fits(class, self.map().load(frontier), limit) {
                 let left = self.size().saturating_sub(self.map().load(frontier));
@@ -197,24 +214,18 @@ impl Arena {
             // If we die before its hints are set, the sweep sets them.
             self.touch(me, slab);
             self.touch(me, slab + 1);
-            match self.redo(me, plan) {
-                RedoEnd::Done(read) if read[1] == u64::from(slab) => {
+            match self.update(me, NewSlab { class, slab, limit, reads }) {
+                UpdateEnd::Done(read) if read[1] == u64::from(slab) && fits(class, read[0], limit) => {
                     let slab = slab + u32::from(gap(class, read[0]) != 0);
                     self.hint_new_slab(slab, class);
                     self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
                     return Ok(());
                 }
-                // Others were faster; or we completed what a dead process had begun, and its hints are still missing.
-                RedoEnd::Done(_) => {
+                // Others were faster; and whoever was may be stopped, or dead, before it has set the hints.
+                UpdateEnd::Done(_) | UpdateEnd::Held(_) => {
                     for slab in slab..self.slab_count() {
                         self.hint_slab(slab);
                     }
-                }
-                RedoEnd::Held(holder) => {
-                    if start.elapsed() > REDO_PATIENCE {
-                        return Err(Error::Busy { what: "the slab table", holder, pid: self.pid_of(holder) });
-                    }
-                    std::thread::yield_now();
                 }
             }
         }
@@ -254,9 +265,15 @@ impl Arena {
         }
     }
 
-    /// Runs a plan under the redo lock, once.
-    pub(crate) fn redo(&self, me: Member, plan: impl Plan) -> RedoEnd {
-        let at = RedoAt { lock: Word::at(control::REDO) };
-        run(Redo::new(at, me, plan, |m| self.is_dead(m)), self.map())
+    /// Makes several changes at once, or says who makes some that these can't be made beside.
+    pub(crate) fn update(&self, me: Member, plan: impl Plan) -> UpdateEnd {
+        let _one = UPDATES.lock();
+        run(Update::new(self.layout().updates(), me, plan, Others(*self)), self.map())
+    }
+
+    /// Whether there is an update that this member has begun, and nobody has completed.
+    pub(super) fn update_is_of(&self, m: Member) -> bool {
+        let current = Current::unpack(self.map().load(self.layout().updates().current));
+        current.making.is_some_and(|(by, _)| by == m)
     }
 }

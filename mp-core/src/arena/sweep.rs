@@ -4,7 +4,7 @@
 //! one sweeper, for which nobody waits, and which releases the rest: memory. If it dies as well, the next one starts again
 //! from the beginning, and every step of it may be done twice. All members that are to be swept are swept in one pass:
 //!
-//! 1. the redo lock, if a dead member held it: completed and let go;
+//! 1. the update of several words that one of them had begun, if nobody has completed it;
 //! 2. the envelopes they owned: taken over by the sweeper, then emptied;
 //! 3. the blocks: what they were claiming or freeing, and what visitors have claimed for them, is taken over and freed; their
 //!    seats, which are in queues now and in pages of seats, are given up; a live block without seats is freed;
@@ -41,14 +41,17 @@ pub(super) static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> =
 /// Whom it visits, a process says in one word: so its threads do it one after another.
 static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
-/// The empty plan: completes what a dead holder of the redo lock began.
-struct Recover;
-impl Plan for Recover {
+/// The empty plan: completes what another had begun.
+struct Complete;
+impl Plan for Complete {
     fn reads(&self) -> &[Word] {
         &[]
     }
-    fn writes(&self, _: &[u64]) -> Vec<(Word, u64)> {
+    fn writes(&self, _: &[u64]) -> Vec<(usize, u64)> {
         Vec::new()
+    }
+    fn exclusive(&self) -> bool {
+        false
     }
 }
 
@@ -159,8 +162,8 @@ impl Arena {
             return 0;
         }
         for d in dead {
-            if self.map().load(Word::at(control::REDO)) == Seat::Member(d.member).pack() {
-                self.redo(me, Recover);
+            if self.update_is_of(d.member) {
+                self.update(me, Complete);
             }
         }
         self.sweep_extents(|m| dead.iter().any(|d| d.member == m), me);

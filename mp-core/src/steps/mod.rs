@@ -43,17 +43,17 @@ mod claim;
 mod cursor;
 pub mod lock;
 mod page;
-mod redo;
 mod release;
 mod take;
+mod update;
 mod visit;
 
 pub use claim::{Claim, Publish, SlabSeen, Unclaim};
 pub(crate) use cursor::{page_next, page_owner};
 pub use page::{FreePages, LinkPage};
-pub use redo::{Oracle, Plan, Redo, RedoAt, RedoEnd};
 pub use release::{FreeCheck, Release, Released};
 pub use take::{Note, Take, Taken};
+pub use update::{Members, Oracle, Plan, Update, UpdateAt, UpdateEnd};
 pub use visit::{Alone, BeginSweep, Visit};
 
 use crate::mem::Word;

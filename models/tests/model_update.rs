@@ -1,0 +1,208 @@
+//! Updates of several words, exhaustively: they happen as a whole, whoever is killed at whichever access, those that complete
+//! what another began included; and whoever is stopped there is waited for by nobody. The steps are the ones that run in
+//! processes.
+
+use mp_core::mem::{Column, Steps, Word};
+use mp_core::steps::{Members, Oracle, Plan, Update, UpdateAt, UpdateEnd};
+use mp_core::words::{Current, Member};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+
+const A: Word = Word::at(0);
+const B: Word = Word::at(8);
+const C: Word = Word::at(16);
+const D: Word = Word::at(24);
+const AT: UpdateAt = UpdateAt {
+    current: Word::at(32),
+    own: Column { base: Word::at(40), stride: 8 * UpdateAt::OWN_WORDS },
+};
+/// What A and B are together, and C and D.
+const SUM: u64 = 23;
+/// What A and C are at the beginning.
+const FIRST: u64 = 20;
+
+fn member(actor: usize) -> Member {
+    Member::new(actor as u32, 1)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Kind {
+    /// Moves one from C to D: neither was ever what it becomes.
+    Transfer,
+    /// Exchanges A and B: the second time they become what they were.
+    Exchange,
+    /// The same, by somebody who says that it needn't be alone.
+    Careless,
+}
+
+impl Plan for Kind {
+    fn reads(&self) -> &[Word] {
+        match self {
+            Kind::Transfer => &[C, D],
+            Kind::Exchange | Kind::Careless => &[A, B],
+        }
+    }
+    fn writes(&self, v: &[u64]) -> Vec<(usize, u64)> {
+        match self {
+            Kind::Transfer => vec![(0, v[0] - 1), (1, v[1] + 1)],
+            Kind::Exchange | Kind::Careless => vec![(0, v[1]), (1, v[0])],
+        }
+    }
+    fn exclusive(&self) -> bool {
+        *self == Kind::Exchange
+    }
+}
+
+/// Who is dead, as far as one process knows, and who else there is: a bit for each.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Known {
+    dead: u8,
+    others: u8,
+}
+
+impl Oracle for Known {
+    fn is_dead(&self, m: Member) -> bool {
+        self.dead >> m.slot() & 1 == 1
+    }
+}
+
+impl Members for Known {
+    fn others(&self) -> Vec<Member> {
+        (0..8).filter(|i| self.others >> i & 1 == 1).map(member).filter(|&m| !self.is_dead(m)).collect()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    program: Vec<Kind>,
+    transfers: u64,
+    exchanges: u64,
+    /// What it knew when the present attempt began.
+    doing: Option<Update<Kind, Known>>,
+}
+
+impl Process {
+    fn begin(&self, me: usize, fates: &[Fate]) -> Update<Kind, Known> {
+        let bits = |which: &dyn Fn(usize) -> bool| (0..fates.len()).filter(|&i| which(i)).map(|i| 1 << i).sum();
+        let known = Known { dead: bits(&|i| fates[i] == Fate::Killed), others: bits(&|i| i != me) };
+        Update::new(AT, member(me), self.program[0], known)
+    }
+}
+
+impl Actor for Process {
+    type Ghost = ();
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
+        let mut doing = self.doing.take().unwrap_or_else(|| self.begin(me, fates));
+        match doing.step(m) {
+            None => self.doing = Some(doing),
+            Some(UpdateEnd::Held(_)) => {}
+            Some(UpdateEnd::Done(v)) => {
+                // Nothing else had happened since they were read, and none of it is half there.
+                assert_eq!(v[0] + v[1], SUM, "torn, and read so");
+                match self.program.remove(0) {
+                    Kind::Transfer => self.transfers += 1,
+                    Kind::Exchange | Kind::Careless => self.exchanges += 1,
+                }
+            }
+        }
+        self.program.is_empty()
+    }
+}
+
+fn world(programs: &[&[Kind]], lossy: &[Word]) -> World<Process> {
+    let mut m = Memory::new(5 + programs.len() * UpdateAt::OWN_WORDS as usize);
+    for (first, second) in [(A, B), (C, D)] {
+        m.poke(first, FIRST);
+        m.poke(second, SUM - FIRST);
+    }
+    m.lose(lossy.iter().copied());
+    let process =
+        |program: &&[Kind]| Process { program: program.to_vec(), transfers: 0, exchanges: 0, doing: None };
+    World::new(m, programs.iter().map(process).collect(), ())
+}
+
+fn explore(world: World<Process>, kills: u32, stops: u32) {
+    let end = |w: &World<Process>| {
+        // If nobody is left who would complete it, the next one would.
+        if Current::unpack(w.memory.peek(AT.current)).making.is_some() {
+            return;
+        }
+        let [a, b, c, d] = [A, B, C, D].map(|word| w.memory.peek(word));
+        assert!(a + b == SUM && c + d == SUM, "torn");
+        let sum = |of: fn(&Process) -> u64| w.actors.iter().map(of).sum::<u64>();
+        let (transfers, exchanges) = (sum(|p| p.transfers), sum(|p| p.exchanges));
+        let lost = w.fates.iter().filter(|f| matches!(f, Fate::Killed | Fate::Stopped)).count() as u64;
+        let happened = FIRST - c;
+        assert!(transfers <= happened && happened <= transfers + lost, "{transfers}, {happened}");
+        if lost == 0 {
+            assert_eq!(a == FIRST, exchanges % 2 == 0, "{exchanges} exchanges");
+        }
+    };
+    // Who wants to be alone may wait for one that is stopped; nobody else.
+    let wedged = |w: &World<Process>| {
+        let running = || w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Running);
+        let alone = |p: &Process| p.program.first() == Some(&Kind::Exchange);
+        let may_wait = w.fates.contains(&Fate::Stopped) && running().any(|(p, _)| alone(p));
+        running().next().is_some() && !may_wait
+    };
+    let explored = world.explore(kills, stops, end, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+const T: Kind = Kind::Transfer;
+const X: Kind = Kind::Exchange;
+const BAD: Kind = Kind::Careless;
+
+#[test]
+fn two_processes_one_kill() {
+    explore(world(&[&[T, T], &[T, T]], &[]), 1, 0);
+}
+
+#[test]
+fn three_processes_one_is_killed() {
+    explore(world(&[&[T], &[T], &[T]], &[]), 1, 0);
+}
+
+#[test]
+fn three_processes_one_is_stopped() {
+    explore(world(&[&[T], &[T], &[T]], &[]), 0, 1);
+}
+
+#[test]
+fn what_was_so_before_is_not_changed_late() {
+    explore(world(&[&[X, X], &[X, X]], &[]), 1, 0);
+}
+
+#[test]
+fn of_three_neither() {
+    explore(world(&[&[X], &[X], &[X]], &[]), 0, 0);
+}
+
+#[test]
+fn who_is_stopped_holds_up_exclusive_updates_at_most() {
+    explore(world(&[&[X, X], &[X, X]], &[]), 0, 1);
+    // Who makes others is never held up.
+    explore(world(&[&[X], &[T, T]], &[]), 0, 1);
+}
+
+#[test]
+#[should_panic(expected = "torn")]
+fn without_looking_for_others_it_is_torn() {
+    explore(world(&[&[BAD, BAD], &[BAD, BAD]], &[]), 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "torn")]
+fn without_saying_so_it_is_torn() {
+    explore(world(&[&[X, X], &[X, X]], &[AT.making(0)]), 0, 0);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(world(&[&[T, X, T, X], &[X, T, X], &[T, T, X], &[X, X, T]], &[]), 2, 0);
+        explore(world(&[&[T, T, T], &[T, T], &[T, T, T], &[T, T], &[T]], &[]), 1, 2);
+    });
+}
