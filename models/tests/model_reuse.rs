@@ -15,10 +15,8 @@ const SLAB: Word = Word::at(0);
 const CONSTANT: Word = Word::at(8);
 /// Of up to so many processes.
 const PROCESSES: u64 = 4;
-const UPDATES: UpdateAt = UpdateAt {
-    current: Word::at(16),
-    own: Column { base: Word::at(24), stride: 8 * UpdateAt::OWN_WORDS },
-};
+const UPDATES: UpdateAt =
+    UpdateAt { current: Word::at(16), own: Column { base: Word::at(24), stride: 8 * UpdateAt::OWN_WORDS } };
 const FIRST_BLOCK: u64 = 3 + PROCESSES * UpdateAt::OWN_WORDS;
 const BLOCK_WORDS: u64 = 3;
 const BLOCKS: u32 = 2;
@@ -169,7 +167,8 @@ impl Process {
     }
 
     fn set(&self, me: usize, fates: &[Fate], from: u64, to: u64) -> Update<Set, Known> {
-        let bits = |which: &dyn Fn(usize) -> bool| (0..fates.len()).filter(|&i| which(i)).map(|i| 1 << i).sum();
+        let bits =
+            |which: &dyn Fn(usize) -> bool| (0..fates.len()).filter(|&i| which(i)).map(|i| 1 << i).sum();
         let known = Known { dead: bits(&|i| fates[i] == Fate::Killed), others: bits(&|i| i != me) };
         Update::new(UPDATES, member(me), Set { from, to }, known)
     }

@@ -12,10 +12,8 @@ const A: Word = Word::at(0);
 const B: Word = Word::at(8);
 const C: Word = Word::at(16);
 const D: Word = Word::at(24);
-const AT: UpdateAt = UpdateAt {
-    current: Word::at(32),
-    own: Column { base: Word::at(40), stride: 8 * UpdateAt::OWN_WORDS },
-};
+const AT: UpdateAt =
+    UpdateAt { current: Word::at(32), own: Column { base: Word::at(40), stride: 8 * UpdateAt::OWN_WORDS } };
 /// What A and B are together, and C and D.
 const SUM: u64 = 23;
 /// What A and C are at the beginning.
@@ -83,7 +81,8 @@ struct Process {
 
 impl Process {
     fn begin(&self, me: usize, fates: &[Fate]) -> Update<Kind, Known> {
-        let bits = |which: &dyn Fn(usize) -> bool| (0..fates.len()).filter(|&i| which(i)).map(|i| 1 << i).sum();
+        let bits =
+            |which: &dyn Fn(usize) -> bool| (0..fates.len()).filter(|&i| which(i)).map(|i| 1 << i).sum();
         let known = Known { dead: bits(&|i| fates[i] == Fate::Killed), others: bits(&|i| i != me) };
         Update::new(AT, member(me), self.program[0], known)
     }

@@ -5,9 +5,10 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use mp_core::mem::{Mem, Word, run};
+use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
-    BlockAt, Members, Note, Oracle, Plan, Release, Released, Take, Taken, Unclaim, Update, UpdateAt, UpdateEnd,
+    BlockAt, Members, Note, Oracle, Plan, Release, Released, Take, Taken, Unclaim, Update, UpdateAt,
+    UpdateEnd,
 };
 use mp_core::sync::HeapMem;
 use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat, SeatAt};
@@ -110,10 +111,8 @@ fn loom_sleep_and_wake() {
 
 const A: Word = Word::at(80);
 const B: Word = Word::at(88);
-const AT: UpdateAt = UpdateAt {
-    current: Word::at(96),
-    own: Column { base: Word::at(104), stride: 8 * UpdateAt::OWN_WORDS },
-};
+const AT: UpdateAt =
+    UpdateAt { current: Word::at(96), own: Column { base: Word::at(104), stride: 8 * UpdateAt::OWN_WORDS } };
 
 /// Exchanges the two.
 struct Swap;
@@ -186,7 +185,9 @@ fn updates<P: Plan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
 
 #[test]
 fn loom_exclusive_updates() {
-    loom::model(updates(|_| Swap));
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(updates(|_| Swap));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::exit::{Exit, Note, Signal};
 use crate::function::Refusal;
+use crate::method::StartMethod;
 
 /// A result of this crate.
 pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
@@ -120,8 +121,13 @@ pub enum SpawnError {
         pid: u32,
         /// The program that was started.
         program: PathBuf,
-        /// For how long the parent waited.
+        /// By which method.
+        method: StartMethod,
+        /// For how long the parent waited. A process that is stopped, waits for a disk or has had no processor is waited for once
+        /// more each time.
         waited: Duration,
+        /// What it was doing then, in words; empty if nobody knows.
+        doing: String,
     },
     /// The child ended before it reported that it is one: it probably ran a program that does not know
     /// what a worker is.
@@ -277,11 +283,14 @@ impl fmt::Display for SpawnError {
                 write!(f, "what rank {rank} returned can't be read here: {message}")
             }
             SpawnError::Launch(launch) => launch.fmt(f),
-            SpawnError::Timeout { rank, pid, program, waited } => write!(
-                f,
-                "rank {rank} (pid {pid}) runs {} and did not report within {waited:?}. {HINT}",
-                program.display()
-            ),
+            SpawnError::Timeout { rank, pid, program, method, waited, doing } => {
+                let program = program.display();
+                write!(f, "rank {rank} (pid {pid}, start method {method}) runs {program} and did not report within {waited:?}")?;
+                if !doing.is_empty() {
+                    write!(f, ": {doing}")?;
+                }
+                write!(f, ". {HINT}")
+            }
             SpawnError::NeverReported { rank, pid, program, exit } => write!(
                 f,
                 "rank {rank} (pid {pid}) ran {} and {exit} before it reported as a worker. {HINT}",

@@ -8,7 +8,8 @@
 //! | this process | the server and all processes end with it |
 //!
 //! A server that is stopped delays the starts that need it, at most for [`Options::handshake_timeout`] each; then it is
-//! ended, as a process that does not report is.
+//! ended, as a process that does not report is. (One that waits for a disk, or has had no processor, gets that time a few times
+//! more: its successor would have to wait as well.)
 //!
 //! [`Options::handshake_timeout`]: crate::Options::handshake_timeout
 
@@ -28,6 +29,7 @@ use rustix::process::{Pid, Signal};
 use serde::Serialize;
 
 use crate::clock::{deadline, timespec};
+use crate::doing::Doing;
 use crate::error::Result;
 use crate::event::event;
 use crate::exit::Exit;
@@ -140,7 +142,7 @@ pub(crate) fn launch(
 
     let mut slot = SERVER.lock();
     let mut server = running(slot.take(), command, patience)?;
-    let pid = match server.fork(&request, &fds, deadline(patience)) {
+    let pid = match server.fork(&request, &fds, Patience::of(patience)) {
         Ok(Ok(pid)) => pid,
         Ok(Err(refused)) => {
             *slot = Some(server);
@@ -175,9 +177,8 @@ fn running(server: Option<Server>, command: &Command, patience: Duration) -> Res
     let mut server =
         Server { process, command, life: Arc::clone(&life), socket, inbox: Inbox::default(), slip };
     supervisor::watch_server(&life)?;
-    let until = deadline(patience);
     let preload = self::preload();
-    let answer = server.ask(Kind::Serve, &Serve { preload }, &[file.as_fd()], until);
+    let answer = server.ask(Kind::Serve, &Serve { preload }, &[file.as_fd()], Patience::of(patience));
     let why = match answer {
         Ok(Answer::Done) => {
             event!(Debug, "a fork server (pid {}) was started", server.life.pid);
@@ -190,16 +191,40 @@ fn running(server: Option<Server>, command: &Command, patience: Duration) -> Res
     Err(refused(server.bury(&why)))
 }
 
+/// How long to wait for a server.
+struct Patience {
+    time: Duration,
+    until: Option<Instant>,
+    /// How many more times, while it can't be expected to answer.
+    more: u32,
+}
+
+impl Patience {
+    fn of(time: Duration) -> Patience {
+        Patience { time, until: deadline(time), more: 5 }
+    }
+
+    /// The time is over: whether there is more of it.
+    fn is_left_for(&mut self, doing: &Doing) -> bool {
+        let more = self.more > 0 && doing.is_excused(self.time) && !doing.is_stopped();
+        if more {
+            self.more -= 1;
+            self.until = deadline(self.time);
+        }
+        more
+    }
+}
+
 impl Server {
     /// Asks for a process. The outer error says that nothing is to be expected from this server any more.
     fn fork(
         &mut self,
         request: &Fork,
         fds: &[BorrowedFd<'_>],
-        until: Option<Instant>,
+        patience: Patience,
     ) -> Result<io::Result<Pid>, String> {
         self.slip.clear();
-        match self.ask(Kind::Fork, request, fds, until)? {
+        match self.ask(Kind::Fork, request, fds, patience)? {
             Answer::Done => {
                 let pid = self.slip.read().ok_or("its answer makes no sense")?;
                 // From here on the process is somebody's.
@@ -216,20 +241,20 @@ impl Server {
         kind: Kind,
         message: &impl Serialize,
         fds: &[BorrowedFd<'_>],
-        until: Option<Instant>,
+        mut patience: Patience,
     ) -> Result<Answer, String> {
         let payload = rmp_serde::to_vec(message).map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
         wire::append(&mut bytes, kind, &payload).map_err(|error| error.to_string())?;
-        self.send(&bytes, fds, until)?;
-        self.hear(until)
+        self.send(&bytes, fds, &mut patience)?;
+        self.hear(&mut patience)
     }
 
     fn send(
         &self,
         mut rest: &[u8],
         mut fds: &[BorrowedFd<'_>],
-        until: Option<Instant>,
+        patience: &mut Patience,
     ) -> Result<(), String> {
         while !rest.is_empty() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -244,7 +269,7 @@ impl Server {
                     fds = &[];
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, until)?,
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, patience)?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(GONE.to_string()),
                 Err(error) => return Err(error.to_string()),
             }
@@ -252,7 +277,7 @@ impl Server {
         Ok(())
     }
 
-    fn hear(&mut self, until: Option<Instant>) -> Result<Answer, String> {
+    fn hear(&mut self, patience: &mut Patience) -> Result<Answer, String> {
         loop {
             if let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
                 if frame.kind != Kind::Answer {
@@ -265,17 +290,24 @@ impl Server {
                 Ok(((bytes, _), 1..)) => self.inbox.push(bytes),
                 Ok(_) | Err(Errno::CONNRESET) => return Err(GONE.to_string()),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::IN, until)?,
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, patience)?,
                 Err(error) => return Err(error.to_string()),
             }
         }
     }
 
     /// Waits until the socket is ready.
-    fn wait(&self, ready: PollFlags, until: Option<Instant>) -> Result<(), String> {
-        let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+    fn wait(&self, ready: PollFlags, patience: &mut Patience) -> Result<(), String> {
+        let left = patience.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         match rustix::event::poll(&mut [PollFd::new(&self.socket, ready)], left.as_ref()) {
-            Ok(0) => Err("it did not report in time (see Options::handshake_timeout)".to_string()),
+            Ok(0) => {
+                let doing = Doing::of(self.life.pid);
+                if doing.as_ref().is_some_and(|doing| patience.is_left_for(doing)) {
+                    return Ok(());
+                }
+                let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
+                Err(format!("it did not report in time (see Options::handshake_timeout){doing}"))
+            }
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.to_string()),
         }

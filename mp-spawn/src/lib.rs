@@ -81,6 +81,7 @@ mod command;
 mod context;
 mod crash;
 mod current;
+mod doing;
 mod elf;
 mod embed;
 mod entry;

@@ -151,8 +151,8 @@ impl Options {
         self
     }
 
-    /// How long a process may take until it has loaded and reported as a worker; 10 seconds without this. The
-    /// time of a process that is stopped does not run.
+    /// How long a process may take until it has loaded and reported as a worker; 10 seconds without this. One that is
+    /// stopped then, waits for a disk, or has had no processor on a busy machine, gets that time again, and again.
     pub fn handshake_timeout(mut self, time: Duration) -> Options {
         self.handshake = time;
         self

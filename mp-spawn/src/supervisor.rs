@@ -23,8 +23,8 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 use std::{io, mem, thread};
 
@@ -41,6 +41,7 @@ use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
 use crate::event::{self, event};
 use crate::forkserver::{self, Life};
+use crate::handle::Handle;
 use crate::launch::{self, Command, failed};
 use crate::lifeline;
 use crate::line::{self, Line};
@@ -97,6 +98,8 @@ struct Supervisor {
 #[derive(Debug, Default)]
 struct Watches {
     by_id: HashMap<u64, Watch>,
+    /// Those that have ended, whose sentinels somebody may still have.
+    over: Vec<Weak<Handle>>,
     next: u64,
     /// For when the timer is set.
     timer: Option<Instant>,
@@ -216,14 +219,21 @@ impl Supervisor {
         }
     }
 
-    /// The files that a copy of this process has no use for.
-    fn files(&self, watches: &Watches) -> Vec<RawFd> {
+    /// The files that a copy of this process has no use for. Of processes that have ended: `over`, so that nobody closes
+    /// theirs meanwhile.
+    fn files(&self, watches: &Watches, over: &[Arc<Handle>]) -> Vec<RawFd> {
         let of_children = watches.by_id.values().flat_map(|watch| {
             let socket = watch.socket.as_ref().map(AsRawFd::as_raw_fd);
             [Some(watch.handle.raw()), socket].into_iter().flatten()
         });
         let own = [&self.poll, &self.wake, &self.timer].into_iter().map(AsRawFd::as_raw_fd);
-        of_children.chain(own).chain(line::get().map(Line::raw)).chain(lifeline::files()).collect()
+        let of_ended = over.iter().map(|handle| handle.raw());
+        of_children
+            .chain(of_ended)
+            .chain(own)
+            .chain(line::get().map(Line::raw))
+            .chain(lifeline::files())
+            .collect()
     }
 
     /// Starts the processes of a batch from the calling thread.
@@ -257,7 +267,8 @@ impl Supervisor {
                 let Order { setup, outbox, .. } = &mut order;
                 // Held, so that the copy knows which files are ours.
                 let watches = self.watches.lock();
-                let files = self.files(&watches);
+                let over: Vec<_> = watches.over.iter().filter_map(Weak::upgrade).collect();
+                let files = self.files(&watches, &over);
                 fork::launch(particulars, setup, outbox, &files)?
             }
         };
@@ -283,6 +294,14 @@ impl Supervisor {
 }
 
 impl Watches {
+    /// A process has ended; its handle may be kept by those who started it.
+    fn note_over(&mut self, handle: &Arc<Handle>) {
+        if self.over.len() == self.over.capacity() {
+            self.over.retain(|handle| handle.strong_count() > 0);
+        }
+        self.over.push(Arc::downgrade(handle));
+    }
+
     /// Sees to it that the timer fires at this time, or before.
     fn set_timer(&mut self, timer: &OwnedFd, until: Option<Instant>) {
         let Some(until) = until.filter(|until| self.timer.is_none_or(|set| *until < set)) else { return };
@@ -407,6 +426,7 @@ impl Supervisor {
             if watch.reap()
                 && let Some(watch) = watches.by_id.remove(&id)
             {
+                watches.note_over(&watch.handle);
                 drop(watches);
                 if event::wanted() {
                     watch.tell_end();

@@ -13,6 +13,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use rustix::process::Signal;
 
 use crate::clock::{deadline, now};
+use crate::doing::Doing;
 use crate::error::SpawnError;
 use crate::event::event;
 use crate::exit::Exit;
@@ -85,8 +86,7 @@ pub(crate) struct Watch {
     pid: u32,
     name: String,
     program: Arc<PathBuf>,
-    /// Whether it is a copy of this process, and so can't be another program.
-    copy: bool,
+    method: StartMethod,
     function: Arc<str>,
     nonce: u64,
     pub(crate) handle: Arc<Handle>,
@@ -158,7 +158,7 @@ impl Watch {
             handle,
             group,
             program,
-            copy: method == StartMethod::Fork,
+            method,
             function,
             patience,
             returns,
@@ -170,7 +170,8 @@ impl Watch {
             rank: self.rank,
             pid: self.pid,
             name: &self.name,
-            program: (!self.copy).then(|| self.program.as_path()),
+            // A copy of this process can't be another program.
+            program: (self.method != StartMethod::Fork).then(|| self.program.as_path()),
             function: &self.function,
             returns: self.returns,
         }
@@ -270,7 +271,8 @@ impl Watch {
         if self.hello_until.take().is_none() {
             return;
         }
-        if is_stopped(self.pid) {
+        let doing = Doing::of(self.pid);
+        if doing.as_ref().is_some_and(|doing| doing.is_excused(self.patience)) {
             self.hello_until = deadline(self.patience);
             return;
         }
@@ -278,7 +280,9 @@ impl Watch {
             rank: self.rank,
             pid: self.pid,
             program: self.program.as_ref().clone(),
+            method: self.method,
             waited: self.patience,
+            doing: doing.map_or_else(String::new, |doing| doing.to_string()),
         });
     }
 
@@ -336,14 +340,6 @@ impl Watch {
         drop(self);
         group.over(rank);
     }
-}
-
-/// Whether a process is stopped, by job control or a debugger: it can't be expected to say anything.
-fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the state may contain anything, blanks and parentheses included.
-    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-    matches!(state, Some('T' | 't'))
 }
 
 /// The processes that wait to be started, start by start.

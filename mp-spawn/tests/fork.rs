@@ -409,6 +409,9 @@ fn a_copy_has_no_files_of_its_original_but_the_programs_own() {
         // Siblings, with sockets and pipes, and a file of the program's.
         let captured = forked(3).stdout(Output::Capture);
         let siblings = start_processes(|_: usize, (): ()| wait_for_the_end(), (), captured).unwrap();
+        // Processes that have ended, whose sentinels are still somebody's.
+        let ended = start_processes(|_: usize, (): ()| {}, (), forked(2)).unwrap();
+        join(&ended).unwrap();
         let own = std::fs::File::open("/proc/self/exe").unwrap();
         let look = |_: usize, (): ()| {
             // As a member of the shared memory.
@@ -425,7 +428,7 @@ fn a_copy_has_no_files_of_its_original_but_the_programs_own() {
         }
         let program = std::fs::read_link("/proc/self/exe").unwrap().display().to_string();
         assert_eq!((count(&by_fork, &program), count(&by_spawn, &program)), (1, 0));
-        drop((own, siblings));
+        drop((own, ended, siblings));
     });
 }
 

@@ -135,6 +135,46 @@ fn a_program_that_is_no_worker_and_stays() {
     assert!(error.to_string().contains("mp::init()"), "{error}");
 }
 
+/// Waits in a `vfork`, as uninterruptibly as for a disk, until its copy gets through a named pipe; then sleeps for ever.
+const WAITS_THEN_SLEEPS: &[u8] = br#"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(void) {
+    if (vfork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        open(getenv("GATE"), O_RDONLY);
+        _exit(0);
+    }
+    for (;;) pause();
+}
+"#;
+
+#[test]
+fn one_that_the_kernel_does_not_let_go_on_gets_its_time_again() {
+    let folder = Folder::new("waits");
+    let (source, program, gate) = (folder.0.join("waits.c"), folder.0.join("waits"), folder.0.join("gate"));
+    std::fs::write(&source, WAITS_THEN_SLEEPS).unwrap();
+    let compiler =
+        Command::new("cc").args(["-Wno-deprecated-declarations", "-o"]).args([&program, &source]).status();
+    assert!(compiler.expect("a C compiler").success());
+    rustix::fs::mkfifoat(rustix::fs::CWD, &gate, 0o600.into()).unwrap();
+    let short = Duration::from_millis(100);
+    let options = Options::nprocs(1).executable(&program).env("GATE", &gate).handshake_timeout(short);
+    let context = start_processes(no_op, (), options).unwrap();
+    let stat = format!("/proc/{}/stat", context.pids()[0]);
+    common::eventually("it waits", || std::fs::read_to_string(&stat).unwrap_or_default().contains(") D "));
+    // Many times its time, and it isn't given up.
+    assert!(!context.join_timeout(10 * short).unwrap());
+    drop(std::fs::File::options().write(true).open(&gate).unwrap());
+    let error = failure(&context);
+    let SpawnError::Timeout { method: StartMethod::Spawn, doing, .. } = &error else { panic!("{error:?}") };
+    assert!(doing.contains("sleeps"), "{error}");
+    assert!(error.to_string().contains("start method spawn"), "{error}");
+}
+
 #[test]
 fn a_program_that_talks_nonsense_is_ended() {
     // No frame at all; a frame of endless length; half a hello; a hello of somebody else.

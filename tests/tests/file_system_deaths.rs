@@ -162,16 +162,8 @@ fn child_at(directory: &Path, at: u64, signal: Signal) {
         ended = join(&context).is_ok();
     }
     files_in(directory);
-    match Tensor::<u64>::full(&[5000], 3) {
-        Ok(t) => assert!(t.iter().all(|v| v == 3)),
-        // It is stopped with the lock of the slab table. Everything that is to be seen came before.
-        Err(Error::Busy { .. }) if !ended => {
-            println!("to the end");
-            common::signal(pid, Signal::CONT);
-            return join(&context).unwrap();
-        }
-        Err(error) => panic!("{error}"),
-    }
+    // Wherever it is stopped, nobody waits for it.
+    assert!(Tensor::<u64>::full(&[5000], 3).unwrap().iter().all(|v| v == 3));
     if signal == Signal::STOP && !ended {
         common::signal(pid, Signal::CONT);
         join(&context).unwrap();

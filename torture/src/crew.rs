@@ -173,12 +173,28 @@ impl Crew {
             let quiet = beats == place.beats && place.stopped.is_none();
             place.quiet = if quiet { place.quiet + passed } else { Duration::ZERO };
             place.beats = beats;
-            if place.quiet > PATIENCE {
-                let kind = self.groups[place.group].kind.name();
+            if place.quiet <= PATIENCE {
+                continue;
+            }
+            let group = place.group;
+            if self.somebody_waits_for_a_disk() {
+                self.places.iter_mut().for_each(|place| place.quiet = Duration::ZERO);
+            } else {
+                let kind = self.groups[group].kind.name();
                 return Err(Finding::hang(format!("worker {at} ({kind}) does nothing for {PATIENCE:?}")));
             }
         }
         Ok(())
+    }
+
+    /// Whether one of them can't go on before a disk does, which has to bring a page of the program, say: others may wait for
+    /// that one.
+    fn somebody_waits_for_a_disk(&self) -> bool {
+        let waits = |process: &Process<()>| {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
+        };
+        self.places.iter().filter_map(|place| place.process.as_ref()).any(waits)
     }
 
     fn signal(&self, at: usize, signal: Signal) -> bool {

@@ -274,7 +274,8 @@ impl Arena {
         // If we die before its hints are set, the sweep sets them.
         self.touch(me, slab);
         let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
-        let change = Change::new([(word, retired(base), Some(describe(class, base))), (span_word, span, None)]);
+        let change =
+            Change::new([(word, retired(base), Some(describe(class, base))), (span_word, span, None)]);
         let done = self.change(change, me)?;
         if done {
             self.hint_new_slab(slab, class);

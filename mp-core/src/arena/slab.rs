@@ -3,7 +3,6 @@
 //! A new slab changes several words at once (its own, the frontier, the count): that is an [`Update`], which others complete if
 //! this process doesn't. When no addresses are left, `reuse` takes those of slabs that are not in use.
 
-
 use super::Arena;
 use super::class::{alignment_of, blocks_of, is_in_files, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};

@@ -1,0 +1,102 @@
+//! What a process is doing while nothing is heard of it, as `/proc` says: see `proc_pid_stat(5)`.
+//!
+//! A process that has reported nothing in time is not always one that never will. One that is stopped can't; one whose program
+//! has to come from a disk that others keep busy can't either, for as long as the kernel waits for the page (more than ten
+//! seconds were seen, beside a compiler); and one that has had no processor yet has had no time at all.
+
+use std::fmt;
+use std::fs;
+use std::time::Duration;
+
+/// What it does just now, and has done so far.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Doing {
+    state: char,
+    /// How long it has had a processor.
+    ran: Duration,
+    /// Where in the kernel it waits, if that is known.
+    place: Option<String>,
+}
+
+impl Doing {
+    /// `None` if there is no such process.
+    pub(crate) fn of(pid: u32) -> Option<Doing> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, ticks) = state_and_ticks(&stat)?;
+        let a_second = rustix::param::clock_ticks_per_second().max(1);
+        let ran = Duration::from_millis(ticks.saturating_mul(1000) / a_second);
+        let place = fs::read_to_string(format!("/proc/{pid}/wchan")).ok();
+        let place =
+            place.map(|place| place.trim().to_owned()).filter(|place| !place.is_empty() && place != "0");
+        Some(Doing { state, ran, place })
+    }
+
+    /// By job control, or by a debugger.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+
+    /// Whether it can't be expected to have said anything, `waited` after its start.
+    pub(crate) fn is_excused(&self, waited: Duration) -> bool {
+        match self.state {
+            // In a wait that nothing interrupts, as for a disk.
+            'D' => true,
+            'R' => self.ran < waited / 10,
+            _ => self.is_stopped(),
+        }
+    }
+}
+
+/// State, and user and system time together.
+fn state_and_ticks(stat: &str) -> Option<(char, u64)> {
+    // The name before the state may contain anything, blanks and parentheses included.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let user: u64 = fields.nth(10)?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some((state, user.saturating_add(system)))
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.state {
+            'S' | 'I' => "it sleeps",
+            'R' => "it runs",
+            'D' => "it waits for a disk or the like",
+            'T' | 't' => "it is stopped",
+            'Z' | 'X' => "it has ended",
+            _ => "it is in a state that only the kernel knows",
+        })?;
+        if let Some(place) = &self.place {
+            write!(f, " ({place})")?;
+        }
+        write!(f, ", and has had a processor for {:?}", self.ran)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_format() {
+        let stat = "4242 (a) b (c) D 1 4242 4242 0 -1 4194304 99 0 3 0 17 25 0 0 20 0 1 0 13407 8396800 900";
+        assert_eq!(state_and_ticks(stat), Some(('D', 42)));
+        assert_eq!(state_and_ticks("4242 (a"), None);
+        assert_eq!(state_and_ticks("4242 (a) S 1 2"), None);
+        let own = Doing::of(std::process::id()).unwrap();
+        assert!(own.to_string().contains("has had a processor for"), "{own}");
+        assert_eq!(Doing::of(u32::MAX), None);
+    }
+
+    #[test]
+    fn who_can_not_have_said_anything_is_excused() {
+        let doing = |state, ran| Doing { state, ran: Duration::from_millis(ran), place: None };
+        let waited = Duration::from_secs(10);
+        for state in ['T', 't', 'D'] {
+            assert!(doing(state, 0).is_excused(waited) && doing(state, 9999).is_excused(waited));
+        }
+        assert!(doing('R', 900).is_excused(waited) && !doing('R', 1000).is_excused(waited));
+        assert!(!doing('S', 0).is_excused(waited) && !doing('Z', 0).is_excused(waited));
+    }
+}
