@@ -6,6 +6,7 @@ use std::time::Duration;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::sync::HeapMem;
 use mp_core::words::Member;
+use mp_core::{Error, LockError};
 
 use crate::shared::Shared;
 use crate::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
@@ -59,6 +60,16 @@ fn within_a_minute(test: impl FnOnce() + Send + 'static) {
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
+
+#[test]
+fn a_lock_that_its_holder_seems_not_to_have_is_not_taken_again() {
+    let lock = RLock::new(5_u64).unwrap();
+    let first = lock.lock().unwrap();
+    // Its depth, written by somebody who is no user of it: the second guard would release the lock of the first.
+    lock.shared.store(3, 0);
+    assert!(matches!(lock.try_lock(), Err(LockError::Failed(Error::Malformed(_)))));
+    drop(first);
+}
 
 #[test]
 fn words_of_locks_may_be_anything() {

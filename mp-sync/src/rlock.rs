@@ -156,8 +156,18 @@ impl<T: Pod + Send> RLock<T> {
             }
             Err(LockError::WouldDeadlock) => {
                 let depth = self.shared.load(DEPTH);
-                if depth & DEEPEST == DEEPEST {
-                    return Err(Error::Malformed("this thread has the lock too often".into()).into());
+                match depth & DEEPEST {
+                    DEEPEST => {
+                        return Err(Error::Malformed("this thread has the lock too often".into()).into());
+                    }
+                    // Somebody has written to it who is no user of it.
+                    0 => {
+                        return Err(Error::Malformed(
+                            "this thread has the lock, and its words say not".into(),
+                        )
+                        .into());
+                    }
+                    _ => {}
                 }
                 self.shared.store(DEPTH, depth + 1);
             }

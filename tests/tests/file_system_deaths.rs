@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::scratch::{Scratch, files_in, scenario};
 use common::{Outcome, alone, give, join, next, send, take, threads_are};
-use mp::{Arena, Error, FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp::{Arena, FrozenTensor, Options, Queue, Tensor, start_processes};
 use mp_core::inject;
 use rustix::process::{Signal, kill_process};
 
