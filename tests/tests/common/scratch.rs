@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 
 use mp::{SharingStrategy, set_sharing_directory, set_sharing_strategy};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::DEADLINE;
 
 const SCENARIO: &str = "MP_TESTS_SCENARIO";
 const DIRECTORY: &str = "MP_TESTS_DIRECTORY";
@@ -46,7 +50,7 @@ impl Scratch {
 
     #[track_caller]
     pub fn run(&self, scenario: &str) -> String {
-        said(self.program(scenario).output().unwrap())
+        said(output(&mut self.program(scenario)))
     }
 
     /// With a tmpfs in its place, for this one program; `None` where that isn't allowed.
@@ -84,6 +88,22 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Runs a program to its end; one that takes longer than anything should is killed, and so has failed.
+fn output(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+    let (ended, has_ended) = mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        if has_ended.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
+            _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(ended);
+    watchdog.join().unwrap();
+    output
 }
 
 #[track_caller]

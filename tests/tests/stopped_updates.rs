@@ -1,0 +1,85 @@
+//! A process that is stopped at the n-th change of its first use of three sizes, for every n: each size needs a slab, for which
+//! several words change at once. Nobody waits for it: neither who makes slabs of other sizes, nor who joins and makes its own.
+//! Programs that must begin without shared memory are this one, started anew.
+
+mod common;
+
+use common::scratch::{Scratch, scenario};
+use common::{DEADLINE, Outcome, join, signal, threads_are};
+use mp::{Arena, FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp_core::inject;
+use rustix::process::Signal;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Not a test: what [`Scratch::run`] starts.
+#[test]
+fn helper() {
+    if let Some((_, at, _)) = scenario() {
+        beside_one_that_is_stopped(at);
+    }
+}
+
+/// Tensors of three sizes; each knows its own.
+fn make(sizes: [usize; 3]) -> Vec<FrozenTensor<u64>> {
+    sizes.map(|bytes| Tensor::full(&[bytes / 8], bytes as u64).unwrap().freeze()).into()
+}
+
+fn check(all: &[FrozenTensor<u64>]) {
+    for t in all {
+        assert!(t.iter().all(|bytes| bytes == 8 * t.len() as u64), "two overlap");
+    }
+}
+
+fn stops(_: usize, at: u64) -> Outcome {
+    Arena::current()?;
+    inject::arm_at_change(at, Signal::STOP.as_raw());
+    check(&make([5 * KIB, 100 * KIB, 3 * MIB]));
+    Ok(())
+}
+
+/// One that joins while the other one is stopped.
+fn joins(_: usize, results: Queue<FrozenTensor<u64>>) -> Outcome {
+    for t in make([9 * KIB, 40 * KIB, 7 * MIB]) {
+        results.put(t)?;
+    }
+    Ok(())
+}
+
+fn beside_one_that_is_stopped(at: u64) {
+    let arena = Arena::current().unwrap();
+    let context = start_processes(stops, at, Options::nprocs(1)).unwrap();
+    let mut ended = false;
+    common::eventually("it stops or ends", || {
+        ended = context.join_timeout(std::time::Duration::ZERO).unwrap();
+        ended || threads_are(context.pids()[0], 'T')
+    });
+    let mut all = make([7 * KIB, 200 * KIB, 5 * MIB]);
+    let results = Queue::unbounded().unwrap();
+    join(&start_processes(joins, results.clone(), Options::nprocs(1)).unwrap()).unwrap();
+    for _ in 0..3 {
+        all.push(results.get_timeout(DEADLINE).unwrap().unwrap());
+    }
+    check(&all);
+    if !ended {
+        signal(context.pids()[0], Signal::CONT);
+        join(&context).unwrap();
+    }
+    check(&all);
+    drop((all, results));
+    arena.sweep().unwrap();
+    let stats = arena.memory_stats();
+    assert_eq!((stats.live_blocks, stats.queued, stats.members), (0, 0, 1), "{stats:#?}");
+    println!("{}", if ended { "to the end" } else { "on the way" });
+}
+
+#[test]
+fn who_is_stopped_while_it_makes_slabs_holds_up_nobody() {
+    const LEAST: u64 = 60;
+    let scratch = Scratch::new("slabs");
+    let end = (1..1000).find(|at| scratch.run(&format!("stopped {at}")).contains("to the end"));
+    let end = end.expect("a script of less than 1000 changes");
+    assert!(end > LEAST, "the script ended after {end} changes");
+    println!("stopped at each of {end} changes");
+}
