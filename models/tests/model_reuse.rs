@@ -112,7 +112,7 @@ enum Doing {
     GiveBack(u64),
     GiveClass(u64, Update<Set, Known>),
     // sweep
-    Lock(Update<Set, Known>),
+    Complete(Update<Set, Known>),
     Busy(u32, u64),
     Check(FreeCheck<Pages>, u32),
 }
@@ -146,7 +146,7 @@ impl Process {
         if let Some((p, _)) = Current::unpack(m.peek(UPDATES.current)).making
             && dead(p)
         {
-            return Some(Doing::Lock(self.set(me, fates, RETIRED, RETIRED)));
+            return Some(Doing::Complete(self.set(me, fates, RETIRED, RETIRED)));
         }
         // All blocks that a slab can have, whatever it is.
         for i in 0..BLOCKS {
@@ -243,8 +243,8 @@ impl Actor for Process {
                     }
                 }
             },
-            Doing::Retire(to, mut redo) => match redo.step(m) {
-                None => Doing::Retire(to, redo),
+            Doing::Retire(to, mut update) => match update.step(m) {
+                None => Doing::Retire(to, update),
                 Some(UpdateEnd::Held(_)) => {
                     let from = m.peek(SLAB);
                     Doing::Retire(to, self.set(me, fates, from, RETIRED))
@@ -258,13 +258,13 @@ impl Actor for Process {
                 }
                 None => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
             },
-            Doing::GiveClass(to, mut redo) => match redo.step(m) {
-                None => Doing::GiveClass(to, redo),
+            Doing::GiveClass(to, mut update) => match update.step(m) {
+                None => Doing::GiveClass(to, update),
                 Some(UpdateEnd::Held(_)) => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
                 Some(UpdateEnd::Done(_)) => Doing::Next,
             },
-            Doing::Lock(mut redo) => match redo.step(m) {
-                None => Doing::Lock(redo),
+            Doing::Complete(mut update) => match update.step(m) {
+                None => Doing::Complete(update),
                 Some(_) => Doing::Next,
             },
             Doing::Busy(i, found) => {

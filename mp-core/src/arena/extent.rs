@@ -31,7 +31,7 @@
 //! Each writes first and then reads, in the one order of all such accesses; so one of the two sees the other.
 //!
 //! # More slabs
-//! The frontier of an extent moves under the redo lock, with the words that a slab of the arena's own file changes.
+//! The frontier of an extent moves in one update with the words that a slab of the arena's own file changes.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
