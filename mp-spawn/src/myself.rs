@@ -10,7 +10,7 @@
 //! worker, which is an error that says what to do.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::{object, sys};
@@ -82,7 +82,7 @@ fn file_at(maps: &[u8], address: usize) -> Option<PathBuf> {
     // Range, access, offset, device and inode are before it, without a slash; a newline in it is `\012`.
     let path = &line[line.iter().position(|byte| *byte == b'/')?..];
     let path = Path::new(OsStr::from_bytes(path));
-    path.exists().then(|| OsString::from_vec(path.as_os_str().as_bytes().to_vec()).into())
+    path.exists().then(|| path.to_owned())
 }
 
 #[cfg(test)]
