@@ -54,7 +54,7 @@ pub use page::{FreePages, LinkPage};
 pub use redo::{Oracle, Plan, Redo, RedoAt, RedoEnd};
 pub use release::{FreeCheck, Release, Released};
 pub use take::{Note, Take, Taken};
-pub use visit::{Alone, BeginSweep, Visit};
+pub use visit::{Alone, EndVisit, Visit};
 
 use crate::mem::Word;
 use crate::words::{BlockId, SeatAt};
