@@ -21,6 +21,8 @@ const LEAVER: usize = 1;
 /// From here on, who see to the dead.
 const SEERS: usize = 2;
 const ACTORS: usize = 5;
+/// More visits at a time show nothing new.
+const MOST: u32 = 4;
 
 type Pages = fn(BlockId) -> Option<Word>;
 const NO_PAGES: Pages = |_| None;
@@ -61,6 +63,10 @@ fn presence(m: &Memory, actor: usize) -> Presence {
 fn is_visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let visits = |a: usize| fates[a] != Fate::Killed && Visiting::covers(m.peek(visiting(a)), dead as u32);
     (0..fates.len()).any(visits)
+}
+/// Whether anybody who goes on may know how many visits there were.
+fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
+    (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(visiting(a)) != 0)
 }
 fn killed(fates: &[Fate]) -> impl Iterator<Item = usize> + '_ {
     (0..fates.len()).filter(|&a| fates[a] == Fate::Killed)
@@ -186,8 +192,9 @@ impl Process {
         for d in killed(fates) {
             self.dead = d;
             match presence(m, d) {
-                Presence::Dead(_) | Presence::Vacating(_)
-                    if is_waited_for(m, fates, d) || !is_visited(m, fates, d) =>
+                Presence::Dead(n) | Presence::Vacating(n)
+                    if (n < MOST || !is_remembered(m, fates)) && is_waited_for(m, fates, d)
+                        || !is_visited(m, fates, d) =>
                 {
                     return Some(Doing::Announce);
                 }
@@ -425,7 +432,7 @@ impl Actor for Process {
                     Presence::Vacating(_) => Presence::Vacating(0),
                     other => other,
                 };
-                if !is_visited(m, fates, dead) {
+                if !is_remembered(m, fates) {
                     m.poke(tenancy(dead), Tenancy { presence, epoch: 1 }.pack());
                 }
                 return false;
