@@ -10,94 +10,17 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
     Alone, BlockAt, Claim, EndVisit, FreeCheck, Publish, Release, Released, SlabSeen, Unclaim, Visit,
 };
-use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Presence, Seat, Tenancy, Visiting};
+use mp_core::words::{BlockState, Kind, Life, Presence, Seat, Tenancy, Visiting};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
+use mp_models::vacating::{
+    DEAD, Killed, LEAVER, MESSAGE, NO_PAGES, OTHER_USE, Pages, QUEUE, SEERS, SLAB, TOKEN, TOLD, has_no_seats,
+    is_deserted, is_remembered, is_visited, is_waited_for, killed, member, memory, presence, seat_of, seats,
+    state, tenancy, visiting,
+};
 
-/// Dead from the beginning; it has the queue.
-const DEAD: usize = 0;
-/// Has it as well, and leaves it.
-const LEAVER: usize = 1;
-/// From here on, who see to the dead.
-const SEERS: usize = 2;
-const ACTORS: usize = 5;
 /// More visits at a time show nothing new.
-const MOST: u32 = 4;
-
-type Pages = fn(BlockId) -> Option<Word>;
-const NO_PAGES: Pages = |_| None;
-const QUEUE: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
-/// What others wait for is that it is not live any more.
-const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(4 * 8), inline: 1, per_page: 1 };
-/// The message, which has the token. It lies in the queue as long as that is one.
-const MESSAGE: Seat = Seat::Envelope(0);
-const SLAB: Word = Word::at(7 * 8);
-/// Memory of the queue: what visitors write, and what the leaver does when it is its memory again.
-const TOLD: Word = Word::at(8 * 8);
-const OTHER_USE: u64 = 9;
-
-fn tenancy(actor: usize) -> Word {
-    Word::at(9 * 8).plus(actor as u64)
-}
-fn visiting(actor: usize) -> Word {
-    tenancy(ACTORS).plus(actor as u64)
-}
-fn member(actor: usize) -> Member {
-    Member::new(actor as u32, 1)
-}
-fn seat_of(actor: usize) -> Seat {
-    Seat::Member(member(actor))
-}
-fn state(m: &Memory, block: BlockAt) -> BlockState {
-    BlockState::unpack(m.peek(block.state))
-}
-fn seats(m: &Memory, block: BlockAt) -> impl Iterator<Item = (Word, Seat)> + '_ {
-    (0..block.inline).map(move |i| (block.seat(i), Seat::unpack(m.peek(block.seat(i)))))
-}
-fn has_no_seats(m: &Memory, block: BlockAt) -> bool {
-    state(m, block).life == Life::Live && seats(m, block).all(|(_, seat)| seat == Seat::Free)
-}
-fn presence(m: &Memory, actor: usize) -> Presence {
-    Tenancy::unpack(m.peek(tenancy(actor))).presence
-}
-fn is_visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
-    let visits = |a: usize| fates[a] != Fate::Killed && Visiting::covers(m.peek(visiting(a)), dead as u32);
-    (0..fates.len()).any(visits)
-}
-/// Whether anybody who goes on may know how many visits there were.
-fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
-    (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(visiting(a)) != 0)
-}
-fn killed(fates: &[Fate]) -> impl Iterator<Item = usize> + '_ {
-    (0..fates.len()).filter(|&a| fates[a] == Fate::Killed)
-}
-
-/// A set of those who were dead when somebody looked.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Killed(Vec<usize>);
-
-impl mp_core::steps::Oracle for Killed {
-    fn is_dead(&self, m: Member) -> bool {
-        self.0.contains(&(m.slot() as usize))
-    }
-}
-
-/// Nobody living has the queue; no access.
-fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
-    let dead = |p: Member| fates[p.slot() as usize] == Fate::Killed;
-    let is_left = |seat| matches!(seat, Seat::Free) || matches!(seat, Seat::Member(p) if dead(p));
-    state(m, QUEUE).life == Life::Live && seats(m, QUEUE).all(|(_, seat)| is_left(seat))
-}
-
-/// Whether a visit changes anything for others; no access. In processes one visits in any case.
-fn is_waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
-    let queue = state(m, QUEUE);
-    let has = seats(m, QUEUE).any(|(_, seat)| seat == seat_of(dead));
-    let claimed = queue.life == Life::Busy(member(dead)) && queue.kind == Kind::Ring;
-    let deserted = is_deserted(m, fates) && queue.kind == Kind::Ring;
-    state(m, TOKEN).life == Life::Live
-        && (claimed || deserted && has || has_no_seats(m, QUEUE) || has_no_seats(m, TOKEN))
-}
+const MOST: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -492,16 +415,6 @@ impl Actor for Process {
 
 /// The dead one and the leaver have the queue, with a message in it.
 fn world(setup: Setup) -> World<Process> {
-    let m = Memory::new(9 + 2 * ACTORS);
-    let live = |kind| BlockState { life: Life::Live, kind, version: 1 }.pack();
-    m.poke(QUEUE.state, live(Kind::Ring));
-    m.poke(QUEUE.seat(0), seat_of(DEAD).pack());
-    m.poke(QUEUE.seat(1), seat_of(LEAVER).pack());
-    m.poke(TOKEN.state, live(Kind::Object));
-    m.poke(TOKEN.seat(0), MESSAGE.pack());
-    // Once one is dead, its word says so.
-    let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };
-    (0..ACTORS).for_each(|a| m.poke(tenancy(a), dead.pack()));
     let actors = (0..SEERS + setup.seers).map(|a| {
         let doing = match a {
             DEAD | LEAVER => Doing::Leave(release(a, QUEUE.seat(a as u32), seat_of(a))),
@@ -509,7 +422,7 @@ fn world(setup: Setup) -> World<Process> {
         };
         Process::new(setup, doing)
     });
-    let mut world = World::new(m, actors.collect(), false);
+    let mut world = World::new(memory(), actors.collect(), false);
     world.fates[DEAD] = Fate::Killed;
     world
 }

@@ -279,7 +279,7 @@ impl Arena {
     }
 
     /// Whether a member holds the ring in `block`: by a seat, or because it has it to itself to free it. Of a member that is
-    /// dead, and that this process visits, that is certain.
+    /// dead, and that this process visits before its seats in rings are given up, that is certain.
     pub fn ring_is_held_by(&self, block: BlockId, member: Member) -> bool {
         if self.ring_memory(block).is_none() {
             return false;

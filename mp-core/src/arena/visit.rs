@@ -92,20 +92,24 @@ impl Arena {
             disturbed |= next.is_none();
             next.map(|counted| Visited { counted, ..v })
         };
-        let mut to_sweep = Vec::new();
+        let mut to_vacate = Vec::new();
+        let mut told = Vec::new();
         if !to_tell.is_empty() {
-            let (settled, told) = self.see_to(&members(&to_tell));
+            let (settled, queues) = self.see_to(&members(&to_tell));
+            told = queues;
             for (v, _) in to_tell.into_iter().zip(settled).filter(|(_, settled)| *settled) {
                 self.note_seen_to(v.dead.member.slot(), v.dead.epoch);
-                to_sweep.extend(end(v));
+                to_vacate.extend(end(v));
             }
-            // It was alone when it saw all of theirs: there are no other seats in queues.
-            self.vacate(&members(&to_sweep), told);
+        }
+        if !to_vacate.is_empty() {
+            // This process was alone when it saw all of theirs: they have no seats in other queues.
+            self.vacate(&members(&to_vacate), told);
         }
         if !late.is_empty() {
             self.vacate_all(&members(&late));
         }
-        let to_sweep = to_sweep.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
+        let to_sweep = to_vacate.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
         self.map().store(mine, 0);
         (to_sweep, disturbed)
     }
