@@ -18,7 +18,7 @@ const STOP: i32 = 19;
 const WAITS: u64 = 400;
 
 /// So many changes after that it is stopped again.
-const AGAIN: [u64; 9] = [1, 2, 3, 5, 8, 13, 21, 34, 55];
+const AGAIN: [u64; 6] = [1, 2, 3, 5, 8, 21];
 
 /// What the one that dies has, and others wait for.
 type Things = (
