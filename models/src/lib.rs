@@ -3,3 +3,4 @@
 pub mod explore;
 pub mod random;
 pub mod ring;
+pub mod vacating;

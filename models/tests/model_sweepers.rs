@@ -6,7 +6,7 @@
 //! that its lane, its seats and its slot stay what they are.
 
 use mp_core::mem::{Mem, Steps};
-use mp_core::steps::{Alone, BeginSweep, Visit};
+use mp_core::steps::{Alone, EndVisit, Visit};
 use mp_core::words::{Holder, Member, Owner, Place, Presence, Tenancy, Visiting};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
@@ -58,12 +58,12 @@ enum Doing {
     Seat,
     Note(Note),
     Begin,
+    Vacate,
     End { sweeps: bool },
     // the sweeper
     TakeOver(u64),
     Own,
     Release,
-    Vacate,
     Swept,
 }
 
@@ -127,7 +127,9 @@ impl Process {
         for d in killed(fates).filter(|&d| self.only.is_none_or(|only| only == d)) {
             self.dead = d;
             match presence(m, d) {
-                Presence::Dead(_) if waited_for(m, fates, d) || !visited(m, fates, d) => {
+                Presence::Dead(_) | Presence::Vacating(_)
+                    if waited_for(m, fates, d) || !visited(m, fates, d) =>
+                {
                     return Some(Doing::Announce);
                 }
                 Presence::Sweeping(by) if actor_of(by) != me && fates[actor_of(by)] == Fate::Killed => {
@@ -219,7 +221,8 @@ impl Actor for Process {
                 None => doing,
                 Some(alone) => {
                     self.alone = alone;
-                    self.settle(m, fates)
+                    self.settled = self.counted.is_some_and(|t| matches!(t.presence, Presence::Vacating(_)));
+                    if self.settled { Doing::Vacate } else { self.settle(m, fates) }
                 }
             },
             Doing::Settle(settle) => match settle.step(m) {
@@ -265,17 +268,30 @@ impl Actor for Process {
             }
             Doing::Begin => match self.counted {
                 Some(counted) if self.alone && self.settled => {
-                    let begins = BeginSweep::new(tenancy(dead), counted, member(me)).step(m);
-                    Doing::End { sweeps: begins == Some(true) }
+                    self.counted = EndVisit::new(tenancy(dead), counted, member(me)).step(m).flatten();
+                    match self.counted.map(|t| t.presence) {
+                        Some(Presence::Vacating(_)) => Doing::Vacate,
+                        presence => Doing::End { sweeps: presence.is_some() },
+                    }
                 }
                 _ => Doing::End { sweeps: false },
             },
+            Doing::Vacate => {
+                assert!(matches!(presence(m, dead), Presence::Vacating(_)), "swept while it is visited");
+                _ = m.cas(seat(dead), dead as u64 + 1, 0);
+                Doing::Begin
+            }
             Doing::End { sweeps } => {
                 m.store(visiting(me), 0);
                 (self.counted, self.alone, self.settled, self.returned) = (None, false, false, false);
                 // Where nobody remembers how many visits there were, it makes no difference.
-                if let (Presence::Dead(_), false) = (presence(m, dead), visited(m, fates, dead)) {
-                    m.poke(tenancy(dead), Tenancy { presence: Presence::Dead(0), epoch: 1 }.pack());
+                let presence = match presence(m, dead) {
+                    Presence::Dead(_) => Presence::Dead(0),
+                    Presence::Vacating(_) => Presence::Vacating(0),
+                    other => other,
+                };
+                if !visited(m, fates, dead) {
+                    m.poke(tenancy(dead), Tenancy { presence, epoch: 1 }.pack());
                 }
                 if *sweeps { Doing::Own } else { Doing::Look }
             }
@@ -290,14 +306,10 @@ impl Actor for Process {
                 assert_ne!(found.holder, Holder::Leased(member(dead)), "its lease was not returned");
                 let theirs = found.holder == Holder::Member(member(dead));
                 let won = theirs && m.cas(OWNER.of(MESSAGE), found.pack(), mine.pack()).is_ok();
-                if won { Doing::Release } else { Doing::Vacate }
+                if won { Doing::Release } else { Doing::Swept }
             }
             Doing::Release => {
                 free(m, MESSAGE, me);
-                Doing::Vacate
-            }
-            Doing::Vacate => {
-                m.store(seat(dead), 0);
                 Doing::Swept
             }
             Doing::Swept => {

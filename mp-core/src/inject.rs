@@ -20,6 +20,8 @@ struct Armed {
     signal: AtomicU64,
     /// 1 if only what may change memory counts.
     changes: AtomicU64,
+    /// What `left` is after that.
+    again: AtomicU64,
     /// What `left` and `signal` are in a copy, at first.
     of_copies: [AtomicU64; 2],
 }
@@ -31,6 +33,7 @@ impl Armed {
             seen: AtomicU64::new(0),
             signal: AtomicU64::new(0),
             changes: AtomicU64::new(0),
+            again: AtomicU64::new(u64::MAX),
             of_copies: [AtomicU64::new(u64::MAX), AtomicU64::new(0)],
         }
     }
@@ -47,6 +50,11 @@ pub fn arm(n: u64, signal: i32) {
 /// dies after it.
 pub fn arm_at_change(n: u64, signal: i32) {
     start(n, signal, 1);
+}
+
+/// When what was armed has happened, and this process goes on: the same at the `n`-th access after that, once.
+pub fn arm_again(n: u64) {
+    ARMED.again.store(n, Ordering::SeqCst);
 }
 
 /// Each copy of this process that [`Fork`](crate::fork::Fork) makes from now on sends itself `signal` just before its `n`-th
@@ -81,13 +89,13 @@ pub fn seen() -> u64 {
 /// One access is about to happen, which may change memory or only reads it.
 #[inline]
 pub(crate) fn access(changes: bool) {
-    let Armed { left, seen, signal, changes: only_changes, .. } = &*ARMED;
+    let Armed { left, seen, signal, changes: only_changes, again, .. } = &*ARMED;
     seen.fetch_add(1, Ordering::Relaxed);
     if !changes && only_changes.load(Ordering::Relaxed) == 1 {
         return;
     }
     if left.load(Ordering::Relaxed) != u64::MAX && left.fetch_sub(1, Ordering::SeqCst) == 1 {
-        left.store(u64::MAX, Ordering::SeqCst);
+        left.store(again.swap(u64::MAX, Ordering::SeqCst), Ordering::SeqCst);
         crate::sys::signal_self(signal.load(Ordering::SeqCst) as i32);
     }
 }

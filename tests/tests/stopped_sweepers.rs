@@ -17,6 +17,9 @@ const STOP: i32 = 19;
 /// So many accesses after the last thing that it does, a process waits.
 const WAITS: u64 = 400;
 
+/// So many changes after that it is stopped again.
+const AGAIN: [u64; 6] = [1, 2, 3, 5, 8, 21];
+
 /// What the one that dies has, and others wait for.
 type Things = (
     Queue<u64>,
@@ -199,6 +202,65 @@ fn while_one_is_stopped_others_that_die_are_swept() {
         Arena::current().unwrap().sweep().unwrap();
         in_use() == before
     });
+}
+
+/// Is stopped, and killed.
+fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
+    signal(std::process::id(), Signal::STOP);
+    drop(queue);
+    Ok(())
+}
+
+/// Sees to a child that has a queue; stops there twice.
+fn sees_to_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
+    let context = start_processes(has_queue, queue, Options::nprocs(1))?;
+    if !stopped(&context) {
+        return Err("it should have stopped".into());
+    }
+    inject::arm_at_change(at, STOP);
+    inject::arm_again(again);
+    signal(context.pids()[0], Signal::KILL);
+    assert!(killed(&context));
+    Arena::current()?.sweep()?;
+    Ok(())
+}
+
+/// The last one that lives, and has the queue, leaves it when the one that sees to the dead is stopped. That goes on for
+/// `again` changes, if that many are left, before it is stopped for good.
+fn leaves(at: u64, again: u64) -> bool {
+    let (sender, receiver) = channel::<u64>().unwrap();
+    let queue = Queue::unbounded().unwrap();
+    queue.put(sender).unwrap();
+    let context = start_processes(sees_to_queue, (queue.clone(), at, again), Options::nprocs(1)).unwrap();
+    let pid = context.pids()[0];
+    let reached = stopped(&context);
+    drop(queue);
+    let mut is_stopped = reached;
+    if reached && again != u64::MAX {
+        signal(pid, Signal::CONT);
+        is_stopped = stopped(&context);
+    }
+    // As one who waits would do within a tenth of a second.
+    Arena::current().unwrap().sweep().unwrap();
+    let end = receiver.recv_timeout(DEADLINE).unwrap_err();
+    assert!(matches!(end, GetError::Disconnected), "{end}, stopped at change {at}, and {again} later");
+    if is_stopped {
+        assert!(threads_are(pid, 'T'), "it was continued");
+        signal(pid, Signal::CONT);
+        assert!(!killed(&context), "it was killed at change {at}");
+    }
+    reached
+}
+
+/// Wherever it is stopped, and whenever the queue is left: what is in it is in nobody's hands.
+#[test]
+fn who_is_stopped_has_no_message_of_a_queue_that_another_leaves() {
+    for_every_access(|at| leaves(at, u64::MAX));
+}
+
+#[test]
+fn nor_if_it_goes_on_a_little_after_that() {
+    AGAIN.iter().for_each(|&again| for_every_access(|at| leaves(at, again)));
 }
 
 /// How many members there are, dead ones that are not swept included.

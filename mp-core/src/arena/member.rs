@@ -5,7 +5,8 @@
 //! |---|---|---|
 //! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
 //! | `LIVE(epoch)` | | whoever knows that it is dead → `DEAD` |
-//! | `DEAD(epoch)` | | visitors count themselves in it; one that was alone, and left nothing to do → `SWEEPING(it)` |
+//! | `DEAD(epoch)` | | visitors count themselves in it; one that was alone, and left nothing to do → `VACATING` |
+//! | `VACATING(epoch)` | | visitors count themselves in it; one that was alone, and left nothing to do → `SWEEPING(it)` |
 //! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
 //!
 //! Visits are what `visit` makes, and the sweep is in `sweep`; how the one follows the others: [`Visit`](crate::steps::Visit).
@@ -121,7 +122,9 @@ impl Arena {
         let t = self.tenancy(m.slot());
         match t.presence {
             Presence::Live if Member::new(m.slot(), t.epoch) == m => false,
-            Presence::Dead(_) | Presence::Sweeping(_) if Member::new(m.slot(), t.epoch) == m => {
+            Presence::Dead(_) | Presence::Vacating(_) | Presence::Sweeping(_)
+                if Member::new(m.slot(), t.epoch) == m =>
+            {
                 self.map().load(self.layout().member(m.slot(), SEEN_TO)) == 1 << 32 | u64::from(t.epoch)
             }
             _ => true,

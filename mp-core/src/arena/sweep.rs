@@ -7,7 +7,8 @@
 //! 1. the update of several words that one of them had begun, if nobody has completed it;
 //! 2. the envelopes they owned: taken over by the sweeper, then emptied;
 //! 3. the blocks: what they were claiming or freeing, and what visitors have claimed for them, is taken over and freed; their
-//!    seats, which are in queues now and in pages of seats, are given up; a live block without seats is freed;
+//!    seats, which are in pages of seats only, are given up. (A live block without seats is left alone, which may be a queue:
+//!    visitors have seen to those that there were, and whoever has given up its last seat since then sees to it itself.)
 //! 4. free blocks and envelopes whose hint was lost get it back;
 //! 5. their slots are free again.
 //!
@@ -23,7 +24,7 @@ use crate::error::Result;
 use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::{Mem, Word, run};
 use crate::mutex::Mutex;
-use crate::steps::{FreeCheck, INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
+use crate::steps::{INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
 use crate::sys::memory;
 use crate::words::{
     BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
@@ -244,22 +245,12 @@ impl Arena {
                 }
             }
             Life::Busy(_) => {}
-            Life::Live => {
-                let mut held = false;
-                self.each_seat(block, |seat| {
-                    let holder = Seat::unpack(self.map().load(seat));
-                    let died = dead.iter().find(|d| holder == Seat::Member(d.member));
-                    match died {
-                        Some(d) => self.release_dead_seat(block, state.kind, seat, d, me),
-                        None => held |= holder != Seat::Free,
-                    }
-                });
-                if !held
-                    && let Released::ToFree(state) = run(FreeCheck::new(at, self.pages(), me), self.map())
-                {
-                    self.finish_free(block, state);
+            Life::Live => self.each_seat(block, |seat| {
+                let holder = Seat::unpack(self.map().load(seat));
+                if let Some(d) = dead.iter().find(|d| holder == Seat::Member(d.member)) {
+                    self.release_dead_seat(block, state.kind, seat, d, me);
                 }
-            }
+            }),
         }
     }
 
@@ -272,7 +263,6 @@ impl Arena {
             _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
             return;
         }
-        // A queue was told by those who visited.
         let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(dead.member));
         if let Released::ToFree(state) = run(release, self.map()) {
             self.finish_free(block, state);
@@ -292,7 +282,7 @@ impl Arena {
     }
 
     /// Whether a member holds the ring in `block`: by a seat, or because it has it to itself to free it. Of a member that is
-    /// dead, and that this process visits, that is certain.
+    /// dead, and that this process visits before its seats in rings are given up, that is certain.
     pub fn ring_is_held_by(&self, block: BlockId, member: Member) -> bool {
         if self.ring_memory(block).is_none() {
             return false;

@@ -7,10 +7,18 @@
 //!    all else is done, and there will be another visit.)
 //! 2. The envelopes: those that it leased go back to their queues. Of those that it owned, the attachments are given up.
 //! 3. The blocks: its seats are given up, but those in queues; the queues are told of the death, and of what came back. (They
-//!    are told in their own memory, which nobody uses for something else as long as that seat is there: only a sweeper takes it
-//!    away, when there are no visitors.)
+//!    are told in their own memory, which nobody uses for something else as long as that seat is there.)
 //! 4. Messages that nobody will ever get, since they lie in a queue that only dead members have: their attachments are given
 //!    up.
+//!
+//! Once one that was alone has left nothing of it, visits do this:
+//!
+//! 5. The blocks: its seats in queues are given up. A queue that nobody has then is the dead one's, and the attachments of its
+//!    messages are given up.
+//!
+//! Step 4 is there too, since the news of it doesn't wait until everybody who visits has ended. In step 5 somebody may leave a
+//! queue at any time: whoever finds the dead one's seat given up is the last, and has the queue as its own; if it is not
+//! given up yet, whoever gives it up claims the queue for the dead one, and every visitor sees to it.
 //!
 //! What loses its last holder in it is claimed for the dead one (`BUSY(dead)`), and left to the sweep.
 //!
@@ -23,7 +31,7 @@ use super::envelope::Meta;
 use super::layout::{SLAB_BLOCKS, control, envelope as field};
 use super::sweep::{Dead, RINGS};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Alone, BeginSweep, FreeCheck, Release, Released, Visit};
+use crate::steps::{Alone, EndVisit, FreeCheck, Release, Released, Visit};
 use crate::words::{
     Attach, BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
     Visiting,
@@ -40,6 +48,27 @@ struct Visited {
     alone: bool,
 }
 
+/// What to do about the seats of the dead in queues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Queues {
+    /// They stay, and the queues are told.
+    Tell,
+    /// They are given up, and the queues are not touched.
+    Vacate,
+}
+
+/// What a look at blocks finds.
+#[derive(Default)]
+struct Found {
+    deserted: Vec<Deserted>,
+    /// Queues that were told, in which the dead have seats.
+    told: Vec<BlockId>,
+}
+
+fn members(visited: &[Visited]) -> Vec<Dead> {
+    visited.iter().map(|v| v.dead).collect()
+}
+
 impl Arena {
     /// Visits these members, which are dead. Those that are to be swept now, by this process; and whether somebody else was
     /// visiting, so that some are not.
@@ -53,23 +82,34 @@ impl Arena {
             let counted = run(Visit::new(word, dead.epoch), self.map())?;
             Some(Visited { dead, counted, alone: self.visits_alone(dead.member.slot(), me) })
         };
-        let visited: Vec<Visited> = dead.iter().filter_map(begun).collect();
-        if visited.is_empty() {
-            self.map().store(mine, 0);
-            return (Vec::new(), false);
-        }
-        let settled = self.see_to(&visited.iter().map(|v| v.dead).collect::<Vec<_>>());
-        let mut to_sweep = Vec::new();
+        let visited = dead.iter().filter_map(begun);
+        let (to_tell, late): (Vec<_>, Vec<_>) =
+            visited.partition(|v| matches!(v.counted.presence, Presence::Dead(_)));
         let mut disturbed = false;
-        for (v, _) in visited.iter().zip(settled).filter(|(_, settled)| *settled) {
-            self.note_seen_to(v.dead.member.slot(), v.dead.epoch);
+        let mut end = |v: Visited| {
             let word = self.tenancy_word(v.dead.member.slot());
-            if v.alone && run(BeginSweep::new(word, v.counted, me), self.map()) {
-                to_sweep.push(v.dead);
-            } else {
-                disturbed = true;
+            let next = if v.alone { run(EndVisit::new(word, v.counted, me), self.map()) } else { None };
+            disturbed |= next.is_none();
+            next.map(|counted| Visited { counted, ..v })
+        };
+        let mut to_vacate = Vec::new();
+        let mut told = Vec::new();
+        if !to_tell.is_empty() {
+            let (settled, queues) = self.see_to(&members(&to_tell));
+            told = queues;
+            for (v, _) in to_tell.into_iter().zip(settled).filter(|(_, settled)| *settled) {
+                self.note_seen_to(v.dead.member.slot(), v.dead.epoch);
+                to_vacate.extend(end(v));
             }
         }
+        if !to_vacate.is_empty() {
+            // This process was alone when it saw all of theirs: they have no seats in other queues.
+            self.vacate(&members(&to_vacate), told);
+        }
+        if !late.is_empty() {
+            self.vacate_all(&members(&late));
+        }
+        let to_sweep = to_vacate.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
         self.map().store(mine, 0);
         (to_sweep, disturbed)
     }
@@ -80,23 +120,45 @@ impl Arena {
         run(Alone::new(slot, others, |m| self.is_dead(m)), self.map())
     }
 
-    /// Sees to everything that others wait for; of which members it was everything.
-    fn see_to(&self, dead: &[Dead]) -> Vec<bool> {
+    /// Sees to everything that others wait for; of which members it was everything, and which queues they have.
+    fn see_to(&self, dead: &[Dead]) -> (Vec<bool>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
-        let mut deserted = Vec::new();
-        self.see_to_envelopes(dead, &mut deserted);
+        let mut found = Found::default();
+        self.see_to_envelopes(dead, &mut found.deserted);
+        self.each_block_touched(dead, |block| self.see_to_block(block, dead, Queues::Tell, &mut found));
+        self.see_to_deserted(found.deserted);
+        (settled, found.told)
+    }
+
+    /// Gives up the seats of the dead in these queues.
+    fn vacate(&self, dead: &[Dead], queues: Vec<BlockId>) {
+        let mut found = Found::default();
+        queues.into_iter().for_each(|block| self.see_to_block(block, dead, Queues::Vacate, &mut found));
+        self.see_to_deserted(found.deserted);
+    }
+
+    /// As [`vacate`](Self::vacate), in all queues, and whatever others who do the same were killed or stopped at.
+    fn vacate_all(&self, dead: &[Dead]) {
+        let mut found = Found::default();
+        self.each_block_touched(dead, |block| self.see_to_block(block, dead, Queues::Vacate, &mut found));
+        self.see_to_deserted(found.deserted);
+    }
+
+    fn each_block_touched(&self, dead: &[Dead], mut f: impl FnMut(BlockId)) {
         self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
             if let Some((class, _)) = self.slab(slab).filter(|_| slab < self.slab_count()) {
-                (0..blocks_of(class))
-                    .for_each(|i| self.see_to_block(slab * SLAB_BLOCKS + i, dead, &mut deserted));
+                (0..blocks_of(class)).for_each(|i| f(slab * SLAB_BLOCKS + i));
             }
         });
+    }
+
+    /// Gives up the attachments of messages that nobody will ever get.
+    fn see_to_deserted(&self, mut deserted: Vec<Deserted>) {
         while let (Some((ring, had)), Some(rings)) = (deserted.pop(), RINGS.get()) {
             let (at, len) = self.data_of(ring);
             let each = &mut |e| self.give_up_attachments(e, had, &mut deserted);
             rings.contents(*self, (Word::at(at), len), ring, each);
         }
-        settled
     }
 
     /// `false`: a living thread is in the middle of an envelope that is in doubt.
@@ -172,41 +234,46 @@ impl Arena {
         }
     }
 
-    fn see_to_block(&self, block: BlockId, dead: &[Dead], deserted: &mut Vec<Deserted>) {
+    fn see_to_block(&self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
         match (state.life, state.kind) {
             // It died while it drained it, or a visitor took away the last other holder.
-            (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => deserted.push((block, m)),
+            (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => {
+                found.deserted.push((block, m))
+            }
             (Life::Busy(_) | Life::Free, _) => {}
-            (Life::Live, kind) => self.see_to_seats(block, kind, dead, deserted),
+            // Who knows no queues visits members that never had any: whoever gave up this one's seats sees to it.
+            (Life::Live, Kind::Ring) if RINGS.get().is_none() => {}
+            (Life::Live, kind) => self.see_to_seats(block, kind, dead, queues, found),
         }
     }
 
-    fn see_to_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], deserted: &mut Vec<Deserted>) {
+    fn see_to_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], queues: Queues, found: &mut Found) {
         let mut held = false;
         let mut had = None;
         self.each_seat(block, |seat| {
             let holder = Seat::unpack(self.map().load(seat));
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
-                (Some(d), Kind::Ring) => {
+                (Some(d), Kind::Ring) if queues == Queues::Tell => {
                     self.ring_holder_gone(block, d.member, d.pid);
                     had = Some(d.member);
                 }
                 // Of a page of seats it depends on its block to whom it goes over.
                 (Some(_), Kind::Seats) => held = true,
-                (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), deserted),
+                (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),
                 (None, _) => held |= holder != Seat::Free,
             }
         });
         if let Some(had) = had {
+            found.told.push(block);
             if self.only_dead_hold(block) {
-                deserted.push((block, had));
+                found.deserted.push((block, had));
             }
         } else if !held && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
         {
             // Who gave up the last seat died, or is stopped, before it looked whether it was the last one.
             let check = FreeCheck::new(self.block_at(block), self.pages(), d.member);
-            Self::claimed(block, run(check, self.map()), deserted);
+            Self::claimed(block, run(check, self.map()), &mut found.deserted);
         }
     }
 

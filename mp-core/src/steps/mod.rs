@@ -54,7 +54,7 @@ pub use page::{FreePages, LinkPage};
 pub use release::{FreeCheck, Release, Released};
 pub use take::{Note, Take, Taken};
 pub use update::{Members, Oracle, Plan, Update, UpdateAt, UpdateEnd};
-pub use visit::{Alone, BeginSweep, Visit};
+pub use visit::{Alone, EndVisit, Visit};
 
 use crate::mem::Word;
 use crate::words::{BlockId, SeatAt};

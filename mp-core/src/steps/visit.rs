@@ -1,32 +1,48 @@
 //! Who sees to what a dead member has left, and who may use its things again.
 //!
-//! A *visit* gives others what they wait for: it returns what the dead one had leased, gives up its seats in messages and
-//! tokens, tells its queues. **Any number of processes visit the same dead member at once**, so that none of them is waited
-//! for, whether it is stopped or killed there. That works because a visitor makes nothing its own, and frees nothing: each of
-//! its changes is a swap of a word that names the dead one, to what follows from it, and whatever becomes nobody's in it is
-//! claimed *in the name of the dead*. So all that a visitor has read of the dead one's things stays true or is noticed by a
-//! swap, as long as none of them is used again.
+//! A *visit* gives others what they wait for. **Any number of processes visit the same dead member at once**, so that none of
+//! them is waited for, whether it is stopped or killed there. That works because a visitor makes nothing its own, and frees
+//! nothing: each of its changes is a swap of a word that names the dead one, to what follows from it, and whatever becomes
+//! nobody's in it is claimed *in the name of the dead*. So all that a visitor has read of the dead one's things stays true or is
+//! noticed by a swap, as long as none of them is used again. There are two kinds of visits, one after the other:
 //!
-//! Using them again (envelopes, blocks, the member's slot and lanes) is the *sweep*. It has one sweeper, and begins when
-//! everything was seen to and nobody is visiting. Nobody waits for a sweeper: it frees memory.
+//! * `DEAD`: what the dead one had leased is returned, its seats in messages and tokens are given up, its queues are told, in
+//!   their own memory. Its seats in queues stay, so that no visitor writes into memory of others.
+//! * `VACATING`: its seats in queues are given up. Nothing is written into a queue any more. Either somebody living has the
+//!   queue, and it is theirs alone from then on; or it is claimed for the dead one, with what is in it, and the attachments of
+//!   that are given up.
+//!
+//! Using things of the dead again (envelopes, blocks, the member's slot and lanes) is the *sweep*. It has one sweeper, and begins
+//! when everything was seen to and nobody is visiting. Nobody waits for a sweeper: it frees memory. Even who leaves a queue at
+//! the last moment finds no sweeper in it, since the seats in queues are gone before there is one.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | of the dead one ([`Tenancy`]) | `DEAD(n)` | a visitor, to begin with → `DEAD(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `SWEEPING(me)` |
+//! | of the dead one ([`Tenancy`]) | `DEAD(n)` | a visitor, to begin with → `DEAD(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `VACATING(n)` |
+//! |  | `VACATING(n)` | a visitor, to begin with → `VACATING(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `SWEEPING(me)` |
 //! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another one → `SWEEPING(it)` |
 //! | of the visitor ([`Visiting`]) | 0, or slots | the visitor, **before** it begins, and after it has ended |
 //!
 //! **Being alone.** A visitor counts its visit (`n`), *then* looks at the words of all others that live, *then* visits, then
-//! swaps `DEAD(n) → SWEEPING(me)`. Who began to visit before it had said so before, and is seen in its word or is at its end.
-//! Who begins after it makes the swap fail. So between the look and the swap nobody else visited, and what the visit has left
-//! is what there is: nothing.
+//! swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) → SWEEPING(me)`. Who began to visit before it had said so before, and is seen
+//! in its word or is at its end. Who begins after it makes the swap fail. So between the look and the swap nobody else visited,
+//! and what the visit has left is what there is: nothing.
+//!
+//! Who has made the first swap goes on in the second kind of visit, without counting or looking again. Nobody else was there at
+//! the swap; who begins after it counts, and makes the next swap fail. So whoever gets that was alone from its look on.
+//!
+//! **Who comes late.** Nobody is in a visit of the first kind when the state is `VACATING`: so nobody tells a queue whose memory
+//! may be another's. What a visitor of the second kind still does after it was stopped, while others have gone on: it gives up a
+//! seat, if that still names the dead one, which nobody else ever writes; it claims a block for the dead one, if that is live and
+//! has no seat, and the swap of the block's state sees to it that it was the same block throughout; it reads a queue that is
+//! claimed for the dead one, and which stays so, as there is no sweeper as long as this visitor says that it visits.
 //!
 //! | killed, or stopped for a week | left | the others |
 //! |---|---|---|
-//! | anywhere in a visit | `DEAD`, a word that says that it visits | visit as well; what others wait for is theirs at once. The word of a dead visitor counts no more; as long as one is stopped, what it visits is not swept: its memory is held |
+//! | anywhere in a visit | `DEAD` or `VACATING`, a word that says that it visits | visit as well; what others wait for is theirs at once. The word of a dead visitor counts no more; as long as one is stopped, what it visits is not swept: its memory is held |
 //! | between the swap and the end of the sweep | `SWEEPING(it)` | nothing is waited for; if it is dead, another sweeps on |
 //!
-//! (A visitor that is stopped between its look and its swap while others make exactly 2^30 visits takes them for none.)
+//! (A visitor that is stopped between its look and its swap while others make exactly 2^29 visits takes them for none.)
 
 use super::Oracle;
 use crate::mem::{Mem, Steps, Word};
@@ -55,11 +71,11 @@ impl Steps for Visit {
         let Some(found) = self.found.take() else {
             let found = Tenancy::unpack(m.load(self.at));
             self.found = Some(found);
-            let is_there = found.epoch == self.epoch && matches!(found.presence, Presence::Dead(_));
+            let is_there = found.epoch == self.epoch && found.presence.visited().is_some();
             return (!is_there).then_some(None);
         };
-        let Presence::Dead(n) = found.presence else { return Some(None) };
-        let counted = Tenancy { presence: Presence::Dead((n + 1) & (u32::MAX >> 2)), ..found };
+        let Some(presence) = found.presence.visited() else { return Some(None) };
+        let counted = Tenancy { presence, ..found };
         m.cas(self.at, found.pack(), counted.pack()).is_ok().then_some(Some(counted))
     }
 }
@@ -94,26 +110,33 @@ impl<D: Oracle> Steps for Alone<D> {
     }
 }
 
-/// Ends a visit that has left nothing to do: whether the caller sweeps now. If not, somebody else has visited meanwhile.
+/// Ends a visit that has left nothing to do: `DEAD → VACATING`, or `VACATING → SWEEPING(me)`. Ends with what the slot's word says
+/// now, or `None` if somebody else has begun to visit meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct BeginSweep {
+pub struct EndVisit {
     at: Word,
     counted: Tenancy,
     me: Member,
 }
 
-impl BeginSweep {
-    /// `counted` is what the word said when the caller's visit began; it has found itself [alone](Alone) after that.
+impl EndVisit {
+    /// `counted` is what the word said when the caller's visit began; it has found itself [alone](Alone) after that. Or it is
+    /// what an `EndVisit` of the caller ended with.
     pub fn new(at: Word, counted: Tenancy, me: Member) -> Self {
         Self { at, counted, me }
     }
 }
 
-impl Steps for BeginSweep {
-    type Out = bool;
+impl Steps for EndVisit {
+    type Out = Option<Tenancy>;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        let mine = Tenancy { presence: Presence::Sweeping(self.me), ..self.counted };
-        Some(m.cas(self.at, self.counted.pack(), mine.pack()).is_ok())
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Tenancy>> {
+        let presence = match self.counted.presence {
+            Presence::Dead(n) => Presence::Vacating(n),
+            Presence::Vacating(_) => Presence::Sweeping(self.me),
+            Presence::Free | Presence::Live | Presence::Sweeping(_) => return Some(None),
+        };
+        let next = Tenancy { presence, ..self.counted };
+        Some(m.cas(self.at, self.counted.pack(), next.pack()).is_ok().then_some(next))
     }
 }

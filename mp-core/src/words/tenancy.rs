@@ -9,13 +9,26 @@ pub enum Presence {
     Free,
     /// It is not known to be dead.
     Live,
-    /// It is dead, and so many visits to it were begun (modulo 2^30): see [`Visit`](crate::steps::Visit).
+    /// It is dead, and so many visits to it were begun (modulo 2^29): see [`Visit`](crate::steps::Visit).
     Dead(u32),
-    /// It is dead, whatever others wait for was seen to, and this member releases the rest.
+    /// It is dead, whatever others wait for was seen to, and its seats in queues are given up; visits are counted on.
+    Vacating(u32),
+    /// It is dead, it has no seats in queues, and this member releases the rest.
     Sweeping(Member),
 }
 
-/// A member's word: state 2 bits, visits 30 or sweeper 24, epoch 32.
+impl Presence {
+    /// With one more visit begun; `None` of who isn't visited.
+    pub const fn visited(self) -> Option<Self> {
+        match self {
+            Self::Dead(n) => Some(Self::Dead(bits(n as u64 + 1, 0, 29) as u32)),
+            Self::Vacating(n) => Some(Self::Vacating(bits(n as u64 + 1, 0, 29) as u32)),
+            Self::Free | Self::Live | Self::Sweeping(_) => None,
+        }
+    }
+}
+
+/// A member's word: state 2 bits, visits 29 and "seats in queues are given up" 1, or sweeper 24, epoch 32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tenancy {
     /// What it says.
@@ -30,7 +43,8 @@ impl Tenancy {
         let low = match self.presence {
             Presence::Free => 0,
             Presence::Live => 1,
-            Presence::Dead(visits) => 2 | bits(visits as u64, 0, 30) << 2,
+            Presence::Dead(visits) => 2 | bits(visits as u64, 0, 29) << 2,
+            Presence::Vacating(visits) => 2 | bits(visits as u64, 0, 29) << 2 | 1 << 31,
             Presence::Sweeping(by) => 3 | by.raw() << 2,
         };
         low | (self.epoch as u64) << 32
@@ -41,7 +55,8 @@ impl Tenancy {
         let presence = match w & 3 {
             0 => Presence::Free,
             1 => Presence::Live,
-            2 => Presence::Dead(bits(w, 2, 30) as u32),
+            2 if bits(w, 31, 1) == 0 => Presence::Dead(bits(w, 2, 29) as u32),
+            2 => Presence::Vacating(bits(w, 2, 29) as u32),
             _ => Presence::Sweeping(Member::from_raw(w >> 2)),
         };
         Self { presence, epoch: (w >> 32) as u32 }
@@ -76,12 +91,15 @@ mod tests {
     #[test]
     fn words_keep_their_fields() {
         let by = Member::new(4095, 17);
-        for presence in
-            [Presence::Free, Presence::Live, Presence::Dead((1 << 30) - 1), Presence::Sweeping(by)]
-        {
+        let most = (1 << 29) - 1;
+        let dead = [Presence::Dead(0), Presence::Dead(most), Presence::Vacating(0), Presence::Vacating(most)];
+        for presence in [Presence::Free, Presence::Live, Presence::Sweeping(by)].into_iter().chain(dead) {
             let t = Tenancy { presence, epoch: u32::MAX };
             assert_eq!(Tenancy::unpack(t.pack()), t);
         }
+        let visited = [Presence::Dead(1), Presence::Dead(0), Presence::Vacating(1), Presence::Vacating(0)];
+        assert_eq!(dead.map(Presence::visited), visited.map(Some));
+        assert_eq!(Presence::Sweeping(by).visited(), None);
         let word = Visiting { first: 0, last: 3 }.pack();
         assert!(Visiting::covers(word, 0) && Visiting::covers(word, 3));
         assert!(!Visiting::covers(word, 4) && !Visiting::covers(0, 0));

@@ -53,7 +53,7 @@ fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() ->
     intents.iter().filter(|intent| settled(intent) == Settled::Later).count() == 0
 }
 
-/// Returns a lease of a dead member to its queue, which that one holds until it is swept.
+/// Returns a lease of a dead member to its queue, which that one holds as long as this process visits it.
 fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
     let m = RingMemory::words(arena);
     // Of another owner meanwhile: then it is not returned.

@@ -1,0 +1,498 @@
+//! A queue that one who is dead and one who lives have, with a message in which is what others wait for: say, a channel's last
+//! sender. The living one leaves the queue while others see to the dead one, and are killed and stopped; then it uses the
+//! queue's memory for something else, if that is free. Exhaustively with two who see to the dead, at random with three. The
+//! steps are the ones that run in processes.
+//!
+//! What is checked: whoever lives and runs waits for nobody who is stopped; nobody writes into the queue when nobody holds it;
+//! what is held again is nobody else's; nothing is freed twice, nothing leaks.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::{
+    Alone, BlockAt, Claim, EndVisit, FreeCheck, Publish, Release, Released, SlabSeen, Unclaim, Visit,
+};
+use mp_core::words::{BlockState, Kind, Life, Presence, Seat, Tenancy, Visiting};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+use mp_models::vacating::{
+    DEAD, Killed, LEAVER, MESSAGE, NO_PAGES, OTHER_USE, Pages, QUEUE, SEERS, SLAB, TOKEN, TOLD, has_no_seats,
+    is_deserted, is_remembered, is_visited, is_waited_for, killed, member, memory, presence, seat_of, seats,
+    state, tenancy, visiting,
+};
+
+/// More visits at a time show nothing new.
+const MOST: u32 = 2;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    // who leaves
+    Leave(Release<Pages>),
+    Claim(Claim),
+    Publish(Publish),
+    Write,
+    Read,
+    Again(Release<Pages>),
+    Gone,
+    // who has the queue to itself: what is in it, and its memory
+    Drain(Release<Pages>, BlockState),
+    FreeToken(BlockState, BlockState),
+    Free(BlockAt, BlockState),
+    // visitors
+    Look,
+    Announce,
+    Visit(Visit),
+    Alone(Alone<Killed>),
+    Queue,
+    Seat,
+    Tell,
+    Only,
+    OnlyAgain(BlockState),
+    Vacate(Release<Pages>),
+    Check(FreeCheck<Pages>),
+    Token,
+    TokenCheck(FreeCheck<Pages>),
+    Contents,
+    GiveUp(Release<Pages>),
+    End,
+    Quit { sweeps: bool },
+    // the sweeper
+    TakeOver(u64),
+    Own(BlockAt),
+    Claimed(BlockAt, BlockState),
+    Take(Release<Pages>),
+    Greedy(FreeCheck<Pages>),
+    Swept,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// The sweeper gives up seats in queues.
+    OldOrder,
+    /// They don't look whether they are alone.
+    Rash,
+    /// Whoever vacates takes seats that are given up for seen to.
+    Trusting,
+    /// The sweeper takes what has no seats as its own.
+    Greedy,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Setup {
+    bug: Bug,
+    /// The leaver uses the memory again.
+    reuses: bool,
+    /// How many there are besides the dead one and the leaver.
+    seers: usize,
+}
+
+const BASE: Setup = Setup { bug: Bug::None, reuses: false, seers: 2 };
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    setup: Setup,
+    dead: usize,
+    counted: Option<Tenancy>,
+    alone: bool,
+    told: bool,
+    deserted: bool,
+    /// It has seen to everything in its first visit.
+    goes_on: bool,
+    doing: Doing,
+}
+
+impl Process {
+    fn new(setup: Setup, doing: Doing) -> Self {
+        let (counted, alone, told, deserted, goes_on) = (None, false, false, false, false);
+        Self { setup, dead: DEAD, counted, alone, told, deserted, goes_on, doing }
+    }
+
+    fn vacates(&self) -> bool {
+        !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
+    }
+
+    /// What there is to do for one of the dead; no access.
+    fn look(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        for d in killed(fates) {
+            self.dead = d;
+            match presence(m, d) {
+                Presence::Dead(n) | Presence::Vacating(n)
+                    if (n < MOST || !is_remembered(m, fates)) && is_waited_for(m, fates, d)
+                        || !is_visited(m, fates, d) =>
+                {
+                    return Some(Doing::Announce);
+                }
+                Presence::Sweeping(by) if killed(fates).any(|k| k != me && member(k) == by) => {
+                    return Some(Doing::TakeOver(m.peek(tenancy(d))));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// What follows when it is done with a block.
+    fn after(&self, me: usize, block: BlockAt) -> Doing {
+        match (me, block.id == QUEUE.id) {
+            (LEAVER, _) if !self.setup.reuses => Doing::Gone,
+            (LEAVER, _) => Doing::Claim(Claim::new(QUEUE, member(me), SlabSeen { word: SLAB, value: 0 })),
+            (_, true) => Doing::Own(TOKEN),
+            (_, false) => Doing::Swept,
+        }
+    }
+
+    /// After the look at the queue's seats: at those of the token.
+    fn token(&self) -> Doing {
+        if self.goes_on || self.setup.bug == Bug::Trusting && self.vacates() {
+            return Doing::Contents;
+        }
+        Doing::Token
+    }
+
+    /// After something of the queue was given up for the dead one.
+    fn claimed(&mut self, end: Released) -> Doing {
+        self.deserted |= matches!(end, Released::ToFree(BlockState { kind: Kind::Ring, .. }));
+        self.token()
+    }
+}
+
+fn release(me: usize, seat: Word, holder: Seat) -> Release<Pages> {
+    Release::new(QUEUE, NO_PAGES, member(me), seat, holder)
+}
+
+/// `me` has the queue to itself.
+fn drain(me: usize, state: BlockState) -> Doing {
+    match state.kind {
+        Kind::Ring => Doing::Drain(Release::new(TOKEN, NO_PAGES, member(me), TOKEN.seat(0), MESSAGE), state),
+        _ => Doing::Free(QUEUE, state),
+    }
+}
+
+impl Actor for Process {
+    /// Whether the leaver has the memory for something else.
+    type Ghost = bool;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], reused: &mut bool) -> bool {
+        let dead = self.dead;
+        let mut doing = self.doing.clone();
+        self.doing = match &mut doing {
+            Doing::Leave(release) => match release.step(m) {
+                None => doing,
+                Some(Released::Held) => self.after(me, QUEUE),
+                Some(Released::ToFree(state)) => drain(me, state),
+            },
+            Doing::Claim(claim) => match claim.step(m) {
+                None => doing,
+                Some(None) => Doing::Gone,
+                Some(Some(state)) => Doing::Publish(Publish::new(QUEUE, member(me), state, Kind::Data)),
+            },
+            Doing::Publish(publish) => match publish.step(m) {
+                None => doing,
+                Some(_) => {
+                    *reused = true;
+                    Doing::Write
+                }
+            },
+            Doing::Write => {
+                m.store(TOLD, OTHER_USE);
+                Doing::Read
+            }
+            Doing::Read => {
+                assert_eq!(m.load(TOLD), OTHER_USE, "somebody writes into memory of another");
+                Doing::Again(release(me, QUEUE.seat(0), seat_of(me)))
+            }
+            Doing::Again(release) => {
+                let end = release.step(m);
+                *reused &= Seat::unpack(m.peek(QUEUE.seat(0))) == seat_of(me);
+                match end {
+                    None => doing,
+                    Some(Released::Held) => Doing::Gone,
+                    Some(Released::ToFree(state)) => Doing::Free(QUEUE, state),
+                }
+            }
+            Doing::Gone => unreachable!("it has ended"),
+            Doing::Drain(release, queue) => match release.step(m) {
+                None => doing,
+                Some(Released::Held) => Doing::Free(QUEUE, *queue),
+                Some(Released::ToFree(token)) => Doing::FreeToken(token, *queue),
+            },
+            Doing::FreeToken(token, queue) => {
+                assert_eq!(state(m, TOKEN), *token, "freed by two");
+                Unclaim::new(TOKEN, *token).step(m);
+                Doing::Free(QUEUE, *queue)
+            }
+            Doing::Free(block, claimed) => {
+                assert_eq!(state(m, *block), *claimed, "freed by two");
+                Unclaim::new(*block, *claimed).step(m);
+                let again = claimed.kind == Kind::Data && me == LEAVER;
+                if again { Doing::Gone } else { self.after(me, *block) }
+            }
+            Doing::Look => match self.look(me, m, fates) {
+                Some(doing) => doing,
+                None => {
+                    let stopped = fates.contains(&Fate::Stopped);
+                    let swept = killed(fates).all(|d| presence(m, d) == Presence::Free);
+                    let told = state(m, TOKEN).life != Life::Live || fates[LEAVER] == Fate::Stopped;
+                    return fates[LEAVER].gone() && told && (stopped || swept);
+                }
+            },
+            Doing::Announce => {
+                let slot = dead as u32;
+                m.store(visiting(me), Visiting { first: slot, last: slot }.pack());
+                Doing::Visit(Visit::new(tenancy(dead), 1))
+            }
+            Doing::Visit(visit) => match visit.step(m) {
+                None => doing,
+                Some(None) => Doing::Quit { sweeps: false },
+                Some(counted) => {
+                    self.counted = counted;
+                    let others =
+                        (SEERS..SEERS + self.setup.seers).filter(|&a| a != me && self.setup.bug != Bug::Rash);
+                    let others = others.map(|a| (visiting(a), member(a))).collect();
+                    Doing::Alone(Alone::new(dead as u32, others, Killed(killed(fates).collect())))
+                }
+            },
+            Doing::Alone(alone) => match alone.step(m) {
+                None => doing,
+                Some(alone) => {
+                    self.alone = alone;
+                    Doing::Queue
+                }
+            },
+            Doing::Queue => {
+                let queue = BlockState::unpack(m.load(QUEUE.state));
+                match queue.life {
+                    Life::Live => Doing::Seat,
+                    life => {
+                        self.deserted |= life == Life::Busy(member(dead)) && queue.kind == Kind::Ring;
+                        self.token()
+                    }
+                }
+            }
+            Doing::Seat => {
+                let theirs = seats(m, QUEUE).find(|(_, seat)| *seat == seat_of(dead));
+                let (at, seat) = theirs.unwrap_or((QUEUE.seat(0), Seat::Free));
+                _ = m.load(at);
+                match (seat, self.vacates()) {
+                    // Of something that is no queue, it is given up at once.
+                    (Seat::Member(_), false) if state(m, QUEUE).kind == Kind::Ring => Doing::Tell,
+                    (Seat::Member(_), _) => Doing::Vacate(release(dead, at, seat)),
+                    _ if has_no_seats(m, QUEUE) && !(self.setup.bug == Bug::Trusting && self.vacates()) => {
+                        Doing::Check(FreeCheck::new(QUEUE, NO_PAGES, member(dead)))
+                    }
+                    _ => self.token(),
+                }
+            }
+            Doing::Tell => {
+                assert!(
+                    seats(m, QUEUE).any(|(_, s)| s == seat_of(dead)),
+                    "tells a queue that it doesn't have"
+                );
+                m.store(TOLD, 1);
+                self.told = true;
+                Doing::Only
+            }
+            Doing::Only => match BlockState::unpack(m.load(QUEUE.state)) {
+                state if is_deserted(m, fates) => Doing::OnlyAgain(state),
+                _ => self.token(),
+            },
+            Doing::OnlyAgain(before) => {
+                self.deserted |= BlockState::unpack(m.load(QUEUE.state)) == *before;
+                self.token()
+            }
+            Doing::Vacate(release) => match release.step(m) {
+                None => doing,
+                Some(end) => self.claimed(end),
+            },
+            Doing::Check(check) => match check.step(m) {
+                None => doing,
+                Some(end) => self.claimed(end),
+            },
+            Doing::Token => {
+                _ = m.load(TOKEN.seat(0));
+                match has_no_seats(m, TOKEN) {
+                    true => Doing::TokenCheck(FreeCheck::new(TOKEN, NO_PAGES, member(dead))),
+                    false => Doing::Contents,
+                }
+            }
+            Doing::TokenCheck(check) => match check.step(m) {
+                None => doing,
+                Some(_) => Doing::Contents,
+            },
+            Doing::Contents if self.deserted => {
+                self.deserted = false;
+                let of_queue = Release::new(TOKEN, NO_PAGES, member(dead), TOKEN.seat(0), MESSAGE);
+                Doing::GiveUp(of_queue)
+            }
+            Doing::Contents => Doing::End,
+            Doing::GiveUp(release) => match release.step(m) {
+                None => doing,
+                Some(_) => Doing::End,
+            },
+            Doing::End => match self.counted.filter(|_| self.alone) {
+                None => Doing::Quit { sweeps: false },
+                Some(counted) if self.setup.bug == Bug::OldOrder => {
+                    let mine = Tenancy { presence: Presence::Sweeping(member(me)), ..counted };
+                    let sweeps = m.cas(tenancy(dead), counted.pack(), mine.pack()).is_ok();
+                    Doing::Quit { sweeps }
+                }
+                Some(counted) => {
+                    self.counted = EndVisit::new(tenancy(dead), counted, member(me)).step(m).flatten();
+                    self.goes_on = true;
+                    match self.counted.map(|t| t.presence) {
+                        Some(Presence::Vacating(_)) if self.told => Doing::Queue,
+                        Some(Presence::Vacating(_)) => Doing::End,
+                        presence => Doing::Quit { sweeps: presence.is_some() },
+                    }
+                }
+            },
+            Doing::Quit { sweeps } => {
+                m.store(visiting(me), 0);
+                let next = if *sweeps { Doing::Own(QUEUE) } else { Doing::Look };
+                *self = Self { dead, ..Self::new(self.setup, next) };
+                // Where nobody remembers how many visits there were, it makes no difference.
+                let presence = match presence(m, dead) {
+                    Presence::Dead(_) => Presence::Dead(0),
+                    Presence::Vacating(_) => Presence::Vacating(0),
+                    other => other,
+                };
+                if !is_remembered(m, fates) {
+                    m.poke(tenancy(dead), Tenancy { presence, epoch: 1 }.pack());
+                }
+                return false;
+            }
+            Doing::TakeOver(found) => {
+                let mine = Tenancy { presence: Presence::Sweeping(member(me)), epoch: 1 };
+                let won = m.cas(tenancy(dead), *found, mine.pack()).is_ok();
+                if won { Doing::Own(QUEUE) } else { Doing::Look }
+            }
+            Doing::Own(block) => {
+                let found = BlockState::unpack(m.load(block.state));
+                let of_dead = seats(m, *block).find(|(_, seat)| *seat == seat_of(dead));
+                match (found.life, of_dead) {
+                    (Life::Busy(by), _) if by == member(dead) => Doing::Claimed(*block, found),
+                    (Life::Live, Some((at, seat))) if self.setup.bug == Bug::OldOrder => {
+                        Doing::Take(release(me, at, seat))
+                    }
+                    (Life::Live, Some(_)) => unreachable!("a sweeper in a queue"),
+                    (Life::Live, None) if self.setup.bug == Bug::Greedy && *block == QUEUE => {
+                        Doing::Greedy(FreeCheck::new(QUEUE, NO_PAGES, member(me)))
+                    }
+                    _ => self.after(me, *block),
+                }
+            }
+            Doing::Claimed(block, found) => {
+                let mine = found.with(Life::Busy(member(me)));
+                match m.cas(block.state, found.pack(), mine.pack()) {
+                    Ok(()) if *block == QUEUE => drain(me, mine),
+                    Ok(()) => Doing::Free(*block, mine),
+                    Err(_) => self.after(me, *block),
+                }
+            }
+            Doing::Take(release) => match release.step(m) {
+                None => doing,
+                Some(Released::Held) => self.after(me, QUEUE),
+                Some(Released::ToFree(state)) => drain(me, state),
+            },
+            Doing::Greedy(check) => match check.step(m) {
+                None => doing,
+                Some(Released::Held) => self.after(me, QUEUE),
+                Some(Released::ToFree(state)) => drain(me, state),
+            },
+            Doing::Swept => {
+                m.store(tenancy(dead), Tenancy { presence: Presence::Free, epoch: 1 }.pack());
+                Doing::Look
+            }
+        };
+        if self.doing == Doing::Gone {
+            return true;
+        }
+        if *reused && fates[LEAVER] != Fate::Killed {
+            assert_eq!(state(m, QUEUE).life, Life::Live, "taken away from its holder");
+        }
+        false
+    }
+}
+
+/// The dead one and the leaver have the queue, with a message in it.
+fn world(setup: Setup) -> World<Process> {
+    let actors = (0..SEERS + setup.seers).map(|a| {
+        let doing = match a {
+            DEAD | LEAVER => Doing::Leave(release(a, QUEUE.seat(a as u32), seat_of(a))),
+            _ => Doing::Look,
+        };
+        Process::new(setup, doing)
+    });
+    let mut world = World::new(memory(), actors.collect(), false);
+    world.fates[DEAD] = Fate::Killed;
+    world
+}
+
+fn explore(world: World<Process>, kills: u32, stops: u32) {
+    let end = |w: &World<Process>| {
+        let m = &w.memory;
+        let swept = killed(&w.fates).all(|d| presence(m, d) == Presence::Free);
+        if swept && !w.fates.contains(&Fate::Stopped) {
+            assert_eq!(state(m, QUEUE).life, Life::Free, "the queue leaks");
+            assert_eq!(state(m, TOKEN).life, Life::Free, "the token leaks");
+        }
+    };
+    let wedged = |w: &World<Process>| {
+        let sees = w.count(SEERS..w.fates.len(), Fate::Running) > 0;
+        // What it has while it is stopped, it has.
+        sees && w.fates[LEAVER] != Fate::Stopped
+    };
+    let explored = world.explore(kills, stops, end, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+#[test]
+fn whoever_leaves_a_queue_leaves_no_message_in_it_to_one_who_is_stopped() {
+    explore(world(BASE), 0, 1);
+    explore(world(BASE), 1, 0);
+}
+
+#[test]
+fn who_comes_late_changes_nothing_that_is_in_use_again() {
+    explore(world(Setup { reuses: true, ..BASE }), 0, 0);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        for seers in 2..=3 {
+            for (kills, stops) in [(1, 1), (2, 1), (0, 2)] {
+                explore(world(Setup { reuses: true, seers, ..BASE }), kills, stops);
+            }
+        }
+    });
+}
+
+fn with(bug: Bug) -> World<Process> {
+    world(Setup { bug, ..BASE })
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_sweeper_who_gives_up_seats_in_queues_has_their_messages() {
+    explore(with(Bug::OldOrder), 0, 1);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn a_sweeper_who_takes_what_has_no_seats_has_its_messages() {
+    explore(with(Bug::Greedy), 0, 1);
+}
+
+/// Who gave them up is stopped before it looked whether they were the last.
+#[test]
+#[should_panic(expected = "wedged")]
+fn seats_that_are_given_up_are_not_yet_seen_to() {
+    explore(with(Bug::Trusting), 0, 1);
+}
+
+#[test]
+#[should_panic(expected = "tells a queue that it doesn't have")]
+fn who_does_not_look_for_others_gives_up_seats_under_their_hands() {
+    explore(with(Bug::Rash), 0, 0);
+}
