@@ -237,7 +237,7 @@ impl Actor for Process {
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => return false,
-                Some(Settled::Clear | Settled::Later | Settled::Owned(_)) => Doing::Look,
+                Some(Settled::Clear | Settled::Later(_) | Settled::Owned(_)) => Doing::Look,
                 Some(Settled::Leased(_)) => unreachable!("nothing is leased here"),
             },
             Doing::Own(e, found) => {

@@ -229,7 +229,7 @@ impl Actor for Process {
                 None => doing,
                 Some(Settled::Owned(_)) => unreachable!("everything is delivered again here"),
                 Some(end) => {
-                    self.settled = end != Settled::Later;
+                    self.settled = !matches!(end, Settled::Later(_));
                     Doing::Envelope
                 }
             },

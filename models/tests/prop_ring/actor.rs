@@ -184,7 +184,7 @@ impl Actor for Process {
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => Some(doing),
-                Some(Settled::Clear | Settled::Later | Settled::Owned(_)) => Some(Doing::Start),
+                Some(Settled::Clear | Settled::Later(_) | Settled::Owned(_)) => Some(Doing::Start),
                 Some(Settled::Leased(_)) => unreachable!("nothing is leased here"),
             },
             Doing::Own(e, found) => {

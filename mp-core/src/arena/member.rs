@@ -20,7 +20,7 @@ use super::layout::{LANES, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::sys::{locks, memory};
-use crate::words::{Member, Presence, Tenancy};
+use crate::words::{BlockId, Member, Presence, Tenancy};
 
 /// What is known of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +41,15 @@ const SEEN_TO: u64 = 3;
 const LANES_USED: u64 = 4;
 const USES: u64 = 5;
 const LANES_EVER: u64 = 6;
+
+/// The word of a dead tenant that was seen to: epoch 32, whether 1, ring + 1, or 0, 24.
+const fn seen_to(epoch: u32, but: Option<BlockId>) -> u64 {
+    let but = match but {
+        None => 0,
+        Some(ring) => (ring as u64 + 1) & 0xff_ffff,
+    };
+    but << 33 | 1 << 32 | epoch as u64
+}
 
 impl Arena {
     pub(crate) fn tenancy(&self, slot: u32) -> Tenancy {
@@ -112,20 +121,29 @@ impl Arena {
         self.layout().member(slot, VISITING)
     }
 
-    /// A visitor has seen to everything that others wait for, of this tenant of a slot. As often as one likes.
-    pub(super) fn note_seen_to(&self, slot: u32, epoch: u32) {
-        self.map().store(self.layout().member(slot, SEEN_TO), 1 << 32 | u64::from(epoch));
+    /// A visitor has seen to everything that others wait for, of this tenant of a slot, `but` in this ring. As often as one
+    /// likes.
+    pub(super) fn note_seen_to(&self, slot: u32, epoch: u32, but: Option<BlockId>) {
+        let word = self.layout().member(slot, SEEN_TO);
+        let (before, now) = (self.map().load(word), seen_to(epoch, but));
+        // Who comes late takes nothing back.
+        if before != seen_to(epoch, None) && before != now {
+            _ = self.map().cas(word, before, now);
+        }
     }
 
-    /// Whether a member is dead, and everything that others wait for was seen to. It may have seats in queues still.
-    pub(super) fn has_left(&self, m: Member) -> bool {
+    /// Whether a member is dead, and everything was seen to that who has this ring waits for. It may have seats in rings still.
+    pub(super) fn has_left(&self, m: Member, ring: BlockId) -> bool {
         let t = self.tenancy(m.slot());
         match t.presence {
             Presence::Live if Member::new(m.slot(), t.epoch) == m => false,
             Presence::Dead(_) | Presence::Vacating(_) | Presence::Sweeping(_)
                 if Member::new(m.slot(), t.epoch) == m =>
             {
-                self.map().load(self.layout().member(m.slot(), SEEN_TO)) == 1 << 32 | u64::from(t.epoch)
+                let seen = self.map().load(self.layout().member(m.slot(), SEEN_TO));
+                // All, or all but another ring.
+                seen & seen_to(u32::MAX, None) == seen_to(t.epoch, None)
+                    && seen != seen_to(t.epoch, Some(ring))
             }
             _ => true,
         }

@@ -51,7 +51,7 @@ pub use lease::Leased;
 pub use member::MemberInfo;
 pub use pack::AttachRequest;
 pub use park::{Announce, Notify, NotifyAll, Parking, Patience, SLICE};
-pub use protocol::RingLayer;
+pub use protocol::{InDoubt, RingLayer};
 pub use repeat::Repeated;
 pub use stats::{ClassStats, MemberStats, MemoryStats};
 

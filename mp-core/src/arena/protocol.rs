@@ -14,6 +14,18 @@ use crate::mem::{Mem, Word};
 use crate::value::Structure;
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
 
+/// Where a message may be that a dead member was in the middle of, as a living thread is as well.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InDoubt {
+    /// There is none.
+    Nothing,
+    /// One that was put into this ring: it may come back to that one, and to no other.
+    Ring(BlockId),
+    /// Several, of several rings.
+    Rings,
+}
+
 /// What this layer needs from the one that knows rings.
 ///
 /// # Safety
@@ -22,9 +34,9 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner}
 pub unsafe trait RingLayer: Send + Sync {
     /// Settles the intents of a dead member: `dead` is that member, and where its intents are. `others` lists the intent
     /// words of all members not known to be dead, as of the time of the call. Any number of processes may do it at once. What
-    /// was in doubt, and is nobody's, is the dead member's then, or leased by it. `false`: something live is in the way, come
-    /// back later.
-    fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> bool;
+    /// was in doubt, and is nobody's, is the dead member's then, or leased by it. What is left has something live in its way:
+    /// come back later.
+    fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt;
 
     /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`. It changes no word of
     /// that queue, which this process may not hold: [`holder_gone`](Self::holder_gone) follows, as long as the dead member

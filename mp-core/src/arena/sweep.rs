@@ -301,7 +301,7 @@ impl Arena {
         self.each_seat(hold.block(), |word| {
             others += usize::from(match Seat::unpack(self.map().load(word)) {
                 Seat::Free => false,
-                Seat::Member(m) => Some(m) != me && !self.has_left(m),
+                Seat::Member(m) => Some(m) != me && !self.has_left(m, hold.block()),
                 Seat::Envelope(_) | Seat::Block(_) => true,
             });
         });

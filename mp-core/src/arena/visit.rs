@@ -25,11 +25,11 @@
 //! An envelope of the dead one may be promised to a child, which takes it by a swap of exactly the owner word that it was told.
 //! So its sequence is counted up first: after that no living process can take it, and what it lists stays.
 
-use super::Arena;
 use super::class::blocks_of;
 use super::envelope::Meta;
 use super::layout::{SLAB_BLOCKS, control, envelope as field};
 use super::sweep::{Dead, RINGS};
+use super::{Arena, InDoubt};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Alone, EndVisit, FreeCheck, Release, Released, Visit};
 use crate::words::{
@@ -97,9 +97,16 @@ impl Arena {
         if !to_tell.is_empty() {
             let (settled, queues) = self.see_to(&members(&to_tell));
             told = queues;
-            for (v, _) in to_tell.into_iter().zip(settled).filter(|(_, settled)| *settled) {
-                self.note_seen_to(v.dead.member.slot(), v.dead.epoch);
-                to_vacate.extend(end(v));
+            for (v, left) in to_tell.into_iter().zip(settled) {
+                let (slot, epoch) = (v.dead.member.slot(), v.dead.epoch);
+                match left {
+                    InDoubt::Nothing => {
+                        self.note_seen_to(slot, epoch, None);
+                        to_vacate.extend(end(v));
+                    }
+                    InDoubt::Ring(ring) => self.note_seen_to(slot, epoch, Some(ring)),
+                    InDoubt::Rings => {}
+                }
             }
         }
         if !to_vacate.is_empty() {
@@ -120,8 +127,8 @@ impl Arena {
         run(Alone::new(slot, others, |m| self.is_dead(m)), self.map())
     }
 
-    /// Sees to everything that others wait for; of which members it was everything, and which queues they have.
-    fn see_to(&self, dead: &[Dead]) -> (Vec<bool>, Vec<BlockId>) {
+    /// Sees to everything that others wait for; what is left of each member, and which queues they have.
+    fn see_to(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut found = Found::default();
         self.see_to_envelopes(dead, &mut found.deserted);
@@ -161,12 +168,12 @@ impl Arena {
         }
     }
 
-    /// `false`: a living thread is in the middle of an envelope that is in doubt.
-    fn settle_intents(&self, dead: Member) -> bool {
-        let Some(rings) = RINGS.get() else { return true };
+    /// What is left, because a living thread is in the middle of an envelope that is in doubt.
+    fn settle_intents(&self, dead: Member) -> InDoubt {
+        let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
         let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
         if intents.is_empty() {
-            return true;
+            return InDoubt::Nothing;
         }
         let others = || {
             let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);

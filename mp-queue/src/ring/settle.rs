@@ -15,8 +15,8 @@ pub enum Settled {
     /// The dead member has a lease of the envelope now, which must be returned as any other of its leases
     /// ([`Return`](super::Return)): its queue delivers again what a dead consumer had. The dead intent is cleared.
     Leased(EnvelopeId),
-    /// A live thread is in the middle of this envelope: come back later. The dead intent stays.
-    Later,
+    /// A live thread is in the middle of this envelope, which was put into that ring: come back later. The dead intent stays.
+    Later(BlockId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -165,7 +165,9 @@ impl<S: Surroundings> Steps for Settle<S> {
                 self.pc = Pc::Ask(0);
             }
             Pc::Ask(i) => match self.others.get(i) {
-                Some(&other) if m.load(other) == self.envelope as u64 + 1 => return Some(Settled::Later),
+                Some(&other) if m.load(other) == self.envelope as u64 + 1 => {
+                    return Some(Settled::Later(self.place.ring));
+                }
                 Some(_) => self.pc = Pc::Ask(i + 1),
                 None => self.pc = Pc::LookAgain,
             },

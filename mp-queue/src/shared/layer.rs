@@ -5,7 +5,7 @@
 
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
-use mp_core::{Arena, RingLayer};
+use mp_core::{Arena, InDoubt, RingLayer};
 
 use super::{RingMemory, Taken};
 use crate::ring::{Link, Settle, Settled, Surroundings};
@@ -43,14 +43,22 @@ impl Surroundings for Around<'_> {
     }
 }
 
-/// Settles the intents of a dead member, see [`Settle`]; `false`: come back later.
-fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> bool {
+/// Settles the intents of a dead member, see [`Settle`]; what is left.
+fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
     let columns = (arena.owner_words(), arena.place_words());
-    let settled = |&intent: &Word| {
-        run(Settle::new(intent, columns, Around { arena, others, dead }), RingMemory::words(arena))
-    };
+    let mut left = InDoubt::Nothing;
     // All of them, also if one has to wait.
-    intents.iter().filter(|intent| settled(intent) == Settled::Later).count() == 0
+    for &intent in intents {
+        let around = Around { arena, others, dead };
+        if let Settled::Later(ring) = run(Settle::new(intent, columns, around), RingMemory::words(arena)) {
+            left = match left {
+                InDoubt::Nothing => InDoubt::Ring(ring),
+                InDoubt::Ring(before) if before == ring => left,
+                InDoubt::Ring(_) | InDoubt::Rings => InDoubt::Rings,
+            };
+        }
+    }
+    left
 }
 
 /// Returns a lease of a dead member to its queue, which that one holds as long as this process visits it.
@@ -70,7 +78,7 @@ pub(crate) struct Rings;
 // SAFETY: `Settle` gives away what is `QUEUED`, in no slot, and intended by nobody living; draining and noting a death change
 // only the words of the ring that they are told of; `contents` asks each envelope where it is.
 unsafe impl RingLayer for Rings {
-    fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> bool {
+    fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
         settle(arena, dead, others)
     }
 

@@ -1,0 +1,88 @@
+//! A producer that is stopped at the n-th access of its put, and a consumer that is killed at the m-th access of its get, for all
+//! n and m: one message may be in doubt then, which only the stopped one could tell whose it is. Whatever else the killed one
+//! had, the others learn at once.
+
+mod common;
+
+use std::time::Duration;
+
+use common::kill::stopped;
+use common::{DEADLINE, Outcome, alone, in_use, join, signal};
+use mp::{Arena, GetError, Options, Queue, Receiver, Sender, channel, start_processes};
+use mp_core::inject;
+use rustix::process::Signal;
+
+/// Too large for a slot.
+type Message = [u64; 5];
+
+fn puts(_: usize, (queue, at): (Queue<Message>, u64)) -> Outcome {
+    // The first message takes longer.
+    queue.put([1; 5])?;
+    inject::arm(at, Signal::STOP.as_raw());
+    queue.put([2; 5])?;
+    Ok(())
+}
+
+type Had = (Queue<Message>, Queue<u64>, Sender<u64>);
+
+fn gets(_: usize, ((queue, own, sender), at): (Had, u64)) -> Outcome {
+    let first = queue.get_timeout(DEADLINE)?;
+    assert_eq!(first, Some([1; 5]));
+    inject::arm(at, Signal::KILL.as_raw());
+    _ = queue.try_get();
+    inject::arm(u64::MAX, Signal::KILL.as_raw());
+    drop((own, sender));
+    Ok(())
+}
+
+/// Whether the first one was stopped, and whether the second one was killed.
+fn both(n: u64, m: u64) -> (bool, bool) {
+    let queue = Queue::bounded(4).unwrap();
+    let own = Queue::bounded(4).unwrap();
+    let (sender, receiver): (Sender<u64>, Receiver<u64>) = channel().unwrap();
+    let producer = start_processes(puts, (queue.clone(), n), Options::nprocs(1)).unwrap();
+    let was_stopped = stopped(&producer);
+    let had = (queue.clone(), own.clone(), sender);
+    let consumer = start_processes(gets, (had, m), Options::nprocs(1)).unwrap();
+    let was_killed = join(&consumer).is_err();
+    // Nobody else has these.
+    assert!(
+        matches!(own.get_timeout(DEADLINE), Err(GetError::Deserted { .. })),
+        "stopped at {n}, killed at {m}"
+    );
+    assert!(receiver.recv_timeout(DEADLINE).is_err_and(|e| matches!(e, GetError::Disconnected)));
+    if was_stopped {
+        signal(producer.pids()[0], Signal::CONT);
+    }
+    join(&producer).unwrap();
+    // The message is there, or it went with the one that was killed; never twice.
+    let left = std::iter::from_fn(|| queue.get_timeout(Duration::ZERO).ok().flatten()).count();
+    assert!(left <= 1, "{left} left");
+    (was_stopped, was_killed)
+}
+
+#[test]
+fn only_what_is_in_doubt_waits_for_one_that_is_stopped() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    let before = in_use();
+    let mut pairs = 0;
+    for n in 1..200 {
+        let mut was_stopped = false;
+        for m in 1..200 {
+            let (stopped, killed) = both(n, m);
+            was_stopped |= stopped;
+            if !killed {
+                break;
+            }
+            pairs += u32::from(stopped);
+        }
+        if !was_stopped {
+            break;
+        }
+    }
+    arena.sweep().unwrap();
+    assert_eq!(in_use(), before);
+    assert!(pairs > 100, "{pairs} pairs");
+    println!("{pairs} pairs of a stop and a kill");
+}
