@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::task::{block_on, poll_once};
 use common::{DEADLINE, Outcome, alone, eventually, failure, join, next, send};
@@ -46,6 +46,14 @@ fn with_io() -> Runtime {
 
 fn without_io() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+/// What it returns, if it does so before those who wait in it look by themselves.
+fn woken<R>(what: impl FnOnce() -> R) -> R {
+    let begun = Instant::now();
+    let returned = what();
+    assert!(begun.elapsed() < DEADLINE / 2, "nobody woke it");
+    returned
 }
 
 /// In time.
@@ -175,8 +183,8 @@ fn a_future_outlives_its_runtime() {
         let (future, mut there) = polled_in(&runtime);
         // Somebody else polls it, who waits when the runtime ends.
         let waits = std::thread::spawn(move || match moves_on {
-            true => with_io().block_on(soon(future)),
-            false => block_on(future),
+            true => woken(|| with_io().block_on(soon(future))),
+            false => woken(|| block_on(future)),
         });
         drop(runtime);
         there.write_all(b"x").unwrap();
@@ -192,16 +200,18 @@ fn a_runtime_that_ends_wakes_who_waits_in_its_context() {
     let (context, (polled, polls)) = (runtime.handle().clone(), std::sync::mpsc::channel());
     let waits = std::thread::spawn(move || {
         let _context = context.enter();
-        block_on(std::future::poll_fn(|cx| {
-            let ended = future.as_mut().poll(cx);
-            polled.send(()).unwrap();
-            ended
-        }))
+        woken(|| {
+            block_on(std::future::poll_fn(|cx| {
+                let ended = future.as_mut().poll(cx);
+                polled.send(()).unwrap();
+                ended
+            }))
+        })
     });
     polls.recv_timeout(DEADLINE).unwrap();
     drop(runtime);
     // Nothing has happened at the descriptor, and nobody else can wake it.
-    polls.recv_timeout(DEADLINE).expect("it is woken");
+    polls.recv_timeout(DEADLINE / 2).expect("it is woken");
     there.write_all(b"x").unwrap();
     waits.join().unwrap().unwrap();
 }
@@ -213,18 +223,18 @@ fn a_future_leaves_a_runtime_that_nobody_runs() {
     let (future, mut there) = polled_in(&runtime);
     let second = polled_in(&runtime);
     let writes = std::thread::spawn(move || there.write_all(b"x").unwrap());
-    block_on(future).unwrap();
+    woken(|| block_on(future)).unwrap();
     writes.join().unwrap();
     let (future, mut there) = second;
     let writes = std::thread::spawn(move || there.write_all(b"x").unwrap());
-    other.block_on(soon(future)).unwrap();
+    woken(|| other.block_on(soon(future))).unwrap();
     writes.join().unwrap();
 }
 
 #[test]
 fn two_wait_for_one_descriptor_and_one_may_go() {
     let _alone = alone();
-    with_io().block_on(soon(async {
+    let all = async {
         let (mut a, b) = UnixStream::pair().unwrap();
         let b = Arc::new(b);
         let waits = || Box::pin(ready(Descriptor(b.clone())));
@@ -253,7 +263,8 @@ fn two_wait_for_one_descriptor_and_one_may_go() {
         let sentinel = child.sentinel().try_clone_to_owned().unwrap();
         ready(Descriptor(sentinel)).await.unwrap();
         assert_eq!(child.join().unwrap(), 5);
-    }));
+    };
+    woken(|| with_io().block_on(soon(all)));
 }
 
 fn sends_twenty(_: usize, at: String) -> Outcome {
@@ -306,7 +317,7 @@ fn receives_one(_: usize, (at, go): (String, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn a_message_that_is_begun_is_sent_to_its_end_when_its_runtime_is_gone() {
+fn a_message_that_is_begun_is_sent_to_its_end_when_nobody_runs_its_runtime() {
     let _alone = alone();
     let go = Queue::bounded(1).unwrap();
     let listener = SocketOptions::new().listen(name("begun")).unwrap();
@@ -317,9 +328,10 @@ fn a_message_that_is_begun_is_sent_to_its_end_when_its_runtime_is_gone() {
         let mut sends = Box::pin(here.send_async(vec![7_u8; MUCH]));
         assert!(poll_once(&mut sends).is_pending(), "the socket has no room for it");
     });
-    drop(runtime);
     send(&go, ()).unwrap();
     join(&context).unwrap();
+    // Until here, it could have waited.
+    drop(runtime);
 }
 
 /// A future that waits in a process that is copied.

@@ -9,7 +9,8 @@ const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
 
 /// Features that only add something on top of the others: no code asks for two of them. Each by itself, each with all
 /// the others, and all together; not in every set.
-const ADDED: [&str; 8] = ["ndarray", "bytes", "pool", "indicatif", "authkey", "futures", "log", "cuda"];
+const ADDED: [&str; 9] =
+    ["ndarray", "bytes", "pool", "indicatif", "authkey", "futures", "tokio", "log", "cuda"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     // Whether they pass their tests doesn't depend on their company: those are run once, by `test`.
