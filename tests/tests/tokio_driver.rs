@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use common::task::{block_on, poll_once};
 use common::{DEADLINE, Outcome, alone, eventually, failure, join, next, send};
 use mp::{
-    Connection, Descriptor, GetError, Options, Process, Queue, SocketOptions, SpawnError, StartMethod,
-    connect, connect_async, ready, start_processes,
+    Connection, Descriptor, GetError, Options, Output, Process, Queue, SocketOptions, SpawnError,
+    StartMethod, connect, connect_async, ready, start_processes,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -171,8 +171,12 @@ fn that_a_runtime_has_no_io_is_nobodys_panic() {
         let (_future, _there) = polled_in(&without_io());
         std::process::exit(3);
     }
-    let error = failure(&start_processes(leaves, (), Options::nprocs(1)).unwrap());
+    let options = Options::nprocs(1).stderr(Output::Capture);
+    let context = start_processes(leaves, (), options).unwrap();
+    let error = failure(&context);
     assert!(matches!(error, SpawnError::ProcessExited { .. }), "unexpected: {error:?}");
+    let printed = context.stderr(0).unwrap().text();
+    assert!(!printed.contains("panicked"), "it has printed {printed}");
 }
 
 #[test]

@@ -39,7 +39,8 @@ use crate::fork::{self, GENERATIONS, PerProcess};
 use crate::mutex::Mutex;
 use crate::sys::{epoll, readiness};
 
-/// Runtimes without I/O, the last ones that were met. Each is asked once, since the answer is a panic.
+/// Runtimes without I/O, the last ones that were met. Each is asked once, since the answer is a panic. Where a number is used
+/// again, by a runtime with I/O, a thread goes on waiting for that one as well.
 static WITHOUT_IO: PerProcess<Mutex<Vec<Id>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 /// So many are remembered.
