@@ -155,6 +155,33 @@ pub fn forbidden() -> Option<&'static str> {
     last.then_some("it is a copy of a copy, 15 times over; start one by another method in between")
 }
 
+/// The process in which nothing is inherited from another one, but what it was executed with.
+// fork: it is a number, and a copy finds that it isn't its own.
+static ON_ITS_OWN: AtomicU32 = AtomicU32::new(0);
+
+/// Said by a process that was copied from one in which nothing was in use, so that it inherits as little as one that was
+/// executed.
+#[doc(hidden)]
+pub fn begin_on_its_own() {
+    ON_ITS_OWN.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// Whether this process was executed, or is as if it were. In a copy, what a runtime has open may be open in its original, too.
+#[cfg(feature = "tokio")]
+pub(crate) fn nothing_is_inherited() -> bool {
+    const NOBODY: u32 = u32::MAX;
+    let this = std::process::id();
+    match ON_ITS_OWN.load(Ordering::Relaxed) {
+        // All that ask find the same.
+        0 => {
+            let executed = sys::identity::was_executed();
+            ON_ITS_OWN.store(if executed { this } else { NOBODY }, Ordering::Relaxed);
+            executed
+        }
+        process => process == this,
+    }
+}
+
 /// A process that is about to be copied by the calling thread. Dropping it, in the original, goes on as before.
 #[derive(Debug)]
 pub struct Fork {

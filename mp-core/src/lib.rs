@@ -81,6 +81,8 @@ pub use strategy::{
 pub use sys::{monotonic, under_valgrind};
 pub use tensor::*;
 pub use value::{Array, LockGuard, RawArray, RawValue, Structure, Value};
+#[doc(hidden)]
+pub use wait::is_asking_a_runtime;
 pub use wait::{Descriptor, Place, Ready, Waitable, Watch, Watched, poll_until, ready, select, until, wait};
 pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 

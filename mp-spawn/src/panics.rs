@@ -27,6 +27,9 @@ pub(crate) fn install_hook() {
     }
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
+        if mp_core::is_asking_a_runtime() {
+            return;
+        }
         let note = describe(info);
         if let Some(line) = line::get() {
             // A parent that doesn't listen is no reason to stop here.

@@ -149,6 +149,31 @@ impl<T> Process<T> {
 
     /// Becomes readable when the process ends: for `poll(2)` and its like, together with sockets and other sentinels.
     /// It is a pidfd (see `pidfd_open(2)`), or an eventfd where the kernel gives none.
+    ///
+    /// As a future, in any runtime; it may be dropped at any time:
+    ///
+    /// ```
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     struct Unpark(std::thread::Thread);
+    /// #     impl std::task::Wake for Unpark { fn wake(self: std::sync::Arc<Self>) { self.0.unpark() } }
+    /// #     let waker = std::task::Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+    /// #             std::task::Poll::Ready(value) => return value,
+    /// #             std::task::Poll::Pending => std::thread::park(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// use mp_core::{Descriptor, ready};
+    /// use mp_spawn::Process;
+    ///
+    /// let child = Process::spawn(|x: u32| Ok::<_, String>(x + 1), 5)?;
+    /// let end = child.sentinel().try_clone_to_owned()?;
+    /// block_on(async { ready(Descriptor(end)).await })?;
+    /// assert_eq!(child.join()?, 6); // at once
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn sentinel(&self) -> BorrowedFd<'_> {
         self.group.sentinels().next().expect("a process that was started has a sentinel")

@@ -52,7 +52,13 @@ pub(crate) fn serve(
         let fork: Fork = rmp_serde::from_slice(&payload).map_err(io::Error::other)?;
         let fds = source.take_fds();
         match sibling::make(&alone, &slip) {
-            Ok(Made::Sibling) => return become_one(parent, fork, fds).map(Some),
+            Ok(Made::Sibling) => {
+                if serve.preload.is_none() {
+                    // Of no user's code has anything run.
+                    mp_core::fork::begin_on_its_own();
+                }
+                return become_one(parent, fork, fds).map(Some);
+            }
             Ok(Made::Original) => tell(socket, &Answer::Done)?,
             Err(error) => tell(socket, &Answer::Refused(error.raw_os_error().unwrap_or(0)))?,
         }

@@ -27,7 +27,8 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let wanted = |step: &&Step| {
         (only.is_empty() || only.iter().any(|n| n == step.name)) && !skip.iter().any(|n| n == step.name)
     };
-    let lines: Vec<Line> = steps::ALL.iter().filter(wanted).map(|step| perform(step, strict)).collect();
+    let lines: Vec<Line> =
+        steps::ALL.iter().filter(wanted).map(|step| perform(step, strict, Session::of_all())).collect();
 
     println!("\n{}", summary(&lines));
     let mut total = Tally::default();
@@ -40,13 +41,12 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
 pub(crate) fn run_one(step: &Step, args: &mut Args) -> Result<bool, String> {
     let strict = args.flag("--strict");
     args.finish()?;
-    let line = perform(step, strict);
+    let line = perform(step, strict, Session::new());
     print!("{}", summary(std::slice::from_ref(&line)));
     Ok(passed(&line.outcome))
 }
 
-fn perform(step: &Step, strict: bool) -> Line {
-    let mut session = Session::new();
+fn perform(step: &Step, strict: bool, mut session: Session) -> Line {
     let (on, off) = if session.colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
     println!("\n{on}==== {}: {} ===={off}", step.name, step.what);
     let started = Instant::now();

@@ -62,10 +62,25 @@ pub(crate) struct Package {
     /// From the repository's root; empty for the root package.
     pub(crate) folder: String,
     pub(crate) features: Vec<String>,
+    /// What its feature `default` consists of.
+    pub(crate) default: Vec<String>,
     /// Names of its integration tests.
     pub(crate) tests: Vec<String>,
     /// Names of its dependencies inside the repository, and their kind: `normal`, `build` or `dev`.
     pub(crate) dependencies: Vec<(String, String)>,
+}
+
+impl Package {
+    /// Arguments that choose it with what it has by default, but for the word: `default` is a feature as well, without which those
+    /// above it choose it. With it, cargo would build it once for itself and once more for them.
+    pub(crate) fn by_default(&self) -> Vec<String> {
+        let mut words = vec!["-p".to_owned(), self.name.clone()];
+        if !self.default.is_empty() {
+            words.extend(["--no-default-features", "--features"].map(str::to_owned));
+            words.push(self.default.join(","));
+        }
+        words
+    }
 }
 
 /// The packages of the workspace that `manifest` belongs to.
@@ -100,6 +115,7 @@ fn read(package: &Value, root: &str) -> Package {
     Package {
         name: text(&package["name"]),
         folder: folder.trim_matches('/').to_owned(),
+        default: list(&package["features"]["default"]).iter().map(text).collect(),
         features: package["features"].as_object().map(|f| f.keys().cloned().collect()).unwrap_or_default(),
         tests: list(&package["targets"]).iter().filter(is_test).map(|t| text(&t["name"])).collect(),
         dependencies: list(&package["dependencies"])

@@ -25,6 +25,8 @@ pub(crate) struct Session {
     pub(crate) tally: Tally,
     failures: Vec<String>,
     pub(crate) colours: bool,
+    /// What cargo builds is not built upon soon.
+    builds_once: bool,
 }
 
 /// One command's end.
@@ -41,7 +43,14 @@ impl Session {
             tally: Tally::default(),
             failures: Vec::new(),
             colours: wanted && std::io::stdout().is_terminal(),
+            builds_once: false,
         }
+    }
+
+    /// For a step among all. Nothing is kept for the next build, as cargo does otherwise: of the time of compiling that is a
+    /// quarter. Who sets `CARGO_INCREMENTAL` has it as they like.
+    pub(crate) fn of_all() -> Self {
+        Self { builds_once: std::env::var_os("CARGO_INCREMENTAL").is_none(), ..Self::new() }
     }
 
     /// A cargo command, not yet run.
@@ -49,6 +58,9 @@ impl Session {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(words);
         command.env("CARGO_TERM_COLOR", if self.colours { "always" } else { "never" });
+        if self.builds_once {
+            command.env("CARGO_INCREMENTAL", "0");
+        }
         command
     }
 

@@ -54,6 +54,17 @@ pub(crate) fn forget_thread() {
     _ = IDS.try_with(|asked| asked.set(None));
 }
 
+/// Whether this process was executed, as opposed to copied from one that was: what its memory says of open files is then
+/// of its own making. Where the kernel doesn't tell, it is taken for a copy.
+#[cfg(feature = "tokio")]
+pub(crate) fn was_executed() -> bool {
+    // PF_FORKNOEXEC, in field 9 of `proc_pid_stat(5)`: forked, but didn't execute. The name, field 2, may have anything in it.
+    const COPIED: u64 = 0x40;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & COPIED == 0)
+}
+
 fn ids() -> (u32, u32) {
     (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
 }

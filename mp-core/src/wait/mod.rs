@@ -12,7 +12,7 @@
 //! | descriptors | the caller itself, in `poll` |
 //! | both, or more words | the caller in `poll`, on an eventfd, too; a thread of this process (`reactor`) sleeps on the words, and writes it |
 //! | a future, or [`Ready`] | that thread sleeps on the words, and wakes the task, or writes the eventfd |
-//! | a future, for a descriptor | another thread of this process (`descriptors`) sleeps in `epoll`, and wakes the task |
+//! | a future, for a descriptor | another thread of this process (`descriptors`) sleeps in `epoll`, and wakes the task; within a tokio runtime, and with the feature `tokio`, that runtime (`runtime`) |
 //!
 //! That thread is started when it is first needed, one for each 127 words that are slept on at a time. No other process
 //! knows of it: it is a sleeper as any other. Where the kernel has no `futex_waitv`, it looks at the words every so often
@@ -36,6 +36,8 @@ mod descriptors;
 mod many;
 mod reactor;
 mod ready;
+#[cfg(feature = "tokio")]
+mod runtime;
 mod task;
 
 use std::fmt;
@@ -95,6 +97,17 @@ impl Place<'_> {
             _ => None,
         }
     }
+}
+
+/// Whether a panic of this thread, just now, is only how a runtime answers that it does not wait for descriptors: it is caught,
+/// and of no interest to anybody.
+#[doc(hidden)]
+#[must_use]
+pub fn is_asking_a_runtime() -> bool {
+    #[cfg(feature = "tokio")]
+    return runtime::is_asking();
+    #[cfg(not(feature = "tokio"))]
+    false
 }
 
 /// Something that is waited for by a future, which outlives the handle that it was asked of.

@@ -5,6 +5,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+#[cfg(feature = "tokio")]
+use super::runtime;
 use super::{Place, Waitable, Watched, descriptors, reactor};
 use crate::error::{Error, Result};
 
@@ -21,23 +23,54 @@ pub struct Watch {
 enum Entry {
     Word(reactor::Entry),
     Descriptor(descriptors::Entry),
+    #[cfg(feature = "tokio")]
+    Runtime(runtime::Entry),
+}
+
+/// Who has an entry made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// A task, which is woken to look itself: in its runtime, if that can wait.
+    Task,
+    /// Any waker, which may have to be woken when no runtime is left.
+    Anybody,
 }
 
 impl Entry {
-    fn at(place: Place<'_>) -> Result<Self> {
-        Ok(match place {
-            Place::Parking(parking) => Self::Word(reactor::Entry::at(parking)),
-            Place::Readable(fd) => Self::Descriptor(descriptors::Entry::at(fd, false)?),
-            Place::Writable(fd) => Self::Descriptor(descriptors::Entry::at(fd, true)?),
-        })
+    fn at(place: Place<'_>, whom: For) -> Result<Self> {
+        let (fd, write) = match place {
+            Place::Parking(parking) => return Ok(Self::Word(reactor::Entry::at(parking))),
+            Place::Readable(fd) => (fd, false),
+            Place::Writable(fd) => (fd, true),
+        };
+        #[cfg(feature = "tokio")]
+        if whom == For::Task
+            && let Some(entry) = runtime::Entry::at(fd, write)?
+        {
+            return Ok(Self::Runtime(entry));
+        }
+        _ = whom;
+        Ok(Self::Descriptor(descriptors::Entry::at(fd, write)?))
     }
 
-    fn is_at(&self, place: Place<'_>) -> bool {
-        match (self, place) {
-            (Self::Word(entry), Place::Parking(parking)) => entry.is_at(parking),
-            (Self::Descriptor(entry), Place::Readable(fd)) => entry.is_at(fd, false),
-            (Self::Descriptor(entry), Place::Writable(fd)) => entry.is_at(fd, true),
+    fn is_at(&self, place: Place<'_>, whom: For) -> bool {
+        _ = whom;
+        match (self, place.parking(), place.descriptor()) {
+            (Self::Word(entry), Some(parking), _) => entry.is_at(parking),
+            (Self::Descriptor(entry), _, Some((fd, write))) => entry.is_at(fd, write),
+            #[cfg(feature = "tokio")]
+            (Self::Runtime(entry), _, Some((fd, write))) => whom == For::Task && entry.is_at(fd, write),
             _ => false,
+        }
+    }
+
+    /// Has the waker woken; whether it will be, by this entry.
+    fn watch(&mut self, what: &Watched, waker: &Waker) -> Result<bool> {
+        match self {
+            Self::Word(entry) => entry.watch(Some(what), waker).map(|()| true),
+            Self::Descriptor(entry) => entry.watch(waker).map(|()| true),
+            #[cfg(feature = "tokio")]
+            Self::Runtime(entry) => entry.watch(waker),
         }
     }
 }
@@ -54,20 +87,27 @@ impl Watch {
     /// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when the thread that sleeps for all tasks can't
     /// be started, and for a descriptor when there is none left (one that is waited for takes one more), or if it is of a
     /// kind that one can't wait for, as a file's.
+    ///
+    /// The waker may be anything: it is woken by a thread of this process, whatever becomes of the runtime that this is called in.
     pub fn arm(&mut self, waker: &Waker) -> Result<()> {
+        self.arm_for(For::Anybody, waker)
+    }
+
+    fn arm_for(&mut self, whom: For, waker: &Waker) -> Result<()> {
         let place = self.what.place();
         // What it waits at may be another place than before.
         let entry = match self.entry.take() {
-            Some(entry) if entry.is_at(place) => entry,
+            Some(entry) if entry.is_at(place, whom) => entry,
             before => {
                 self.leave(before);
-                Entry::at(place)?
+                Entry::at(place, whom)?
             }
         };
-        match self.entry.insert(entry) {
-            Entry::Word(entry) => entry.watch(Some(&self.what), waker),
-            Entry::Descriptor(entry) => entry.watch(waker),
+        if !self.entry.insert(entry).watch(&self.what, waker)? {
+            // Its runtime is at its end.
+            self.entry.insert(Entry::at(place, For::Anybody)?).watch(&self.what, waker)?;
         }
+        Ok(())
     }
 
     /// Ends it.
@@ -116,7 +156,7 @@ pub fn poll_until<R, E: From<Error>>(
 ) -> Poll<Result<R, E>> {
     let mut found = look();
     if let Ok(None) = found {
-        match watch.get_or_insert_with(|| Watch::new(what())).arm(cx.waker()) {
+        match watch.get_or_insert_with(|| Watch::new(what())).arm_for(For::Task, cx.waker()) {
             #[cfg(feature = "inject")]
             Ok(()) if crate::inject::planted::is(crate::inject::planted::FORGOTTEN_LOOK) => {
                 if look()?.is_some() {

@@ -1,54 +1,62 @@
 //! Step `alone`: each library crate and its tests build by themselves, and all sets of features build that any code asks
 //! for; with one sharing strategy alone, processes pass the same tests.
 
-use crate::layers::{self, FACADE, LAYERS};
+use crate::layers::{self, FACADE, LAYERS, Package};
 use crate::session::{Outcome, Session};
 
-/// Features of which one alone has to do.
-const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
+/// Features of which one alone has to do, and tests that are run with it alone: some are about names, and one about futures
+/// without the feature `tokio`, which the tests have otherwise.
+const STRATEGIES: [(&str, &[&str]); 2] =
+    [("file_descriptor", &["socket_tasks"]), ("file_system", &["file_system", "file_system_deaths"])];
+/// Tests that are run with each.
+const BOTH: [&str; 3] = ["conformance", "sharing", "queue_deaths"];
 
 /// Features that only add something on top of the others: no code asks for two of them. Each by itself, each with all
 /// the others, and all together; not in every set.
-const ADDED: [&str; 8] = ["ndarray", "bytes", "pool", "indicatif", "authkey", "futures", "log", "cuda"];
+const ADDED: [&str; 9] =
+    ["ndarray", "bytes", "pool", "indicatif", "authkey", "futures", "tokio", "log", "cuda"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
+    let packages = match layers::packages(None) {
+        Ok(packages) => packages,
+        Err(message) => return Outcome::Failed(message),
+    };
     // Whether they pass their tests doesn't depend on their company: those are run once, by `test`.
     for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
-        session.run(&mut session.cargo(&["check", "--quiet", "--all-targets", "-p", name]));
+        match packages.iter().find(|package| package.name == *name) {
+            Some(package) => {
+                let mut check = session.cargo(&["check", "--quiet", "--all-targets"]);
+                session.run(check.args(package.by_default()));
+            }
+            None => session.fail(format!("there is no package {name}")),
+        }
     }
-    for strategy in STRATEGIES {
+    for (strategy, own) in STRATEGIES {
         let mut tests =
             session.cargo(&["test", "--quiet", "--no-fail-fast", "-p", "mp-core", "-p", "mp-tests"]);
         tests.args(["--no-default-features", "--features", strategy, "--lib"]);
-        for test in ["conformance", "file_system", "file_system_deaths", "sharing", "queue_deaths"] {
-            // Some are about names.
-            if strategy == "file_system" || !test.starts_with("file_system") {
-                tests.args(["--test", test]);
-            }
+        for test in BOTH.iter().chain(own) {
+            tests.args(["--test", *test]);
         }
         session.run(&mut tests);
     }
-    match features() {
-        Ok(features) => {
+    match features(&packages) {
+        Some(features) => {
             for set in sets(&features) {
                 let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", &set];
                 session.run(&mut session.cargo(&words));
             }
         }
-        Err(message) => session.fail(message),
+        None => session.fail(format!("there is no package {FACADE}")),
     }
     session.outcome()
 }
 
 /// The facade's features, without `default` and [`ADDED`].
-fn features() -> Result<Vec<String>, String> {
-    let packages = layers::packages(None)?;
-    let facade = packages.into_iter().find(|package| package.name == FACADE).ok_or("no root package")?;
-    Ok(facade
-        .features
-        .into_iter()
-        .filter(|name| name != "default" && !ADDED.contains(&name.as_str()))
-        .collect())
+fn features(packages: &[Package]) -> Option<Vec<String>> {
+    let facade = packages.iter().find(|package| package.name == FACADE)?;
+    let is_base = |name: &&String| *name != "default" && !ADDED.contains(&name.as_str());
+    Some(facade.features.iter().filter(is_base).cloned().collect())
 }
 
 /// Every subset of the features, and [`ADDED`] in the company that its comment says; as `--features` takes them.

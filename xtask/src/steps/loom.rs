@@ -37,7 +37,7 @@ fn models(packages: &[Package], tree: &Tree) -> Vec<Vec<String>> {
     let mut runs = Vec::new();
     for package in packages.iter().filter(|package| package.name != "xtask") {
         let words = |rest: &[&str]| -> Vec<String> {
-            ["-p", &package.name].iter().chain(rest).map(|word| (*word).to_owned()).collect()
+            package.by_default().into_iter().chain(rest.iter().map(|word| (*word).to_owned())).collect()
         };
         let sources =
             if package.folder.is_empty() { "src/".to_owned() } else { format!("{}/src/", package.folder) };
