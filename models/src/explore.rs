@@ -6,11 +6,12 @@
 //! further kills or stops, no end can be reached: there somebody waits for ever.
 
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 
 use mp_core::mem::{Mem, Word};
 
+use crate::digest::{ByDigest, digest};
 use crate::random;
 
 /// Memory of a world, sequentially consistent. Can be told to lose what is written to some words: planted bugs.
@@ -192,14 +193,6 @@ impl<A: Actor> World<A> {
         self.fates[range].iter().filter(|&&f| f == fate).count()
     }
 
-    fn key(&self) -> u128 {
-        let (mut a, mut b) = (DefaultHasher::new(), DefaultHasher::new());
-        self.hash(&mut a);
-        b.write_u64(0x9e37_79b9_7f4a_7c15);
-        self.hash(&mut b);
-        u128::from(a.finish()) << 64 | u128::from(b.finish())
-    }
-
     /// Kills or stops actor `i`, if fewer than so many were; whether it did.
     pub(crate) fn fault(&mut self, i: usize, fate: Fate, most: u32) -> bool {
         let count = if fate == Fate::Killed { &mut self.kills } else { &mut self.stops };
@@ -239,13 +232,13 @@ impl<A: Actor> World<A> {
         if random::is_on() {
             return random::play(&self, (kills, stops), end, wedged);
         }
-        let mut index: HashMap<u128, u32> = HashMap::new();
+        let mut index: ByDigest<u32> = ByDigest::default();
         // Steps backwards, and whether being stuck in the state is wrong.
         let mut back: Vec<(u32, u32)> = Vec::new();
         let mut wrong: Vec<bool> = Vec::new();
         let mut ends: Vec<u32> = Vec::new();
         let mut queue = VecDeque::new();
-        index.insert(self.key(), 0);
+        index.insert(digest(&self), 0);
         wrong.push(wedged(&self));
         queue.push_back((0_u32, self));
         while let Some((i, state)) = queue.pop_front() {
@@ -256,7 +249,7 @@ impl<A: Actor> World<A> {
             }
             let mut visit = |next: Self, normal: bool| {
                 let fresh = index.len() as u32;
-                let j = *index.entry(next.key()).or_insert(fresh);
+                let j = *index.entry(digest(&next)).or_insert(fresh);
                 if normal {
                     back.push((j, i));
                 }

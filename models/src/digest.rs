@@ -1,0 +1,121 @@
+//! States in 128 bits: what the explorer remembers of each.
+//!
+//! Two thirds of its time went into the standard library's hash, which has to withstand those who choose what is hashed. States
+//! are chosen by nobody; so each word is mixed in by one multiplication of 64 by 64 bits, whose halves are folded into one, as in
+//! wyhash, once for each of two lanes with keys of their own.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+/// What is known by the digest of its state.
+pub(crate) type ByDigest<T> = HashMap<u128, T, BuildHasherDefault<Low>>;
+
+/// Digits of pi, odd.
+const KEYS: [u64; 4] =
+    [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1, 0x082e_fa98_ec4e_6c89];
+
+/// The digest of a state.
+pub(crate) fn digest(state: &impl Hash) -> u128 {
+    let mut digest = Digest { a: KEYS[0], b: KEYS[1] };
+    state.hash(&mut digest);
+    u128::from(digest.a) << 64 | u128::from(digest.b)
+}
+
+struct Digest {
+    a: u64,
+    b: u64,
+}
+
+fn fold(x: u64, key: u64) -> u64 {
+    let product = u128::from(x) * u128::from(key);
+    product as u64 ^ (product >> 64) as u64
+}
+
+impl Digest {
+    #[inline]
+    fn word(&mut self, v: u64) {
+        // What was mixed in before is turned: otherwise a word could undo the one before it.
+        self.a = fold(self.a.rotate_left(23) ^ v, KEYS[2]).wrapping_add(KEYS[0]);
+        self.b = fold(self.b.rotate_left(41).wrapping_add(v), KEYS[3]) ^ KEYS[1];
+    }
+}
+
+impl Hasher for Digest {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.word(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u8(&mut self, v: u8) {
+        self.word(v.into());
+    }
+    fn write_u16(&mut self, v: u16) {
+        self.word(v.into());
+    }
+    fn write_u32(&mut self, v: u32) {
+        self.word(v.into());
+    }
+    fn write_u64(&mut self, v: u64) {
+        self.word(v);
+    }
+    fn write_usize(&mut self, v: usize) {
+        self.word(v as u64);
+    }
+    fn finish(&self) -> u64 {
+        self.a
+    }
+}
+
+/// Half of a digest, which needs no more hashing.
+#[derive(Default)]
+pub(crate) struct Low(u64);
+
+impl Hasher for Low {
+    fn write(&mut self, bytes: &[u8]) {
+        unreachable!("a digest is a number, and not {bytes:?}")
+    }
+    fn write_u128(&mut self, v: u128) {
+        self.0 = v as u64;
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// States that differ in little, as those of a world do: neither half of their digests is ever the same.
+    #[test]
+    fn states_that_differ_in_little_have_other_digests() {
+        let (mut high, mut low) = (HashSet::new(), HashSet::new());
+        let mut states = 0;
+        let mut see = |state: &dyn Fn() -> u128| {
+            let digest = state();
+            states += 1;
+            assert!(high.insert((digest >> 64) as u64) && low.insert(digest as u64), "state {states}");
+        };
+        for i in 0..20_u64 {
+            for j in 0..20_u64 {
+                for (k, flag) in (0..400_u32).zip([true, false].into_iter().cycle()) {
+                    see(&|| digest(&(vec![i, 0, j], k, flag, Some(1_u8))));
+                    see(&|| digest(&(vec![i, j], u64::from(k) << 40, [flag; 3])));
+                }
+            }
+        }
+        // One bit of one word, wherever it is.
+        for word in 0..64 {
+            for bit in 0..64 {
+                let mut words = [0_u64; 64];
+                words[word] = 1 << bit;
+                see(&|| digest(&words));
+            }
+        }
+        assert_eq!(states, 20 * 20 * 400 * 2 + 64 * 64);
+    }
+}
