@@ -266,7 +266,15 @@ fn two_consumers_follow_the_link() {
 #[test]
 fn closing_a_growing_queue_strands_nothing() {
     Setup { items: 2, closers: 1, ..BASE }.explore(1, 1);
+}
+
+#[test]
+fn closing_under_two_producers_strands_nothing() {
     Setup { items: 1, producers: 2, closers: 1, ..BASE }.explore(1, 0);
+}
+
+#[test]
+fn closing_twice_strands_nothing() {
     Setup { items: 1, closers: 2, ..BASE }.explore(0, 0);
 }
 

@@ -443,9 +443,19 @@ fn small_messages_and_envelopes_meet() {
         Setup { producers: 1, items: 3, consumers: 1, slots: 1, smalls: Smalls::Odd, ..Setup::default() };
     odd.explore(1, 0);
     Setup { slots: 2, ..odd }.explore(0, 1);
-    Setup { items: 1, producers: 2, consumers: 2, ..odd }.explore(1, 1);
-    Setup { items: 2, slots: 2, batches: true, producers: 2, ..odd }.explore(0, 0);
     Setup { items: 2, closers: 1, sweepers: 1, ..odd }.explore(1, 0);
+}
+
+#[test]
+fn small_messages_and_envelopes_of_two_producers_meet() {
+    let odd = Setup { producers: 2, items: 1, consumers: 2, smalls: Smalls::Odd, ..Setup::default() };
+    Setup { slots: 1, ..odd }.explore(1, 1);
+}
+
+#[test]
+fn batches_of_small_messages_and_envelopes_meet() {
+    let odd = Setup { producers: 2, items: 2, consumers: 1, smalls: Smalls::Odd, ..Setup::default() };
+    Setup { slots: 2, batches: true, ..odd }.explore(0, 0);
 }
 
 /// Two words that are changed one after the other would show half a message.
