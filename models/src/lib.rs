@@ -1,6 +1,6 @@
 //! What the models share: the explorer of the exhaustive models, the same worlds at random, and the memory of a queue in them.
 
-mod digest;
+pub mod digest;
 pub mod explore;
 pub mod random;
 pub mod ring;

@@ -5,6 +5,7 @@ mod common;
 
 #[cfg(feature = "file_system")]
 use std::path::PathBuf;
+use std::time::Duration;
 
 use common::kill::MOST;
 #[cfg(feature = "file_system")]
@@ -45,7 +46,8 @@ const TASKS: u64 = 6;
 /// Six tasks, the second of which arms; one worker, which knows the function already, and its process.
 fn round(at: u64, signal: Sent) -> (Pool, u32, MapResult<(u64, FrozenTensor<u64>)>) {
     let all = Tensor::full(&[2000], 77).unwrap().freeze();
-    let pool = Pool::new(1).unwrap();
+    // Who is stopped doesn't hear that it is to end.
+    let pool = Pool::builder().processes(1).grace_period(Duration::from_millis(20)).build().unwrap();
     got(pool.apply_async(work, (9, None, all.clone()))).unwrap();
     // As soon as it is armed there may be another one, or none.
     let pid = pool.pids()[0];

@@ -1,6 +1,6 @@
 //! Runs commands for the steps: shows what they print, and counts the tests in it.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -79,6 +79,40 @@ impl Session {
                 self.fail(format!("`{shown}`: {message}"));
                 Ran { ok: false, tally: Tally::default(), last_line: String::new() }
             }
+        }
+    }
+
+    /// Runs a command beside others, and shows afterwards what it has printed.
+    pub(crate) fn beside(&mut self, command: &mut Command, others: impl FnOnce(&mut Self)) {
+        let shown = shown(command);
+        let printed = |command: &mut Command| {
+            let (mut output, both) = io::pipe()?;
+            let mut child = command.stdin(Stdio::null()).stdout(both.try_clone()?).stderr(both).spawn()?;
+            // The command has the pipe's other ends, too: they are closed here.
+            *command = Command::new(command.get_program());
+            let mut printed = Vec::new();
+            output.read_to_end(&mut printed)?;
+            Ok::<_, io::Error>((child.wait()?, printed))
+        };
+        let printed = thread::scope(|scope| {
+            let printed = scope.spawn(|| printed(command));
+            others(self);
+            printed.join()
+        });
+        println!("$ {shown}");
+        match printed {
+            Ok(Ok((status, printed))) => {
+                let seen = Mutex::new(Seen::default());
+                copy(printed.as_slice(), &seen);
+                if let Ok(seen) = seen.into_inner() {
+                    self.tally.add(seen.counter.finish());
+                }
+                if !status.success() {
+                    self.fail(format!("`{shown}` failed: {status}"));
+                }
+            }
+            Ok(Err(error)) => self.fail(format!("`{shown}`: {error}")),
+            Err(_) => self.fail(format!("`{shown}` was not waited for")),
         }
     }
 
@@ -182,6 +216,22 @@ mod tests {
         assert!(ran.ok);
         assert_eq!((session.tally.passed, ran.last_line.as_str()), (3, "last"));
         assert_eq!(session.outcome(), Outcome::Ok);
+    }
+
+    #[test]
+    fn what_runs_beside_others_is_counted_with_them() {
+        let mut session = Session::new();
+        let script = |n: u8| format!("echo 'test result: ok. {n} passed; 0 failed;' >&{}", n % 2 + 1);
+        let aside = |session: &mut Session, script: String| {
+            session.beside(Command::new("sh").args(["-c", &script]), |session| {
+                session.run(Command::new("sh").args(["-c", "echo 'test result: ok. 3 passed; 0 failed;'"]));
+            });
+        };
+        aside(&mut session, script(1));
+        aside(&mut session, script(2));
+        assert_eq!((session.tally.passed, session.outcome()), (9, Outcome::Ok));
+        aside(&mut session, "exit 3".to_owned());
+        assert!(matches!(session.outcome(), Outcome::Failed(_)));
     }
 
     #[test]

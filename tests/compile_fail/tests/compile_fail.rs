@@ -5,7 +5,7 @@
 //! Messages differ from one compiler to the next, so they are compared with the one they were written with; with others
 //! this prints SKIPPED.
 //!
-//! `TRYBUILD=overwrite cargo test -p mp-tests --test compile_fail` writes them anew.
+//! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes them anew.
 
 #[test]
 fn refused_by_the_compiler() {
@@ -19,7 +19,7 @@ fn refused_by_the_compiler() {
     }
     let cases = trybuild::TestCases::new();
     // Beside them one that has to compile, so that the others can't all fail for want of a dependency.
-    cases.pass("compile_fail/allowed.rs");
+    cases.pass("cases/allowed.rs");
     for refused in [
         "as_an_argument",
         "cloned",
@@ -50,6 +50,6 @@ fn refused_by_the_compiler() {
         "views_that_borrow",
         "views_that_overlap",
     ] {
-        cases.compile_fail(format!("compile_fail/{refused}.rs"));
+        cases.compile_fail(format!("cases/{refused}.rs"));
     }
 }

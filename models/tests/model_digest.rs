@@ -1,0 +1,34 @@
+//! What the explorer knows states by.
+
+use std::collections::HashSet;
+
+use mp_models::digest::digest;
+
+/// States that differ in little, as those of a world do: neither half of their digests is ever the same.
+#[test]
+fn states_that_differ_in_little_have_other_digests() {
+    let (mut high, mut low) = (HashSet::new(), HashSet::new());
+    let mut states = 0;
+    let mut see = |state: &dyn Fn() -> u128| {
+        let digest = state();
+        states += 1;
+        assert!(high.insert((digest >> 64) as u64) && low.insert(digest as u64), "state {states}");
+    };
+    for i in 0..20_u64 {
+        for j in 0..20_u64 {
+            for (k, flag) in (0..400_u32).zip([true, false].into_iter().cycle()) {
+                see(&|| digest(&(vec![i, 0, j], k, flag, Some(1_u8))));
+                see(&|| digest(&(vec![i, j], u64::from(k) << 40, [flag; 3])));
+            }
+        }
+    }
+    // One bit of one word, wherever it is.
+    for word in 0..64 {
+        for bit in 0..64 {
+            let mut words = [0_u64; 64];
+            words[word] = 1 << bit;
+            see(&|| digest(&words));
+        }
+    }
+    assert_eq!(states, 20 * 20 * 400 * 2 + 64 * 64);
+}
