@@ -96,9 +96,11 @@ impl<T> fmt::Debug for PutError<T> {
 impl<T> fmt::Display for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PutError::Full(_) => f.write_str("the queue is full"),
-            PutError::Closed(_) => f.write_str("the queue is closed"),
-            PutError::Disconnected(_) => f.write_str("the channel has no receiver any more"),
+            PutError::Full(_) => f.write_str("the queue is full, and there was no room in the time given"),
+            PutError::Closed(_) => f.write_str("the queue was closed, by whomever: nothing more can be put"),
+            PutError::Disconnected(_) => f.write_str(
+                "the channel has no receiver any more: they were dropped, or their processes ended",
+            ),
             PutError::TooLarge { bytes, limit, .. } => write!(
                 f,
                 "the message has {bytes} bytes, and no more than {limit} may be in the queue: make it smaller, or the \
@@ -122,12 +124,47 @@ impl<T> std::error::Error for PutError<T> {
     }
 }
 
+/// A process that works on messages, which it has taken with acknowledgement.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Leaseholder {
+    /// Who it is.
+    pub member: Member,
+    /// Its process id; 0 if nobody knows it any more.
+    pub pid: u32,
+    /// How many messages it works on.
+    pub messages: usize,
+}
+
+impl fmt::Display for Leaseholder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { member, pid, messages } = self;
+        match pid {
+            0 => write!(f, "{messages} by {member} (pid not known)"),
+            pid => write!(f, "{messages} by {member} (pid {pid})"),
+        }
+    }
+}
+
+/// "…: 2 by member 3 (pid 42), 1 by …; are they stopped, or slow?"
+pub(crate) fn list(f: &mut fmt::Formatter<'_>, holders: &[Leaseholder]) -> fmt::Result {
+    for (i, holder) in holders.iter().enumerate() {
+        write!(f, "{}{holder}", if i == 0 { ": " } else { ", " })?;
+    }
+    f.write_str(if holders.is_empty() { "" } else { "; are they stopped, or slow?" })
+}
+
 /// Why nothing was got. (A queue that is closed and drained is no error: then the functions return `None`.)
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GetError {
     /// The queue is empty, and stays so as long as this call was willing to wait.
     Empty,
+    /// The queue is closed, and nothing is in it; but what others work on may come back, and stayed with them as long as this
+    /// call was willing to wait. Only of messages that are taken [with acknowledgement](crate::Queue::get_ack).
+    Leased {
+        /// Who works on them, but for this process. One that is stopped keeps what it has.
+        holders: Vec<Leaseholder>,
+    },
     /// The queue is empty, and no other process has it any more: nothing will ever come.
     Deserted {
         /// The last one that had it.
@@ -142,17 +179,21 @@ pub enum GetError {
 }
 
 impl GetError {
-    /// Whether it was only that the queue is empty.
+    /// Whether it was only that the queue is empty, and that something may come still.
     #[doc(alias = "Empty")]
     pub fn is_empty(&self) -> bool {
-        matches!(self, GetError::Empty)
+        matches!(self, GetError::Empty | GetError::Leased { .. })
     }
 }
 
 impl fmt::Display for GetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GetError::Empty => f.write_str("the queue is empty"),
+            GetError::Empty => f.write_str("the queue is empty, and nothing came in the time given"),
+            GetError::Leased { holders } => {
+                f.write_str("the queue is closed and empty, but messages may come back that others work on")?;
+                list(f, holders)
+            }
             GetError::Disconnected => f.write_str("the channel is empty and has no sender any more"),
             GetError::Deserted { last, pid } => write!(
                 f,
@@ -193,7 +234,7 @@ impl fmt::Display for RecvIntoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecvIntoError::TooShort(m) => {
-                write!(f, "the message has {} bytes, more than the buffer", m.len())
+                write!(f, "the message has {} bytes, more than the buffer: it is in this error", m.len())
             }
             RecvIntoError::Get(e) => e.fmt(f),
         }

@@ -8,8 +8,8 @@ use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{GetError, PutError};
-use crate::lease::Lease;
+use crate::error::{GetError, Leaseholder, PutError, list};
+use crate::lease::{Lease, Whom};
 use crate::options::QueueOptions;
 use crate::queue::Queue;
 use crate::raw::{Ended, Wait};
@@ -60,8 +60,13 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 pub enum JoinError {
     /// Nothing is left to wait for, but so many tasks were not done: whoever had them died, panicked or dropped them.
     Lost(usize),
-    /// So many tasks are unfinished still; the time is over.
-    Unfinished(usize),
+    /// The time is over, and not everything is done.
+    Unfinished {
+        /// How many tasks are unfinished still: not begun, or in somebody's hands.
+        tasks: usize,
+        /// Who works on some of them. One that is stopped keeps what it has.
+        holders: Vec<Leaseholder>,
+    },
     /// This process can't see the queue: it was forked.
     Failed(Error),
 }
@@ -72,7 +77,10 @@ impl fmt::Display for JoinError {
             JoinError::Lost(n) => {
                 write!(f, "{n} tasks were not done: who had them died or gave up (take_lost has them)")
             }
-            JoinError::Unfinished(n) => write!(f, "{n} tasks are not done yet"),
+            JoinError::Unfinished { tasks, holders } => {
+                write!(f, "{tasks} tasks are not done yet")?;
+                list(f, holders)
+            }
             JoinError::Failed(e) => e.fmt(f),
         }
     }
@@ -223,7 +231,9 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         };
         match raw.within(wait, (&patience, None), raw.memory().finished(), done, || None) {
             Ok(Ended::Attempted) => over(found),
-            Ok(_) => Err(JoinError::Unfinished(found.unfinished)),
+            Ok(_) => {
+                Err(JoinError::Unfinished { tasks: found.unfinished, holders: raw.leaseholders(Whom::All) })
+            }
             Err(error) => Err(JoinError::Failed(error)),
         }
     }

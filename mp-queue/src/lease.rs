@@ -11,9 +11,10 @@ use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::GetError;
+use crate::error::{GetError, Leaseholder};
 use crate::queue::{Queue, nothing};
 use crate::raw::{Alone, Ended, Raw, Wait};
+use crate::ready::Tasks;
 use crate::ring::Link;
 use crate::shared::Taken;
 
@@ -86,6 +87,15 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
     }
 }
 
+/// Of whom is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// All but this process.
+    Others,
+    /// This process, too.
+    All,
+}
+
 impl Raw {
     /// Leases a message: one that came back, else the oldest one.
     pub(crate) fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<Taken, Error> {
@@ -109,6 +119,18 @@ impl Raw {
                 }
             }
         }
+    }
+
+    /// Who works on messages of this queue.
+    pub(crate) fn leaseholders(&self, whom: Whom) -> Vec<Leaseholder> {
+        let me = self.arena().me().ok().filter(|_| whom == Whom::Others);
+        let mut holders: Vec<Leaseholder> = Vec::new();
+        self.memory().each_leaseholder(|member| match holders.iter_mut().find(|h| h.member == member) {
+            Some(holder) => holder.messages += 1,
+            None if Some(member) == me => {}
+            None => holders.push(Leaseholder { member, pid: self.arena().pid_of(member), messages: 1 }),
+        });
+        holders
     }
 
     /// Whether another process still works on a message of this queue, which is closed and drained. What is queued still
@@ -219,7 +241,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// As [`get_ack`](Self::get_ack), without waiting.
     ///
     /// # Errors
-    /// [`GetError::Empty`], and as [`get_ack`](Self::get_ack).
+    /// [`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may come back;
+    /// and as [`get_ack`](Self::get_ack).
     pub fn try_get_ack(&self) -> Result<Option<Lease<T>>, GetError> {
         self.lease_within(Wait::Never)
     }
@@ -227,7 +250,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// As [`get_ack`](Self::get_ack); waits at most `timeout`.
     ///
     /// # Errors
-    /// [`GetError::Empty`], and as [`get_ack`](Self::get_ack).
+    /// [`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may come back;
+    /// and as [`get_ack`](Self::get_ack).
     pub fn get_ack_timeout(&self, timeout: Duration) -> Result<Option<Lease<T>>, GetError> {
         self.lease_within(Wait::at_most(timeout))
     }
@@ -235,7 +259,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// As [`get_ack`](Self::get_ack); waits not beyond `deadline`.
     ///
     /// # Errors
-    /// [`GetError::Empty`], and as [`get_ack`](Self::get_ack).
+    /// [`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may come back;
+    /// and as [`get_ack`](Self::get_ack).
     pub fn get_ack_deadline(&self, deadline: Instant) -> Result<Option<Lease<T>>, GetError> {
         self.lease_within(Wait::Until(deadline))
     }
@@ -244,8 +269,31 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         match self.raw().lease(wait, || self.raw().deserted())? {
             Ok(leased) => read(self.raw(), self.fingerprint(), leased).map(Some),
             Err(None) => Ok(None),
+            Err(Some(Ended::Waited)) if self.raw().memory().is_at_end() => {
+                Err(GetError::Leased { holders: self.raw().leaseholders(Whom::Others) })
+            }
             Err(Some(end)) => Err(nothing(end)),
         }
+    }
+
+    /// Its messages, as something to wait for beside other things by those who take them with acknowledgement: ready when
+    /// [`try_get_ack`](Self::try_get_ack) would find one, or the end. (The queue itself is ready as soon as it is closed and
+    /// drained, while others still work on what may come back.)
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_queue::{Queue, select};
+    ///
+    /// let (jobs, stop) = (Queue::<u32>::bounded(4)?, Queue::<()>::bounded(1)?);
+    /// let tasks = jobs.tasks();
+    /// assert_eq!(select(&[&tasks, &stop], Some(Duration::ZERO))?, None);
+    /// jobs.put(7)?;
+    /// assert_eq!(select(&[&tasks, &stop], None)?, Some(0));
+    /// assert_eq!(jobs.try_get_ack()?.expect("it is open").done(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tasks(&self) -> Tasks {
+        Tasks(self.raw().clone())
     }
 
     /// Takes a message that was delivered as often as the queue allows, and never done; `None` if there is none.

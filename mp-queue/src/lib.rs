@@ -42,7 +42,7 @@ mod task;
 pub use batch::PutManyError;
 pub use channel::{Receiver, Sender, bounded_channel, channel};
 pub use connection::Connection;
-pub use error::{GetError, PutError, RecvIntoError};
+pub use error::{GetError, Leaseholder, PutError, RecvIntoError};
 pub use joinable::{JoinError, JoinableQueue};
 pub use lease::Lease;
 pub use mp_core::{Descriptor, Waitable, ready, select, wait};
@@ -50,7 +50,7 @@ pub use options::QueueOptions;
 pub use packed::Packed;
 pub use pipe::{one_way_pipe, pipe};
 pub use queue::Queue;
-pub use ready::Room;
+pub use ready::{Room, Tasks};
 pub use socket::{Address, ConnectError, Listener, SocketOptions, connect, connect_async};
 #[cfg(feature = "futures")]
 pub use stream::{Messages, Outlet};

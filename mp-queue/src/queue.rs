@@ -249,13 +249,17 @@ impl<T: Message> Queue<T> {
         self.len() == 0
     }
 
-    /// Whether it is full: a moment's picture.
+    /// Whether it has as many messages in it as fit: a moment's picture. A bound of
+    /// [bytes](crate::QueueOptions::bytes) may be reached before: that depends on the message that is to be put.
     #[doc(alias = "full")]
     pub fn is_full(&self) -> bool {
-        self.len() == self.capacity()
+        // One that grows may exceed its limit by a message of each producer.
+        self.len() >= self.capacity()
     }
 
     /// Its room, as something to wait for beside other things: ready when [`try_put`](Self::try_put) would not find it full.
+    /// Where [bytes](crate::QueueOptions::bytes) are bounded, too, that is the room for the smallest message, and of others
+    /// [`room_for`](Self::room_for) tells.
     ///
     /// ```
     /// use std::time::Duration;
@@ -269,7 +273,27 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn room(&self) -> Room<T> {
-        Room(self.clone())
+        self.room_for(1)
+    }
+
+    /// Its room for a message that counts so many bytes, as [`QueueOptions::bytes`](crate::QueueOptions::bytes) says: ready when
+    /// [`try_put`](Self::try_put) of that message would not find the queue full. More than may be in the queue counts as that
+    /// much. Where bytes are not bounded, it is [`room`](Self::room).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mp_queue::{QueueOptions, wait};
+    ///
+    /// let queue = QueueOptions::new().capacity(100).bytes(1000).create()?;
+    /// queue.put(vec![0_u8; 600])?;
+    /// let (room, more) = (queue.room(), queue.room_for(610));
+    /// assert_eq!(wait(&[&room, &more], Some(Duration::ZERO))?, [0]);
+    /// queue.get()?;
+    /// assert_eq!(wait(&[&room, &more], None)?, [0, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn room_for(&self, bytes: u64) -> Room<T> {
+        Room { queue: self.clone(), bytes }
     }
 
     /// How many messages fit; of a queue without a bound, how many the arena has room for.

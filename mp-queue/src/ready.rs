@@ -28,13 +28,14 @@ fn has_message(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> bool {
     raw.arena().me().is_ok() && (raw.memory().is_ready() || alone().is_some())
 }
 
-/// Whether a put would not wait.
-fn has_room(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> bool {
-    raw.arena().me().is_ok() && (raw.memory().has_room() || alone().is_some())
+/// Whether a put of so many bytes would not wait.
+fn has_room(raw: &Raw, bytes: u64, alone: impl FnOnce() -> Option<Alone>) -> bool {
+    raw.arena().me().is_ok() && (raw.memory().has_room(bytes) || alone().is_some())
 }
 
 /// Ready is what [`try_get`](Queue::try_get) would not find [`Empty`](crate::GetError::Empty): a message, or the end. For room to
-/// put something, see [`room`](Queue::room).
+/// put something, see [`room`](Queue::room); for messages that are taken with acknowledgement, which may come back after the
+/// end, see [`tasks`](Queue::tasks).
 ///
 /// ```
 /// use mp_queue::{Queue, wait};
@@ -56,29 +57,32 @@ impl<T: Message> Waitable for Queue<T> {
     }
 }
 
-/// The room in a queue, as something to wait for: see [`Queue::room`].
-pub struct Room<T: Message>(pub(crate) Queue<T>);
+/// The room in a queue, as something to wait for: see [`Queue::room`] and [`Queue::room_for`].
+pub struct Room<T: Message> {
+    pub(crate) queue: Queue<T>,
+    pub(crate) bytes: u64,
+}
 
 /// Ready is what [`try_put`](Queue::try_put) would not find [`Full`](crate::PutError::Full).
 impl<T: Message> Waitable for Room<T> {
     fn place(&self) -> Place<'_> {
-        room(self.0.raw())
+        room(self.queue.raw())
     }
 
     fn is_ready(&self) -> bool {
-        has_room(self.0.raw(), || self.0.raw().deserted())
+        has_room(self.queue.raw(), self.bytes, || self.queue.raw().deserted())
     }
 }
 
 impl<T: Message> Clone for Room<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { queue: self.queue.clone(), bytes: self.bytes }
     }
 }
 
 impl<T: Message> fmt::Debug for Room<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Room").field(&self.0).finish()
+        f.debug_tuple("Room").field(&self.queue).finish()
     }
 }
 
@@ -101,7 +105,7 @@ impl<T: Message> Waitable for Sender<T> {
     }
 
     fn is_ready(&self) -> bool {
-        has_room(self.end().raw(), || self.end().alone())
+        has_room(self.end().raw(), 1, || self.end().alone())
     }
 }
 
@@ -137,9 +141,15 @@ impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
     }
 }
 
-/// The tasks of a queue, which are leased, not just taken.
+/// The messages of a queue that are taken with acknowledgement, as something to wait for: see [`Queue::tasks`].
 #[derive(Clone)]
-pub(crate) struct Tasks(pub(crate) Raw);
+pub struct Tasks(pub(crate) Raw);
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tasks").field("ready", &self.is_ready()).finish()
+    }
+}
 
 impl Tasks {
     fn place_of(raw: &Raw) -> Place<'static> {
@@ -158,6 +168,8 @@ impl Tasks {
     }
 }
 
+/// Ready is what [`try_get_ack`](Queue::try_get_ack) would not refuse for now: a message, or the end, which comes when the queue
+/// is closed and no other process works on a message any more that might come back.
 impl Waitable for Tasks {
     fn place(&self) -> Place<'_> {
         Self::place_of(&self.0)

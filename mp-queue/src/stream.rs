@@ -128,8 +128,9 @@ macro_rules! sink {
                 let Some(parcel) = waiting else { return Poll::Ready(Ok(())) };
                 let raw: fn(&$of<T>) -> &Raw = $raw;
                 let alone: fn(&$of<T>) -> Option<Alone> = $alone;
-                let room: fn(&$of<T>) -> Watched = $room;
-                let put = ready!(poll_put(watch, cx, raw(of), || alone(of), || room(of), parcel));
+                let room: fn(&$of<T>, u64) -> Watched = $room;
+                let put =
+                    ready!(poll_put(watch, cx, raw(of), || alone(of), |weight| room(of, weight), parcel));
                 match (put, waiting.take()) {
                     (Ok(PutRaw::Done), _) | (_, None) => Poll::Ready(Ok(())),
                     (end, Some(parcel)) => Poll::Ready(Err(not_put(parcel.unpack(of.fingerprint()), end))),
@@ -168,5 +169,5 @@ macro_rules! sink {
 
 stream!(Queue, |q| q.raw(), |q| q.raw().deserted());
 stream!(Receiver, |r| r.end().raw(), |r| r.end().alone());
-sink!(Queue, |q| q.raw(), |q| q.raw().deserted(), |q| Arc::new(q.room()));
-sink!(Sender, |s| s.end().raw(), |s| s.end().alone(), |s| Arc::new(s.clone()));
+sink!(Queue, |q| q.raw(), |q| q.raw().deserted(), |q, weight| Arc::new(q.room_for(weight)));
+sink!(Sender, |s| s.end().raw(), |s| s.end().alone(), |s, _| Arc::new(s.clone()));

@@ -47,36 +47,59 @@ pub(crate) fn poll_get(
     poll_until(watch, cx, what, look).map(|found| found?)
 }
 
-/// Polls until the message is put; until then it is the caller's.
+/// Polls until the message is put; until then it is the caller's. `what` is the room for its weight.
 pub(crate) fn poll_put(
     watch: &mut Option<Watch>,
     cx: &Context<'_>,
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
-    what: impl FnOnce() -> Watched,
+    what: impl FnOnce(u64) -> Watched,
     parcel: &mut Parcel,
 ) -> Poll<Result<PutRaw, Error>> {
+    let weight = parcel.item().weight();
     let look = || {
         Ok::<_, Error>(match raw.put(parcel.item(), Wait::Never, || None)? {
             PutRaw::Not(_) => alone().map(|alone| PutRaw::Not(Ended::Alone(alone))),
             end => Some(end),
         })
     };
-    poll_until(watch, cx, what, look)
+    poll_until(watch, cx, || what(weight), look)
 }
 
+/// A message that is on its way, and goes back to where it came from if it is dropped before.
+struct Lent<'a, T: Message> {
+    from: &'a mut Option<T>,
+    parcel: Option<Parcel>,
+    fingerprint: TypeFingerprint<T>,
+}
+
+impl<T: Message> Drop for Lent<'_, T> {
+    fn drop(&mut self) {
+        if let Some(parcel) = self.parcel.take() {
+            *self.from = parcel.unpack(self.fingerprint).ok();
+        }
+    }
+}
+
+/// Puts what is in `from`, if there is something. `what` is made for its weight.
 async fn put<T: Message>(
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
-    value: T,
+    from: &mut Option<T>,
     alone: impl Fn() -> Option<Alone>,
-    what: impl Fn() -> Watched,
+    what: impl Fn(u64) -> Watched,
 ) -> Result<(), PutError<T>> {
-    let mut parcel = Letter::write(raw, fingerprint, value)?.into_parcel();
+    let Some(value) = from.take() else { return Ok(()) };
+    let parcel = Letter::write(raw, fingerprint, value)?.into_parcel();
+    let mut lent = Lent { from, parcel: Some(parcel), fingerprint };
     let mut watch = None;
-    match poll_fn(|cx| poll_put(&mut watch, cx, raw, &alone, &what, &mut parcel)).await {
-        Ok(PutRaw::Done) => Ok(()),
-        end => Err(not_put(parcel.unpack(fingerprint), end)),
+    let end = poll_fn(|cx| {
+        let Some(parcel) = &mut lent.parcel else { return Poll::Ready(Ok(PutRaw::Done)) };
+        poll_put(&mut watch, cx, raw, &alone, &what, parcel)
+    });
+    match (end.await, lent.parcel.take()) {
+        (Ok(PutRaw::Done), _) | (_, None) => Ok(()),
+        (end, Some(parcel)) => Err(not_put(parcel.unpack(fingerprint), end)),
     }
 }
 
@@ -124,13 +147,44 @@ impl<T: Message> Queue<T> {
     /// Puts a message, as a future, which is ready when it is put: as [`put`](Self::put), it waits while the queue is full.
     ///
     /// The message belongs to the future: one that is dropped before it is ready has put nothing, and drops its message.
-    /// Who wants to keep it waits for [`room`](Self::room) first, with [`ready`](mp_core::ready), and then calls
-    /// [`try_put`](Self::try_put).
+    /// Where that may happen (a time-out, `select!`) and the message is needed again, there is
+    /// [`put_async_from`](Self::put_async_from).
     ///
     /// # Errors
     /// As [`put`](Self::put). The value is given back.
     pub async fn put_async(&self, value: T) -> Result<(), PutError<T>> {
-        let what = || Arc::new(self.room()) as Watched;
+        self.put_async_from(&mut Some(value)).await
+    }
+
+    /// Puts the message that is in `value`, as a future that loses nothing: as [`put_async`](Self::put_async), and if it is
+    /// dropped before it is ready, the message is in `value` again. Of `None` it puts nothing, at once.
+    ///
+    /// ```
+    /// # fn poll_once(future: impl Future) -> bool {
+    /// #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     std::pin::pin!(future).poll(&mut cx).is_ready()
+    /// # }
+    /// use mp_core::Tensor;
+    /// use mp_queue::Queue;
+    ///
+    /// let queue = Queue::bounded(1)?;
+    /// queue.put(Tensor::<f32>::zeros(&[4])?)?;
+    /// let mut batch = Some(Tensor::full(&[4], 0.5)?);
+    /// assert!(!poll_once(queue.put_async_from(&mut batch))); // given up while the queue is full
+    /// assert_eq!(batch.as_ref().expect("it is here again")[[0]], 0.5);
+    /// queue.get()?;
+    /// assert!(poll_once(queue.put_async_from(&mut batch)));
+    /// assert!(batch.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// (A value is encoded when the future is first polled, and comes back decoded. One whose `Deserialize` refuses what its
+    /// `Serialize` wrote does not come back.)
+    ///
+    /// # Errors
+    /// As [`put`](Self::put). The value is in the error then, not in `value`.
+    pub async fn put_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
+        let what = |weight| Arc::new(self.room_for(weight)) as Watched;
         put(self.raw(), self.fingerprint(), value, || self.raw().deserted(), what).await
     }
 }
@@ -185,6 +239,14 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// As [`put`](Self::put).
     pub async fn put_async(&self, task: T) -> Result<(), PutError<T>> {
         self.queue().put_async(task).await
+    }
+
+    /// Puts the task that is in `task`, as a future that loses nothing: see [`Queue::put_async_from`].
+    ///
+    /// # Errors
+    /// As [`put`](Self::put). The task is in the error then, not in `task`.
+    pub async fn put_async_from(&self, task: &mut Option<T>) -> Result<(), PutError<T>> {
+        self.queue().put_async_from(task).await
     }
 
     /// Takes the oldest task, as a future: see [`get`](Self::get).
@@ -251,10 +313,18 @@ impl<T: Message> Sender<T> {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn send_async(&self, value: T) -> Result<(), PutError<T>> {
+        self.send_async_from(&mut Some(value)).await
+    }
+
+    /// Sends the message that is in `value`, as a future that loses nothing: see [`Queue::put_async_from`].
+    ///
+    /// # Errors
+    /// As [`send`](Self::send). The value is in the error then, not in `value`.
+    pub async fn send_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
         if self.end().alone().is_some() {
-            return Err(PutError::Disconnected(value));
+            return value.take().map_or(Ok(()), |value| Err(PutError::Disconnected(value)));
         }
-        let what = || Arc::new(self.clone()) as Watched;
+        let what = |_| Arc::new(self.clone()) as Watched;
         put(self.end().raw(), self.fingerprint(), value, || self.end().alone(), what).await
     }
 }

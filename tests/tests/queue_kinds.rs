@@ -252,7 +252,7 @@ fn joining_reports_what_a_killed_consumer_had() {
         .collect();
     (0..2).for_each(|_| _ = take(&ready));
     eventually("one is done", || tasks.unfinished() == 1);
-    assert!(matches!(tasks.join_timeout(MOMENT), Err(JoinError::Unfinished(1))));
+    assert!(matches!(tasks.join_timeout(MOMENT), Err(JoinError::Unfinished { tasks: 1, .. })));
     eventually("the other one has ended", || {
         contexts.iter().any(|c| c.join_timeout(Duration::ZERO).unwrap())
     });

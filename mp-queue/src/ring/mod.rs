@@ -77,7 +77,7 @@ pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;
 pub use slot::{Content, Slot, SlotState, Ticket};
 pub use small::{Enclose, PutSmall, PutSmallEnd, Small};
-pub use within::{PutWithin, Weight};
+pub use within::{Fits, PutWithin, Weight};
 
 #[cfg(doc)]
 use mp_core::mem::Mem;

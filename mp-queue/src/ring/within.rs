@@ -124,6 +124,31 @@ impl PutWithin {
     }
 }
 
+/// Whether a put of this weight would end at once, with its message put or refused by a closed ring: the same looks, and
+/// nothing is put.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Fits(PutWithin);
+
+impl Fits {
+    /// Into this ring.
+    pub fn new(ring: RingAt, weight: Weight) -> Self {
+        // What is put, and by whom, doesn't matter before the put itself.
+        let (word, me) = (ring.tail, Member::new(0, 0));
+        Self(PutWithin::new(ring, word, (0, word, word), me, Owner::unpack(0), weight))
+    }
+}
+
+impl Steps for Fits {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        if self.0.pc == Pc::Begin {
+            return Some(true);
+        }
+        self.0.step(m).map(|end| matches!(end, PutEnd::Closed(_)))
+    }
+}
+
 impl Steps for PutWithin {
     type Out = PutEnd;
 

@@ -5,7 +5,7 @@
 
 use mp_core::mem::{Mem, run};
 use mp_core::message::Outgoing;
-use mp_core::words::{EnvelopeId, Holder, Owner, Place};
+use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Envelope, Leased};
 
 use super::{RingMemory, Taken};
@@ -176,6 +176,17 @@ impl RingMemory {
     /// Counts what belongs to this queue and is in this state.
     pub(crate) fn count(&self, is: impl Fn(Holder) -> bool) -> usize {
         self.all_that(is).count()
+    }
+
+    /// Calls `each` with who leases a message of this queue, once for each.
+    pub(crate) fn each_leaseholder(&self, mut each: impl FnMut(Member)) {
+        for e in self.all_that(|holder| matches!(holder, Holder::Leased(_))) {
+            // It may be somebody else's by now.
+            let owner = Self::words(self.arena).load(self.arena.owner_words().of(e));
+            if let Holder::Leased(m) = Owner::unpack(owner).holder {
+                each(m);
+            }
+        }
     }
 
     /// The envelopes that belong to this queue and are in this state.

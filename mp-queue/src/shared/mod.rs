@@ -12,8 +12,8 @@ use mp_core::{Arena, Envelope, Hold, Parking};
 use crate::header::{Header, Made, consumers};
 use crate::parcel::{Item, Parcel};
 use crate::ring::{
-    Advance, ChainAt, CloseChain, Extend, Find, Found, Get, Got, Link, Put, PutEnd, PutSmall, PutSmallEnd,
-    PutWithin, RingAt, Slot, Small, Standing, Ticket, Weight,
+    Advance, ChainAt, CloseChain, Extend, Find, Fits, Found, Get, Got, Link, Put, PutEnd, PutSmall,
+    PutSmallEnd, PutWithin, RingAt, Slot, Small, Standing, Ticket, Weight,
 };
 
 #[cfg(test)]
@@ -438,8 +438,12 @@ impl RingMemory {
         Standing::Nothing
     }
 
-    /// Whether a put would not wait: there is room, or it is closed.
-    pub(crate) fn has_room(&self) -> bool {
+    /// Whether a put would not wait: there is room, also for so many bytes if those are bounded, or it is closed.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        if self.bytes != 0 {
+            let weight = Weight { ends: self.arena.tail_words(), bytes, limit: self.bytes };
+            return run(Fits::new(self.chain.segment(0), weight), Self::words(self.arena));
+        }
         let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
         if self.chain.segments > 1 {
             return self.len() < self.capacity() as usize || self.is_closed(last);
