@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mp_core::message::{Codec, Incoming, Outgoing};
 use mp_core::{Descriptor, Message, Ready};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
@@ -13,7 +12,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::channel::End;
-use crate::error::{GetError, PutError, RecvIntoError};
+use crate::error::{GetError, PutError};
 use crate::pipe::type_of;
 use crate::queue::put_as;
 use crate::raw::{Ended, Wait};
@@ -84,22 +83,6 @@ impl Clone for Connection {
     }
 }
 
-/// Bytes as they are.
-pub(crate) struct Bytes(pub(crate) Vec<u8>);
-
-impl Message for Bytes {
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> mp_core::Result<()> {
-        out.bytes().extend_from_slice(&self.0);
-        Ok(())
-    }
-
-    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        let bytes = inc.rest().to_vec();
-        inc.advance(bytes.len());
-        Ok(Self(bytes))
-    }
-}
-
 fn one_way(what: &str) -> Error {
     mp_core::Error::Malformed(format!("this end of a one-way pipe can't {what}")).into()
 }
@@ -113,30 +96,57 @@ impl Connection {
         &self.ends
     }
 
-    /// Sends a value. It never waits, but for a socket whose other end does not receive.
+    /// Sends a value. It never waits, but for a socket whose other end does not receive, for as long as that does not:
+    /// see [`send_timeout`](Self::send_timeout).
     ///
     /// # Errors
     /// [`PutError::Disconnected`] when the other end is gone, [`PutError::Failed`] when the value can't be encoded, there is
     /// no memory, this end only receives, or, over a socket, when there is a tensor or a queue in it, or it is too long. The
     /// value is given back.
     pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
+        self.send_within(value, Wait::Forever)
+    }
+
+    /// Sends a value, if there is room for the first byte of it: see [`send_timeout`](Self::send_timeout).
+    ///
+    /// # Errors
+    /// As [`send_timeout`](Self::send_timeout).
+    pub fn try_send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
+        self.send_within(value, Wait::Never)
+    }
+
+    /// Sends a value; waits, at most `timeout`, for a socket whose other end does not receive, since it is stopped or busy. (A pipe
+    /// has room, and it does not wait.)
+    ///
+    /// A message of which a byte was sent when the time is over is not taken back: it counts as sent. Its rest follows as soon
+    /// as there is room, before anything else, also if this is the last handle. (If this process ends before, the other end
+    /// is told that a message was cut off.)
+    ///
+    /// # Errors
+    /// [`PutError::Full`] when there was no room for a byte in that time, and as [`send`](Self::send).
+    pub fn send_timeout<T: Message>(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
+        self.send_within(value, Wait::at_most(timeout))
+    }
+
+    /// Sends a value; waits for a socket whose other end does not receive, but not beyond `deadline`: see
+    /// [`send_timeout`](Self::send_timeout).
+    ///
+    /// # Errors
+    /// As [`send_timeout`](Self::send_timeout).
+    pub fn send_deadline<T: Message>(&self, value: T, deadline: Instant) -> Result<(), PutError<T>> {
+        self.send_within(value, Wait::Until(deadline))
+    }
+
+    pub(crate) fn send_within<T: Message>(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
         let out = match &self.ends {
             Ends::Both { out, .. } | Ends::Out(out) => out,
             Ends::Into(_) => return Err(PutError::Failed { value: Some(value), error: one_way("send") }),
-            Ends::Socket(socket) => return socket.send(value),
+            Ends::Socket(socket) => return socket.send(value, wait),
         };
         if out.alone().is_some() {
             return Err(PutError::Disconnected(value));
         }
         put_as(out.raw(), TypeFingerprint::new(), value, Wait::Forever, || out.alone())
-    }
-
-    /// Sends bytes as they are, as one message.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
-    pub fn send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
-        self.send(Bytes(bytes.to_vec())).map_err(|e| e.map(|raw| raw.0))
     }
 
     /// Receives the next value; waits while there is none.
@@ -172,7 +182,7 @@ impl Connection {
         self.recv_within(Wait::Until(deadline))
     }
 
-    fn recv_within<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
+    pub(crate) fn recv_within<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
         let got = match &self.ends {
             Ends::Both { into, .. } | Ends::Into(into) => into.get_as(TypeFingerprint::new(), wait),
             Ends::Out(_) => Err(one_way("receive").into()),
@@ -198,30 +208,6 @@ impl Connection {
             Ends::Socket(_) => {
                 Err(mp_core::Error::NotShared("a socket has no end in shared memory".into()).into())
             }
-        }
-    }
-
-    /// Receives the next message as bytes, which it was sent as.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv).
-    pub fn recv_bytes(&self) -> Result<Vec<u8>, GetError> {
-        Ok(self.recv::<Bytes>()?.0)
-    }
-
-    /// Receives the next message, which was sent as bytes, into the beginning of a buffer. How many bytes it has.
-    ///
-    /// # Errors
-    /// [`RecvIntoError::TooShort`] with the message, if it is longer than the buffer, and as [`recv`](Self::recv).
-    #[doc(alias = "recv_bytes_into")]
-    pub fn recv_into(&self, buffer: &mut [u8]) -> Result<usize, RecvIntoError> {
-        let bytes = self.recv_bytes()?;
-        match buffer.get_mut(..bytes.len()) {
-            Some(start) => {
-                start.copy_from_slice(&bytes);
-                Ok(bytes.len())
-            }
-            None => Err(RecvIntoError::TooShort(bytes)),
         }
     }
 

@@ -18,6 +18,7 @@
 //! [`ring`] has the algorithm and what every point of death leaves.
 
 mod batch;
+mod bytes;
 mod channel;
 mod connection;
 mod error;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::channel::{End, Receiver, Sender};
-use crate::connection::{Bytes, Connection, Ends};
+use crate::connection::{Connection, Ends};
 use crate::error::{GetError, PutError};
 use crate::joinable::{JoinError, JoinableQueue, over};
 use crate::lease::{Lease, read};
@@ -342,14 +342,6 @@ impl Connection {
         let got = recv(self.receiver()?, TypeFingerprint::new(), || Arc::new(self.clone())).await;
         self.looked();
         got
-    }
-
-    /// Receives the next message as bytes, which it was sent as, as a future: see [`recv_bytes`](Self::recv_bytes).
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv).
-    pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
-        Ok(self.recv_async::<Bytes>().await?.0)
     }
 
     /// Sends a value, as a future, which waits where [`send`](Self::send) does: for a socket whose other end does not receive.

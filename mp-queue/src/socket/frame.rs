@@ -11,6 +11,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
 use mp_core::{Descriptor, Message, Place, Waitable, Watched};
@@ -187,7 +188,8 @@ impl Socket {
         Ok(frame)
     }
 
-    pub(crate) fn send<T: Message>(self: &Arc<Self>, value: T) -> Result<(), PutError<T>> {
+    /// Sends a value. When the time is over, what was begun is sent on, by whoever comes.
+    pub(crate) fn send<T: Message>(self: &Arc<Self>, value: T, wait: Wait) -> Result<(), PutError<T>> {
         let mut sending = match self.frame(&value) {
             Ok(frame) => Sending::new(self, frame),
             Err(error) => return Err(PutError::Failed { value: Some(value), error }),
@@ -198,8 +200,15 @@ impl Socket {
                 Ok(false) => {}
                 Err(e) => break Err(e),
             }
-            if let Err(e) = mp_core::wait(&[&Writable(self.as_fd())], None) {
-                break Err(WriteError::Failed(e));
+            let found = match left(wait) {
+                Some(left) => mp_core::wait(&[&Writable(self.as_fd())], left),
+                None => Ok(Vec::new()),
+            };
+            match found {
+                Ok(found) if found.is_empty() && sending.is_begun() => break Ok(()),
+                Ok(found) if found.is_empty() => return Err(PutError::Full(value)),
+                Ok(_) => {}
+                Err(e) => break Err(WriteError::Failed(e)),
             }
         };
         sent.map_err(|e| e.with(value))
@@ -221,11 +230,7 @@ impl Socket {
             if let Some(arrived) = self.look()? {
                 return decode(arrived);
             }
-            let left = match wait {
-                Wait::Never => return Err(GetError::Empty),
-                Wait::Forever => None,
-                Wait::Until(deadline) => Some(deadline.saturating_duration_since(std::time::Instant::now())),
-            };
+            let Some(left) = left(wait) else { return Err(GetError::Empty) };
             let found = mp_core::wait(&[&Descriptor(self.as_fd())], left).map_err(Error::from)?;
             if found.is_empty() {
                 return Err(GetError::Empty);
@@ -242,6 +247,15 @@ impl Socket {
     /// Reads what there is; the message, if it is whole.
     fn look(&self) -> Result<Option<Arrived>, GetError> {
         self.reader.lock().advance(self.as_fd(), self.limit)
+    }
+}
+
+/// How long to wait, if at all: with or without an end.
+fn left(wait: Wait) -> Option<Option<Duration>> {
+    match wait {
+        Wait::Never => None,
+        Wait::Forever => Some(None),
+        Wait::Until(deadline) => Some(Some(deadline.saturating_duration_since(Instant::now()))),
     }
 }
 

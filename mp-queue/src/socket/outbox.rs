@@ -6,7 +6,7 @@
 //! | dropped, or given up | left | then |
 //! |---|---|---|
 //! | before the message is begun | nothing | it is not sent |
-//! | after that | its rest in the writer | a [`Flusher`] sends it: in the next send, or by itself when there is room |
+//! | after that, also since its time is over | its rest in the writer | a [`Flusher`] sends it: in the next send, or by itself when there is room |
 //! | the last handle of the connection, after that | the flusher has the socket | it closes it when the rest is sent |
 //! | the process ends, or is killed | part of a message in the socket | the other end is told, in the middle of a message |
 
@@ -129,6 +129,11 @@ pub(super) struct Sending<'a> {
 impl<'a> Sending<'a> {
     pub(super) fn new(socket: &'a Arc<Socket>, frame: Vec<u8>) -> Self {
         Self { socket, frame, begun: None }
+    }
+
+    /// Whether a part of it is sent, and not all.
+    pub(super) fn is_begun(&self) -> bool {
+        self.begun.is_some()
     }
 
     /// Goes on; whether it is sent to its end.

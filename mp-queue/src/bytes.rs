@@ -1,0 +1,125 @@
+//! Raw bytes over a connection, as messages of their own.
+
+use std::time::{Duration, Instant};
+
+use mp_core::Message;
+use mp_core::message::{Codec, Incoming, Outgoing};
+
+use crate::connection::Connection;
+use crate::error::{GetError, PutError, RecvIntoError};
+use crate::raw::Wait;
+
+/// Bytes as they are.
+struct Bytes(Vec<u8>);
+
+impl Message for Bytes {
+    fn encode<C: Codec>(&self, out: &mut Outgoing) -> mp_core::Result<()> {
+        out.bytes().extend_from_slice(&self.0);
+        Ok(())
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let bytes = inc.rest().to_vec();
+        inc.advance(bytes.len());
+        Ok(Self(bytes))
+    }
+}
+
+impl Connection {
+    /// Sends bytes as they are, as one message.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
+        self.send_bytes_within(bytes, Wait::Forever)
+    }
+
+    /// Sends bytes as they are, if there is room for the first one.
+    ///
+    /// # Errors
+    /// As [`try_send`](Self::try_send).
+    pub fn try_send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
+        self.send_bytes_within(bytes, Wait::Never)
+    }
+
+    /// Sends bytes as they are; waits, at most `timeout`, for a socket whose other end does not receive.
+    ///
+    /// # Errors
+    /// As [`send_timeout`](Self::send_timeout).
+    pub fn send_bytes_timeout(&self, bytes: &[u8], timeout: Duration) -> Result<(), PutError<Vec<u8>>> {
+        self.send_bytes_within(bytes, Wait::at_most(timeout))
+    }
+
+    fn send_bytes_within(&self, bytes: &[u8], wait: Wait) -> Result<(), PutError<Vec<u8>>> {
+        self.send_within(Bytes(bytes.to_vec()), wait).map_err(|e| e.map(|raw| raw.0))
+    }
+
+    /// Sends bytes as they are, as a future: see [`send_async`](Self::send_async).
+    ///
+    /// # Errors
+    /// As [`send_async`](Self::send_async).
+    pub async fn send_bytes_async(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
+        self.send_async(Bytes(bytes.to_vec())).await.map_err(|e| e.map(|raw| raw.0))
+    }
+
+    /// Receives the next message as bytes, which it was sent as; waits while there is none.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn recv_bytes(&self) -> Result<Vec<u8>, GetError> {
+        self.recv_bytes_within(Wait::Forever)
+    }
+
+    /// Receives the next message as bytes, if there is one.
+    ///
+    /// # Errors
+    /// As [`try_recv`](Self::try_recv).
+    pub fn try_recv_bytes(&self) -> Result<Vec<u8>, GetError> {
+        self.recv_bytes_within(Wait::Never)
+    }
+
+    /// Receives the next message as bytes; waits while there is none, at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`recv_timeout`](Self::recv_timeout).
+    pub fn recv_bytes_timeout(&self, timeout: Duration) -> Result<Vec<u8>, GetError> {
+        self.recv_bytes_within(Wait::at_most(timeout))
+    }
+
+    /// Receives the next message as bytes; waits while there is none, but not beyond `deadline`.
+    ///
+    /// # Errors
+    /// As [`recv_deadline`](Self::recv_deadline).
+    pub fn recv_bytes_deadline(&self, deadline: Instant) -> Result<Vec<u8>, GetError> {
+        self.recv_bytes_within(Wait::Until(deadline))
+    }
+
+    fn recv_bytes_within(&self, wait: Wait) -> Result<Vec<u8>, GetError> {
+        Ok(self.recv_within::<Bytes>(wait)?.0)
+    }
+
+    /// Receives the next message as bytes, which it was sent as, as a future: see [`recv_bytes`](Self::recv_bytes).
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
+        Ok(self.recv_async::<Bytes>().await?.0)
+    }
+
+    /// Receives the next message, which was sent as bytes, into the beginning of a buffer; waits while there is none. How many
+    /// bytes it has.
+    ///
+    /// # Errors
+    /// [`RecvIntoError::TooShort`] with the message, if it is longer than the buffer, and as [`recv`](Self::recv).
+    #[doc(alias = "recv_bytes_into")]
+    pub fn recv_into(&self, buffer: &mut [u8]) -> Result<usize, RecvIntoError> {
+        let bytes = self.recv_bytes()?;
+        match buffer.get_mut(..bytes.len()) {
+            Some(start) => {
+                start.copy_from_slice(&bytes);
+                Ok(bytes.len())
+            }
+            None => Err(RecvIntoError::TooShort(bytes)),
+        }
+    }
+}
