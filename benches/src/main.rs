@@ -5,7 +5,8 @@
 //! median over the rounds. Every benchmark checks what it received; a wrong value ends the program with an error.
 //!
 //! Map of the files: [`rows`] says what is measured, [`work`] holds the work itself, written once and generic over
-//! who carries the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns; [`report`] prints.
+//! who carries the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns; [`report`] prints, and
+//! [`wanted`] says what should be.
 
 mod args;
 mod limits;
@@ -20,6 +21,7 @@ mod run;
 mod shm;
 mod stats;
 mod syscalls;
+mod wanted;
 mod work;
 
 use std::process::ExitCode;
@@ -70,7 +72,7 @@ fn start() -> Result<()> {
     let load = machine::load();
     let outcomes = run::all(&options.only, &plan)?;
     let machine = machine::describe(&plan, load);
-    print!("{}", report::table(&machine, &outcomes));
+    print!("{}{}", report::table(&machine, &outcomes), wanted::list(&outcomes));
     if let Some(path) = &options.json {
         report::write_json(path, &machine, &outcomes)?;
     }

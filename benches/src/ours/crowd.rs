@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use mp::{Event, FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
-use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::process::PATIENCE;
+use crate::work::record::{self, Record, record};
 use crate::work::{Outcome, Plan, now};
 
 /// As in the other rows of queues.
@@ -136,51 +136,18 @@ pub(crate) fn idle_100(plan: &Plan) -> Outcome {
     idle(plan, 100)
 }
 
-/// A message of some 200 bytes: numbers, texts, a list.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-struct Record {
-    id: u64,
-    time: f64,
-    name: String,
-    tags: [String; 2],
-    values: [f64; 12],
-    valid: Option<bool>,
-}
-
-fn record(id: u64) -> Record {
-    Record {
-        id,
-        time: id as f64 / 1000.0,
-        name: "a sensor on the northern roof".to_owned(),
-        tags: ["temperature".to_owned(), "calibrated".to_owned()],
-        values: [0.5 + id as f64; 12],
-        valid: Some(true),
-    }
-}
-
 fn put_records(_: usize, (queue, count): (Queue<Record>, u64)) -> Result<()> {
     (0..count).try_for_each(|id| Ok(queue.put(record(id))?))
 }
 
 /// Messages per second of a struct of 200 bytes, encoded and decoded, from one producer to one consumer.
 pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
-    let count = plan.repetitions(1_000_000);
+    let count = record::count(plan, 1_000_000);
     let queue = Queue::bounded(CAPACITY)?;
     let producer = start_processes(put_records, (queue.clone(), count), Options::nprocs(1))?;
-    let warm_up = count / 10;
-    let mut start = now();
-    for id in 0..count {
-        let got = queue.get()?.ok_or("closed")?;
-        if got.id != id || got.values[11] != 0.5 + id as f64 || got.tags[1] != "calibrated" {
-            return Err(format!("wrong result: record {id}").into());
-        }
-        if id == warm_up {
-            start = now();
-        }
-    }
-    let took = now() - start;
+    let rate = record::consume(count, || Ok(queue.get()?.ok_or("closed")?))?;
     producer.join()?;
-    Ok(Some((count - warm_up) as f64 * 1e9 / took as f64))
+    Ok(Some(rate))
 }
 
 /// How many tensors a message has.

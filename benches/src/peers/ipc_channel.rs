@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{round, word};
 use crate::Result;
 use crate::process;
+use crate::work::record::{self, Record};
 use crate::work::tensor::{self, Amount};
 use crate::work::{Link, Outcome, Plan, small};
 
@@ -128,6 +129,15 @@ pub(crate) fn one_way(plan: &Plan) -> Outcome {
     with("one-way", &[], plan, |mut link: Channels<u64, u64>| small::consume(&mut link, plan, 200_000))
 }
 
+/// As fast as the socket takes them.
+pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
+    let count = record::count(plan, 100_000);
+    let words = [count.to_string()];
+    with("records", &words, plan, |channels: Channels<u64, Record>| {
+        record::consume(count, || Ok(channels.into.recv()?))
+    })
+}
+
 /// The same shared memory again and again.
 pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     let full = 4_000;
@@ -183,6 +193,12 @@ pub(super) fn be_child(work: &str, words: &[String]) -> Result<()> {
                 "stream" => tensor::answer_stream(&mut receiver, tensors)?,
                 _ => tensor::answer_fresh(&mut receiver, tensors)?,
             }
+            process::linger()
+        }
+        "records" => {
+            let channels = Channels::<Record, u64>::offer(server)?;
+            let count: u64 = word(words, 1)?.parse()?;
+            (0..count).try_for_each(|id| channels.out.send(record::record(id)))?;
             process::linger()
         }
         _ => {

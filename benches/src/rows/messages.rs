@@ -65,7 +65,7 @@ pub(super) const ROWS: &[Row] = &[
         rounds: ANY,
         limit: limits::one_way,
         ours: ours::crowd::struct_200b,
-        peers: peers![],
+        peers: peers!["ipc-channel" => ipc_channel::struct_200b],
         note: || "limit: as one_way_1p1c, of a u64",
     },
     Row {

@@ -3,6 +3,7 @@
 
 pub(crate) mod alloc;
 pub(crate) mod lock;
+pub(crate) mod record;
 pub(crate) mod small;
 pub(crate) mod tensor;
 

@@ -1,0 +1,112 @@
+//! What the figures should be, and whether they are: shown behind the table, so that nobody has to compare by eye.
+
+use std::fmt::Write as _;
+
+use crate::run::Outcome;
+
+/// What is wanted of our figure in a row.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    /// In the row's unit.
+    AtMost(f64),
+    AtLeast(f64),
+    /// Times the limit.
+    OfLimit(f64),
+    /// So many times faster than this one.
+    Than(&'static str, f64),
+}
+
+use Wanted::{AtLeast, AtMost, OfLimit, Than};
+
+const ALL: &[(&str, &[Wanted])] = &[
+    ("rtt_awake", &[AtMost(1_000.0), Than("iceoryx2", 2.5)]),
+    ("rtt_asleep", &[OfLimit(1.15)]),
+    ("one_way_1p1c", &[AtLeast(6e6), Than("ipc-channel", 15.0)]),
+    ("one_way_2p2c", &[AtLeast(4e6)]),
+    ("struct_200b", &[AtLeast(1.5e6)]),
+    ("tensors_100", &[AtMost(15_000.0)]),
+    ("idle_1", &[AtMost(10.0)]),
+    ("idle_100", &[AtMost(1_000.0)]),
+    ("tensor_again_64m", &[AtMost(2_000.0)]),
+    ("lock_uncontended", &[OfLimit(1.5)]),
+    ("lock_contended", &[OfLimit(1.0)]),
+    ("spawn_exec", &[OfLimit(1.25)]),
+    ("spawn_exec_2g", &[OfLimit(1.25 * 1.2)]),
+    ("spawn_forkserver", &[AtMost(450e3)]),
+    ("spawn_forkserver_2g", &[AtMost(1.2 * 450e3)]),
+    ("spawn_64", &[AtMost(80e6)]),
+    ("pool_map", &[AtLeast(250e3)]),
+    ("pool_tensor_1m", &[AtLeast(100e3)]),
+];
+
+impl Wanted {
+    /// What it is, and whether it is met; `None` if it can't be said.
+    fn of(self, outcome: &Outcome) -> Option<(String, bool)> {
+        let ours = outcome.ours?.median;
+        let unit = outcome.row.unit;
+        Some(match self {
+            AtMost(most) => (format!("at most {most} {unit}: {ours:.4}"), ours <= most),
+            AtLeast(least) => (format!("at least {least} {unit}: {ours:.0}"), ours >= least),
+            OfLimit(times) => {
+                let ratio = ours / outcome.limit?.median;
+                (format!("at most {times:.2} times the limit: {ratio:.2}"), ratio <= times)
+            }
+            Than(name, times) => {
+                let peer = outcome.peers.iter().find(|(peer, _)| *peer == name)?.1?.median;
+                let ratio = match outcome.row.better {
+                    crate::rows::Better::Lower => peer / ours,
+                    crate::rows::Better::Higher => ours / peer,
+                };
+                (format!("at least {times} times as fast as {name}: {ratio:.1}"), ratio >= times)
+            }
+        })
+    }
+}
+
+/// A line for each that could be said of these rows.
+pub(crate) fn list(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    for outcome in outcomes {
+        let wanted = ALL.iter().find(|(id, _)| *id == outcome.row.id).map_or(&[][..], |(_, wanted)| wanted);
+        for (what, met) in wanted.iter().filter_map(|wanted| wanted.of(outcome)) {
+            let sign = if met { "met   " } else { "MISSED" };
+            let _ = writeln!(text, "{sign}  {:<22} {what}", outcome.row.id);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows;
+    use crate::stats::Summary;
+
+    #[test]
+    fn what_is_wanted_is_of_rows_that_there_are() {
+        for (id, _) in ALL {
+            assert!(rows::all().any(|row| row.id == *id), "{id}");
+        }
+    }
+
+    #[test]
+    fn it_is_met_or_not() {
+        let row = rows::all().find(|row| row.id == "rtt_asleep").expect("it is there");
+        let outcome = |ours| Outcome {
+            row,
+            limit: Some(Summary { median: 100.0, spread: 0.0 }),
+            ours: Some(Summary { median: ours, spread: 0.0 }),
+            peers: vec![("slow", Some(Summary { median: 300.0, spread: 0.0 }))],
+        };
+        assert!(list(&[outcome(114.0)]).starts_with("met") && list(&[outcome(116.0)]).starts_with("MISSED"));
+        let met = |wanted: Wanted| wanted.of(&outcome(100.0)).map(|(_, met)| met);
+        assert_eq!(
+            [met(Than("slow", 3.0)), met(Than("slow", 3.1)), met(Than("none", 1.0))],
+            [Some(true), Some(false), None]
+        );
+        assert_eq!(
+            [met(AtMost(100.0)), met(AtMost(99.0)), met(AtLeast(101.0))],
+            [Some(true), Some(false), Some(false)]
+        );
+    }
+}
