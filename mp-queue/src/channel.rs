@@ -319,6 +319,16 @@ macro_rules! side {
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
+
+            /// How many messages fit; of a channel without a bound, how many the arena has room for.
+            pub fn capacity(&self) -> usize {
+                self.end.raw().capacity()
+            }
+
+            /// Whether as many are in it as fit: a moment's picture.
+            pub fn is_full(&self) -> bool {
+                self.len() >= self.capacity()
+            }
         }
 
         impl<T> Clone for $side<T> {

@@ -8,11 +8,13 @@ use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::batch::PutManyError;
 use crate::error::{GetError, Leaseholder, PutError, list};
 use crate::lease::{Lease, Whom};
 use crate::options::QueueOptions;
 use crate::queue::Queue;
 use crate::raw::{Ended, Wait};
+use crate::ready::Room;
 use crate::ring::Counted;
 
 /// A queue of tasks, of which one can wait until all are done.
@@ -194,6 +196,40 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// As [`Queue::get_ack_deadline`].
     pub fn get_deadline(&self, deadline: Instant) -> Result<Option<Lease<T>>, GetError> {
         self.queue.get_ack_deadline(deadline)
+    }
+
+    /// Puts all tasks, in their order; waits while the queue is full. How many they were. See [`Queue::put_many`].
+    ///
+    /// # Errors
+    /// As [`Queue::put_many`].
+    pub fn put_many<I: IntoIterator<Item = T>>(
+        &self,
+        tasks: I,
+    ) -> Result<usize, PutManyError<T, I::IntoIter>> {
+        self.queue.put_many(tasks)
+    }
+
+    /// Takes tasks until the queue is closed and no other process works on a task any more.
+    ///
+    /// ```
+    /// use mp_queue::JoinableQueue;
+    ///
+    /// let tasks = JoinableQueue::unbounded()?;
+    /// tasks.put_many(["a", "b"].map(String::from))?;
+    /// tasks.close();
+    /// for task in tasks.iter() {
+    ///     assert!(["a", "b"].contains(&task?.done().as_str()));
+    /// }
+    /// tasks.join()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = Result<Lease<T>, GetError>> + '_ {
+        std::iter::from_fn(|| self.get().transpose())
+    }
+
+    /// Its room for tasks, as something to wait for: see [`Queue::room`]. For tasks, wait for the queue itself.
+    pub fn room(&self) -> Room<T> {
+        self.queue.room()
     }
 
     /// Waits until no task is unfinished.

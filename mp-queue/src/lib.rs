@@ -50,7 +50,7 @@ pub use mp_core::{Descriptor, Waitable, ready, select, wait};
 pub use options::QueueOptions;
 pub use packed::Packed;
 pub use pipe::{one_way_pipe, pipe};
-pub use queue::Queue;
+pub use queue::{Queue, SimpleQueue};
 pub use ready::{Room, Tasks};
 pub use socket::{Address, ConnectError, Listener, SocketOptions, connect, connect_async};
 #[cfg(feature = "futures")]

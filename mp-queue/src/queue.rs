@@ -69,6 +69,10 @@ impl<T: Message> fmt::Debug for Queue<T> {
     }
 }
 
+/// Python's name for a queue without a bound, which [`SimpleQueue::unbounded`](Queue::unbounded) makes. Nothing is simpler in
+/// it: it is a [`Queue`].
+pub type SimpleQueue<T> = Queue<T>;
+
 impl<T: Message> Queue<T> {
     /// A queue for up to `capacity` messages (at least one), whose room is there from the start.
     ///
@@ -100,7 +104,6 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// When there is no shared memory for it.
-    #[doc(alias = "SimpleQueue")]
     pub fn unbounded() -> Result<Self, Error> {
         QueueOptions::new().create()
     }
