@@ -106,7 +106,7 @@ impl Group {
         ranks.get(rank).map(|rank| rank.streams.clone()).ok_or(SpawnError::NoSuchRank { rank, nprocs })
     }
 
-    /// Reads what a rank that has ended had written; the last lines of its standard error, if they are known.
+    /// Reads what a rank that has ended had written; the last lines of its standard error, if they are known. Waits for nobody.
     pub(crate) fn drain(&self, rank: usize) -> Option<String> {
         let streams = self.streams_of(rank).ok()?;
         streams.drain();
@@ -281,7 +281,8 @@ impl Group {
         (0..self.len()).map(|rank| self.ask(rank, signal)).fold(Ok(()), Result::and)
     }
 
-    /// Waits until all are over, or one has failed if that is asked for; false when time ran out.
+    /// Waits until all are over and what they said is passed on, or one has failed if that is asked for; false when time ran
+    /// out.
     pub(crate) fn wait(&self, until: Option<Instant>, or_failure: bool) -> bool {
         let settled = |ranks: &[Rank]| {
             ranks.iter().all(|rank| rank.over)
@@ -306,7 +307,11 @@ impl Group {
                 Some(until) => _ = self.changed.wait_until(&mut ranks, until),
             }
         }
-        true
+        let to_be_written = |rank: &&Rank| rank.over && rank.streams.are_to_be_written();
+        let left: Vec<_> = ranks.iter().filter(to_be_written).map(|rank| rank.streams.clone()).collect();
+        let all_over = ranks.iter().all(|rank| rank.over);
+        drop(ranks);
+        !all_over || left.is_empty() || Streams::wait_until_written(&left, until)
     }
 
     /// The bell of the next change. To be asked for with the ranks locked, so that no change is missed.

@@ -3,9 +3,10 @@
 mod common;
 
 use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Folder, Meeting, Outcome, failure, join, say, wait_for_the_end};
-use mp_spawn::{Options, Output, Process, SpawnError, start_processes};
+use mp_spawn::{OnFailure, Options, Output, Process, SpawnError, Status, start_processes};
 
 fn talk(rank: usize, lines: usize) -> Outcome {
     for line in 0..lines {
@@ -97,6 +98,31 @@ fn teed_lines_are_whole_and_say_whose_they_are() {
 }
 
 #[test]
+#[allow(unsafe_code)]
+fn who_joins_sees_all_output_first() {
+    let middle = |(): ()| -> Outcome {
+        for _ in 0..20 {
+            let context =
+                start_processes(talk, 100, Options::nprocs(4).stdout(Output::Tee).stderr(Output::Null))?;
+            join(&context)?;
+            println!("joined");
+        }
+        // What an exit waits for is another matter.
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(0) };
+    };
+    let process = Process::builder().stdout(Output::Capture).spawn(middle, ()).unwrap();
+    assert!(process.wait_timeout(DEADLINE));
+    let text = process.stdout().text();
+    process.join().unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 20 * 401);
+    for round in lines.chunks(401) {
+        assert_eq!(round.last(), Some(&"joined"));
+    }
+}
+
+#[test]
 fn a_crash_shows_the_last_that_was_written() {
     let worker = |_: usize, (): ()| {
         for line in 0..100 {
@@ -156,6 +182,48 @@ fn output_can_be_read_while_the_worker_runs() {
     common::eventually("it said so", || context.stdout(0).unwrap().text() == "here\n");
     context.kill(0).unwrap();
     assert!(failure(&context).to_string().contains("SIGKILL"));
+}
+
+/// Each of these, with both its streams, is waited for by whoever joins, and by nobody else.
+const TEED: usize = 24;
+/// What 400 ms for each of them come to, and half of it: for that a start and a failure would be held up.
+const HELD_UP: Duration = Duration::from_millis(400 * TEED as u64 / 2);
+
+#[test]
+fn a_terminal_that_stands_still_holds_up_neither_starts_nor_failures() {
+    fn fails_last(rank: usize, lines: usize) -> Result<(), String> {
+        talk(rank, lines).map_err(|error| error.to_string())?;
+        if rank == TEED - 1 { Err("the last one fails".to_string()) } else { Ok(()) }
+    }
+    let (tell, told) = channel();
+    let (out, err) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let waiter = std::thread::spawn(move || {
+        // At most three times: the machine may be busy with something else.
+        let took = (0..3).map(|_| {
+            let since = Instant::now();
+            let options = Options::nprocs(TEED).stdout(Output::Tee).stderr(Output::Tee);
+            let context = start_processes(fails_last, 10, options.on_failure(OnFailure::Continue)).unwrap();
+            let over = |rank| !matches!(context.status(rank), Ok(Status::Running));
+            common::eventually("all are known to have ended", || (0..TEED).all(over));
+            assert_eq!(context.failures().len(), 1);
+            let another = Process::builder()
+                .stdout(Output::Capture)
+                .stderr(Output::Null)
+                .spawn(|(): ()| println!("here"), ())
+                .unwrap();
+            assert!(another.wait_timeout(DEADLINE));
+            assert_eq!(another.stdout().text(), "here\n");
+            another.join().unwrap();
+            let took = since.elapsed();
+            assert!(failure(&context).to_string().contains("the last one fails"));
+            took
+        });
+        _ = tell.send(took.take_while(|took| *took >= HELD_UP).collect::<Vec<_>>());
+    });
+    let held_up = told.recv_timeout(3 * DEADLINE);
+    drop((out, err));
+    waiter.join().unwrap();
+    assert!(held_up.as_ref().is_ok_and(|times| times.len() < 3), "{held_up:?}");
 }
 
 #[test]
