@@ -403,3 +403,23 @@ fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Option<Instant>) 
         supervisor::ended(last.id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_failures_the_earlier_one_is_the_first_whichever_is_heard_first() {
+        let failure = |rank| SpawnError::NoSuchRank { rank, nprocs: 0 };
+        for heard in [[0, 1], [1, 0]] {
+            let group = Group::new(["a".to_string(), "b".to_string()].into_iter());
+            for rank in heard {
+                // Rank 1 fails before rank 0 does.
+                group.failed(rank, 200 - 100 * rank as u64, failure(rank));
+            }
+            assert_eq!(group.first_failure().and_then(|error| error.rank()), Some(1), "{heard:?}");
+            let order: Vec<_> = group.failures().iter().map(SpawnError::rank).collect();
+            assert_eq!(order, [Some(1), Some(0)], "{heard:?}");
+        }
+    }
+}
