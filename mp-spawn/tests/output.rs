@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Folder, Meeting, Outcome, failure, join, say, wait_for_the_end};
 use mp_spawn::{OnFailure, Options, Output, Process, SpawnError, Status, start_processes};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 fn talk(rank: usize, lines: usize) -> Outcome {
     for line in 0..lines {
@@ -182,6 +184,58 @@ fn output_can_be_read_while_the_worker_runs() {
     common::eventually("it said so", || context.stdout(0).unwrap().text() == "here\n");
     context.kill(0).unwrap();
     assert!(failure(&context).to_string().contains("SIGKILL"));
+}
+
+/// Starts processes from a terminal of its own, and returns what that shows.
+#[allow(unsafe_code)]
+fn on_a_terminal(nprocs: usize) -> Result<Option<String>, Box<dyn std::error::Error + Send + Sync>> {
+    let (mut screen, mut line) = (0, 0);
+    let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
+    // SAFETY: the first two are valid for writes, the others are not needed.
+    if unsafe { libc::openpty(&raw mut screen, &raw mut line, name, settings, size) } != 0 {
+        return Ok(None);
+    }
+    // SAFETY: it is new, and nobody else's.
+    let screen = unsafe { OwnedFd::from_raw_fd(screen) };
+    // SAFETY: as above.
+    let line = unsafe { OwnedFd::from_raw_fd(line) };
+    rustix::stdio::dup2_stdout(&line)?;
+    join(&start_processes(talk, 1, Options::nprocs(nprocs).stdout(Output::Tee).stderr(Output::Null))?)?;
+    let mut shown = Vec::new();
+    while shown.iter().filter(|byte| **byte == b'\n').count() < nprocs {
+        let mut ready = [PollFd::new(&screen, PollFlags::IN)];
+        let time = Timespec { tv_sec: DEADLINE.as_secs().cast_signed(), tv_nsec: 0 };
+        if rustix::event::poll(&mut ready, Some(&time))? == 0 {
+            return Err(format!("only this is shown: {}", String::from_utf8_lossy(&shown)).into());
+        }
+        let mut chunk = [0; 4096];
+        let count = rustix::io::read(&screen, &mut chunk)?;
+        shown.extend_from_slice(&chunk[..count]);
+    }
+    Ok(Some(String::from_utf8(shown)?))
+}
+
+#[test]
+fn on_a_terminal_each_rank_has_a_colour_unless_nobody_wants_any() {
+    for (no_color, begin, end) in [("", "\x1b[", "\x1b[0m"), ("1", "", "")] {
+        let builder = Process::builder().env("NO_COLOR", no_color);
+        let process = builder.spawn(on_a_terminal, 7).unwrap();
+        assert!(process.wait_timeout(DEADLINE));
+        let Some(text) = process.join().unwrap() else {
+            println!("SKIPPED: there are no terminals here");
+            return;
+        };
+        let mut lines: Vec<_> = text.lines().collect();
+        lines.sort_by_key(|line| line.split(' ').nth(1).map(str::to_owned));
+        let colours = ["36m", "33m", "32m", "35m", "34m", "31m", "36m"];
+        let expected: Vec<_> = (0..7)
+            .map(|rank| {
+                let colour = if no_color.is_empty() { colours[rank] } else { "" };
+                format!("{begin}{colour}[rank {rank}]{end} {rank} says 0")
+            })
+            .collect();
+        assert_eq!(lines, expected);
+    }
 }
 
 /// Each of these, with both its streams, is waited for by whoever joins, and by nobody else.
