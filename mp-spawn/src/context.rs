@@ -356,7 +356,7 @@ impl<T> ProcessContext<T> {
     }
 
     /// What the process of this rank has written to its standard output so far, where that is captured: see
-    /// [`Output`](crate::Output). Does not block, unless the output is passed on to a terminal that stands still.
+    /// [`Output`](crate::Output). Does not block.
     ///
     /// # Errors
     ///

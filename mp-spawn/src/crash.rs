@@ -1,10 +1,26 @@
 //! The last words of a process that crashes.
 //!
+//! | what happens, in which thread | the parent hears | and concludes |
+//! |---|---|---|
+//! | a fault in the guard area of the worker's stack, in its own | [`Cause::StackOverflow`] | [`Note::StackOverflow`] |
+//! | a fault at the stack pointer, in any that has a stack for handlers | the same | the same |
+//! | any other fault | [`Cause::Fault`] | [`Note::Fault`] |
+//! | a signal that somebody sends, or the program raises | [`Cause::Sent`] | nothing more |
+//! | a stack is used up, in one that has no stack for handlers | nothing: no handler can run | [`Note::LikelyStackOverflow`] |
+//!
+//! A thread has a stack for handlers if somebody gave it one. The worker's own gets it here. Those that the standard library
+//! starts get one from it only where it has seen `main` begin, as in a copy of a program (start method `fork`), or after
+//! [`init`](crate::init) within `main`; not in a process that becomes a worker before `main`.
+//!
+//! [`Note::StackOverflow`]: crate::Note::StackOverflow
+//! [`Note::LikelyStackOverflow`]: crate::Note::LikelyStackOverflow
+//! [`Note::Fault`]: crate::Note::Fault
+//!
 //! # Safety
 //!
 //! This file may hold `unsafe`: it installs signal handlers and runs inside them, where only calls listed in
-//! `signal-safety(7)` are allowed. The handler reads constants that were set before it was installed, calls
-//! `clock_gettime`, `getpid`, `send`, `signal` and `raise`, and neither allocates nor takes a lock.
+//! `signal-safety(7)` are allowed. The handler reads constants that were set before it was installed and what the kernel passes
+//! to it, calls `clock_gettime`, `getpid`, `send`, `signal` and `raise`, and neither allocates nor takes a lock.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -21,6 +37,11 @@ use crate::message::{Cause, Crash};
 use crate::wire::{self, CRASH_PAYLOAD, HEADER, Kind};
 
 const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
+
+/// How far from the stack pointer a fault is taken for one that the stack has no room for. Less than a page below are the
+/// red zone and what a call pushes. Above: who needs more than a page touches each in turn, moving the stack pointer along
+/// (code in Rust always does, that in C if compiled so).
+const REACH: usize = 4096;
 
 /// A stack for handlers, which takes no memory until one runs.
 #[repr(align(16))]
@@ -106,7 +127,7 @@ fn handle(signal: c_int) -> io::Result<()> {
     check(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })
 }
 
-extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes an info that is valid while the handler runs.
     let info = unsafe { &*info };
     let raised_by_instruction = info.si_code > 0;
@@ -115,7 +136,9 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     if here.unsigned_abs() == FACTS.process.load(Ordering::Relaxed) {
         // SAFETY: any bytes are an address; it is used only when the kernel set it.
         let address = unsafe { info.si_addr() }.addr();
-        tell(&FACTS, signal, raised_by_instruction.then_some(address));
+        // SAFETY: with SA_SIGINFO the kernel passes a context that is valid while the handler runs.
+        let stack = unsafe { stack_pointer(context) };
+        tell(&FACTS, signal, raised_by_instruction.then_some(Fault { address, stack }));
     }
     // SAFETY: this installs no handler.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -126,15 +149,48 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     }
 }
 
-fn tell(facts: &Facts, signal: c_int, address: Option<usize>) {
+/// What an instruction did that raised a signal.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    address: usize,
+    /// The stack pointer of its thread, where it is known how to find that.
+    stack: Option<usize>,
+}
+
+impl Fault {
+    /// Whether a stack was used up: the worker's, below which this guard area is, or that of the thread that did it.
+    fn is_overflow(self, guard: &Range<usize>) -> bool {
+        guard.contains(&self.address) || self.stack.is_some_and(|stack| self.address.abs_diff(stack) <= REACH)
+    }
+}
+
+/// The stack pointer of what a signal has interrupted.
+///
+/// # Safety
+/// This is the context that a handler with SA_SIGINFO got.
+unsafe fn stack_pointer(context: *mut c_void) -> Option<usize> {
+    let context = context.cast_const().cast::<libc::ucontext_t>();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller says so.
+    let stack = Some(unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] }.cast_unsigned());
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller says so.
+    let stack = Some(unsafe { (*context).uc_mcontext.sp });
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let (stack, _) = (None::<u64>, context);
+    stack.and_then(|stack| usize::try_from(stack).ok())
+}
+
+fn tell(facts: &Facts, signal: c_int, fault: Option<Fault>) {
     let guard = facts.guard_begin.load(Ordering::Relaxed)..facts.guard_end.load(Ordering::Relaxed);
     let socket = facts.socket.load(Ordering::Relaxed).cast_signed();
-    let cause = match address {
+    let cause = match fault {
         None => Cause::Sent,
-        Some(address) if signal == libc::SIGSEGV && guard.contains(&address) => Cause::StackOverflow,
+        Some(fault) if signal == libc::SIGSEGV && fault.is_overflow(&guard) => Cause::StackOverflow,
         Some(_) => Cause::Fault,
     };
-    let crash = Crash { at: now(), address: address.unwrap_or(0) as u64, signal, cause };
+    let address = fault.map_or(0, |fault| fault.address as u64);
+    let crash = Crash { at: now(), address, signal, cause };
     let mut frame = [0u8; HEADER + CRASH_PAYLOAD];
     let (head, payload) = frame.split_at_mut(HEADER);
     head.copy_from_slice(&wire::header(Kind::Crash, CRASH_PAYLOAD as u32));
@@ -203,4 +259,20 @@ fn below_this_stack() -> io::Result<Range<usize>> {
 #[inline]
 fn check(result: c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_at_the_stack_pointer_is_an_overflow_in_whichever_thread() {
+        let guard = 0x1000..0x2000;
+        let fault = |address, stack| Fault { address, stack }.is_overflow(&guard);
+        // In the guard area of the worker's stack, wherever the pointer is: a large frame of C's.
+        assert!(fault(0x1800, None) && fault(0x1800, Some(0x9_0000)));
+        // What a call pushes; a frame that has been made, of less than a page.
+        assert!(fault(0x7_fff8, Some(0x8_0000)) && fault(0x8_0ff0, Some(0x8_0000)));
+        assert!(!fault(24, Some(0x8_0000)) && !fault(0x7_0000, Some(0x8_0000)) && !fault(0x8_0000, None));
+    }
 }

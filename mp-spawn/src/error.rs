@@ -42,6 +42,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | calls `exit(0)` where there is no result | none | |
 /// | touches memory that isn't its own, divides by zero in C, … | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, SIGBUS, SIGFPE, SIGILL; [`Note::Fault`] with the address |
 /// | uses up its stack | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`Note::StackOverflow`] |
+/// | uses up the stack of another of its threads | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`Note::LikelyStackOverflow`]; [`Note::StackOverflow`] where that thread has a stack for handlers |
 /// | calls `abort` | [`ProcessExited`](Self::ProcessExited) | SIGABRT |
 /// | is killed by the kernel for want of memory | [`ProcessExited`](Self::ProcessExited) | SIGKILL, [`Note::OutOfMemory`], as far as the control group tells |
 /// | is killed by this program | [`ProcessExited`](Self::ProcessExited) | the signal, [`Note::AskedFor`] |

@@ -157,11 +157,17 @@ const NAMES: &[(i32, &str)] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// The worker's stack was used up: the fault lies in the guard area below it.
+    /// A thread has used up its stack: the fault lies in the guard area below the worker's stack, or at the stack pointer
+    /// of whichever thread it was.
     StackOverflow {
         /// The address that could not be written.
         address: u64,
     },
+    /// A SIGSEGV ended the process, and no handler could run to say why. Most likely a thread other than the worker's own has
+    /// used up its stack: in a process that became a worker before `main`, only the worker's thread has another stack for
+    /// handlers. The same is seen where the process had set a handler of its own for SIGSEGV, had closed all its files, or
+    /// had executed another program.
+    LikelyStackOverflow,
     /// The process touched memory that it may not touch, or executed an instruction that it may not execute.
     Fault {
         /// The address that was touched, or that of the instruction.
@@ -185,7 +191,10 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Note::StackOverflow { address } => {
-                write!(f, "stack overflow (the guard area of the worker's stack was hit at {address:#x})")
+                write!(f, "stack overflow (there is no more room for a stack at {address:#x})")
+            }
+            Note::LikelyStackOverflow => {
+                f.write_str("most likely a stack overflow in a thread other than the worker's own")
             }
             Note::Fault { address } => write!(f, "fault at address {address:#x}"),
             Note::Panics(panics) => {

@@ -3,13 +3,17 @@
 //! | dies | what happens |
 //! |---|---|
 //! | the server, idle | it is reaped at once; the next start fails and says how it ended, the one after begins another |
+//! | the server, while it calls what is preloaded | the start that waits for it fails and says how it ended, the next one begins another |
 //! | the server, asked for a process | that start fails; if the process was made already, it is ended and reaped |
 //! | a process that it has made | as any other: it is a child of this process, and its sentinel is exact |
 //! | this process | the server and all processes end with it |
 //!
 //! A server that is stopped delays the starts that need it, at most for [`Options::handshake_timeout`] each; then it is
 //! ended, as a process that does not report is. (One that waits for a disk, or has had no processor, gets that time a few times
-//! more: its successor would have to wait as well.)
+//! more: its successor would have to wait as well.) That it is a server, a new one has to say in that time, too. What it is to
+//! preload it calls then, and that is waited for as long as it lives: loading what takes long is what preloading is for. Only one
+//! that is found stopped when that time is over, and has still not moved when it is over again, is ended. Whoever waits has the
+//! log told what it waits for, once.
 //!
 //! [`Options::handshake_timeout`]: crate::Options::handshake_timeout
 
@@ -37,6 +41,7 @@ use crate::function::{FunctionRef, Preloaded};
 use crate::handle::Handle;
 use crate::launch::{self, Command, Launched, Particulars, failed};
 use crate::message::{Answer, Fork, Serve};
+use crate::patience::Patience;
 use crate::rank::pid_number;
 use crate::setup::Setup;
 use crate::sibling::Slip;
@@ -94,7 +99,14 @@ pub(crate) struct Life {
 ///
 /// What it leaves in memory, each process has a copy of. It must leave no thread running, make no shared memory (tensors,
 /// queues) and not use a GPU: the first two make the start fail, and say so. If it panics, the start fails with its
-/// message.
+/// message; if it ends the server, with how that ended.
+///
+/// # Blocking
+///
+/// The first start by a server waits until what it preloads has returned, however long that takes, and other starts by it wait
+/// with that one; so does this function, if one waits. [`Options::handshake_timeout`](crate::Options::handshake_timeout) bounds
+/// only how long the server may take before it, and how long it may be stopped meanwhile. If it takes longer than that time,
+/// the log is told so (feature `log`), with the server's process id: whoever kills that process has the start fail.
 ///
 /// # Errors
 ///
@@ -141,7 +153,8 @@ pub(crate) fn launch(
     let fds: Vec<_> = [&theirs].into_iter().chain(streams.into_iter().flatten()).map(AsFd::as_fd).collect();
 
     let mut slot = SERVER.lock();
-    let mut server = running(slot.take(), command, patience)?;
+    let Found { mut server, is_new } = running(slot.take(), command, patience)?;
+    let begun = is_new.then_some(server.life.pid);
     let pid = match server.fork(&request, &fds, Patience::of(patience)) {
         Ok(Ok(pid)) => pid,
         Ok(Err(refused)) => {
@@ -152,16 +165,25 @@ pub(crate) fn launch(
     };
     *slot = Some(server);
     drop(slot);
+    if let Some(pid) = begun {
+        event!(Debug, "a fork server (pid {pid}) was started");
+    }
     // It is our child and has not been reaped, so the id is its own.
     Ok(Launched { pid, handle: Handle::of(pid)?, socket: ours, nonce })
 }
 
+/// A server to ask.
+struct Found {
+    server: Server,
+    is_new: bool,
+}
+
 /// The server of this program, or a new one.
-fn running(server: Option<Server>, command: &Command, patience: Duration) -> Result<Server> {
+fn running(server: Option<Server>, command: &Command, patience: Duration) -> Result<Found> {
     let ours = |server: &Server| server.process == std::process::id() && server.command.is_as(command);
     if let Some(server) = server.filter(ours) {
         return match server.life.exit() {
-            None => Ok(server),
+            None => Ok(Found { server, is_new: false }),
             Some(_) => Err(failed("the fork server", None, server.bury(GONE))),
         };
     }
@@ -178,41 +200,18 @@ fn running(server: Option<Server>, command: &Command, patience: Duration) -> Res
         Server { process, command, life: Arc::clone(&life), socket, inbox: Inbox::default(), slip };
     supervisor::watch_server(&life)?;
     let preload = self::preload();
-    let answer = server.ask(Kind::Serve, &Serve { preload }, &[file.as_fd()], Patience::of(patience));
+    let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
+    let mut answer = server.ask(Kind::Serve, &Serve { preload }, &[file.as_fd()], Patience::of(patience));
+    if let Ok(Answer::Preloading) = answer {
+        answer = server.hear(&mut Patience::while_it_preloads(what, patience));
+    }
     let why = match answer {
-        Ok(Answer::Done) => {
-            event!(Debug, "a fork server (pid {}) was started", server.life.pid);
-            return Ok(server);
-        }
+        Ok(Answer::Done) => return Ok(Found { server, is_new: true }),
         Ok(Answer::Failed(why)) => why,
-        Ok(Answer::Refused(_)) => "its answer makes no sense".to_string(),
+        Ok(Answer::Refused(_) | Answer::Preloading) => "its answer makes no sense".to_string(),
         Err(why) => why,
     };
     Err(refused(server.bury(&why)))
-}
-
-/// How long to wait for a server.
-struct Patience {
-    time: Duration,
-    until: Option<Instant>,
-    /// How many more times, while it can't be expected to answer.
-    more: u32,
-}
-
-impl Patience {
-    fn of(time: Duration) -> Patience {
-        Patience { time, until: deadline(time), more: 5 }
-    }
-
-    /// The time is over: whether there is more of it.
-    fn is_left_for(&mut self, doing: &Doing) -> bool {
-        let more = self.more > 0 && doing.is_excused(self.time) && !doing.is_stopped();
-        if more {
-            self.more -= 1;
-            self.until = deadline(self.time);
-        }
-        more
-    }
 }
 
 impl Server {
@@ -233,6 +232,7 @@ impl Server {
             }
             Answer::Refused(number) => Ok(Err(io::Error::from_raw_os_error(number))),
             Answer::Failed(why) => Err(why),
+            Answer::Preloading => Err("its answer makes no sense".to_string()),
         }
     }
 
@@ -299,15 +299,20 @@ impl Server {
     /// Waits until the socket is ready.
     fn wait(&self, ready: PollFlags, patience: &mut Patience) -> Result<(), String> {
         let left = patience.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-        match rustix::event::poll(&mut [PollFd::new(&self.socket, ready)], left.as_ref()) {
+        // Its end too: a process that it has left behind may hold the other end of the socket.
+        let sentinel = self.life.handle.sentinel();
+        let mut fds = [PollFd::new(&self.socket, ready), PollFd::new(&sentinel, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, left.as_ref()) {
             Ok(0) => {
                 let doing = Doing::of(self.life.pid);
-                if doing.as_ref().is_some_and(|doing| patience.is_left_for(doing)) {
+                if patience.is_left_for(self.life.pid, doing.as_ref()) {
                     return Ok(());
                 }
                 let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
                 Err(format!("it did not report in time (see Options::handshake_timeout){doing}"))
             }
+            // What it has said is read first.
+            Ok(_) if fds[0].revents().is_empty() => Err(GONE.to_string()),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.to_string()),
         }

@@ -106,7 +106,7 @@ impl Group {
         ranks.get(rank).map(|rank| rank.streams.clone()).ok_or(SpawnError::NoSuchRank { rank, nprocs })
     }
 
-    /// Reads what a rank that has ended had written; the last lines of its standard error, if they are known.
+    /// Reads what a rank that has ended had written; the last lines of its standard error, if they are known. Waits for nobody.
     pub(crate) fn drain(&self, rank: usize) -> Option<String> {
         let streams = self.streams_of(rank).ok()?;
         streams.drain();
@@ -281,7 +281,8 @@ impl Group {
         (0..self.len()).map(|rank| self.ask(rank, signal)).fold(Ok(()), Result::and)
     }
 
-    /// Waits until all are over, or one has failed if that is asked for; false when time ran out.
+    /// Waits until all are over and what they said is passed on, or one has failed if that is asked for; false when time ran
+    /// out.
     pub(crate) fn wait(&self, until: Option<Instant>, or_failure: bool) -> bool {
         let settled = |ranks: &[Rank]| {
             ranks.iter().all(|rank| rank.over)
@@ -306,7 +307,11 @@ impl Group {
                 Some(until) => _ = self.changed.wait_until(&mut ranks, until),
             }
         }
-        true
+        let to_be_written = |rank: &&Rank| rank.over && rank.streams.are_to_be_written();
+        let left: Vec<_> = ranks.iter().filter(to_be_written).map(|rank| rank.streams.clone()).collect();
+        let all_over = ranks.iter().all(|rank| rank.over);
+        drop(ranks);
+        !all_over || left.is_empty() || Streams::wait_until_written(&left, until)
     }
 
     /// The bell of the next change. To be asked for with the ranks locked, so that no change is missed.
@@ -396,5 +401,25 @@ fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Option<Instant>) 
     let ended = rustix::event::poll(&mut fds[..count], left.as_ref()).is_ok() && !fds[0].revents().is_empty();
     if ended {
         supervisor::ended(last.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_failures_the_earlier_one_is_the_first_whichever_is_heard_first() {
+        let failure = |rank| SpawnError::NoSuchRank { rank, nprocs: 0 };
+        for heard in [[0, 1], [1, 0]] {
+            let group = Group::new(["a".to_string(), "b".to_string()].into_iter());
+            for rank in heard {
+                // Rank 1 fails before rank 0 does.
+                group.failed(rank, 200 - 100 * rank as u64, failure(rank));
+            }
+            assert_eq!(group.first_failure().and_then(|error| error.rank()), Some(1), "{heard:?}");
+            let order: Vec<_> = group.failures().iter().map(SpawnError::rank).collect();
+            assert_eq!(order, [Some(1), Some(0)], "{heard:?}");
+        }
     }
 }

@@ -112,6 +112,7 @@ mod options;
 mod outcome;
 mod output;
 mod panics;
+mod patience;
 mod process;
 mod raise;
 mod rank;

@@ -97,6 +97,8 @@ pub(crate) struct Fork {
 /// What a fork server says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
+    /// It is a server, and now calls what is preloaded, which may take any time. Another answer follows.
+    Preloading,
     /// It is ready, or has made the process.
     Done,
     /// The kernel makes no process; this is its error number.

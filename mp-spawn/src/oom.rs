@@ -1,25 +1,53 @@
 //! Whether the kernel has killed a process for want of memory. It doesn't say which: a SIGKILL that nobody here has sent,
 //! and a count that has grown meanwhile, is as close as it gets (`memory.events` of control groups of version 2,
 //! `memory.oom_control` of version 1).
+//!
+//! Each kill that was counted is put down to one process. Several may be counted at once, before the ends of those whom they
+//! hit are seen one after another: what is left over is put down to others that end by a SIGKILL within [`NEAR`], and
+//! forgotten then, for it may have hit somebody else's process.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-/// The count at the last look; `None` before the first one, and where nobody counts.
-static LAST: PerProcess<Mutex<Option<u64>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+/// How long after a kill was counted the end of the process may be seen: to take down much memory takes time.
+const NEAR: Duration = Duration::from_secs(3);
+
+/// What was counted, and whom it was put down to.
+#[derive(Debug)]
+struct Tally {
+    /// The count at the last look; `None` before the first one, and where nobody counts.
+    last: Option<u64>,
+    /// Kills that were put down to nobody, and until when they may be.
+    left: Option<(u64, Instant)>,
+}
+
+static TALLY: PerProcess<Mutex<Tally>> =
+    PerProcess::new([const { Mutex::new(Tally { last: None, left: None }) }; GENERATIONS]);
+
+impl Tally {
+    /// Whether a process that ended just now may have been hit, where this is the count.
+    fn puts_down_one(&mut self, count: Option<u64>, now: Instant) -> bool {
+        let before = std::mem::replace(&mut self.last, count);
+        let new = before.zip(count).map_or(0, |(before, count)| count.saturating_sub(before));
+        let (old, until) = self.left.take().filter(|(_, until)| now < *until).unwrap_or((0, now));
+        let until = if new > 0 { now + NEAR } else { until };
+        let Some(left) = old.saturating_add(new).checked_sub(1) else { return false };
+        self.left = Some((left, until));
+        true
+    }
+}
 
 /// Notes how many there were, before any process is started.
 pub(crate) fn begin() {
-    *LAST.lock() = count();
+    TALLY.lock().last = count();
 }
 
-/// Whether there was another one since the last look.
+/// Whether the kernel may have killed a process that has ended just now by a SIGKILL that nobody here has sent.
 pub(crate) fn killed_somebody() -> bool {
-    let now = count();
-    let before = std::mem::replace(&mut *LAST.lock(), now);
-    before.zip(now).is_some_and(|(before, now)| now > before)
+    TALLY.lock().puts_down_one(count(), Instant::now())
 }
 
 /// How many processes of this one's control group were killed.
@@ -52,5 +80,25 @@ mod tests {
         assert_eq!(of_events("low 0\nhigh 0\nmax 71\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
         assert_eq!(of_events("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
         assert_eq!(of_events("low 0\n"), None);
+    }
+
+    #[test]
+    fn each_kill_is_put_down_to_one_process() {
+        let start = Instant::now();
+        let after = |millis| start + Duration::from_millis(millis);
+        let mut tally = Tally { last: Some(7), left: None };
+        assert!(!tally.puts_down_one(Some(7), start));
+        // Two at nearly the same time.
+        assert!(tally.puts_down_one(Some(9), after(10)) && tally.puts_down_one(Some(9), after(20)));
+        assert!(!tally.puts_down_one(Some(9), after(30)));
+        // What is left over is forgotten, and doesn't outlast what is new.
+        assert!(tally.puts_down_one(Some(12), after(40)));
+        assert!(!tally.puts_down_one(Some(12), after(50) + NEAR));
+        assert!(tally.puts_down_one(Some(13), after(60) + NEAR));
+        assert!(!tally.puts_down_one(Some(13), after(70) + NEAR));
+        // Nobody counts.
+        let mut none = Tally { last: None, left: None };
+        assert!(!none.puts_down_one(None, start) && !none.puts_down_one(Some(3), start));
+        assert!(none.puts_down_one(Some(4), start));
     }
 }

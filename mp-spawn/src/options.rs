@@ -152,7 +152,8 @@ impl Options {
     }
 
     /// How long a process may take until it has loaded and reported as a worker; 10 seconds without this. One that is
-    /// stopped then, waits for a disk, or has had no processor on a busy machine, gets that time again, and again.
+    /// stopped then, waits for a disk, or has had no processor on a busy machine, gets that time again, and again. What a fork
+    /// server preloads has no such limit: see [`set_forkserver_preload`](crate::set_forkserver_preload).
     pub fn handshake_timeout(mut self, time: Duration) -> Options {
         self.handshake = time;
         self

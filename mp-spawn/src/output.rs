@@ -3,7 +3,15 @@
 //! One thread of the process reads all pipes, so that no worker waits for somebody to ask for its output, and so that a
 //! terminal that stands still delays nobody but that thread: starting, hearing and reaping go on. The memory that is kept
 //! is bounded, whatever a worker writes. The end of a process is not the end of its pipe (a grandchild may hold it),
-//! and nobody waits for that: what is there when the process is reaped is read then.
+//! and nobody waits for that: what is there when the process is reaped is read then, and its lines are the thread's to write.
+//! Who waits for the end of processes waits for that as well, unless nothing has been written for a while; who reaps them
+//! doesn't.
+//!
+//! | a stream | at its process's end | whoever waits for the process |
+//! |---|---|---|
+//! | has nothing to be written | nothing happens | goes on |
+//! | has lines | `ended` is set, the thread is asked to write | waits until `ended` is taken back, or the terminal stands still |
+//! | is written by the thread just now | the same | the same |
 //!
 //! Only that thread writes to the streams of this process, and it holds no lock then: the standard library has locks for
 //! them, which whoever waits for a worker, or looks at its output, may hold for as long as it likes.
@@ -37,7 +45,7 @@ const LINE: usize = 64 << 10;
 const CHUNK: usize = 64 << 10;
 /// Chunks that are read from one pipe before the others get their turn; more than a pipe holds.
 const CHUNKS_A_TURN: usize = 32;
-/// How long a process that has ended waits for a terminal that stands still.
+/// For how long a terminal may stand still until nobody waits for it any more.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long this process does, before it exits.
 const PATIENCE_AT_EXIT: Duration = Duration::from_secs(2);
@@ -92,21 +100,37 @@ impl Streams {
         Ok((streams, ends))
     }
 
-    /// Reads what is there, for the process has ended.
+    fn pipes(&self) -> impl Iterator<Item = &Arc<Pipe>> {
+        [&self.stdout, &self.stderr].into_iter().flatten()
+    }
+
+    /// Reads what is there, for the process has ended, and has its lines written. Waits for nobody.
     pub(crate) fn drain(&self) {
-        for pipe in [&self.stdout, &self.stderr].into_iter().flatten() {
+        for pipe in self.pipes() {
             let mut state = pipe.state.lock();
             let _ = state.pump();
             state.flush();
             if state.is_passed_on() {
                 continue;
             }
+            state.ended = Some(Instant::now());
             drop(state);
             if let Some(reader) = Reader::ours() {
                 reader.ask(pipe);
-                pipe.wait_until_passed_on(Instant::now() + PATIENCE);
             }
         }
+    }
+
+    /// Whether its process has ended, with lines that are not written yet.
+    pub(crate) fn are_to_be_written(&self) -> bool {
+        self.pipes().any(|pipe| pipe.state.lock().ended.is_some())
+    }
+
+    /// Waits until the lines of processes that have ended are written; not for a terminal that stands still. False if there
+    /// was no time for that until then.
+    pub(crate) fn wait_until_written(all: &[Streams], until: Option<Instant>) -> bool {
+        let Some(reader) = Reader::ours() else { return true };
+        all.iter().flat_map(Streams::pipes).all(|pipe| reader.wait_for(pipe, until))
     }
 
     pub(crate) fn stdout(&self) -> Captured {
@@ -154,8 +178,8 @@ fn open(
     let refused = |what| move |error: Errno| failed(what, None, error.into());
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
     rustix::io::ioctl_fionbio(&ours, true).map_err(refused("ioctl"))?;
-    let state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee };
-    let pipe = Arc::new(Pipe { state: Mutex::new(state), passed_on: Condvar::new() });
+    let state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee, ended: None };
+    let pipe = Arc::new(Pipe { state: Mutex::new(state) });
     read_from_now_on(&pipe)?;
     Ok((Some(pipe), Some(theirs)))
 }
@@ -173,8 +197,6 @@ fn named(path: &std::path::Path, rank: usize, name: &str) -> PathBuf {
 struct Pipe {
     /// Never locked while something is written.
     state: Mutex<State>,
-    /// Lines were written.
-    passed_on: Condvar,
 }
 
 #[derive(Debug)]
@@ -184,34 +206,14 @@ struct State {
     tail: VecDeque<u8>,
     lost: u64,
     tee: Option<Tee>,
+    /// When its process was seen to end, until the lines that it had then are written.
+    ended: Option<Instant>,
 }
 
 impl Pipe {
     fn captured(&self) -> Captured {
         let state = self.state.lock();
         Captured { bytes: state.tail.iter().copied().collect(), lost: state.lost }
-    }
-
-    /// Writes the lines that are whole. In the one thread that does.
-    fn pass_on(&self) {
-        let mut state = self.state.lock();
-        while let Some((stream, lines)) = state.tee.as_mut().and_then(Tee::begin) {
-            MutexGuard::unlocked(&mut state, || write(stream, &lines));
-            if let Some(tee) = &mut state.tee {
-                tee.writing = false;
-            }
-        }
-        self.passed_on.notify_all();
-    }
-
-    /// Waits until there is nothing to be written, but not beyond this.
-    fn wait_until_passed_on(&self, until: Instant) {
-        let mut state = self.state.lock();
-        while !state.is_passed_on() {
-            if self.passed_on.wait_until(&mut state, until).timed_out() {
-                return;
-            }
-        }
     }
 }
 
@@ -326,6 +328,10 @@ struct Reader {
     pipes: Mutex<(u64, HashMap<u64, Arc<Pipe>>)>,
     /// Pipes of processes that have ended, with lines to be written.
     asked: Mutex<Vec<Arc<Pipe>>>,
+    /// When lines were written last. Locked before the state of a pipe, never after it.
+    written: Mutex<Option<Instant>>,
+    /// That has changed, or a pipe whose process has ended has no more of them.
+    moved: Condvar,
     /// Readable when there are such.
     bell: OwnedFd,
 }
@@ -369,8 +375,15 @@ impl Reader {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
         epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(refused("epoll_ctl"))?;
-        let (process, pipes, asked) = (std::process::id(), Mutex::default(), Mutex::default());
-        let reader = Arc::new(Reader { process, poll, pipes, asked, bell });
+        let reader = Arc::new(Reader {
+            process: std::process::id(),
+            poll,
+            pipes: Mutex::default(),
+            asked: Mutex::default(),
+            written: Mutex::default(),
+            moved: Condvar::new(),
+            bell,
+        });
         let run = Arc::clone(&reader);
         thread::Builder::new()
             .name("mp-output".to_string())
@@ -392,13 +405,54 @@ impl Reader {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
+    /// Writes the lines that are whole. In the one thread that does.
+    fn pass_on(&self, pipe: &Pipe) {
+        let mut state = pipe.state.lock();
+        while let Some((stream, lines)) = state.tee.as_mut().and_then(Tee::begin) {
+            MutexGuard::unlocked(&mut state, || {
+                write(stream, &lines);
+                *self.written.lock() = Some(Instant::now());
+                self.moved.notify_all();
+            });
+            if let Some(tee) = &mut state.tee {
+                tee.writing = false;
+            }
+        }
+        let ended = state.ended.take();
+        drop(state);
+        if ended.is_some() {
+            // Locked, so that nobody has looked and doesn't sleep yet.
+            let _written = self.written.lock();
+            self.moved.notify_all();
+        }
+    }
+
+    /// Waits until the lines that a process left in a pipe are written, as long as some are written. False if there was no
+    /// time for that until then.
+    fn wait_for(&self, pipe: &Pipe, until: Option<Instant>) -> bool {
+        let mut written = self.written.lock();
+        loop {
+            let Some(ended) = pipe.state.lock().ended else { return true };
+            let patience = written.map_or(ended, |written| written.max(ended)) + PATIENCE;
+            let now = Instant::now();
+            if patience <= now {
+                return true;
+            }
+            if until.is_some_and(|until| until <= now) {
+                return false;
+            }
+            // Whatever the reason to go on: it is looked again.
+            let _ = self.moved.wait_until(&mut written, until.map_or(patience, |until| until.min(patience)));
+        }
+    }
+
     /// Writes the lines that others have asked for.
     fn pass_on_asked(&self) {
         // Nothing to read is fine.
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         loop {
             let Some(pipe) = self.asked.lock().last().map(Arc::clone) else { return };
-            pipe.pass_on();
+            self.pass_on(&pipe);
             // Only then, so that an exit finds it; another one may have come meanwhile.
             self.asked.lock().retain(|asked| !Arc::ptr_eq(asked, &pipe));
         }
@@ -429,7 +483,7 @@ impl Reader {
                     self.pipes.lock().1.remove(&id);
                 }
                 drop(state);
-                pipe.pass_on();
+                self.pass_on(&pipe);
             }
         }
     }
@@ -440,7 +494,9 @@ pub(crate) fn pass_on_at_exit() {
     let Some(reader) = Reader::ours() else { return };
     let until = Instant::now() + PATIENCE_AT_EXIT;
     let asked = reader.asked.lock().clone();
-    asked.iter().for_each(|pipe| pipe.wait_until_passed_on(until));
+    let mut written = reader.written.lock();
+    let is_left = |pipe: &Arc<Pipe>| pipe.state.lock().ended.is_some();
+    while asked.iter().any(is_left) && !reader.moved.wait_until(&mut written, until).timed_out() {}
 }
 
 #[cfg(test)]
@@ -451,7 +507,7 @@ mod tests {
     fn what_is_kept_is_bounded() {
         let (ours, theirs) = rustix::pipe::pipe().unwrap();
         rustix::io::ioctl_fionbio(&ours, true).unwrap();
-        let mut state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee: None };
+        let mut state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee: None, ended: None };
         for round in 0..40u8 {
             rustix::io::write(&theirs, &[round; 32 << 10]).unwrap();
             assert!(state.pump());

@@ -102,9 +102,10 @@ impl<T: Message> Process<T> {
 }
 
 impl<T> Process<T> {
-    /// Waits for the end of the process, at most for this long: true if it has ended, well or not.
+    /// Waits for the end of the process, at most for this long: true if it has ended, well or not, and its lines are passed on
+    /// ([`Output::Tee`]). In a process that was forked from the one that started it, false at once: nobody hears of its end
+    /// there.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        // In a forked copy nobody would hear of the end.
         self.group.check_owner().is_ok() && self.group.wait(deadline(timeout), false)
     }
 

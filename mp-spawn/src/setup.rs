@@ -25,7 +25,8 @@ pub enum Output {
     /// Into memory of this process: see [`ProcessContext::stdout`](crate::ProcessContext::stdout). The last MiB is kept.
     Capture,
     /// As [`Capture`](Self::Capture), and line by line to where this process's goes, after `[rank 3]`, in a colour where
-    /// that is a terminal and `NO_COLOR` is not set. Lines of several processes are never mixed.
+    /// that is a terminal and `NO_COLOR` is not set. Lines of several processes are never mixed. Who waits for the end of a
+    /// process waits until its lines are written, unless the terminal stands still for 200 ms.
     Tee,
     /// Into a file, which is made or emptied first. `{rank}` in its name stands for the rank, `{name}` for the name of
     /// the process. What is written goes to its end, also if both streams, or several processes, write into the same.

@@ -138,6 +138,14 @@ pub(crate) fn on_lasting_thread<T: Send + 'static>(
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
+/// Calls something in the supervisor's thread, which holds no lock then, and waits for nothing. Not at all, if that thread
+/// is gone.
+pub(crate) fn call_later(call: impl FnOnce() + Send + 'static) {
+    if let Ok(supervisor) = running() {
+        let _ = supervisor.ask(Request::Call(Box::new(call)));
+    }
+}
+
 /// Sees to it that a fork server is reaped when it ends.
 pub(crate) fn watch_server(life: &Arc<Life>) -> Result<()> {
     let supervisor = running()?;

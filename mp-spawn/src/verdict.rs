@@ -115,6 +115,8 @@ pub(crate) fn of_exit(
         return Some((now, SpawnError::NeverReported { rank, pid, program: program.to_owned(), exit }));
     }
     let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
+    // One that somebody sends reaches the handler.
+    let unheard = killer == Some(Signal::from_number(libc::SIGSEGV)) && seen.hello && seen.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
     let panicked = aborted && !seen.panics.is_empty();
     let note = match (crash, panicked) {
@@ -125,6 +127,7 @@ pub(crate) fn of_exit(
         (_, true) => Some(Note::Panics(seen.panics.iter().rev().map(in_a_line).collect())),
         _ if killer.is_some() && killer == asked => Some(Note::AskedFor),
         _ if seen.out_of_memory => Some(Note::OutOfMemory),
+        _ if unheard => Some(Note::LikelyStackOverflow),
         _ if good => Some(Note::NoValue),
         _ => None,
     };
@@ -187,6 +190,22 @@ mod tests {
         assert!(text(seen(), SEGV, None).contains("stack overflow"));
         assert!(!text(seen(), Exit::Code(3), None).contains("stack overflow"));
         assert_eq!(of_exit(subject(), seen(), SEGV, None, 100).map(|(at, _)| at), Some(50));
+    }
+
+    #[test]
+    fn a_segmentation_fault_that_no_handler_has_seen_is_most_likely_a_stack_overflow() {
+        assert!(text(running(), SEGV, None).contains("most likely a stack overflow"));
+        let crash = |cause| Seen {
+            crash: Some(Crash { at: 5, address: 0, signal: libc::SIGSEGV, cause }),
+            ..running()
+        };
+        assert!(!text(crash(Cause::Sent), SEGV, None).contains("overflow"));
+        assert!(!text(crash(Cause::Fault), SEGV, None).contains("overflow"));
+        assert!(!text(running(), Exit::Code(139), None).contains("overflow"));
+        // Before it is a worker it has no handlers.
+        let copy = Subject { program: None, ..subject() };
+        let (_, error) = of_exit(copy, Seen::default(), SEGV, None, 100).unwrap();
+        assert!(!error.to_string().contains("overflow"), "{error}");
     }
 
     #[test]

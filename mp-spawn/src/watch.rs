@@ -315,7 +315,8 @@ impl Watch {
         let asked = self.group.asked(self.rank);
         let mut seen = std::mem::take(&mut self.seen);
         seen.last_words = self.group.drain(self.rank);
-        seen.out_of_memory = exit.is_kill() && oom::killed_somebody();
+        let sent_by_us = asked == Some(crate::exit::Signal::KILL);
+        seen.out_of_memory = exit.is_kill() && !sent_by_us && oom::killed_somebody();
         if let Some((at, error)) = verdict::of_exit(self.subject(), seen, exit, asked, now()) {
             self.group.failed(self.rank, at, error);
         }

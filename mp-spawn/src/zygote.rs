@@ -32,7 +32,7 @@ pub(crate) fn serve(
     let slip = Slip::map(slip.as_fd())?;
     // For `ps`. Nothing depends on it.
     let _ = rustix::thread::set_name(c"mp-forkserver");
-    let alone = match prepare(serve) {
+    let alone = match prepare(socket, serve)? {
         Ok(alone) => alone,
         Err(message) => {
             tell(socket, &Answer::Failed(message))?;
@@ -65,15 +65,25 @@ pub(crate) fn serve(
     }
 }
 
-/// Runs what is to be run once for all copies.
-fn prepare(serve: &Serve) -> Result<Alone, String> {
+/// Runs what is to be run once for all copies. The inner error says why that is impossible.
+fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>> {
     if let Some(preload) = &serve.preload {
-        let desc = function::resolve::<Preload>(preload).map_err(|refusal| refusal.to_string())?;
-        panic::catch_unwind(AssertUnwindSafe(desc.entry))
-            .map_err(|payload| format!("{} panicked: {}", preload.name, panics::caught(&*payload).message))?;
+        let desc = match function::resolve::<Preload>(preload) {
+            Ok(desc) => desc,
+            Err(refusal) => return Ok(Err(refusal.to_string())),
+        };
+        tell(socket, &Answer::Preloading)?;
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(desc.entry)) {
+            return Ok(Err(format!("{} panicked: {}", preload.name, panics::caught(&*payload).message)));
+        }
         // What is left in a buffer, each copy would print.
         let _ = std::io::stdout().flush();
     }
+    Ok(alone())
+}
+
+/// Sees to it that copies of this process can be made.
+fn alone() -> Result<Alone, String> {
     let what = "what is preloaded must not do that: the processes would be copies of it";
     if Arena::get().is_some() {
         return Err(format!("it has made shared memory, and {what}"));

@@ -248,6 +248,84 @@ fn what_is_preloaded_is_there_once_for_all() {
     });
 }
 
+#[test]
+fn a_preload_may_take_longer_than_a_handshake() {
+    alone(|()| {
+        let slow = || {
+            std::thread::sleep(Duration::from_secs(3)); // sleep: it stands for work that takes long
+            _ = TABLE.set(vec![std::process::id()]);
+        };
+        set_forkserver_preload(slow).unwrap();
+        let look = |_: usize, (): ()| Ok::<_, String>(TABLE.get().cloned());
+        let impatient = || served(1).handshake_timeout(Duration::from_millis(700));
+        for _ in 0..2 {
+            let seen = start_processes(look, (), impatient()).unwrap().join().unwrap();
+            assert_eq!(seen, [Some(vec![server()])]);
+        }
+    });
+}
+
+/// Where servers of this process say who preloads.
+fn preloads(parent: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("mp-preloads-{parent}"))
+}
+
+#[test]
+fn a_server_that_ends_or_stands_still_while_it_preloads_is_an_error() {
+    fn say_who(pid: u32) {
+        let path = preloads(parent_id());
+        let draft = path.with_extension("draft");
+        std::fs::write(&draft, pid.to_string()).unwrap();
+        std::fs::rename(draft, path).unwrap();
+    }
+    fn hangs() {
+        say_who(std::process::id());
+        wait_for_the_end().unwrap();
+    }
+    /// To a process that holds what this one had open.
+    #[allow(unsafe_code)]
+    fn leaves_another_behind() {
+        // SAFETY: the copy only waits, which is allowed after a fork.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: a plain system call.
+            unsafe { libc::sleep(120) };
+        } else {
+            say_who(pid.cast_unsigned());
+        }
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(3) };
+    }
+    alone(|()| {
+        let fails = || {
+            let impatient = served(1).handshake_timeout(Duration::from_millis(300));
+            start_processes(|_: usize, (): ()| {}, (), impatient).unwrap_err().to_string()
+        };
+        let who = || {
+            let path = preloads(std::process::id());
+            eventually("a server preloads", || path.exists());
+            let pid: u32 = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+            std::fs::remove_file(path).unwrap();
+            pid
+        };
+        for (number, expected) in [(libc::SIGKILL, "SIGKILL"), (libc::SIGSTOP, "it is stopped")] {
+            set_forkserver_preload(hangs).unwrap();
+            let start = std::thread::spawn(fails);
+            let pid = who();
+            assert_eq!(pid, server());
+            signal(pid, number);
+            let text = start.join().unwrap();
+            assert!(text.contains(expected) && text.contains(&format!("pid {pid}")), "{text}");
+            assert_eq!(children(), []);
+        }
+        set_forkserver_preload(leaves_another_behind).unwrap();
+        let text = fails();
+        signal(who(), libc::SIGKILL);
+        assert!(text.contains("it is gone") && text.contains("exited with code 3"), "{text}");
+        assert_eq!(children(), []);
+    });
+}
+
 /// In the server as in its copies: a file for each process that calls it at its exit.
 extern "C" fn note_exit() {
     let folder = std::env::temp_dir().join(format!("mp-exits-{}", parent_id()));

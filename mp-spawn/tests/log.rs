@@ -3,9 +3,13 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::DEADLINE;
 use log::LevelFilter;
-use mp_spawn::{Options, Output, Process, StartMethod, allow_fork, log_to_stderr, start_processes};
+use mp_spawn::{
+    Options, Output, Process, StartMethod, allow_fork, log_to_stderr, set_forkserver_preload, start_processes,
+};
 
 /// What a process that runs this writes to its standard error.
 fn printed<F: Fn(()) + Copy + Send + 'static>(test: F) -> String {
@@ -73,6 +77,22 @@ fn what_happens_is_printed_with_the_name_of_the_process() {
     }
     assert_eq!(count(["[DEBUG/tested] a fork server (pid ", "", "was started"]), 1, "{text}");
     assert!(!text.contains("nobody sees this") && !text.contains("later"), "{text}");
+}
+
+#[test]
+fn what_a_start_waits_for_while_a_server_preloads_is_told_once() {
+    let text = printed(|()| {
+        log_to_stderr(LevelFilter::Warn).unwrap();
+        let slow = || std::thread::sleep(Duration::from_secs(2)); // sleep: it stands for work that takes long
+        set_forkserver_preload(slow).unwrap();
+        let impatient = Options::nprocs(1).start_method(StartMethod::ForkServer);
+        let impatient = impatient.handshake_timeout(Duration::from_millis(500));
+        start_processes(|_: usize, (): ()| {}, (), impatient).unwrap().join().unwrap();
+    });
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("[WARN/tested] a fork server (pid "), "{text}");
+    assert!(text.contains("has called log::") && text.contains(" for 500ms, and whoever starts"), "{text}");
+    assert!(text.contains("waits for that: it sleeps"), "{text}");
 }
 
 #[test]

@@ -9,8 +9,10 @@ use std::fmt;
 use std::time::Duration;
 
 use common::{Meeting, Outcome, failure, join, say, wait_for_the_end};
-use mp_spawn::{Exit, Note, OnFailure, Options, ProcessExited, RaisedKind, Signal, SpawnError, Status};
-use mp_spawn::{spawn, start_processes};
+use mp_spawn::{
+    Exit, Note, OnFailure, Options, Process, ProcessExited, RaisedKind, Signal, SpawnError, Status,
+    allow_fork, get_all_start_methods, spawn, start_processes,
+};
 
 fn exited(error: SpawnError) -> ProcessExited {
     match error {
@@ -172,12 +174,13 @@ fn a_segmentation_fault_has_its_address() {
     assert!(exited.to_string().contains("was killed by SIGSEGV (signal 11"), "{exited}");
 }
 
+fn deeper(depth: u64) -> u64 {
+    let here = std::hint::black_box([depth; 64]);
+    if depth == 0 { here[0] } else { deeper(depth - 1).wrapping_add(here[7]) }
+}
+
 #[test]
 fn a_stack_overflow_is_told_apart() {
-    fn deeper(depth: u64) -> u64 {
-        let here = std::hint::black_box([depth; 64]);
-        if depth == 0 { here[0] } else { deeper(depth - 1).wrapping_add(here[7]) }
-    }
     let worker = |_: usize, depth: u64| {
         std::hint::black_box(deeper(depth));
     };
@@ -185,6 +188,28 @@ fn a_stack_overflow_is_told_apart() {
     assert_eq!(signal(&exited), "SIGSEGV");
     assert!(matches!(exited.note, Some(Note::StackOverflow { .. })), "{exited}");
     assert!(exited.to_string().contains("stack overflow"), "{exited}");
+}
+
+#[test]
+fn a_stack_overflow_in_another_thread_is_most_likely_one() {
+    fn overflows(_: usize, (): ()) {
+        let thread = std::thread::spawn(|| deeper(u64::MAX));
+        std::hint::black_box(thread.join().ok());
+    }
+    // In a process of its own, which may be copied. `without_harness` has threads that a handler can run in.
+    let each_method = |(): ()| {
+        // SAFETY: what runs in copies needs nothing of other threads.
+        unsafe { allow_fork() };
+        for method in get_all_start_methods() {
+            let options = Options::nprocs(1).start_method(*method);
+            let exited = exited(failure(&start_processes(overflows, (), options).unwrap()));
+            assert_eq!(signal(&exited), "SIGSEGV", "{method}: {exited}");
+            assert_eq!(exited.note, Some(Note::LikelyStackOverflow), "{method}: {exited}");
+        }
+    };
+    let process = Process::spawn(each_method, ()).unwrap();
+    assert!(process.wait_timeout(common::DEADLINE));
+    process.join().unwrap();
 }
 
 #[test]

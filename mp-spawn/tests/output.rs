@@ -2,10 +2,13 @@
 
 mod common;
 
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Folder, Meeting, Outcome, failure, join, say, wait_for_the_end};
-use mp_spawn::{Options, Output, Process, SpawnError, start_processes};
+use mp_spawn::{OnFailure, Options, Output, Process, SpawnError, Status, start_processes};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 fn talk(rank: usize, lines: usize) -> Outcome {
     for line in 0..lines {
@@ -97,6 +100,31 @@ fn teed_lines_are_whole_and_say_whose_they_are() {
 }
 
 #[test]
+#[allow(unsafe_code)]
+fn who_joins_sees_all_output_first() {
+    let middle = |(): ()| -> Outcome {
+        for _ in 0..20 {
+            let context =
+                start_processes(talk, 100, Options::nprocs(4).stdout(Output::Tee).stderr(Output::Null))?;
+            join(&context)?;
+            println!("joined");
+        }
+        // What an exit waits for is another matter.
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(0) };
+    };
+    let process = Process::builder().stdout(Output::Capture).spawn(middle, ()).unwrap();
+    assert!(process.wait_timeout(DEADLINE));
+    let text = process.stdout().text();
+    process.join().unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 20 * 401);
+    for round in lines.chunks(401) {
+        assert_eq!(round.last(), Some(&"joined"));
+    }
+}
+
+#[test]
 fn a_crash_shows_the_last_that_was_written() {
     let worker = |_: usize, (): ()| {
         for line in 0..100 {
@@ -156,6 +184,100 @@ fn output_can_be_read_while_the_worker_runs() {
     common::eventually("it said so", || context.stdout(0).unwrap().text() == "here\n");
     context.kill(0).unwrap();
     assert!(failure(&context).to_string().contains("SIGKILL"));
+}
+
+/// Starts processes from a terminal of its own, and returns what that shows.
+#[allow(unsafe_code)]
+fn on_a_terminal(nprocs: usize) -> Result<Option<String>, Box<dyn std::error::Error + Send + Sync>> {
+    let (mut screen, mut line) = (0, 0);
+    let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
+    // SAFETY: the first two are valid for writes, the others are not needed.
+    if unsafe { libc::openpty(&raw mut screen, &raw mut line, name, settings, size) } != 0 {
+        return Ok(None);
+    }
+    // SAFETY: it is new, and nobody else's.
+    let screen = unsafe { OwnedFd::from_raw_fd(screen) };
+    // SAFETY: as above.
+    let line = unsafe { OwnedFd::from_raw_fd(line) };
+    rustix::stdio::dup2_stdout(&line)?;
+    join(&start_processes(talk, 1, Options::nprocs(nprocs).stdout(Output::Tee).stderr(Output::Null))?)?;
+    let mut shown = Vec::new();
+    while shown.iter().filter(|byte| **byte == b'\n').count() < nprocs {
+        let mut ready = [PollFd::new(&screen, PollFlags::IN)];
+        let time = Timespec { tv_sec: DEADLINE.as_secs().cast_signed(), tv_nsec: 0 };
+        if rustix::event::poll(&mut ready, Some(&time))? == 0 {
+            return Err(format!("only this is shown: {}", String::from_utf8_lossy(&shown)).into());
+        }
+        let mut chunk = [0; 4096];
+        let count = rustix::io::read(&screen, &mut chunk)?;
+        shown.extend_from_slice(&chunk[..count]);
+    }
+    Ok(Some(String::from_utf8(shown)?))
+}
+
+#[test]
+fn on_a_terminal_each_rank_has_a_colour_unless_nobody_wants_any() {
+    for (no_color, begin, end) in [("", "\x1b[", "\x1b[0m"), ("1", "", "")] {
+        let builder = Process::builder().env("NO_COLOR", no_color);
+        let process = builder.spawn(on_a_terminal, 7).unwrap();
+        assert!(process.wait_timeout(DEADLINE));
+        let Some(text) = process.join().unwrap() else {
+            println!("SKIPPED: there are no terminals here");
+            return;
+        };
+        let mut lines: Vec<_> = text.lines().collect();
+        lines.sort_by_key(|line| line.split(' ').nth(1).map(str::to_owned));
+        let colours = ["36m", "33m", "32m", "35m", "34m", "31m", "36m"];
+        let expected: Vec<_> = (0..7)
+            .map(|rank| {
+                let colour = if no_color.is_empty() { colours[rank] } else { "" };
+                format!("{begin}{colour}[rank {rank}]{end} {rank} says 0")
+            })
+            .collect();
+        assert_eq!(lines, expected);
+    }
+}
+
+/// Each of these, with both its streams, is waited for by whoever joins, and by nobody else.
+const TEED: usize = 24;
+/// What 400 ms for each of them come to, and half of it: for that a start and a failure would be held up.
+const HELD_UP: Duration = Duration::from_millis(400 * TEED as u64 / 2);
+
+#[test]
+fn a_terminal_that_stands_still_holds_up_neither_starts_nor_failures() {
+    fn fails_last(rank: usize, lines: usize) -> Result<(), String> {
+        talk(rank, lines).map_err(|error| error.to_string())?;
+        if rank == TEED - 1 { Err("the last one fails".to_string()) } else { Ok(()) }
+    }
+    let (tell, told) = channel();
+    let (out, err) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let waiter = std::thread::spawn(move || {
+        // At most three times: the machine may be busy with something else.
+        let took = (0..3).map(|_| {
+            let since = Instant::now();
+            let options = Options::nprocs(TEED).stdout(Output::Tee).stderr(Output::Tee);
+            let context = start_processes(fails_last, 10, options.on_failure(OnFailure::Continue)).unwrap();
+            let over = |rank| !matches!(context.status(rank), Ok(Status::Running));
+            common::eventually("all are known to have ended", || (0..TEED).all(over));
+            assert_eq!(context.failures().len(), 1);
+            let another = Process::builder()
+                .stdout(Output::Capture)
+                .stderr(Output::Null)
+                .spawn(|(): ()| println!("here"), ())
+                .unwrap();
+            assert!(another.wait_timeout(DEADLINE));
+            assert_eq!(another.stdout().text(), "here\n");
+            another.join().unwrap();
+            let took = since.elapsed();
+            assert!(failure(&context).to_string().contains("the last one fails"));
+            took
+        });
+        _ = tell.send(took.take_while(|took| *took >= HELD_UP).collect::<Vec<_>>());
+    });
+    let held_up = told.recv_timeout(3 * DEADLINE);
+    drop((out, err));
+    waiter.join().unwrap();
+    assert!(held_up.as_ref().is_ok_and(|times| times.len() < 3), "{held_up:?}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub const LIFETIME: Duration = Duration::from_secs(120);
 pub type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Waits for all, at most for the deadline.
-pub fn join(context: &ProcessContext) -> Result<(), SpawnError> {
+pub fn join<T>(context: &ProcessContext<T>) -> Result<(), SpawnError> {
     match context.join_timeout(DEADLINE) {
         Ok(true) => Ok(()),
         Ok(false) => panic!("still running after {DEADLINE:?}: {context:?}"),

@@ -1,0 +1,119 @@
+//! How long to wait for a fork server, and when to go on waiting.
+//!
+//! | it | when the time is over | and again |
+//! |---|---|---|
+//! | was asked for a process, or whether it is a server | given up, unless it can't be expected to answer | five times |
+//! | calls what is preloaded | the log is told, once | waited for; given up if it has been stopped since |
+//!
+//! The end of a server ends every wait for it at once.
+
+use std::time::{Duration, Instant};
+
+use crate::clock::deadline;
+use crate::doing::Doing;
+use crate::event::{self, event};
+use crate::supervisor;
+
+/// How long to wait for a server.
+pub(crate) struct Patience {
+    time: Duration,
+    /// When that is over.
+    pub(crate) until: Option<Instant>,
+    more: More,
+}
+
+/// Whether one goes on waiting for a server when the time is over.
+enum More {
+    /// So many more times, while it can't be expected to answer.
+    Times(u32),
+    /// As long as it lives and is not stopped: it calls what is preloaded.
+    Preloading {
+        /// The name of that, until the log was told of it.
+        what: Option<String>,
+        /// What it was doing when the time was over last.
+        before: Option<Doing>,
+    },
+}
+
+impl Patience {
+    pub(crate) fn of(time: Duration) -> Patience {
+        Patience { time, until: deadline(time), more: More::Times(5) }
+    }
+
+    /// For what a server preloads.
+    pub(crate) fn while_it_preloads(what: String, time: Duration) -> Patience {
+        Patience { time, until: deadline(time), more: More::Preloading { what: Some(what), before: None } }
+    }
+
+    /// The time is over: whether there is more of it for the server with this process id, which is doing this, as far as is
+    /// known.
+    pub(crate) fn is_left_for(&mut self, pid: u32, doing: Option<&Doing>) -> bool {
+        let left = match &mut self.more {
+            More::Times(more) => {
+                let excused = doing.is_some_and(|doing| doing.is_excused(self.time) && !doing.is_stopped());
+                let left = *more > 0 && excused;
+                *more = more.saturating_sub(1);
+                left
+            }
+            More::Preloading { what, before } => {
+                if let Some(what) = what.take().filter(|_| event::wanted()) {
+                    let (time, doing) =
+                        (self.time, doing.map_or_else(String::new, |doing| format!(": {doing}")));
+                    // Not here, where the servers are locked.
+                    supervisor::call_later(move || {
+                        event!(
+                            Warn,
+                            "a fork server (pid {pid}) has called {what} for {time:?}, and whoever starts a \
+                            process by it waits for that{doing}"
+                        );
+                    });
+                }
+                let stopped = doing.is_some_and(Doing::is_stopped) && before.as_ref() == doing;
+                *before = doing.cloned();
+                !stopped
+            }
+        };
+        if left {
+            self.until = deadline(self.time);
+        }
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child of this process that does nothing, and what it does when it is stopped.
+    fn stopped() -> (std::process::Child, Doing) {
+        let child = std::process::Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let doing = Doing::of(child.id()).unwrap();
+            if doing.is_stopped() {
+                return (child, doing);
+            }
+            assert!(Instant::now() < until, "{doing}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_is_preloaded_may_take_any_time_and_only_one_that_stands_still_is_given_up() {
+        let (mut child, stopped) = stopped();
+        let running = Doing::of(std::process::id()).unwrap();
+        let mut patience = Patience::while_it_preloads("f".to_string(), Duration::from_millis(1));
+        for doing in
+            [Some(&running), Some(&running), None, Some(&running), Some(&stopped), None, Some(&stopped)]
+        {
+            assert!(patience.is_left_for(child.id(), doing), "{doing:?}");
+        }
+        // Since the last time.
+        assert!(!patience.is_left_for(child.id(), Some(&stopped)));
+        // Where it is to answer, it is given up at once.
+        assert!(!Patience::of(Duration::from_millis(1)).is_left_for(child.id(), Some(&stopped)));
+        assert!(!Patience::of(Duration::from_millis(1)).is_left_for(child.id(), None));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

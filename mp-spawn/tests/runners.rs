@@ -1,0 +1,40 @@
+//! Tests that start processes, as different runners run them. (A program without libtest is `without_harness`.)
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::{failure, join};
+use mp_spawn::{Options, Output, Process, StartMethod, start_processes};
+
+#[test]
+fn a_test_that_starts_processes() {
+    for method in [StartMethod::Spawn, StartMethod::ForkServer] {
+        let options = Options::nprocs(3).start_method(method).stdout(Output::Capture);
+        let context = start_processes(|rank: usize, (): ()| println!("rank {rank}"), (), options).unwrap();
+        join(&context).unwrap();
+        assert_eq!(context.stdout(2).unwrap().text(), "rank 2\n");
+    }
+}
+
+#[test]
+fn a_test_whose_processes_fail() {
+    let panics = |rank: usize, (): ()| panic!("rank {rank} fails");
+    let context = start_processes(panics, (), Options::nprocs(1).stderr(Output::Null)).unwrap();
+    assert!(failure(&context).to_string().contains("rank 0 fails"));
+    let nested = |(): ()| Process::spawn(|n: u32| Ok::<_, String>(n + 1), 6)?.join();
+    assert_eq!(Process::spawn(nested, ()).unwrap().join().unwrap(), 7);
+}
+
+#[test]
+fn each_in_a_process_of_its_own() {
+    for name in ["a_test_that_starts_processes", "a_test_whose_processes_fail"] {
+        // As nextest does it.
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", name, "--nocapture"]).env("NEXTEST", "1").stdin(Stdio::null());
+        std::os::unix::process::CommandExt::process_group(&mut test, 0);
+        let output = test.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed; 0 failed"), "{name}: {output:?}");
+    }
+}
