@@ -7,7 +7,7 @@ use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::group::{GRACE, Group};
-use crate::{output, sys};
+use crate::{reader, sys};
 
 /// Processes that somebody holds and cares for, and those that nobody need hold.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub(crate) fn care_at_exit() {
     AT_EXIT.call_once(|| {
         sys::at_exit(|| {
             care();
-            output::pass_on_at_exit();
+            reader::pass_on_at_exit();
         });
     });
 }

@@ -85,6 +85,7 @@ mod tests {
     use super::*;
 
     /// A child of this process that does nothing, and what it does when it is stopped.
+    #[allow(clippy::zombie_processes, reason = "the test ends it")]
     fn stopped() -> (std::process::Child, Doing) {
         let child = std::process::Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);

@@ -8,7 +8,10 @@ use common::{
 };
 use std::time::{Duration, Instant};
 
-use mp_spawn::{Options, SpawnError, start_processes};
+use mp_spawn::{
+    Options, Process, SpawnError, StartMethod, allow_fork, get_all_start_methods, set_start_method,
+    start_processes,
+};
 
 /// How long it may take until nobody is left, from the moment in which there is nobody whom they belong to.
 const SOON: Duration = Duration::from_secs(1);
@@ -21,6 +24,24 @@ fn within_a_second(what: &str, measure: impl Fn(usize) -> Duration) {
         took.push(measure(took.len()));
     }
     println!("{what}: gone after {took:?}");
+}
+
+/// Does it with each start method as the usual one, which is handed down, in a process of its own.
+#[allow(unsafe_code)]
+fn by_each_method<F: Fn() + Copy + Send + 'static>(test: F) {
+    for method in get_all_start_methods() {
+        let alone = move |name: String| {
+            // SAFETY: what runs in copies needs nothing of other threads.
+            unsafe { allow_fork() };
+            set_start_method(name.parse().unwrap());
+            println!("by {name}");
+            test();
+        };
+        let process = Process::builder().start_method(StartMethod::Spawn);
+        let process = process.spawn(alone, method.name().to_string()).unwrap();
+        assert!(process.wait_timeout(2 * DEADLINE), "{method}: {process:?}");
+        process.join().unwrap_or_else(|error| panic!("{method}: {error}"));
+    }
 }
 
 /// How long it takes from now until they are gone.
@@ -54,19 +75,21 @@ fn middle(_: usize, meeting: String) -> Outcome {
 
 #[test]
 fn nobody_outlives_a_parent_that_was_killed() {
-    within_a_second("child and grandchild of a parent that was killed", |round| {
-        let meeting = Meeting::new(&format!("killed-{round}"));
-        let context = start_processes(middle, meeting.name.clone(), Options::nprocs(1)).unwrap();
-        let child: u32 = meeting.hear().parse().unwrap();
-        let heard = meeting.hear();
-        let grandchild: u32 = heard.split(' ').next().unwrap().parse().unwrap();
-        assert_eq!(context.pids(), [child]);
-        assert!(heard.contains(&format!("Some({child})")), "{heard}");
-        assert!(alive(child) && alive(grandchild));
-        context.kill(0).unwrap();
-        let took = until_gone(&[child, grandchild]);
-        assert!(failure(&context).to_string().contains("SIGKILL"));
-        took
+    by_each_method(|| {
+        within_a_second("child and grandchild of a parent that was killed", |round| {
+            let meeting = Meeting::new(&format!("killed-{round}"));
+            let context = start_processes(middle, meeting.name.clone(), Options::nprocs(1)).unwrap();
+            let child: u32 = meeting.hear().parse().unwrap();
+            let heard = meeting.hear();
+            let grandchild: u32 = heard.split(' ').next().unwrap().parse().unwrap();
+            assert_eq!(context.pids(), [child]);
+            assert!(heard.contains(&format!("Some({child})")), "{heard}");
+            assert!(alive(child) && alive(grandchild));
+            context.kill(0).unwrap();
+            let took = until_gone(&[child, grandchild]);
+            assert!(failure(&context).to_string().contains("SIGKILL"));
+            took
+        });
     });
 }
 
@@ -88,17 +111,19 @@ fn nobody_outlives_a_parent_that_executes_another_program() {
         wait_for_word(&go)?;
         Err(std::os::unix::process::CommandExt::exec(std::process::Command::new("sleep").arg("120")).into())
     }
-    within_a_second("those of parents that execute another program", |round| {
-        let meeting = Meeting::new(&format!("executes-{round}"));
-        let parents = start_processes(executes, meeting.name.clone(), Options::nprocs(2)).unwrap();
-        // Each has a child and a grandchild.
-        let descendants = pids(&meeting, 4);
-        for rank in 0..2 {
-            eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
-        }
-        let took = until_gone(&descendants);
-        assert!(parents.pids().into_iter().all(alive), "the other program is gone");
-        took
+    by_each_method(|| {
+        within_a_second("those of parents that execute another program", |round| {
+            let meeting = Meeting::new(&format!("executes-{round}"));
+            let parents = start_processes(executes, meeting.name.clone(), Options::nprocs(2)).unwrap();
+            // Each has a child and a grandchild.
+            let descendants = pids(&meeting, 4);
+            for rank in 0..2 {
+                eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+            }
+            let took = until_gone(&descendants);
+            assert!(parents.pids().into_iter().all(alive), "the other program is gone");
+            took
+        });
     });
 }
 
@@ -115,17 +140,19 @@ fn nobody_outlives_a_parent_that_panics() {
         wait_for_word(&go)?;
         panic!("for the test");
     }
-    within_a_second("those of parents that panic", |round| {
-        let meeting = Meeting::new(&format!("panics-{round}"));
-        let settings = Options::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
-        let parents = start_processes(panics, meeting.name.clone(), settings).unwrap();
-        let descendants = pids(&meeting, 4);
-        for rank in 0..2 {
-            eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
-        }
-        let took = until_gone(&descendants);
-        assert!(failure(&parents).to_string().contains("for the test"));
-        took
+    by_each_method(|| {
+        within_a_second("those of parents that panic", |round| {
+            let meeting = Meeting::new(&format!("panics-{round}"));
+            let settings = Options::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
+            let parents = start_processes(panics, meeting.name.clone(), settings).unwrap();
+            let descendants = pids(&meeting, 4);
+            for rank in 0..2 {
+                eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+            }
+            let took = until_gone(&descendants);
+            assert!(failure(&parents).to_string().contains("for the test"));
+            took
+        });
     });
 }
 
@@ -138,14 +165,16 @@ fn nobody_outlives_a_parent_that_ends() {
         wait_for_word(&go)?;
         std::process::exit(0)
     }
-    within_a_second("those of a parent that exits", |round| {
-        let meeting = Meeting::new(&format!("ends-{round}"));
-        let context = start_processes(ends, meeting.name.clone(), Options::nprocs(1)).unwrap();
-        let descendants = pids(&meeting, 2);
-        eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
-        let took = until_gone(&descendants);
-        join(&context).unwrap();
-        took
+    by_each_method(|| {
+        within_a_second("those of a parent that exits", |round| {
+            let meeting = Meeting::new(&format!("ends-{round}"));
+            let context = start_processes(ends, meeting.name.clone(), Options::nprocs(1)).unwrap();
+            let descendants = pids(&meeting, 2);
+            eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
+            let took = until_gone(&descendants);
+            join(&context).unwrap();
+            took
+        });
     });
 }
 
@@ -155,12 +184,14 @@ fn nobody_outlives_a_chain_whose_top_was_killed() {
         start_processes(middle, meeting, Options::nprocs(2))?.join_timeout(LIFETIME)?;
         Ok(())
     }
-    within_a_second("a chain whose top was killed", |round| {
-        let meeting = Meeting::new(&format!("chain-{round}"));
-        let context = start_processes(top, meeting.name.clone(), Options::nprocs(1)).unwrap();
-        let descendants = pids(&meeting, 4);
-        context.kill(0).unwrap();
-        until_gone(&descendants)
+    by_each_method(|| {
+        within_a_second("a chain whose top was killed", |round| {
+            let meeting = Meeting::new(&format!("chain-{round}"));
+            let context = start_processes(top, meeting.name.clone(), Options::nprocs(1)).unwrap();
+            let descendants = pids(&meeting, 4);
+            context.kill(0).unwrap();
+            until_gone(&descendants)
+        });
     });
 }
 

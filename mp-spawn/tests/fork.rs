@@ -10,7 +10,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{DEADLINE, Folder, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end};
+use common::{
+    DEADLINE, Folder, Meeting, Outcome, alive, children, eventually, failure, join, say, signal,
+    wait_for_the_end,
+};
 use mp_spawn::{
     Exit, Note, Options, Output, Process, Signal, SpawnError, StartMethod, active_children, allow_fork,
     current_process, get_context, get_start_method, name, rank, set_start_method, start_processes,
@@ -35,20 +38,6 @@ fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
     let child = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
     assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
     child.join().unwrap();
-}
-
-/// The children of this process, zombies included.
-fn children() -> Vec<u32> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let lists = tasks.flat_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")));
-    lists
-        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect()
-}
-
-fn signal(pid: u32, signal: i32) {
-    // SAFETY: no memory is involved.
-    assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
 }
 
 /// What the open files of this process are.

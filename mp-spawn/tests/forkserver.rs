@@ -6,46 +6,20 @@ mod common;
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Folder, Meeting, Outcome, alive, eventually, failure, join, say, wait_for_the_end};
+use common::{
+    Folder, Meeting, Outcome, alive, alone, children, eventually, failure, join, say, server, signal,
+    wait_for_the_end,
+};
 use mp_spawn::{
     Exit, Note, Options, Output, Process, Setup, Signal, SpawnError, StartMethod, Status, get_context,
-    get_start_method, rank, set_forkserver_preload, set_start_method, start_processes, thread_name,
+    get_start_method, rank, set_start_method, start_processes, thread_name,
 };
 
 fn served(nprocs: usize) -> Options {
     Options::nprocs(nprocs).start_method(StartMethod::ForkServer)
-}
-
-/// Runs a test in a process of its own.
-fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
-    let child = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
-    assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
-    child.join().unwrap();
-}
-
-/// The children of this process, zombies included.
-fn children() -> Vec<u32> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let lists = tasks.flat_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")));
-    lists
-        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect()
-}
-
-/// The fork server of this process.
-fn server() -> u32 {
-    let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    children().into_iter().find(|pid| name(pid) == "mp-forkserver\n").expect("a fork server")
-}
-
-#[allow(unsafe_code)]
-fn signal(pid: u32, signal: i32) {
-    // SAFETY: no memory is involved.
-    assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
 }
 
 #[test]
@@ -230,155 +204,6 @@ fn the_thread_that_started_the_server_may_end() {
             assert!(matches!(context.status(0), Ok(Status::Running)), "{context:?}");
             assert!(!context.join_timeout(Duration::from_millis(50)).unwrap());
         }
-    });
-}
-
-static TABLE: OnceLock<Vec<u32>> = OnceLock::new();
-
-#[test]
-fn what_is_preloaded_is_there_once_for_all() {
-    alone(|()| {
-        let look = |_: usize, (): ()| Ok::<_, String>(TABLE.get().cloned());
-        assert_eq!(start_processes(look, (), served(1)).unwrap().join().unwrap(), [None]);
-        // The table has the id of the process that made it: the server that runs from now on.
-        set_forkserver_preload(|| _ = TABLE.set(vec![std::process::id()])).unwrap();
-        let seen = start_processes(look, (), served(2)).unwrap().join().unwrap();
-        assert_eq!(seen, [Some(vec![server()]), Some(vec![server()])]);
-        assert!(TABLE.get().is_none());
-    });
-}
-
-#[test]
-fn a_preload_may_take_longer_than_a_handshake() {
-    alone(|()| {
-        let slow = || {
-            std::thread::sleep(Duration::from_secs(3)); // sleep: it stands for work that takes long
-            _ = TABLE.set(vec![std::process::id()]);
-        };
-        set_forkserver_preload(slow).unwrap();
-        let look = |_: usize, (): ()| Ok::<_, String>(TABLE.get().cloned());
-        let impatient = || served(1).handshake_timeout(Duration::from_millis(700));
-        for _ in 0..2 {
-            let seen = start_processes(look, (), impatient()).unwrap().join().unwrap();
-            assert_eq!(seen, [Some(vec![server()])]);
-        }
-    });
-}
-
-/// Where servers of this process say who preloads.
-fn preloads(parent: u32) -> PathBuf {
-    std::env::temp_dir().join(format!("mp-preloads-{parent}"))
-}
-
-#[test]
-fn a_server_that_ends_or_stands_still_while_it_preloads_is_an_error() {
-    fn say_who(pid: u32) {
-        let path = preloads(parent_id());
-        let draft = path.with_extension("draft");
-        std::fs::write(&draft, pid.to_string()).unwrap();
-        std::fs::rename(draft, path).unwrap();
-    }
-    fn hangs() {
-        say_who(std::process::id());
-        wait_for_the_end().unwrap();
-    }
-    /// To a process that holds what this one had open.
-    #[allow(unsafe_code)]
-    fn leaves_another_behind() {
-        // SAFETY: the copy only waits, which is allowed after a fork.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            // SAFETY: a plain system call.
-            unsafe { libc::sleep(120) };
-        } else {
-            say_who(pid.cast_unsigned());
-        }
-        // SAFETY: ends the process at once.
-        unsafe { libc::_exit(3) };
-    }
-    alone(|()| {
-        let fails = || {
-            let impatient = served(1).handshake_timeout(Duration::from_millis(300));
-            start_processes(|_: usize, (): ()| {}, (), impatient).unwrap_err().to_string()
-        };
-        let who = || {
-            let path = preloads(std::process::id());
-            eventually("a server preloads", || path.exists());
-            let pid: u32 = std::fs::read_to_string(&path).unwrap().parse().unwrap();
-            std::fs::remove_file(path).unwrap();
-            pid
-        };
-        for (number, expected) in [(libc::SIGKILL, "SIGKILL"), (libc::SIGSTOP, "it is stopped")] {
-            set_forkserver_preload(hangs).unwrap();
-            let start = std::thread::spawn(fails);
-            let pid = who();
-            assert_eq!(pid, server());
-            signal(pid, number);
-            let text = start.join().unwrap();
-            assert!(text.contains(expected) && text.contains(&format!("pid {pid}")), "{text}");
-            assert_eq!(children(), []);
-        }
-        set_forkserver_preload(leaves_another_behind).unwrap();
-        let text = fails();
-        signal(who(), libc::SIGKILL);
-        assert!(text.contains("it is gone") && text.contains("exited with code 3"), "{text}");
-        assert_eq!(children(), []);
-    });
-}
-
-/// In the server as in its copies: a file for each process that calls it at its exit.
-extern "C" fn note_exit() {
-    let folder = std::env::temp_dir().join(format!("mp-exits-{}", parent_id()));
-    std::fs::write(folder.join(std::process::id().to_string()), "").unwrap();
-}
-
-#[allow(unsafe_code)]
-fn at_exit() {
-    // SAFETY: the function lives as long as the program.
-    assert_eq!(unsafe { libc::atexit(note_exit) }, 0);
-}
-
-#[test]
-#[cfg(target_env = "gnu")]
-fn what_is_preloaded_to_be_done_at_exit_no_copy_does() {
-    alone(|()| {
-        let folder = std::env::temp_dir().join(format!("mp-exits-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
-        set_forkserver_preload(at_exit).unwrap();
-        // The second one also says what is to be done at its own exit.
-        let work = |rank: usize, (): ()| {
-            print!("no line of rank {rank}");
-            if rank == 1 {
-                at_exit();
-            }
-        };
-        let context = start_processes(work, (), served(2).stdout(Output::Capture)).unwrap();
-        context.wait().unwrap();
-        let printed = [0, 1].map(|rank| context.stdout(rank).unwrap().text());
-        let noted = std::fs::read_dir(&folder).unwrap();
-        let noted: Vec<_> = noted.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(noted, [context.pids()[1].to_string()]);
-        assert_eq!(printed, ["no line of rank 0", "no line of rank 1"]);
-    });
-}
-
-#[test]
-fn what_must_not_be_preloaded_is_refused() {
-    fn refused(expected: &str) {
-        let error = start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap_err();
-        assert!(error.to_string().contains(expected), "{expected}: {error}");
-        assert_eq!(children(), []);
-    }
-    alone(|()| {
-        set_forkserver_preload(|| panic!("the model is missing")).unwrap();
-        refused("panicked: the model is missing");
-        set_forkserver_preload(|| _ = std::thread::spawn(wait_for_the_end)).unwrap();
-        refused("it has begun threads");
-        set_forkserver_preload(|| _ = mp_core::Tensor::<f32>::zeros(&[3])).unwrap();
-        refused("it has made shared memory");
-        set_forkserver_preload(|| {}).unwrap();
-        join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
     });
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use mp_spawn::{ProcessContext, SpawnError};
+use mp_spawn::{Process, ProcessContext, SpawnError, StartMethod};
 
 /// For what should take milliseconds on a machine that is busy with something else.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -54,6 +54,35 @@ pub fn alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
     state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Runs a test in a process of its own.
+pub fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
+    let child = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
+    assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
+    child.join().unwrap();
+}
+
+/// The children of this process, zombies included.
+pub fn children() -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let lists = tasks.flat_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")));
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The fork server of this process.
+pub fn server() -> u32 {
+    let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    children().into_iter().find(|pid| name(pid) == "mp-forkserver\n").expect("a fork server")
+}
+
+/// Sends a signal to a process.
+#[allow(unsafe_code)]
+pub fn signal(pid: u32, signal: i32) {
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
 }
 
 /// Where workers meet the test: a socket without a file, which workers find by its name.

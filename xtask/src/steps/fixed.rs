@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::session::{Outcome, Session};
 
 /// Those of mp-spawn whose processes become workers in each way there is.
-const TESTS: [&str; 4] = ["outcomes", "process", "forkserver", "launching"];
+const TESTS: [&str; 6] = ["outcomes", "crashes", "process", "forkserver", "preload", "launching"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     let Some(target) = target() else {

@@ -1,0 +1,211 @@
+//! The thread that reads what all workers write, and passes their lines on.
+//!
+//! | a pipe | at its process's end | whoever waits for the process |
+//! |---|---|---|
+//! | has nothing to be written | nothing happens | goes on |
+//! | has lines | `ended` is set, the thread is asked to write | waits until `ended` is taken back, or nothing is written for a while |
+//! | is written by the thread just now | the same | the same |
+//!
+//! Only that thread writes to the streams of this process, and it holds no lock then: the standard library has locks for
+//! them, which whoever waits for a worker, or looks at its output, may hold for as long as it likes.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::{Condvar, Mutex, MutexGuard};
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+use crate::error::Result;
+use crate::launch::failed;
+use crate::output::Pipe;
+use crate::tee::Tee;
+
+/// For how long a terminal may stand still until nobody waits for it any more.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long this process waits for one before it exits.
+const PATIENCE_AT_EXIT: Duration = Duration::from_secs(2);
+
+/// The thread that reads.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    process: u32,
+    poll: OwnedFd,
+    pipes: Mutex<(u64, HashMap<u64, Arc<Pipe>>)>,
+    /// Pipes of processes that have ended, with lines to be written.
+    asked: Mutex<Vec<Arc<Pipe>>>,
+    /// When lines were written last. Locked before the state of a pipe, never after it.
+    written: Mutex<Option<Instant>>,
+    /// That has changed, or a pipe whose process has ended has no more of them.
+    moved: Condvar,
+    /// Readable when there are such.
+    bell: OwnedFd,
+}
+
+/// The number of the bell; pipes have those above.
+const BELL: u64 = 0;
+
+static READER: PerProcess<Mutex<Option<Arc<Reader>>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+
+/// Has this pipe read until its last writer has closed it.
+pub(crate) fn read_from_now_on(pipe: &Arc<Pipe>) -> Result<()> {
+    let reader = {
+        let mut slot = READER.lock();
+        match &*slot {
+            Some(running) if running.process == std::process::id() => Arc::clone(running),
+            _ => Arc::clone(slot.insert(Reader::begin()?)),
+        }
+    };
+    let id = {
+        let mut pipes = reader.pipes.lock();
+        pipes.0 += 1;
+        let id = pipes.0;
+        pipes.1.insert(id, Arc::clone(pipe));
+        id
+    };
+    let added = match &pipe.state.lock().fd {
+        Some(fd) => epoll::add(&reader.poll, fd, epoll::EventData::new_u64(id), epoll::EventFlags::IN),
+        None => Ok(()),
+    };
+    added.map_err(|error| {
+        reader.pipes.lock().1.remove(&id);
+        failed("epoll_ctl", None, error.into())
+    })
+}
+
+impl Reader {
+    fn begin() -> Result<Arc<Reader>> {
+        let refused = |what| move |error: Errno| failed(what, None, error.into());
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create"))?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
+        epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
+            .map_err(refused("epoll_ctl"))?;
+        let reader = Arc::new(Reader {
+            process: std::process::id(),
+            poll,
+            pipes: Mutex::default(),
+            asked: Mutex::default(),
+            written: Mutex::default(),
+            moved: Condvar::new(),
+            bell,
+        });
+        let run = Arc::clone(&reader);
+        thread::Builder::new()
+            .name("mp-output".to_string())
+            .spawn(move || run.run())
+            .map_err(|error| failed("the thread for output", None, error))?;
+        crate::family::care_at_exit();
+        Ok(reader)
+    }
+
+    /// The one of this process, if it has one.
+    pub(crate) fn ours() -> Option<Arc<Reader>> {
+        READER.lock().as_ref().filter(|reader| reader.process == std::process::id()).map(Arc::clone)
+    }
+
+    /// Has the lines of a pipe written.
+    pub(crate) fn ask(&self, pipe: &Arc<Pipe>) {
+        self.asked.lock().push(Arc::clone(pipe));
+        // It fails only where it counted to the end: then it is readable.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Writes the lines that are whole. In the one thread that does.
+    fn pass_on(&self, pipe: &Pipe) {
+        let mut state = pipe.state.lock();
+        while let Some((stream, lines)) = state.tee.as_mut().and_then(Tee::begin) {
+            MutexGuard::unlocked(&mut state, || {
+                stream.write(&lines);
+                *self.written.lock() = Some(Instant::now());
+                self.moved.notify_all();
+            });
+            if let Some(tee) = &mut state.tee {
+                tee.end();
+            }
+        }
+        let ended = state.ended.take();
+        drop(state);
+        if ended.is_some() {
+            // Locked, so that nobody has looked and doesn't sleep yet.
+            let _written = self.written.lock();
+            self.moved.notify_all();
+        }
+    }
+
+    /// Waits until the lines that a process left in a pipe are written, as long as some are written. False if there was no
+    /// time for that until then.
+    pub(crate) fn wait_for(&self, pipe: &Pipe, until: Option<Instant>) -> bool {
+        let mut written = self.written.lock();
+        loop {
+            let Some(ended) = pipe.state.lock().ended else { return true };
+            let patience = written.map_or(ended, |written| written.max(ended)) + PATIENCE;
+            let now = Instant::now();
+            if patience <= now {
+                return true;
+            }
+            if until.is_some_and(|until| until <= now) {
+                return false;
+            }
+            // Whatever the reason to go on: it is looked again.
+            let _ = self.moved.wait_until(&mut written, until.map_or(patience, |until| until.min(patience)));
+        }
+    }
+
+    /// Writes the lines that others have asked for.
+    fn pass_on_asked(&self) {
+        // Nothing to read is fine.
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        loop {
+            let Some(pipe) = self.asked.lock().last().map(Arc::clone) else { return };
+            self.pass_on(&pipe);
+            // Only then, so that an exit finds it; another one may have come meanwhile.
+            self.asked.lock().retain(|asked| !Arc::ptr_eq(asked, &pipe));
+        }
+    }
+
+    fn run(&self) {
+        // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
+        let _ = crate::sys::block_signals();
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            match epoll::wait(&self.poll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Not known to happen. Workers then wait with full pipes, until they are drained at their end.
+                Err(_) => return,
+            }
+            for event in &events {
+                let id = event.data.u64();
+                if id == BELL {
+                    self.pass_on_asked();
+                    continue;
+                }
+                let Some(pipe) = self.pipes.lock().1.get(&id).map(Arc::clone) else { continue };
+                let mut state = pipe.state.lock();
+                if !state.pump() {
+                    // That takes it out of the epoll set.
+                    state.fd = None;
+                    self.pipes.lock().1.remove(&id);
+                }
+                drop(state);
+                self.pass_on(&pipe);
+            }
+        }
+    }
+}
+
+/// At exit: what workers had written before they were seen to end is written.
+pub(crate) fn pass_on_at_exit() {
+    let Some(reader) = Reader::ours() else { return };
+    let until = Instant::now() + PATIENCE_AT_EXIT;
+    let asked = reader.asked.lock().clone();
+    let mut written = reader.written.lock();
+    let is_left = |pipe: &Arc<Pipe>| pipe.state.lock().ended.is_some();
+    while asked.iter().any(is_left) && !reader.moved.wait_until(&mut written, until).timed_out() {}
+}

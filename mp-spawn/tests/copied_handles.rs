@@ -1,0 +1,50 @@
+//! Handles of processes in a copy of the process that started them: they are nobody's there, and say so at once.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::os::unix::process::parent_id;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use common::{DEADLINE, Outcome, alone, wait_for_the_end};
+use mp_spawn::{
+    Options, Process, ProcessContext, Result, SpawnError, StartMethod, Status, allow_fork, start_processes,
+};
+
+static KEPT: Mutex<Option<(Process, ProcessContext)>> = Mutex::new(None);
+
+fn is_refused<T>(result: Result<T>) -> bool {
+    matches!(result, Err(SpawnError::OtherProcess { owner }) if owner == parent_id())
+}
+
+fn in_the_copy((): ()) -> Outcome {
+    let (process, context) = KEPT.lock().map_err(|_| "poisoned")?.take().ok_or("nothing is kept")?;
+    let since = Instant::now();
+    assert!(!process.wait_timeout(10 * DEADLINE));
+    assert!(is_refused(process.kill()) && is_refused(process.terminate()));
+    assert!(is_refused(context.wait()) && is_refused(context.join_timeout(10 * DEADLINE)));
+    assert!(is_refused(context.kill(0)) && is_refused(context.terminate_all()));
+    assert!(is_refused(process.join()) && is_refused(context.results()));
+    assert!(since.elapsed() < DEADLINE, "nobody waits");
+    Ok(())
+}
+
+#[test]
+fn they_are_refused_and_end_nobody() {
+    alone(|()| {
+        // SAFETY: what runs in the copy needs nothing of other threads.
+        unsafe { allow_fork() };
+        let process = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
+        let options = Options::nprocs(1);
+        let context = start_processes(|_: usize, (): ()| wait_for_the_end(), (), options).unwrap();
+        *KEPT.lock().unwrap() = Some((process, context));
+        let copy = Process::builder().start_method(StartMethod::Fork).spawn(in_the_copy, ()).unwrap();
+        assert!(copy.wait_timeout(DEADLINE));
+        copy.join().unwrap();
+        let (process, context) = KEPT.lock().unwrap().take().unwrap();
+        assert!(process.is_alive() && matches!(context.status(0), Ok(Status::Running)));
+        process.kill().unwrap();
+        assert!(process.join().is_err());
+    });
+}
