@@ -86,9 +86,13 @@ pub(crate) struct Ends {
 impl Streams {
     /// Opens what a process is to write to.
     pub(crate) fn open(setup: &Setup, rank: usize, name: &str) -> Result<(Streams, Ends)> {
+        let whose = match setup.number {
+            Some(number) => Whose { number, name, label: name.to_string() },
+            None => Whose { number: rank, name, label: format!("rank {rank}") },
+        };
         let (mut streams, mut ends) = (Streams::default(), Ends::default());
-        (streams.stdout, ends.stdout) = open(&setup.stdout, Stream::Stdout, rank, name)?;
-        (streams.stderr, ends.stderr) = open(&setup.stderr, Stream::Stderr, rank, name)?;
+        (streams.stdout, ends.stdout) = open(&setup.stdout, Stream::Stdout, &whose)?;
+        (streams.stderr, ends.stderr) = open(&setup.stderr, Stream::Stderr, &whose)?;
         Ok((streams, ends))
     }
 
@@ -126,12 +130,16 @@ impl Streams {
     }
 }
 
-fn open(
-    output: &Output,
-    stream: Stream,
-    rank: usize,
-    name: &str,
-) -> Result<(Option<Arc<Pipe>>, Option<OwnedFd>)> {
+/// Which process writes.
+struct Whose<'a> {
+    /// Its rank, or the number of a process that has a handle of its own: all of those have the rank 0.
+    number: usize,
+    name: &'a str,
+    /// What its lines begin with where they are mixed with those of others.
+    label: String,
+}
+
+fn open(output: &Output, stream: Stream, whose: &Whose<'_>) -> Result<(Option<Arc<Pipe>>, Option<OwnedFd>)> {
     let tee = match output {
         Output::Inherit => return Ok((None, None)),
         Output::Null => {
@@ -139,7 +147,7 @@ fn open(
             return Ok((None, Some(null.map_err(|e| failed("opening /dev/null", None, e))?.into())));
         }
         Output::File(path) | Output::Append(path) => {
-            let path = named(path, rank, name);
+            let path = whose.named(path);
             // To its end in any case: who else writes into it, or into a copy of the descriptor, writes over nothing.
             let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
             flags.set(OFlags::TRUNC, matches!(output, Output::File(_)));
@@ -149,7 +157,7 @@ fn open(
             return Ok((None, Some(file.map_err(refused)?)));
         }
         Output::Capture => None,
-        Output::Tee => Some(Tee::new(stream, rank)),
+        Output::Tee => Some(Tee::new(stream, whose)),
     };
     let refused = |what| move |error: Errno| failed(what, None, error.into());
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
@@ -160,11 +168,15 @@ fn open(
     Ok((Some(pipe), Some(theirs)))
 }
 
-/// The file of one process.
-fn named(path: &std::path::Path, rank: usize, name: &str) -> PathBuf {
-    match path.to_str() {
-        Some(text) => text.replace("{rank}", &rank.to_string()).replace("{name}", name).into(),
-        None => path.to_owned(),
+impl Whose<'_> {
+    /// The file of this process.
+    fn named(&self, path: &std::path::Path) -> PathBuf {
+        match path.to_str() {
+            Some(text) => {
+                text.replace("{rank}", &self.number.to_string()).replace("{name}", self.name).into()
+            }
+            None => path.to_owned(),
+        }
     }
 }
 
@@ -277,7 +289,7 @@ struct Tee {
 }
 
 impl Tee {
-    fn new(stream: Stream, rank: usize) -> Tee {
+    fn new(stream: Stream, Whose { number, label, .. }: &Whose<'_>) -> Tee {
         // Those that can be read on black and on white.
         const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];
         let terminal = match stream {
@@ -285,9 +297,9 @@ impl Tee {
             Stream::Stderr => io::stderr().is_terminal(),
         };
         let coloured = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let before = match COLOURS.get(rank % COLOURS.len()) {
-            Some(colour) if coloured => format!("\x1b[{colour}m[rank {rank}]\x1b[0m "),
-            _ => format!("[rank {rank}] "),
+        let before = match COLOURS.get(number % COLOURS.len()) {
+            Some(colour) if coloured => format!("\x1b[{colour}m[{label}]\x1b[0m "),
+            _ => format!("[{label}] "),
         };
         Tee { stream, before, line: Vec::new(), whole: Vec::new(), writing: false }
     }
@@ -464,7 +476,8 @@ mod tests {
 
     #[test]
     fn names_of_files() {
-        let path = named("logs/{rank}-{name}.txt".as_ref(), 3, "reader-3");
+        let whose = Whose { number: 3, name: "reader-3", label: String::new() };
+        let path = whose.named("logs/{rank}-{name}.txt".as_ref());
         assert_eq!(path, std::path::Path::new("logs/3-reader-3.txt"));
     }
 }
