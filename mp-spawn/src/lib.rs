@@ -150,7 +150,7 @@ pub use current::{
 pub use entry::child_main;
 pub use entry::init;
 pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
-pub use exit::{Exit, Note, Signal};
+pub use exit::{End, Exit, Note, Signal};
 pub use family::{ActiveChild, active_children};
 pub use forkserver::set_forkserver_preload;
 pub use function::Refusal;

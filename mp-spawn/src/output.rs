@@ -60,6 +60,29 @@ impl Captured {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
+
+    /// The last lines, as the error of a crash shows them: at most twelve, without empty ones behind them; `None` if nothing
+    /// was written.
+    ///
+    /// ```
+    /// use mp_spawn::{Output, Process};
+    ///
+    /// let count = |(): ()| (1..=100).for_each(|line| println!("line {line}"));
+    /// let child = Process::builder().stdout(Output::Capture).spawn(count, ())?;
+    /// child.wait_timeout(std::time::Duration::from_secs(60));
+    /// let last = child.stdout().last_lines().unwrap();
+    /// assert!(last.starts_with("line 89\n") && last.ends_with("\nline 100"));
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    #[must_use]
+    pub fn last_lines(&self) -> Option<String> {
+        let bytes = self.bytes.trim_ascii_end();
+        let ends = bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+        let start = ends.map(|(at, _)| at + 1).nth(LAST_LINES - 1).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[start..]);
+        let lines: Vec<&str> = text.lines().collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
 }
 
 /// Which of the two streams.
@@ -123,10 +146,7 @@ impl Streams {
 
     /// The last lines of its standard error, if they are known.
     pub(crate) fn last_words(&self) -> Option<String> {
-        let text = self.stderr.as_ref()?.captured().text();
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        let last = lines.get(lines.len().saturating_sub(LAST_LINES)..)?;
-        (!last.is_empty()).then(|| last.join("\n"))
+        self.stderr.as_ref()?.captured().last_lines()
     }
 }
 
@@ -472,6 +492,15 @@ mod tests {
         assert_eq!(state.tail.back(), Some(&39));
         drop(theirs);
         assert!(!state.pump());
+    }
+
+    #[test]
+    fn the_last_lines_are_a_few_and_none_of_nothing() {
+        let last = |text: &str| Captured { bytes: text.into(), lost: 0 }.last_lines();
+        assert_eq!((last(""), last("\n \n")), (None, None));
+        assert_eq!(last("one\r\n\ntwo\n\n").as_deref(), Some("one\n\ntwo"));
+        let many: String = (0..20).map(|line| format!("{line}\n")).collect();
+        assert_eq!(last(&many).as_deref(), Some("8\n9\n10\n11\n12\n13\n14\n15\n16\n17\n18\n19"));
     }
 
     #[test]
