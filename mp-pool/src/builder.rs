@@ -118,7 +118,7 @@ impl PoolBuilder {
         A: Capture + Clone,
         R: TaskOutcome,
     {
-        self.0.initializer = Some(Closure::from_parts((args,), move |(args,): &(A,), (): ()| {
+        self.0.initializer = Some(Closure::from_parts((args, ()), move |(args, ()): &(A, ()), (): ()| {
             function(args.clone()).into_result().map(drop)
         }));
         self

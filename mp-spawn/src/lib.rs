@@ -137,9 +137,9 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-#[doc(hidden)]
-pub use closure::captured;
 pub use closure::{Capture, Closure};
+#[doc(hidden)]
+pub use closure::{Captures, list_in_the_brackets_what_the_body_uses, parts};
 pub use command::{set_command, set_executable};
 pub use context::{ProcessContext, spawn, start_closure, start_processes};
 pub use current::{
