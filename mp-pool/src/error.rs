@@ -60,7 +60,7 @@ pub enum TaskError {
     },
     /// It was taken back before it had begun.
     Cancelled,
-    /// The pool was ended before the task was done.
+    /// The pool was ended before the task was done; or this process was forked from the one that has the pool.
     Terminated,
     /// The pool takes no tasks any more.
     Closed,
@@ -159,6 +159,9 @@ pub enum PoolError {
         /// The process that made it.
         owner: u32,
     },
+    /// A [callback](crate::AsyncResult::on_done) of the pool can't wait for its end: it runs in the thread that it would wait
+    /// for.
+    InCallback,
 }
 
 impl fmt::Display for PoolError {
@@ -171,6 +174,9 @@ impl fmt::Display for PoolError {
             PoolError::OtherProcess { owner } => {
                 write!(f, "the pool belongs to process {owner}, from which this one was forked")
             }
+            PoolError::InCallback => f.write_str(
+                "a callback of the pool can't wait for the pool's end: it runs in the thread that it would wait for",
+            ),
         }
     }
 }
