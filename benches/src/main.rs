@@ -50,6 +50,7 @@ fn start() -> Result<()> {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some(process::CHILD) => return process::be_child(&words.collect::<Vec<_>>()),
+        Some(limits::failure::CHILD) => return limits::failure::be_child(),
         Some(syscalls::HELPER) => return syscalls::be_helper(&words.collect::<Vec<_>>()),
         _ => {}
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod alloc;
 pub(crate) mod crowd;
+pub(crate) mod failure;
 pub(crate) mod lock;
 pub(crate) mod pool;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{Capture, Closure, ProcessBuilder, StartMethod};
+use mp_spawn::{Capture, Closure, Output, ProcessBuilder, StartMethod};
 
 use crate::error::PoolError;
 use crate::outcome::TaskOutcome;
@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     pub(crate) max_waiting: usize,
     method: Option<StartMethod>,
+    stdout: Output,
+    stderr: Output,
     configure: Option<Configure>,
 }
 
@@ -56,6 +58,8 @@ impl fmt::Debug for Settings {
             .field("grace_period", &self.grace)
             .field("max_waiting", &self.max_waiting)
             .field("start_method", &self.method)
+            .field("stdout", &self.stdout)
+            .field("stderr", &self.stderr)
             .finish_non_exhaustive()
     }
 }
@@ -63,6 +67,7 @@ impl fmt::Debug for Settings {
 impl Settings {
     /// What a worker is started with.
     pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
+        let builder = builder.stdout(self.stdout.clone()).stderr(self.stderr.clone());
         let builder = match self.method {
             Some(method) => builder.start_method(method),
             None => builder,
@@ -84,6 +89,8 @@ impl PoolBuilder {
             grace: Duration::from_millis(500),
             max_waiting: usize::MAX,
             method: None,
+            stdout: Output::Inherit,
+            stderr: Output::Inherit,
             configure: None,
         })
     }
@@ -111,7 +118,7 @@ impl PoolBuilder {
         A: Capture + Clone,
         R: TaskOutcome,
     {
-        self.0.initializer = Some(Closure::from_parts((args,), move |(args,): &(A,), (): ()| {
+        self.0.initializer = Some(Closure::from_parts((args, ()), move |(args, ()): &(A, ()), (): ()| {
             function(args.clone()).into_result().map(drop)
         }));
         self
@@ -151,8 +158,41 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets what the process of a worker is started with: `configure` gets the number of the worker. One that takes the place
-    /// of another is started with the same, but a [file](mp_spawn::Output::File) for its output keeps what the other one wrote.
+    /// Where the standard output of the workers goes; to where this process's goes without this.
+    ///
+    /// `{rank}` in the name of a [file](Output::File) stands for the number of the worker, `{name}` for its
+    /// [name](Self::name), which is also what the lines of [`Output::Tee`] begin with. A worker that takes the place of
+    /// another has its number and its name; it keeps what the other one wrote into its files, and writes behind that: so
+    /// what went before a crash is there afterwards.
+    ///
+    /// ```
+    /// use mp_pool::Pool;
+    /// use mp_spawn::Output;
+    ///
+    /// let logs = std::env::temp_dir().join(format!("pool-{}", std::process::id()));
+    /// std::fs::create_dir_all(&logs)?;
+    /// let pool = Pool::builder().processes(2).stdout(Output::file(logs.join("{rank}.txt"))).build()?;
+    /// let worker = pool.apply(|(): ()| mp_pool::current_worker().inspect(|number| println!("I am {number}")), ())?;
+    /// let worker = worker.ok_or("a task runs in a worker")?;
+    /// assert_eq!(std::fs::read_to_string(logs.join(format!("{worker}.txt")))?, format!("I am {worker}\n"));
+    /// # drop(pool);
+    /// # std::fs::remove_dir_all(&logs)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stdout(mut self, output: Output) -> PoolBuilder {
+        self.0.stdout = output;
+        self
+    }
+
+    /// Where the standard error of the workers goes, as [`stdout`](Self::stdout).
+    pub fn stderr(mut self, output: Output) -> PoolBuilder {
+        self.0.stderr = output;
+        self
+    }
+
+    /// Sets what the process of a worker is started with: `configure` gets the number of the worker, and what the other
+    /// options say for all of them. One that takes the place of another is started with the same, but for
+    /// [files](Self::stdout) that keep what is in them.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder()

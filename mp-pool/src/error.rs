@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{Exit, Note, ProcessRaised, SpawnError};
+use mp_spawn::{End, Exit, Note, ProcessRaised, SpawnError};
 
 /// Why a task has no result.
 ///
@@ -60,7 +60,7 @@ pub enum TaskError {
     },
     /// It was taken back before it had begun.
     Cancelled,
-    /// The pool was ended before the task was done.
+    /// The pool was ended before the task was done; or this process was forked from the one that has the pool.
     Terminated,
     /// The pool takes no tasks any more.
     Closed,
@@ -73,6 +73,25 @@ pub enum TaskError {
 }
 
 /// A process ended while it had a task.
+///
+/// ```
+/// use mp_pool::{Pool, TaskError};
+/// use mp_spawn::Output;
+///
+/// fn solve(x: f64) -> f64 {
+///     eprintln!("solving for {x}");
+///     std::process::abort()
+/// }
+///
+/// let pool = Pool::builder().processes(1).stderr(Output::Capture).build()?;
+/// let Err(TaskError::WorkerLost(lost)) = pool.apply(solve, 0.5) else { panic!("it can't be solved") };
+/// assert_eq!(lost.stderr.as_deref(), Some("solving for 0.5"));
+/// // worker 0 (pid 77) had this task when it was killed by SIGABRT (signal 6)
+/// //   the last that it wrote to stderr:
+/// //     solving for 0.5
+/// println!("{lost}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WorkerLost {
@@ -84,21 +103,22 @@ pub struct WorkerLost {
     pub how: Exit,
     /// What is known beyond that.
     pub note: Option<Note>,
+    /// The last lines of its standard error, if that is captured (see [`PoolBuilder::stderr`](crate::PoolBuilder::stderr))
+    /// and there are any. What tasks before this one have written is among them.
+    pub stderr: Option<String>,
     /// How often the task was begun: more than once, if it was to be tried again.
     pub attempts: u32,
 }
 
 impl fmt::Display for WorkerLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorkerLost { worker, pid, how, note, attempts } = self;
-        write!(f, "worker {worker} (pid {pid}) {how} while it had this task")?;
-        if let Some(note) = note {
-            write!(f, ": {note}")?;
-        }
+        let WorkerLost { worker, pid, how, note, stderr, attempts } = self;
+        let end = End { exit: *how, note: note.as_ref(), stderr: stderr.as_deref() };
+        write!(f, "worker {worker} (pid {pid}) had this task")?;
         if *attempts > 1 {
             write!(f, " (attempt {attempts})")?;
         }
-        Ok(())
+        write!(f, " when it {end}")
     }
 }
 
@@ -139,6 +159,9 @@ pub enum PoolError {
         /// The process that made it.
         owner: u32,
     },
+    /// A [callback](crate::AsyncResult::on_done) of the pool can't wait for its end: it runs in the thread that it would wait
+    /// for.
+    InCallback,
 }
 
 impl fmt::Display for PoolError {
@@ -151,6 +174,9 @@ impl fmt::Display for PoolError {
             PoolError::OtherProcess { owner } => {
                 write!(f, "the pool belongs to process {owner}, from which this one was forked")
             }
+            PoolError::InCallback => f.write_str(
+                "a callback of the pool can't wait for the pool's end: it runs in the thread that it would wait for",
+            ),
         }
     }
 }

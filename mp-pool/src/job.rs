@@ -209,6 +209,9 @@ pub(crate) struct Lost {
 
 /// One call.
 pub(crate) struct Job {
+    /// The process that made it. In a copy of that, nothing here is locked: other threads may have held the locks when it
+    /// was copied, and nobody settles its tasks.
+    owner: u32,
     pub(crate) code: Arc<Code>,
     pub(crate) terms: Terms,
     source: Arc<dyn Source>,
@@ -229,8 +232,13 @@ impl Job {
             on_done: None,
             cancelled: false,
         };
-        let lost = Mutex::new(Vec::new());
-        Arc::new(Job { code, terms, source, lost, slots: Mutex::new(slots), changed: Condvar::new() })
+        let (owner, lost) = (std::process::id(), Mutex::new(Vec::new()));
+        Arc::new(Job { owner, code, terms, source, lost, slots: Mutex::new(slots), changed: Condvar::new() })
+    }
+
+    /// Whether this process made it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.owner == std::process::id()
     }
 
     /// So many more tasks will have an outcome.

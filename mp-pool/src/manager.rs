@@ -203,10 +203,15 @@ impl Manager {
         let (mut lost, reading) = worker.bury();
         shared.watch.store(what(number), 0);
         let exit = process.exit().unwrap_or(Exit::Unknown);
-        let failure = match process.status() {
+        let mut failure = match process.status() {
             Status::Failed(error) => Some(error),
             _ => None,
         };
+        match &mut failure {
+            Some(SpawnError::ProcessRaised(raised)) => raised.rank = number,
+            Some(SpawnError::ProcessExited(exited)) => exited.rank = number,
+            _ => {}
+        }
         if was_ready {
             worker.idle_deaths = if worker.had_tasks { 0 } else { worker.idle_deaths + 1 };
             let delay = back_off(worker.idle_deaths);
@@ -216,11 +221,6 @@ impl Manager {
             worker.restart_at = Some(Instant::now() + back_off(worker.failed_starts));
             worker.given_up = worker.failed_starts >= MOST_FAILED_STARTS;
             self.why = match &failure {
-                Some(SpawnError::ProcessRaised(raised)) => {
-                    let mut raised = raised.clone();
-                    raised.rank = number;
-                    raised.to_string()
-                }
                 Some(error) => error.to_string(),
                 None => format!("worker {number} (pid {pid}) {exit} before it was ready"),
             };
@@ -243,6 +243,8 @@ impl Manager {
                 None => state.returned.push_front(ready),
             }
         }
+        // Copied only where somebody is told: it may be long.
+        let last_words = if lost.is_empty() { None } else { process.stderr().last_lines() };
         for taken in lost {
             let timed_out = condemned == Some(taken.id);
             let lost = end.clone().unwrap_or_else(|| {
@@ -253,8 +255,15 @@ impl Manager {
                     Some(SpawnError::ProcessExited(exited)) => exited.note.clone(),
                     _ => None,
                 };
-                let attempts = taken.tries + 1;
-                TaskError::WorkerLost(Box::new(WorkerLost { worker: number, pid, how: exit, note, attempts }))
+                let (how, stderr, attempts) = (exit, last_words.clone(), taken.tries + 1);
+                TaskError::WorkerLost(Box::new(WorkerLost {
+                    worker: number,
+                    pid,
+                    how,
+                    note,
+                    stderr,
+                    attempts,
+                }))
             });
             let again = !timed_out && end.is_none() && taken.tries < taken.job.terms.retries;
             match taken {

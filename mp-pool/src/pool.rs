@@ -324,9 +324,11 @@ impl Pool {
     /// Takes no more tasks, waits until those that it has are done, and until the workers have ended.
     ///
     /// # Errors
-    /// [`PoolError::Broken`] when no worker lived; [`PoolError::OtherProcess`] in a process that was forked.
+    /// [`PoolError::Broken`] when no worker lived; [`PoolError::OtherProcess`] in a process that was forked;
+    /// [`PoolError::InCallback`] in a callback of this pool. The pool is gone then as well: in the callback it is dropped, and
+    /// so [terminated](Self::terminate).
     pub fn join(self) -> Result<(), PoolError> {
-        self.shared.check_owner()?;
+        self.check_wait()?;
         self.close();
         self.wait(None);
         match &self.shared.state.lock().phase {
@@ -338,11 +340,21 @@ impl Pool {
     /// As [`join`](Self::join), but waits no longer than this; whether the workers have ended.
     ///
     /// # Errors
-    /// [`PoolError::OtherProcess`] in a process that was forked.
+    /// [`PoolError::OtherProcess`] in a process that was forked; [`PoolError::InCallback`] in a callback of this pool, which
+    /// goes on then as before.
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool, PoolError> {
-        self.shared.check_owner()?;
+        self.check_wait()?;
         self.close();
         Ok(self.wait(Instant::now().checked_add(timeout)))
+    }
+
+    /// Whether its end can be waited for here.
+    fn check_wait(&self) -> Result<(), PoolError> {
+        self.shared.check_owner()?;
+        if self.shared.thread.get() == Some(&std::thread::current().id()) {
+            return Err(PoolError::InCallback);
+        }
+        Ok(())
     }
 
     /// Waits until the workers have ended.

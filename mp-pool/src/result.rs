@@ -95,11 +95,15 @@ impl<T: Message> Shape<T> for Many {
 /// It is a future as well, of any runtime: `pool.apply_async(f, x).await?`. Dropping it drops the result; the tasks are done
 /// all the same, unless they are [cancelled](Self::cancel).
 ///
-/// Waiting ends in any case: when the pool is dropped, or breaks, tasks that are not done get an error.
+/// Waiting ends in any case: when the pool is dropped, or breaks, tasks that are not done get an error. In a copy of the
+/// process that made the call (`fork`), nobody hears of the tasks, not even of those that were done: there each of them has
+/// ended with [`TaskError::Terminated`], whoever asks and however.
 #[must_use = "the result is lost if nobody asks for it"]
 pub struct AsyncResult<T, S = One> {
     shared: Arc<Shared>,
     job: Arc<Job>,
+    /// How many tasks it is about.
+    total: usize,
     taken: bool,
     shape: PhantomData<fn() -> (T, S)>,
 }
@@ -124,7 +128,8 @@ impl<T, S> fmt::Debug for AsyncResult<T, S> {
 
 impl<T, S: Shape<T>> AsyncResult<T, S> {
     pub(crate) fn new(shared: Arc<Shared>, job: Arc<Job>) -> Self {
-        AsyncResult { shared, job, taken: false, shape: PhantomData }
+        let total = job.slots().progress().total;
+        AsyncResult { shared, job, total, taken: false, shape: PhantomData }
     }
 
     /// Waits for the result. Of several tasks: for all of them, and if some failed, the error is that of the first in the
@@ -146,7 +151,7 @@ impl<T, S: Shape<T>> AsyncResult<T, S> {
     }
 
     fn take(&self) -> Result<S::Value, TaskError> {
-        if self.shared.check_owner().is_err() {
+        if !self.job.is_ours() {
             return Err(TaskError::Terminated);
         }
         S::read(&mut Taking(&self.job))
@@ -170,6 +175,9 @@ impl<T, S: Shape<T>> AsyncResult<T, S> {
         T: 'static,
         S: 'static,
     {
+        if !self.job.is_ours() {
+            return call(Err(TaskError::Terminated));
+        }
         let job = Arc::clone(&self.job);
         job.on_done(Box::new(move || call(self.take())));
     }
@@ -178,21 +186,20 @@ impl<T, S: Shape<T>> AsyncResult<T, S> {
 impl<T, S> AsyncResult<T, S> {
     /// Waits until it is there.
     pub fn wait(&self) {
-        if self.shared.check_owner().is_ok() {
+        if self.job.is_ours() {
             self.job.wait(None, Slots::all_done);
         }
     }
 
-    /// Waits until it is there, but no longer than this; whether it is.
+    /// Waits until it is there, result or error, but no longer than this; whether it is.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        self.shared.check_owner().is_err()
-            || self.job.wait(Instant::now().checked_add(timeout), Slots::all_done)
+        !self.job.is_ours() || self.job.wait(Instant::now().checked_add(timeout), Slots::all_done)
     }
 
     /// Whether it is there, result or error.
     #[must_use]
     pub fn ready(&self) -> bool {
-        self.job.slots().all_done()
+        !self.job.is_ours() || self.job.slots().all_done()
     }
 
     /// Whether all went well; `None` as long as that is not known.
@@ -205,6 +212,9 @@ impl<T, S> AsyncResult<T, S> {
     /// How many tasks are done.
     #[must_use]
     pub fn progress(&self) -> Progress {
+        if !self.job.is_ours() {
+            return Progress { done: self.total, failed: self.total, total: self.total };
+        }
         self.job.slots().progress()
     }
 
@@ -220,6 +230,9 @@ impl<T: Message> AsyncResult<T, Many> {
     /// Waits for all, and gives for each item its result or its error.
     #[must_use]
     pub fn results(self) -> Vec<Result<T, TaskError>> {
+        if !self.job.is_ours() {
+            return (0..self.total).map(|_| Err(TaskError::Terminated)).collect();
+        }
         self.wait();
         std::iter::from_fn(|| self.job.slots().next()).map(read).collect()
     }
@@ -230,7 +243,10 @@ impl<T, S: Shape<T>> Future for AsyncResult<T, S> {
 
     /// Pending for ever once it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        {
+        if !self.job.is_ours() && self.taken {
+            return Poll::Pending;
+        }
+        if self.job.is_ours() {
             let mut slots = self.job.slots();
             if self.taken || !slots.all_done() {
                 slots.wake(context.waker());

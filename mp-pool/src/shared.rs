@@ -143,7 +143,7 @@ impl Shared {
 
     /// The code of a closure; workers forget it when its tasks are done.
     pub(crate) fn closure<A: Message, R: TaskOutcome>(self: &Arc<Self>, closure: Closure<A, R>) -> Arc<Code> {
-        self.code(Closure::from_parts((closure,), |(closure,): &(Closure<A, R>,), (): ()| {
+        self.code(Closure::from_parts((closure, ()), |(closure, ()): &(Closure<A, R>, ()), (): ()| {
             let closure = closure.clone();
             Runner::new(move |args| closure.call(args))
         }))

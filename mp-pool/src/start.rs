@@ -41,7 +41,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), SpawnErro
         most_tasks: settings.most_tasks,
         initializer: settings.initializer.clone(),
     };
-    let builder = Process::builder().name(name(&settings.name, number)).daemon(true);
+    let builder = Process::builder().name(name(&settings.name, number)).number(number).daemon(true);
     let builder = settings.configured(number, builder);
     // What the one before has written is what tells why it has ended.
     let builder = if first { builder } else { builder.replaces() };

@@ -15,6 +15,8 @@ use crate::shared::Shared;
 ///
 /// Items are taken from the iterator in [`next`](Iterator::next), by the thread that calls it, up to a
 /// [bound](crate::Call::ahead) before their results are asked for. Dropping it cancels the tasks that have not begun.
+///
+/// In a copy of the process that made it (`fork`), it ends with one [`TaskError::Terminated`], unless it was at its end.
 #[must_use = "nothing is called until results are asked for"]
 pub struct Imap<I: Iterator, T> {
     shared: Arc<Shared>,
@@ -74,8 +76,13 @@ impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
     type Item = Result<T, TaskError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if !self.job.is_ours() {
+            let over = self.exhausted && self.received == self.sent;
+            (self.exhausted, self.received) = (true, self.sent);
+            return (!over).then_some(Err(TaskError::Terminated));
+        }
         self.send();
-        if self.received == self.sent || self.shared.check_owner().is_err() {
+        if self.received == self.sent {
             return None;
         }
         self.job.wait(None, Slots::has_next);

@@ -7,9 +7,11 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::Duration;
 
 use common::{DEADLINE, Gate, got, join, stop_at};
 use mp_core::mutex::Mutex;
@@ -18,7 +20,7 @@ use mp_pool::{Pool, TaskError, current_worker};
 use mp_queue::{GetError, Queue};
 use mp_reduce::Bundle;
 use mp_spawn::{Closure, RaisedKind, closure};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 fn square(x: u64) -> u64 {
     x * x
@@ -279,6 +281,57 @@ fn a_chunk_that_a_busy_worker_has_not_begun_goes_to_others() {
     common::eventually("all but one are done", || results.progress().done == 39);
     gate.open(1);
     assert!(got(results).unwrap().into_iter().eq(0..40));
+}
+
+/// How many have been encoded in this process: as many as were given to workers.
+static GIVEN: AtomicUsize = AtomicUsize::new(0);
+
+/// An argument that counts.
+struct Counted(Gate, u32);
+
+impl Serialize for Counted {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        GIVEN.fetch_add(1, Ordering::SeqCst);
+        (&self.0, self.1).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Counted {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <(Gate, u32)>::deserialize(deserializer).map(|(gate, number)| Counted(gate, number))
+    }
+}
+
+/// How many tasks the only worker of a pool is given while it is at the first of them.
+fn given_ahead(pool: &Pool) -> usize {
+    let gate = Gate::new();
+    let before = GIVEN.load(Ordering::SeqCst);
+    let results =
+        pool.map_async(|Counted(gate, number)| gate.pass(number), (0..500).map(|x| Counted(gate.clone(), x)));
+    gate.arrived();
+    // All that come together are encoded before the first is given, and no more come until one is answered.
+    let given = GIVEN.load(Ordering::SeqCst) - before;
+    results.cancel();
+    gate.open(500);
+    common::eventually("those that were not cancelled are done", || results.ready());
+    given
+}
+
+#[test]
+fn a_worker_is_given_as_many_tasks_as_it_does_in_a_millisecond() {
+    let pool = Pool::new(1).unwrap();
+    assert_eq!(given_ahead(&pool), 1, "nobody knows yet how long they take");
+    let mut ahead = 0;
+    common::eventually("it is given many when they are quick", || {
+        pool.map(square, 0..2000).unwrap();
+        ahead = given_ahead(&pool);
+        ahead > 16
+    });
+    assert!(ahead <= 64, "{ahead}");
+    let slow = |x: u64| std::thread::sleep(Duration::from_millis(x)); // sleep: a task that takes its time
+    pool.map(slow, [20, 20]).unwrap();
+    assert_eq!(given_ahead(&pool), 1, "each takes longer than that");
+    join(&pool);
 }
 
 #[test]

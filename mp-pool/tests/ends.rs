@@ -143,6 +143,41 @@ fn it_is_dropped_in_a_callback() {
 }
 
 #[test]
+fn a_callback_that_would_wait_for_its_own_thread_is_told_so() {
+    let _alone = alone();
+    let pool = Arc::new(Pool::new(1).unwrap());
+    let pid = pool.pids()[0];
+    let gate = Gate::new();
+    let (tell, told) = mpsc::channel();
+    let caller = Arc::clone(&pool);
+    pool.apply_async(stop_at, (gate.clone(), 1)).on_done(move |_| {
+        let refused = caller.join_timeout(DEADLINE);
+        // It goes on, and takes tasks.
+        let result = caller.apply_async(square, 3);
+        _ = tell.send((refused, result, caller));
+    });
+    gate.arrived();
+    gate.open(1);
+    let (refused, result, caller) = told.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    assert!(matches!(refused, Err(PoolError::InCallback)), "{refused:?}");
+    assert_eq!(got(result).unwrap(), 9);
+    drop(caller);
+
+    // One that takes the pool along ends it.
+    let pool = Arc::into_inner(pool).unwrap();
+    let (tell, told) = mpsc::channel();
+    let result = pool.apply_async(stop_at, (gate.clone(), 2));
+    gate.arrived();
+    let waits = pool.apply_async(stop_at, (gate.clone(), 3));
+    result.on_done(move |_| _ = tell.send(pool.join()));
+    gate.open(1);
+    let refused = told.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    assert!(matches!(refused, Err(PoolError::InCallback)), "{refused:?}");
+    assert!(matches!(got(waits), Err(TaskError::Terminated)));
+    eventually("the worker is gone", || !alive(pid));
+}
+
+#[test]
 fn it_ends_while_its_workers_are_killed() {
     let _alone = alone();
     released();

@@ -61,7 +61,7 @@ type Rebuild<A, R> = fn(&[u8]) -> Result<Closure<A, R>, rmp_serde::decode::Error
 impl<F, C, A, R> Captured<F, C, A, R>
 where
     F: Fn(&C, A) -> R + Copy + Send + 'static,
-    C: Capture,
+    C: Captures,
     A: 'static,
     R: 'static,
 {
@@ -77,7 +77,7 @@ where
 impl<F, C, A, R> Call<A, R> for Captured<F, C, A, R>
 where
     F: Fn(&C, A) -> R + Copy + Send + 'static,
-    C: Capture,
+    C: Captures,
     A: 'static,
     R: 'static,
 {
@@ -101,24 +101,40 @@ where
 /// What a [`Closure`] can capture: serde values, tensors that are frozen or shared and queues among them.
 #[diagnostic::on_unimplemented(
     message = "a closure that travels can't capture `{Self}`",
-    label = "this can't be sent to another process",
-    note = "it can capture what is `Serialize + DeserializeOwned + Send + Sync`: numbers, strings, structs of them, frozen \
-            and shared tensors, queues, other closures. An exclusive tensor goes as an argument, or is frozen first"
+    label = "`{Self}` can't be sent to another process",
+    note = "it can capture what is `Serialize + DeserializeOwned + Send + Sync + 'static`: numbers, strings, structs of \
+            them with `#[derive(Serialize, Deserialize)]`, frozen and shared tensors, queues, other closures. An \
+            exclusive tensor goes as an argument, or is frozen first; of a file, capture its path; of an `Rc`, what is in it"
 )]
 pub trait Capture: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
+// Or the compiler would tell of `Serialize`, and nothing of what it is needed for.
+#[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
 
-/// Checks one value that is to be captured, so that an error names it alone.
+/// All that a closure captures: nothing, or one value and the others. So that an error names the one value that it is about,
+/// and any number can be captured.
 #[doc(hidden)]
-pub fn captured<T: Capture>(value: T) -> T {
-    value
+pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {}
+
+impl Captures for () {}
+
+impl<First: Capture, Others: Captures> Captures for (First, Others) {}
+
+/// The two parts of a closure; here they get their types.
+#[doc(hidden)]
+pub fn parts<C, A, R, F: Fn(&C, A) -> R>(captures: C, code: F) -> (C, F) {
+    (captures, code)
 }
+
+/// Refuses what captures: that is no function. The compiler names the variable, and shows the name of this function.
+#[doc(hidden)]
+pub fn list_in_the_brackets_what_the_body_uses<C, A, R>(_: fn(&C, A) -> R) {}
 
 impl<A: 'static, R: 'static> Closure<A, R> {
     /// From its parts, as [`closure!`](crate::closure!) takes it apart.
     #[doc(hidden)]
-    pub fn from_parts<C: Capture, F: Fn(&C, A) -> R + Copy + Send + 'static>(captures: C, code: F) -> Self {
+    pub fn from_parts<C: Captures, F: Fn(&C, A) -> R + Copy + Send + 'static>(captures: C, code: F) -> Self {
         const { function::assert_no_captures::<F>() };
         // Only its type is needed, which says which code it is.
         let _ = code;
@@ -252,6 +268,8 @@ impl<'de> Deserialize<'de> for Bytes {
 /// one tuple to the caller ([`Closure<(A, B), R>`](Closure)), none are `()`. A result type may follow, as in
 /// `|x: u8| -> u8 { x + 1 }`.
 ///
+/// # What the compiler says
+///
 /// What can't travel is refused when the program is compiled, and so is what is used but not listed:
 ///
 /// ```compile_fail
@@ -262,31 +280,53 @@ impl<'de> Deserialize<'de> for Bytes {
 /// let forgotten = 3;
 /// mp_spawn::closure!([] |x: u8| x + forgotten);
 /// ```
+///
+/// | it says | that means |
+/// |---|---|
+/// | `a closure that travels can't capture ...` | this value is in the brackets and can't be sent: see [`Capture`] |
+/// | `expected fn pointer, found closure`, and of a variable: `captured here` | the body uses this variable, and it is not in the brackets: `closure!([it] ...)`, or `[it = it.clone()]` to keep it here as well |
+/// | `cannot move out of ...`, `which is behind a shared reference` | in the body, what was captured is a reference, since it may be called again: clone it there |
+/// | `cannot assign to ...`, `cannot borrow ... as mutable` | for the same reason it can't be changed there: capture a `SharedTensor`, a `Value` or a queue |
+/// | `use of moved value`, `borrow of moved value` behind the closure | what is in the brackets is moved into it: `[name = name.clone()]` |
+/// | `mismatched types` in the body, `expected ..., found &...` | what was captured is a reference there: `*name` |
 #[macro_export]
 macro_rules! closure {
-    ([$($name:ident $(= $value:expr)?),* $(,)?] || $($body:tt)+) => {
-        $crate::closure!(@make [$($name $(= $value)?),*] (()) (()) $($body)+)
+    ([$($captures:tt)*] || $($body:tt)+) => {
+        $crate::closure!(@make | [$($captures)*] (()) (()) $($body)+)
     };
-    ([$($name:ident $(= $value:expr)?),* $(,)?] |$arg:ident: $type:ty $(,)?| $($body:tt)+) => {
-        $crate::closure!(@make [$($name $(= $value)?),*] ($arg) ($type) $($body)+)
+    // The bar is the caller's, so that the compiler shows the closure there.
+    ([$($captures:tt)*] $bar:tt $arg:ident: $type:ty $(,)? | $($body:tt)+) => {
+        $crate::closure!(@make $bar [$($captures)*] ($arg) ($type) $($body)+)
     };
-    ([$($name:ident $(= $value:expr)?),* $(,)?] |$($arg:ident: $type:ty),+ $(,)?| $($body:tt)+) => {
-        $crate::closure!(@make [$($name $(= $value)?),*] (($($arg,)+)) (($($type,)+)) $($body)+)
+    ([$($captures:tt)*] $bar:tt $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+) => {
+        $crate::closure!(@make $bar [$($captures)*] (($($arg,)+)) (($($type,)+)) $($body)+)
     };
-    (@make [$($name:ident $(= $value:expr)?),*] ($args:pat) ($types:ty) -> $result:ty $body:block) => {
-        $crate::Closure::from_parts(
-            ($($crate::closure!(@value $name $($value)?),)*),
-            |($($name,)*), $args: $types| -> $result { $body },
-        )
+    (@make $bar:tt [$($captures:tt)*] ($args:pat) ($types:ty) -> $result:ty $body:block) => {
+        $crate::closure!(@check $crate::parts(
+            $crate::closure!(@values $($captures)*),
+            $bar $crate::closure!(@names $($captures)*), $args: $types $bar -> $result { $body },
+        ))
     };
-    (@make [$($name:ident $(= $value:expr)?),*] ($args:pat) ($types:ty) $body:expr) => {
-        $crate::Closure::from_parts(
-            ($($crate::closure!(@value $name $($value)?),)*),
-            |($($name,)*), $args: $types| $body,
-        )
+    (@make $bar:tt [$($captures:tt)*] ($args:pat) ($types:ty) $body:expr) => {
+        $crate::closure!(@check $crate::parts(
+            $crate::closure!(@values $($captures)*),
+            $bar $crate::closure!(@names $($captures)*), $args: $types $bar $body,
+        ))
     };
-    (@value $name:ident) => { $crate::captured($name) };
-    (@value $name:ident $value:expr) => { $crate::captured($value) };
+    (@check $parts:expr) => {{
+        let (captures, code) = $parts;
+        $crate::list_in_the_brackets_what_the_body_uses(code);
+        $crate::Closure::from_parts(captures, code)
+    }};
+    (@values) => { () };
+    (@values $name:ident $(, $($others:tt)*)?) => { ($name, $crate::closure!(@values $($($others)*)?)) };
+    (@values $name:ident = $value:expr $(, $($others:tt)*)?) => {
+        ($value, $crate::closure!(@values $($($others)*)?))
+    };
+    (@names) => { () };
+    (@names $name:ident $(= $value:expr)? $(, $($others:tt)*)?) => {
+        ($name, $crate::closure!(@names $($($others)*)?))
+    };
 }
 
 #[cfg(test)]
@@ -310,6 +350,34 @@ mod tests {
             4
         );
         assert_eq!(long.clone().call((0, 0)), (3, 4));
+    }
+
+    #[test]
+    fn more_values_than_a_tuple_has() {
+        let x = 1u8;
+        let all = closure!(
+            [
+                a = x,
+                b = x,
+                c = x,
+                d = x,
+                e = x,
+                f = x,
+                g = x,
+                h = x,
+                i = x,
+                j = x,
+                k = x,
+                l = x,
+                m = x,
+                n = x,
+                o = x,
+                p = x,
+                q = x,
+                r = x
+            ] || a + b + c + d + e + f + g + h + i + j + k + l + m + n + o + p + q + r
+        );
+        assert_eq!(there_and_back(&all).unwrap().call(()), 18);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::exit::{Exit, Note, Signal};
+use crate::exit::{End, Exit, Note};
 use crate::function::Refusal;
 use crate::method::StartMethod;
 
@@ -341,19 +341,8 @@ impl fmt::Display for ProcessRaised {
 
 impl fmt::Display for ProcessExited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} ({}, pid {}) {}", self.rank, self.name, self.pid, self.exit)?;
-        match (&self.note, self.exit) {
-            (Some(note), _) => write!(f, ": {note}"),
-            (None, Exit::Signal { signal: Signal::KILL, .. }) => {
-                f.write_str(", sent by somebody else: a person, or the kernel for want of memory (see dmesg)")
-            }
-            (None, _) => Ok(()),
-        }?;
-        if let Some(stderr) = &self.stderr {
-            f.write_str("\n  the last that it wrote to stderr:")?;
-            stderr.lines().try_for_each(|line| write!(f, "\n    {line}"))?;
-        }
-        Ok(())
+        let end = End { exit: self.exit, note: self.note.as_ref(), stderr: self.stderr.as_deref() };
+        write!(f, "rank {} ({}, pid {}) {end}", self.rank, self.name, self.pid)
     }
 }
 

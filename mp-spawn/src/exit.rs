@@ -208,6 +208,49 @@ impl fmt::Display for Note {
     }
 }
 
+/// How a process ended, in words, with all that is known of it: what the errors of processes, and of tasks that were lost
+/// with one, say behind whose end it was.
+///
+/// ```
+/// use mp_spawn::{End, Exit, Signal};
+///
+/// let exit = Exit::Signal { signal: Signal::KILL, core_dumped: false };
+/// let end = End { exit, note: None, stderr: Some("loading\nmore") };
+/// let text = end.to_string();
+/// assert!(text.starts_with("was killed by SIGKILL (signal 9), sent by somebody else"));
+/// assert!(text.ends_with("the last that it wrote to stderr:\n    loading\n    more"));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// Exit code or signal.
+    pub exit: Exit,
+    /// What is known beyond that.
+    pub note: Option<&'a Note>,
+    /// The last lines of its standard error.
+    pub stderr: Option<&'a str>,
+}
+
+impl fmt::Display for End<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let End { exit, note, stderr } = self;
+        write!(f, "{exit}")?;
+        match note {
+            Some(note) => write!(f, ": {note}")?,
+            None if exit.is_kill() => {
+                f.write_str(
+                    ", sent by somebody else: a person, or the kernel for want of memory (see dmesg)",
+                )?;
+            }
+            None => {}
+        }
+        if let Some(stderr) = stderr {
+            f.write_str("\n  the last that it wrote to stderr:")?;
+            stderr.lines().try_for_each(|line| write!(f, "\n    {line}"))?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

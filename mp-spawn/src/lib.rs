@@ -140,9 +140,9 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-#[doc(hidden)]
-pub use closure::captured;
 pub use closure::{Capture, Closure};
+#[doc(hidden)]
+pub use closure::{Captures, list_in_the_brackets_what_the_body_uses, parts};
 pub use command::{set_command, set_executable};
 pub use context::{ProcessContext, spawn, start_closure, start_processes};
 pub use current::{
@@ -153,7 +153,7 @@ pub use current::{
 pub use entry::child_main;
 pub use entry::init;
 pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
-pub use exit::{Exit, Note, Signal};
+pub use exit::{End, Exit, Note, Signal};
 pub use family::{ActiveChild, active_children};
 pub use forkserver::set_forkserver_preload;
 pub use function::Refusal;

@@ -50,6 +50,29 @@ impl Captured {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
+
+    /// The last lines, as the error of a crash shows them: at most twelve, without empty ones behind them; `None` if nothing
+    /// was written.
+    ///
+    /// ```
+    /// use mp_spawn::{Output, Process};
+    ///
+    /// let count = |(): ()| (1..=100).for_each(|line| println!("line {line}"));
+    /// let child = Process::builder().stdout(Output::Capture).spawn(count, ())?;
+    /// child.wait_timeout(std::time::Duration::from_secs(60));
+    /// let last = child.stdout().last_lines().unwrap();
+    /// assert!(last.starts_with("line 89\n") && last.ends_with("\nline 100"));
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    #[must_use]
+    pub fn last_lines(&self) -> Option<String> {
+        let bytes = self.bytes.trim_ascii_end();
+        let ends = bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+        let start = ends.map(|(at, _)| at + 1).nth(LAST_LINES - 1).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[start..]);
+        let lines: Vec<&str> = text.lines().collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
 }
 
 /// The reading ends of a process's streams, where this process has them.
@@ -69,9 +92,13 @@ pub(crate) struct Ends {
 impl Streams {
     /// Opens what a process is to write to.
     pub(crate) fn open(setup: &Setup, rank: usize, name: &str) -> Result<(Streams, Ends)> {
+        let whose = match setup.number {
+            Some(number) => Whose { number, name, label: name.to_string() },
+            None => Whose { number: rank, name, label: format!("rank {rank}") },
+        };
         let (mut streams, mut ends) = (Streams::default(), Ends::default());
-        (streams.stdout, ends.stdout) = open(&setup.stdout, Stream::Stdout, rank, name)?;
-        (streams.stderr, ends.stderr) = open(&setup.stderr, Stream::Stderr, rank, name)?;
+        (streams.stdout, ends.stdout) = open(&setup.stdout, Stream::Stdout, &whose)?;
+        (streams.stderr, ends.stderr) = open(&setup.stderr, Stream::Stderr, &whose)?;
         Ok((streams, ends))
     }
 
@@ -118,19 +145,20 @@ impl Streams {
 
     /// The last lines of its standard error, if they are known.
     pub(crate) fn last_words(&self) -> Option<String> {
-        let text = self.stderr.as_ref()?.captured().text();
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        let last = lines.get(lines.len().saturating_sub(LAST_LINES)..)?;
-        (!last.is_empty()).then(|| last.join("\n"))
+        self.stderr.as_ref()?.captured().last_lines()
     }
 }
 
-fn open(
-    output: &Output,
-    stream: Stream,
-    rank: usize,
-    name: &str,
-) -> Result<(Option<Arc<Pipe>>, Option<OwnedFd>)> {
+/// Which process writes.
+struct Whose<'a> {
+    /// Its rank, or the number of a process that has a handle of its own: all of those have the rank 0.
+    number: usize,
+    name: &'a str,
+    /// What its lines begin with where they are mixed with those of others.
+    label: String,
+}
+
+fn open(output: &Output, stream: Stream, whose: &Whose<'_>) -> Result<(Option<Arc<Pipe>>, Option<OwnedFd>)> {
     let tee = match output {
         Output::Inherit => return Ok((None, None)),
         Output::Null => {
@@ -138,7 +166,7 @@ fn open(
             return Ok((None, Some(null.map_err(|e| failed("opening /dev/null", None, e))?.into())));
         }
         Output::File(path) | Output::Append(path) => {
-            let path = named(path, rank, name);
+            let path = whose.named(path);
             // To its end in any case: who else writes into it, or into a copy of the descriptor, writes over nothing.
             let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
             flags.set(OFlags::TRUNC, matches!(output, Output::File(_)));
@@ -148,7 +176,7 @@ fn open(
             return Ok((None, Some(file.map_err(refused)?)));
         }
         Output::Capture => None,
-        Output::Tee => Some(Tee::new(stream, rank)),
+        Output::Tee => Some(Tee::new(stream, whose.number, &whose.label)),
     };
     let refused = |what| move |error: Errno| failed(what, None, error.into());
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
@@ -159,11 +187,15 @@ fn open(
     Ok((Some(pipe), Some(theirs)))
 }
 
-/// The file of one process.
-fn named(path: &std::path::Path, rank: usize, name: &str) -> PathBuf {
-    match path.to_str() {
-        Some(text) => text.replace("{rank}", &rank.to_string()).replace("{name}", name).into(),
-        None => path.to_owned(),
+impl Whose<'_> {
+    /// The file of this process.
+    fn named(&self, path: &std::path::Path) -> PathBuf {
+        match path.to_str() {
+            Some(text) => {
+                text.replace("{rank}", &self.number.to_string()).replace("{name}", self.name).into()
+            }
+            None => path.to_owned(),
+        }
     }
 }
 
@@ -253,8 +285,18 @@ mod tests {
     }
 
     #[test]
+    fn the_last_lines_are_a_few_and_none_of_nothing() {
+        let last = |text: &str| Captured { bytes: text.into(), lost: 0 }.last_lines();
+        assert_eq!((last(""), last("\n \n")), (None, None));
+        assert_eq!(last("one\r\n\ntwo\n\n").as_deref(), Some("one\n\ntwo"));
+        let many: String = (0..20).map(|line| format!("{line}\n")).collect();
+        assert_eq!(last(&many).as_deref(), Some("8\n9\n10\n11\n12\n13\n14\n15\n16\n17\n18\n19"));
+    }
+
+    #[test]
     fn names_of_files() {
-        let path = named("logs/{rank}-{name}.txt".as_ref(), 3, "reader-3");
+        let whose = Whose { number: 3, name: "reader-3", label: String::new() };
+        let path = whose.named("logs/{rank}-{name}.txt".as_ref());
         assert_eq!(path, std::path::Path::new("logs/3-reader-3.txt"));
     }
 }

@@ -78,6 +78,7 @@ impl Process {
     pub fn builder() -> ProcessBuilder {
         ProcessBuilder {
             name: None,
+            number: None,
             daemon: false,
             replaces: false,
             options: Options::nprocs(1),
@@ -279,6 +280,7 @@ impl<T> fmt::Debug for Process<T> {
 #[must_use]
 pub struct ProcessBuilder {
     name: Option<String>,
+    number: Option<usize>,
     daemon: bool,
     options: Options,
     replaces: bool,
@@ -286,9 +288,33 @@ pub struct ProcessBuilder {
 }
 
 impl ProcessBuilder {
-    /// Its name, `process-1` and so on without this. Its main thread has this name as well.
+    /// Its name, `process-` and its [number](Self::number) without this. Its main thread has this name as well.
     pub fn name(mut self, name: impl Into<String>) -> ProcessBuilder {
         self.name = Some(name.into());
+        self
+    }
+
+    /// Its number: what `{rank}` stands for in the names of [files](Output::File) for its output. Without this, those that
+    /// this process starts are counted from 1.
+    ///
+    /// ```
+    /// use mp_spawn::{Output, Process};
+    ///
+    /// let logs = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
+    /// std::fs::create_dir_all(&logs)?;
+    /// let loaders = [0, 1].map(|device| {
+    ///     let builder = Process::builder().number(device).stdout(Output::file(logs.join("loader-{rank}.txt")));
+    ///     builder.spawn(|device: usize| println!("reads for {device}"), device)
+    /// });
+    /// for loader in loaders {
+    ///     loader?.join()?;
+    /// }
+    /// assert_eq!(std::fs::read_to_string(logs.join("loader-1.txt"))?, "reads for 1\n");
+    /// # std::fs::remove_dir_all(&logs)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn number(mut self, number: usize) -> ProcessBuilder {
+        self.number = Some(number);
         self
     }
 
@@ -394,8 +420,10 @@ impl ProcessBuilder {
     {
         // Only its type is needed, which says which function it is.
         let _ = function;
-        let name = self.name.unwrap_or_else(next_name);
-        let (setup, daemon) = (self.setup, self.daemon);
+        let number = self.number.unwrap_or_else(next_number);
+        let name = self.name.unwrap_or_else(|| format!("process-{number}"));
+        let daemon = self.daemon;
+        let setup = Setup { number: Some(number), ..self.setup };
         let setup = if self.replaces { setup.appending() } else { setup };
         let options = self.options.per_rank(move |_, _| setup.clone());
         let plan = Plan {
@@ -442,10 +470,10 @@ impl ProcessBuilder {
     }
 }
 
-/// The name of a process that was given none.
-fn next_name() -> String {
+/// The number of a process that was given none.
+fn next_number() -> usize {
     static COUNT: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
     let mut count = COUNT.lock();
     *count += 1;
-    format!("process-{}", *count)
+    *count
 }

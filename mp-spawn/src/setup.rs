@@ -24,12 +24,14 @@ pub enum Output {
     Null,
     /// Into memory of this process: see [`ProcessContext::stdout`](crate::ProcessContext::stdout). The last MiB is kept.
     Capture,
-    /// As [`Capture`](Self::Capture), and line by line to where this process's goes, after `[rank 3]`, in a colour where
-    /// that is a terminal and `NO_COLOR` is not set. Lines of several processes are never mixed. Who waits for the end of a
-    /// process waits until its lines are written, unless the terminal stands still for 200 ms.
+    /// As [`Capture`](Self::Capture), and line by line to where this process's goes, after `[rank 3]`, or the name of a
+    /// [`Process`](crate::Process), as in `[process-1]`; in a colour where that is a terminal and `NO_COLOR` is not set.
+    /// Lines of several processes are never mixed. Who waits for the end of a process waits until its lines are written,
+    /// unless the terminal stands still for 200 ms.
     Tee,
-    /// Into a file, which is made or emptied first. `{rank}` in its name stands for the rank, `{name}` for the name of
-    /// the process. What is written goes to its end, also if both streams, or several processes, write into the same.
+    /// Into a file, which is made or emptied first. `{rank}` in its name stands for the rank, or the
+    /// [number](crate::ProcessBuilder::number) of a [`Process`](crate::Process); `{name}` for the name of the process. What is
+    /// written goes to its end, also if both streams, or several processes, write into the same.
     File(PathBuf),
     /// As [`File`](Self::File), but what is in the file stays, and what is written comes behind it.
     Append(PathBuf),
@@ -76,6 +78,8 @@ pub struct Setup {
     pub(crate) environment: Vec<(OsString, Option<OsString>)>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) processors: Vec<usize>,
+    /// Of a process that has a handle of its own, which its output is told from others' by.
+    pub(crate) number: Option<usize>,
     pub(crate) stdout: Output,
     pub(crate) stderr: Output,
 }

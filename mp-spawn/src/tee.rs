@@ -44,14 +44,15 @@ pub(crate) struct Tee {
 }
 
 impl Tee {
-    pub(crate) fn new(stream: Stream, rank: usize) -> Tee {
+    /// Behind this label, in the colour of this number.
+    pub(crate) fn new(stream: Stream, number: usize, label: &str) -> Tee {
         // Those that can be read on black and on white.
         const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];
         let coloured =
             stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let before = match COLOURS.get(rank % COLOURS.len()) {
-            Some(colour) if coloured => format!("\x1b[{colour}m[rank {rank}]\x1b[0m "),
-            _ => format!("[rank {rank}] "),
+        let before = match COLOURS.get(number % COLOURS.len()) {
+            Some(colour) if coloured => format!("\x1b[{colour}m[{label}]\x1b[0m "),
+            _ => format!("[{label}] "),
         };
         Tee { stream, before, line: Vec::new(), whole: Vec::new(), writing: false }
     }

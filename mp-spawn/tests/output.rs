@@ -125,6 +125,43 @@ fn who_joins_sees_all_output_first() {
 }
 
 #[test]
+fn processes_with_handles_of_their_own_are_told_apart() {
+    let folder = Folder::new("numbered");
+    let path = folder.0.join("{rank}.log");
+    // Its own standard output is what theirs goes to.
+    let middle = |path: std::path::PathBuf| -> Outcome {
+        let say = |number: usize| {
+            println!("I am {number}");
+            eprintln!("and so is this of {number}");
+        };
+        let builder = || Process::builder().stdout(Output::Tee).stderr(Output::file(&path));
+        let started = [
+            builder().spawn(say, 1)?,
+            builder().name("reader").spawn(say, 2)?,
+            builder().number(7).spawn(say, 7)?,
+            builder().spawn(say, 3)?,
+        ];
+        for process in started {
+            assert!(process.wait_timeout(DEADLINE));
+            process.join()?;
+        }
+        Ok(())
+    };
+    let process = Process::builder().stdout(Output::Capture).spawn(middle, path).unwrap();
+    assert!(process.wait_timeout(DEADLINE));
+    let text = process.stdout().text();
+    process.join().unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    let expected = ["[process-1] I am 1", "[process-3] I am 3", "[process-7] I am 7", "[reader] I am 2"];
+    assert_eq!(lines, expected);
+    for number in [1, 2, 3, 7] {
+        let file = std::fs::read_to_string(folder.0.join(format!("{number}.log"))).unwrap();
+        assert_eq!(file, format!("and so is this of {number}\n"));
+    }
+}
+
+#[test]
 fn a_crash_shows_the_last_that_was_written() {
     let worker = |_: usize, (): ()| {
         for line in 0..100 {

@@ -3,13 +3,16 @@
 
 mod common;
 
-use std::sync::OnceLock;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
 
 use common::{DEADLINE, Outcome, alone, eventually, in_use, join};
 use mp::{
-    Arena, Bundle, Exit, FrozenTensor, Options, Pool, PoolBuilder, PoolError, Queue, SharedTensor, Signal,
-    StartMethod, TaskError, Tensor, start_processes,
+    Arena, Bundle, Exit, FrozenTensor, MapResult, Options, Pool, PoolBuilder, PoolError, Queue, SharedTensor,
+    Signal, StartMethod, TaskError, Tensor, start_processes,
 };
 use rustix::process::{Pid, getpid, kill_process, test_kill_process};
 
@@ -196,6 +199,87 @@ fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
             }
         }
         left(before);
+        Ok(())
+    }
+    in_an_original(original);
+}
+
+#[test]
+fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them() {
+    type Stream = mp::Imap<std::ops::Range<u32>, u32>;
+    static HELD: OnceLock<(MapResult<u32>, MapResult<u32>)> = OnceLock::new();
+    static GIVEN_AWAY: Mutex<Option<(Vec<MapResult<u32>>, Stream)>> = Mutex::new(None);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    fn copy(_: usize, (): ()) -> Outcome {
+        // None of these waits for a lock that a thread of the original held, and all say the same.
+        let (waits, done) = HELD.get().ok_or("they were copied along")?;
+        for result in [waits, done] {
+            result.wait();
+            assert!(result.wait_timeout(DEADLINE) && result.ready());
+            assert_eq!((result.successful(), result.cancel()), (Some(false), 0));
+            let progress = result.progress();
+            assert_eq!((progress.done, progress.failed, progress.total), (3, 3, 3));
+            assert_eq!(format!("{result:?}"), "AsyncResult(3 of 3 done)");
+        }
+        let (results, mut stream) = GIVEN_AWAY.lock().unwrap().take().ok_or("nobody else has taken them")?;
+        let [first, second, third, fourth] = results.try_into().map_err(|_| "there are four")?;
+        assert!(matches!(first.get(), Err(TaskError::Terminated)));
+        assert!(
+            second.results().iter().map(|result| matches!(result, Err(TaskError::Terminated))).eq([true; 3])
+        );
+        let mut third = pin!(third);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(matches!(third.as_mut().poll(&mut context), Poll::Ready(Err(TaskError::Terminated))));
+        assert!(third.as_mut().poll(&mut context).is_pending());
+        let (tell, told) = channel();
+        fourth.on_done(move |result| _ = tell.send(result));
+        assert!(matches!(told.try_recv()?, Err(TaskError::Terminated)));
+        assert!(matches!(stream.next(), Some(Err(TaskError::Terminated))));
+        assert_eq!((stream.next().is_none(), stream.size_hint()), (true, (0, Some(0))));
+        Ok(())
+    }
+    fn original(_: usize, (): ()) -> Outcome {
+        allow();
+        let pool = copies(1).build()?;
+        let gate = Queue::<()>::bounded(4)?;
+        let stay = |(gate, x): (Queue<()>, u32)| {
+            // If nobody lets it go on, the pool ends it.
+            _ = gate.get_timeout(DEADLINE);
+            x
+        };
+        let same = |x: u32| x;
+        let done = pool.map_async(same, 0..3);
+        done.wait();
+        let mut stream = pool.imap(same, 0..100);
+        assert_eq!(stream.next().ok_or("it has a result")??, 0);
+        let waits = pool.map_async(stay, (0..3).map(|x| (gate.clone(), x)));
+        let _ = HELD.set((waits, done));
+        *GIVEN_AWAY.lock().unwrap() = Some(((0..4).map(|_| pool.map_async(same, 0..3)).collect(), stream));
+        let (waits, done) = HELD.get().ok_or("just set")?;
+        let busy: Vec<_> = [waits, done]
+            .into_iter()
+            .map(|result| {
+                std::thread::spawn(move || {
+                    while !STOP.load(Ordering::Relaxed) {
+                        assert_eq!(result.progress().total, 3);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..20 {
+            join(&start_processes(copy, (), Options::nprocs(2).start_method(StartMethod::Fork))?)?;
+        }
+        STOP.store(true, Ordering::Relaxed);
+        busy.into_iter().for_each(|thread| thread.join().unwrap());
+        // They come as before here.
+        (0..3).try_for_each(|_| gate.put(()))?;
+        assert!(waits.wait_timeout(DEADLINE) && waits.successful() == Some(true));
+        let (results, stream) = GIVEN_AWAY.lock().unwrap().take().ok_or("it was taken in copies alone")?;
+        assert_eq!(stream.collect::<Result<Vec<_>, _>>()?, (1..100).collect::<Vec<_>>());
+        for result in results {
+            assert_eq!(result.get()?, [0, 1, 2]);
+        }
+        pool.join()?;
         Ok(())
     }
     in_an_original(original);

@@ -1,6 +1,7 @@
 //! What the machine itself allows: each row's work with nothing around it.
 
 pub(crate) mod exec;
+pub(crate) mod failure;
 mod futex;
 mod line;
 mod memory;

@@ -1,4 +1,4 @@
-//! Python's `multiprocessing.Pool`, and torch's where torch is installed: `MP_PYTHON` says which Python, `python3` without it.
+//! Python's `multiprocessing`, and torch's where torch is installed: `MP_PYTHON` says which Python, `python3` without it.
 
 use std::process::{Command, Stdio};
 
@@ -39,27 +39,91 @@ assert results == [i % LEN for i in range(tasks)]
 print(tasks / took)
 ";
 
-fn run(script: &str, tasks: u64) -> Outcome {
+/// Prints the median time in ns to start one process that does nothing, and to wait for its end. Its arguments: how often,
+/// and the start method.
+const PROCESS: &str = "
+import statistics, sys, time
+from multiprocessing import get_context
+context = get_context(sys.argv[2])
+times = []
+for number in range(int(sys.argv[1]) + 2):
+    start = time.perf_counter_ns()
+    process = context.Process(target=int)
+    process.start()
+    process.join()
+    took = time.perf_counter_ns() - start
+    assert process.exitcode == 0
+    if number >= 2:
+        times.append(took)
+print(statistics.median(times))
+";
+
+/// The same by torch.
+const TORCH: &str = "
+import statistics, sys, time
+try:
+    from torch.multiprocessing import start_processes
+except ImportError:
+    sys.exit(3)
+times = []
+for number in range(int(sys.argv[1]) + 1):
+    start = time.perf_counter_ns()
+    start_processes(int, nprocs=1, join=True, start_method=sys.argv[2])
+    took = time.perf_counter_ns() - start
+    if number >= 1:
+        times.append(took)
+print(statistics.median(times))
+";
+
+/// The figure that a script prints; none where what it needs is missing, which is said.
+fn run(script: &str, words: &[&str]) -> Outcome {
     let python = std::env::var("MP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let output = Command::new(python)
-        .args(["-c", script, &tasks.to_string()])
+    let output = Command::new(&python)
+        .args(["-c", script])
+        .args(words)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output();
-    let Ok(output) = output else { return Ok(None) };
+    let Ok(output) = output else {
+        eprintln!("mp-bench: {python} is not installed");
+        return Ok(None);
+    };
     match output.status.code() {
         Some(0) => Ok(Some(String::from_utf8_lossy(&output.stdout).trim().parse()?)),
-        Some(3) => Ok(None),
+        Some(3) => {
+            eprintln!("mp-bench: torch is not installed for {python}");
+            Ok(None)
+        }
         _ => Err(format!("Python ended with {}", output.status).into()),
     }
 }
 
 /// `pool_map`.
 pub(crate) fn map(plan: &Plan) -> Outcome {
-    run(MAP, plan.repetitions(40_000))
+    run(MAP, &[&plan.repetitions(40_000).to_string()])
 }
 
 /// `pool_tensor_1m`, by torch.
 pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
-    run(TENSOR, plan.repetitions(4_000))
+    run(TENSOR, &[&plan.repetitions(4_000).to_string()])
+}
+
+/// `spawn_exec`.
+pub(crate) fn spawn(plan: &Plan) -> Outcome {
+    run(PROCESS, &[&plan.repetitions(20).to_string(), "spawn"])
+}
+
+/// `spawn_forkserver`.
+pub(crate) fn forkserver(plan: &Plan) -> Outcome {
+    run(PROCESS, &[&plan.repetitions(20).to_string(), "forkserver"])
+}
+
+/// `spawn_exec`, by torch: each process imports it, which takes seconds.
+pub(crate) fn torch_spawn(plan: &Plan) -> Outcome {
+    run(TORCH, &[&plan.repetitions(4).to_string(), "spawn"])
+}
+
+/// `spawn_forkserver`, by torch.
+pub(crate) fn torch_forkserver(plan: &Plan) -> Outcome {
+    run(TORCH, &[&plan.repetitions(4).to_string(), "forkserver"])
 }

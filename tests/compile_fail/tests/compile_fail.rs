@@ -23,7 +23,9 @@ fn refused_by_the_compiler() {
     for refused in [
         "as_an_argument",
         "cloned",
+        "closure_captures_a_file",
         "closure_captures_an_exclusive_tensor",
+        "closure_captures_an_rc",
         "closure_uses_what_it_does_not_list",
         "closure_with_captures",
         "envelope_from_raw",

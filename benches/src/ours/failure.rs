@@ -1,0 +1,62 @@
+//! From a failure until the parent knows of it, and until all are gone.
+
+use std::time::Duration;
+
+use mp::{Options, Queue, SpawnError, start_processes};
+use serde::{Deserialize, Serialize};
+
+use crate::process::PATIENCE;
+use crate::work::{Outcome, Plan, now};
+use crate::{Result, stats};
+
+/// What the ranks get: where they say that they are there, and where nobody ever says anything.
+#[derive(Serialize, Deserialize)]
+struct Meeting {
+    there: Queue<usize>,
+    never: Queue<usize>,
+    others: usize,
+}
+
+/// Rank 0 fails as soon as all others are there, and says when that was; they wait until they are ended.
+fn worker(rank: usize, meeting: Meeting) -> Result<()> {
+    if rank > 0 {
+        meeting.there.put(rank)?;
+        meeting.never.get_timeout(PATIENCE)?;
+        return Err("nobody has ended it".into());
+    }
+    for _ in 0..meeting.others {
+        meeting.there.get_timeout(PATIENCE)?;
+    }
+    // Asleep by now, as one that waits for long.
+    std::thread::sleep(Duration::from_millis(2));
+    Err(now().to_string().into())
+}
+
+/// The median time in ns from the failure of rank 0 until `join` has told of it, when all are gone.
+fn gone(plan: &Plan, others: usize) -> Outcome {
+    let mut times = Vec::new();
+    for number in 0..plan.repetitions(40) + 5 {
+        let meeting = Meeting { there: Queue::bounded(4)?, never: Queue::bounded(4)?, others };
+        let told = start_processes(worker, meeting, Options::nprocs(1 + others))?.join_timeout(PATIENCE);
+        let then = now();
+        let at: u64 = match told {
+            Err(SpawnError::ProcessRaised(raised)) if raised.rank == 0 => raised.message.parse()?,
+            other => return Err(format!("wrong result: {other:?}").into()),
+        };
+        // The first few warm up.
+        if number >= 5 {
+            times.push(then.saturating_sub(at) as f64);
+        }
+    }
+    Ok(Some(stats::median(&times)))
+}
+
+/// `first_failure`: one rank.
+pub(crate) fn first_failure(plan: &Plan) -> Outcome {
+    gone(plan, 0)
+}
+
+/// `siblings_gone`: four ranks.
+pub(crate) fn siblings_gone(plan: &Plan) -> Outcome {
+    gone(plan, 3)
+}

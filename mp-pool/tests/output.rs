@@ -1,0 +1,163 @@
+//! What workers write: whose it is, where it goes, and what is left of it when they die.
+
+mod common;
+
+use common::{DEADLINE, Gate, got, join, kill, lost, stop_at};
+use mp_pool::{Pool, TaskError, current_worker};
+use mp_spawn::{Note, Output, Process};
+
+/// A folder that goes with its test.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("mp-pool-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn read(&self, file: &str) -> String {
+        let path = self.0.join(file);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Says which worker runs it, waits until the other one does the same, and returns which it was.
+fn present((gate, number): (Gate, u32)) -> usize {
+    let worker = current_worker().expect("it runs in a worker");
+    println!("worker {worker} is at task {number}");
+    gate.pass(number);
+    worker
+}
+
+/// Has each of two workers write a line.
+fn both_write(pool: &Pool) {
+    let gate = Gate::new();
+    let results = pool.map_async(present, (0..2).map(|number| (gate.clone(), number)));
+    // Each waits in its task, so it is not one worker that has both.
+    let processes = [gate.arrived().1, gate.arrived().1];
+    assert_ne!(processes[0], processes[1]);
+    gate.open(2);
+    let mut workers = got(results).unwrap();
+    workers.sort_unstable();
+    assert_eq!(workers, [0, 1]);
+}
+
+#[test]
+fn teed_lines_say_which_worker_wrote_them() {
+    // Its own standard output is what its workers' lines go to.
+    let middle = |(): ()| {
+        let pool = Pool::builder().processes(2).name("reader").stdout(Output::Tee).build().unwrap();
+        both_write(&pool);
+        join(&pool);
+    };
+    let process = Process::builder().stdout(Output::Capture).spawn(middle, ()).unwrap();
+    assert!(process.wait_timeout(DEADLINE));
+    let text = process.stdout().text();
+    process.join().unwrap();
+    let mut lines: Vec<&str> = text.lines().map(|line| line.split(" is at").next().unwrap()).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[reader-0] worker 0", "[reader-1] worker 1"], "{text}");
+}
+
+#[test]
+fn each_worker_has_a_file_of_its_number() {
+    let folder = Folder::new("numbers");
+    std::fs::write(folder.0.join("1.txt"), "from another pool\n").unwrap();
+    let to = Output::file(folder.0.join("{rank}.txt"));
+    let pool = Pool::builder().processes(2).stdout(to).build().unwrap();
+    both_write(&pool);
+    join(&pool);
+    for worker in 0..2 {
+        let text = folder.read(&format!("{worker}.txt"));
+        assert!(text.starts_with(&format!("worker {worker} is at")) && text.lines().count() == 1, "{text}");
+    }
+}
+
+#[test]
+fn a_worker_that_takes_the_place_of_another_writes_behind_it() {
+    let folder = Folder::new("places");
+    let to = Output::file(folder.0.join("{rank}.txt"));
+    let pool = Pool::builder().processes(2).stdout(to).build().unwrap();
+    both_write(&pool);
+    let gate = Gate::new();
+    let result = pool.apply_async(stop_at, (gate.clone(), 0));
+    let (_, victim) = gate.arrived();
+    let victim_is = pool.pids().iter().position(|pid| *pid == victim).unwrap();
+    kill(victim);
+    lost(got(result));
+    both_write(&pool);
+    join(&pool);
+    for worker in 0..2 {
+        let text = folder.read(&format!("{worker}.txt"));
+        let lines = text.lines().filter(|line| line.starts_with(&format!("worker {worker} is at"))).count();
+        assert_eq!((lines, text.lines().count()), (2, 2), "worker {victim_is} was killed; {worker}: {text}");
+    }
+}
+
+/// Writes, and ends the process in one way or another.
+fn write_and_end(how: u32) {
+    eprintln!("about to end by {how}");
+    match how {
+        0 => std::process::abort(),
+        1 => std::process::exit(3),
+        2 => std::process::exit(0),
+        _ => eprintln!("but not yet"),
+    }
+}
+
+#[test]
+fn what_a_lost_worker_wrote_last_is_in_the_error() {
+    let pool = Pool::builder().processes(1).stderr(Output::Capture).build().unwrap();
+    for (how, what) in
+        ["was killed by SIGABRT", "exited with code 3", "exited with code 0"].iter().enumerate()
+    {
+        let lost = lost(got(pool.apply_async(write_and_end, how as u32)));
+        let line = format!("about to end by {how}");
+        assert_eq!(lost.stderr.as_deref(), Some(line.as_str()));
+        let text = lost.to_string();
+        assert!(text.contains(&format!("had this task when it {what}")), "{text}");
+        assert!(text.ends_with(&format!("\n  the last that it wrote to stderr:\n    {line}")), "{text}");
+    }
+    // The next worker has none of that, and what is captured comes in the order in which it was written.
+    got(pool.apply_async(write_and_end, 7)).unwrap();
+    assert_eq!(
+        lost(got(pool.task(write_and_end).retries(1).apply_async(0))).stderr.as_deref(),
+        Some("about to end by 0"),
+        "that of its last attempt"
+    );
+}
+
+#[test]
+fn who_killed_a_worker_is_told_as_it_is_of_other_processes() {
+    let pool = Pool::builder().processes(1).stderr(Output::Capture).build().unwrap();
+    let gate = Gate::new();
+    let result = pool.apply_async(stop_at, (gate.clone(), 0));
+    kill(gate.arrived().1);
+    let lost = lost(got(result));
+    assert_eq!((&lost.note, &lost.stderr), (&None::<Note>, &None));
+    assert!(
+        lost.to_string().contains("SIGKILL (signal 9), sent by somebody else: a person, or the kernel"),
+        "{lost}"
+    );
+}
+
+#[test]
+fn a_pool_whose_workers_never_get_ready_shows_what_they_wrote() {
+    let initializer = |(): ()| -> () {
+        eprintln!("the licence has run out");
+        std::process::abort()
+    };
+    let pool =
+        Pool::builder().processes(2).stderr(Output::Capture).initializer(initializer, ()).build().unwrap();
+    let Err(TaskError::Broken(why)) = got(pool.apply_async(|x: u32| x, 1)) else { panic!("it can't work") };
+    assert!(why.ends_with("    the licence has run out"), "{why}");
+    let whose = |worker: usize| why.starts_with(&format!("rank {worker} (pool-worker-{worker}, pid "));
+    assert!(whose(0) || whose(1), "{why}");
+}
