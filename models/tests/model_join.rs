@@ -1,48 +1,122 @@
 //! Joining, exhaustively: a worker whose tasks put subtasks, into envelopes before and behind the one that it works on, in
-//! a queue that grows meanwhile, and one who counts what is unfinished. The steps are the ones that run in processes.
+//! a queue that grows meanwhile; one who counts what is unfinished, and sees to the dead; and, when the worker is gone, an heir
+//! that does what is left. Kills and stops at every access. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
 use mp_models::ring::{
-    COUNT, META, OWNER, PLACE, chain, free, intent, member, memory, owner, returns, slots,
+    Around, COUNT, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory, owner,
+    returns, slots,
 };
-use mp_queue::ring::{Census, ChainAt, Extend, Get, Got, Link, Put, PutEnd, Return};
+use mp_queue::ring::{
+    Census, ChainAt, Extend, Get, Got, Link, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, any_noted,
+};
 
 /// The envelope of each task, which puts the next one before it is done. Each goes into one that was looked at before, or
 /// into one that was just freed.
 const TASKS: [u32; 4] = [2, 1, 0, 2];
+/// All of them, or the first few where there are many schedules.
+const ALL: usize = TASKS.len();
+const FEW: usize = 2;
 const ENVELOPES: u64 = 3;
 const WORKER: usize = 0;
+const JOINER: usize = 1;
+const HEIR: usize = 2;
+/// A task is delivered once: whoever had it has done it, or it is lost.
+const LIMIT: u32 = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// Who joins looks at the envelopes once, and not whether anything was put meanwhile.
+    LooksOnce,
+    /// A task of one that is dead is left where it is.
+    NoVisit,
+    /// One that is stopped is taken for dead.
+    TimeIsDeath,
+}
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Claim,
     Extend(Extend),
     Put(Put),
+    /// Takes one that came back, if there is one.
+    Reclaim(Reclaim),
     Get(Get),
-    Done,
-    Free,
-    /// The last task is given up.
+    /// Whether there is a second segment.
+    Link,
+    /// Counts the delivery: reads, then writes.
+    Deliver(u32, Option<u64>),
+    Done(u32),
+    Free(u32),
+    /// The worker's last task is given up.
     GiveUp(Return),
     Count(Census),
+    /// As a bug: so many were unfinished up to this envelope.
+    CountOnce(u32, usize),
+    /// Looks for what the dead left, and sees to it.
+    Look,
+    Settle(Box<Settle<Around>>),
+    Return(Return),
+    Note(Note),
+    Own(u32, u64),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     chain: ChainAt,
+    /// How many tasks there are.
+    tasks: usize,
     /// How many tasks were put, and begun.
     put: usize,
     begun: usize,
     doing: Doing,
+    bug: Bug,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Envelopes of tasks that were put, and neither done nor given up.
+    /// Envelopes of tasks that were put, and neither done nor lost.
     open: Vec<u32>,
-    given_up: usize,
+    /// How many were done.
+    done: usize,
+    /// Whether the last one was given up by who had it.
+    given_up: bool,
+    /// How often nothing was unfinished when somebody had counted.
     zeros: usize,
+    /// Whether who joins has waited in vain, for one that is stopped or since nobody is left.
+    gave_up: bool,
+}
+
+/// Envelopes of tasks that nobody gets any more; no access.
+fn lost(m: &Memory) -> usize {
+    (0..ENVELOPES as u32).filter(|&e| owner(m, e).holder == Holder::Undeliverable).count()
+}
+
+/// Whether something came back of which the queue does not tell, and a dead one is there still whose seat keeps it; no access.
+fn untold(m: &Memory, fates: &[Fate]) -> bool {
+    let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
+    back && !any_noted(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
+}
+
+/// Whether there is a task that nobody has; no access.
+fn not_begun(m: &Memory, chain: &ChainAt) -> bool {
+    let returned = |e| owner(m, e).holder == Holder::Returned;
+    let queued = slots(m, chain).iter().any(|slot| slot.envelope().is_some());
+    queued || (0..ENVELOPES as u32).any(returned)
+}
+
+/// Whether one that is stopped has a task, or was just putting or taking one: it is unfinished until that one goes on.
+fn waits_for_a_stopped(m: &Memory, fates: &[Fate]) -> bool {
+    let stopped = |actor: usize| fates[actor] == Fate::Stopped;
+    (0..ENVELOPES as u32).any(|e| match owner(m, e).holder {
+        Holder::Leased(o) => stopped(actor_of(o)),
+        Holder::Queued => (0..fates.len()).any(|a| stopped(a) && m.peek(intent(a)) == u64::from(e) + 1),
+        _ => false,
+    })
 }
 
 impl Process {
@@ -52,7 +126,10 @@ impl Process {
     }
 
     fn census(&self) -> Doing {
-        Doing::Count(Census::new(self.chain, COUNT, (OWNER, PLACE)))
+        match self.bug {
+            Bug::LooksOnce => Doing::CountOnce(0, 0),
+            _ => Doing::Count(Census::new(self.chain, COUNT, (OWNER, PLACE))),
+        }
     }
 
     fn to_put(&self, owner: Owner) -> Doing {
@@ -61,17 +138,84 @@ impl Process {
         Doing::Put(Put::new(ring, intent(WORKER), (e, OWNER.of(e), PLACE.of(e)), me, owner))
     }
 
-    fn to_get(&self) -> Doing {
-        let ring = self.chain.segment(self.segment(self.begun));
-        Doing::Get(Get::new(ring, intent(WORKER), OWNER, member(WORKER)).leasing())
+    fn to_get(&self, me: usize, segment: u32) -> Doing {
+        let ring = self.chain.segment(segment);
+        Doing::Get(Get::new(ring, intent(me), OWNER, member(me)).leasing())
     }
 
     fn to_finish(&self, m: &Memory) -> Doing {
         let e = TASKS[self.begun - 1];
-        if self.begun < TASKS.len() {
-            return Doing::Done;
+        if self.begun < self.tasks {
+            return Doing::Done(e);
         }
-        Doing::GiveUp(Return::new(returns(1), OWNER.of(e), META.of(e), owner(m, e)))
+        Doing::GiveUp(Return::new(returns(LIMIT), OWNER.of(e), META.of(e), owner(m, e)))
+    }
+
+    /// The heir looks for what is left to do: what came back, then what is queued.
+    fn reclaim(&self) -> Doing {
+        let wanted = (Holder::Returned, Holder::Leased(member(HEIR)));
+        Doing::Reclaim(Reclaim::new(returns(LIMIT), self.chain.first, COUNT, (OWNER, PLACE), wanted))
+    }
+
+    /// The first thing that the dead left, and that somebody has to see to.
+    fn seen_to(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        let dead: Vec<Fate> = match self.bug {
+            Bug::NoVisit => return None,
+            Bug::TimeIsDeath => {
+                fates.iter().map(|&f| if f == Fate::Stopped { Fate::Killed } else { f }).collect()
+            }
+            _ => fates.to_vec(),
+        };
+        match left(m, &dead) {
+            Some(Left::Intent(a)) => {
+                let around = Around::new(&dead, self.chain, a).redelivering();
+                Some(Doing::Settle(Box::new(Settle::new(intent(a), (OWNER, PLACE), around))))
+            }
+            Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
+                let back = Return::new(returns(LIMIT), OWNER.of(e), META.of(e), owner);
+                Some(Doing::Return(back.for_the_dead()))
+            }
+            Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
+            None => untold(m, &dead).then(|| Doing::Note(Note::new(returns(LIMIT)))),
+        }
+    }
+
+    /// Whether nothing is left for the heir, and nothing will come but from one that is stopped.
+    fn is_over(&self, m: &Memory, fates: &[Fate]) -> bool {
+        let coming = |e| owner(m, e).holder == Holder::Queued && !waits_for_a_stopped(m, fates);
+        left(m, fates).is_none()
+            && !untold(m, fates)
+            && !not_begun(m, &self.chain)
+            && !(0..ENVELOPES as u32).any(coming)
+    }
+
+    /// Whether all that can be seen to was seen to, and what is unfinished one that is stopped has, or nobody.
+    fn is_in_vain(&self, m: &Memory, fates: &[Fate]) -> bool {
+        let intends =
+            |fate: Fate, e: u64| (0..fates.len()).any(|a| fates[a] == fate && m.peek(intent(a)) == e);
+        // What a dead one intended, and one that is stopped intends, only that one can settle.
+        let in_doubt = (1..=ENVELOPES).any(|e| intends(Fate::Killed, e) && intends(Fate::Stopped, e));
+        let seen_to = left(m, fates).is_none() && !untold(m, fates);
+        let nobody = fates[HEIR] != Fate::Ended && not_begun(m, &self.chain);
+        in_doubt || seen_to && (waits_for_a_stopped(m, fates) || nobody)
+    }
+
+    /// What comes after a look for what the dead left: who joins counts, the heir does what is left.
+    fn then(&self, me: usize) -> Doing {
+        if me == JOINER { self.census() } else { self.reclaim() }
+    }
+
+    /// Somebody has counted; whether that is the end.
+    fn counted(&self, m: &Memory, fates: &[Fate], ghost: &mut Ghost, unfinished: usize) -> bool {
+        let others_gone = fates[WORKER].gone() && fates[HEIR].gone();
+        if unfinished > 0 {
+            // Its time is over when nobody is left who could do what it waits for.
+            ghost.gave_up = others_gone && self.is_in_vain(m, fates);
+            return ghost.gave_up;
+        }
+        assert!(ghost.open.is_empty(), "joined, and {:?} are unfinished", ghost.open);
+        ghost.zeros = (ghost.zeros + 1).min(2);
+        others_gone && left(m, fates).is_none()
     }
 }
 
@@ -82,8 +226,11 @@ impl Actor for Process {
         let mut doing = self.doing.clone();
         self.doing = match &mut doing {
             Doing::Claim => {
-                let mine = owner(m, TASKS[self.put]).then(Holder::Member(member(me)));
-                m.store(OWNER.of(TASKS[self.put]), mine.pack());
+                let e = TASKS[self.put];
+                let mine = owner(m, e).then(Holder::Member(member(me)));
+                m.store(OWNER.of(e), mine.pack());
+                // Written with the message, which nobody else sees yet.
+                m.poke(META.of(e), 0);
                 match self.chain.link(0) {
                     Some(link) if self.put == 1 => Doing::Extend(Extend::new(self.chain.first, link)),
                     _ => self.to_put(mine),
@@ -107,38 +254,72 @@ impl Actor for Process {
                     None => doing,
                     Some(PutEnd::Done(_)) => {
                         self.put += 1;
-                        if self.begun == 0 { self.to_get() } else { self.to_finish(m) }
+                        if self.begun == 0 { self.to_get(me, 0) } else { self.to_finish(m) }
                     }
                     Some(end) => panic!("{end:?}: there is room"),
                 }
             }
+            Doing::Reclaim(reclaim) => match reclaim.step(m) {
+                None => doing,
+                Some(Some((e, _))) => Doing::Deliver(e, None),
+                Some(None) => self.to_get(me, 0),
+            },
             Doing::Get(get) => match get.step(m) {
                 None => doing,
                 Some(Got::Envelope(e, ..)) => {
-                    assert_eq!(e, TASKS[self.begun]);
-                    self.begun += 1;
-                    if self.put < TASKS.len() { Doing::Claim } else { self.to_finish(m) }
+                    assert!(me != WORKER || e == TASKS[self.begun], "envelope {e}");
+                    Doing::Deliver(e, None)
+                }
+                // The heir: that the first segment is full says nothing about the second one.
+                Some(Got::Closed) => Doing::Link,
+                Some(Got::Empty) if me == HEIR => {
+                    if self.is_over(m, fates) {
+                        return true;
+                    }
+                    Doing::Look
                 }
                 Some(end) => panic!("{end:?}: there is one"),
             },
-            Doing::Done => {
-                let e = TASKS[self.begun - 1];
-                let mine = owner(m, e);
-                assert!(
-                    m.cas(OWNER.of(e), mine.pack(), mine.then(Holder::Member(member(me))).pack()).is_ok()
-                );
-                ghost.open.retain(|open| *open != e);
-                Doing::Free
+            Doing::Link => match Link::unpack(m.load(self.chain.link(0).expect("it grows"))) {
+                Link::Open => self.to_get(me, 1),
+                // Whoever was to open it is dead, and has put nothing there.
+                _ if self.is_over(m, fates) => return true,
+                _ => Doing::Look,
+            },
+            Doing::Deliver(e, None) => {
+                assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "somebody else has it, too");
+                Doing::Deliver(*e, Some(m.load(META.of(*e))))
             }
-            Doing::Free => {
-                free(m, TASKS[self.begun - 1], me);
-                self.to_get()
+            Doing::Deliver(e, Some(meta)) => {
+                m.store(META.of(*e), delivered(*meta));
+                self.begun += 1;
+                match me {
+                    WORKER if self.put < self.tasks => Doing::Claim,
+                    WORKER => self.to_finish(m),
+                    _ => Doing::Done(*e),
+                }
+            }
+            Doing::Done(e) => {
+                let mine = owner(m, *e);
+                assert!(
+                    m.cas(OWNER.of(*e), mine.pack(), mine.then(Holder::Member(member(me))).pack()).is_ok()
+                );
+                ghost.open.retain(|open| open != e);
+                ghost.done += 1;
+                Doing::Free(*e)
+            }
+            Doing::Free(e) => {
+                free(m, *e, me);
+                match me {
+                    WORKER => self.to_get(me, self.segment(self.begun)),
+                    _ => Doing::Look,
+                }
             }
             Doing::GiveUp(back) => {
                 let end = back.step(m);
                 if owner(m, TASKS[self.begun - 1]).holder == Holder::Undeliverable {
                     ghost.open.clear();
-                    ghost.given_up = 1;
+                    ghost.given_up = true;
                 }
                 if end.is_some() {
                     return true;
@@ -149,41 +330,143 @@ impl Actor for Process {
                 None => doing,
                 Some(found) => {
                     if found.unfinished == 0 {
-                        assert!(ghost.open.is_empty(), "joined, and {:?} are unfinished", ghost.open);
-                        assert_eq!(found.lost, ghost.given_up);
-                        ghost.zeros = (ghost.zeros + 1).min(2);
+                        assert_eq!(found.lost, lost(m));
                     }
-                    if fates[WORKER].gone() && found.unfinished == 0 {
+                    if self.counted(m, fates, ghost, found.unfinished) {
                         return true;
                     }
-                    self.census()
+                    Doing::Look
                 }
             },
+            Doing::CountOnce(e, n) => {
+                let holder = Owner::unpack(m.load(OWNER.of(*e))).holder;
+                let n =
+                    *n + usize::from(matches!(holder, Holder::Queued | Holder::Leased(_) | Holder::Returned));
+                match u64::from(*e) + 1 < ENVELOPES {
+                    true => Doing::CountOnce(*e + 1, n),
+                    false if self.counted(m, fates, ghost, n) => return true,
+                    false => Doing::Look,
+                }
+            }
+            // The heir begins when the worker is gone.
+            Doing::Look if me == HEIR && !fates[WORKER].gone() => Doing::Look,
+            Doing::Look => self.seen_to(m, fates).unwrap_or_else(|| self.then(me)),
+            Doing::Settle(settle) => match settle.step(m) {
+                None => doing,
+                Some(Settled::Owned(_)) => unreachable!("everything is delivered again here"),
+                Some(Settled::Later(_)) => self.then(me),
+                Some(_) => Doing::Look,
+            },
+            Doing::Return(back) => {
+                let before = lost(m);
+                let end = back.step(m);
+                if lost(m) > before {
+                    ghost.open.retain(|&e| owner(m, e).holder != Holder::Undeliverable);
+                }
+                if end.is_some() { Doing::Look } else { doing }
+            }
+            Doing::Note(note) => match note.step(m) {
+                None => doing,
+                Some(()) => Doing::Look,
+            },
+            Doing::Own(e, found) => {
+                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
+                match m.cas(OWNER.of(*e), *found, mine.pack()) {
+                    Ok(()) => Doing::Free(*e),
+                    Err(_) => Doing::Look,
+                }
+            }
         };
         false
     }
 }
 
-fn explore(slots: u32, most: u32) {
+fn world((slots, most): (u32, u32), tasks: usize, bug: Bug) -> World<Process> {
     let chain = chain(slots, most);
     let memory = memory(&chain, 1);
     memory.poke(COUNT, ENVELOPES);
-    TASKS.iter().for_each(|&e| memory.poke(META.of(e), delivered(0)));
-    let worker = Process { chain, put: 0, begun: 0, doing: Doing::Claim };
+    let worker = Process { chain, tasks, put: 0, begun: 0, doing: Doing::Claim, bug };
     let joiner = Process { doing: worker.census(), ..worker.clone() };
-    let world = World::new(memory, vec![worker, joiner], Ghost::default());
-    let explored = world.explore(0, 0, |w| assert!(w.ghost.zeros > 0 && w.ghost.given_up == 1), |_| true);
+    let heir = Process { doing: Doing::Look, ..worker.clone() };
+    World::new(memory, vec![worker, joiner, heir], Ghost::default())
+}
+
+fn explore(slots: (u32, u32), tasks: usize, (kills, stops): (u32, u32), bug: Bug) {
+    let end = |w: &World<Process>| {
+        // One task of each that died, and the one that was given up.
+        let killed = w.count(0..3, Fate::Killed);
+        let lost = lost(&w.memory);
+        assert!(!w.ghost.gave_up || w.count(0..3, Fate::Stopped) + killed > 0, "it waits in vain");
+        assert!(lost <= killed + usize::from(w.ghost.given_up), "{lost} tasks are lost, and {killed} died");
+        if w.fates[JOINER] == Fate::Ended && !w.ghost.gave_up {
+            assert!(w.ghost.zeros > 0 && w.ghost.open.is_empty());
+        }
+        if w.fates[WORKER] == Fate::Ended {
+            assert!(w.ghost.given_up && w.ghost.done == tasks - 1);
+        }
+    };
+    let explored = world(slots, tasks, bug).explore(kills, stops, end, |w| w.fates.contains(&Fate::Running));
     println!("{} states, {} ends", explored.states, explored.ends);
     assert!(explored.states > 1000 && explored.ends > 0);
 }
 
+const ONE: (u32, u32) = (1, 0);
+const TWO: (u32, u32) = (2, 0);
+const GROWS: (u32, u32) = (1, 2);
+
 #[test]
 fn who_joins_is_not_told_that_all_is_done_while_a_subtask_is_not() {
-    explore(1, 0);
-    explore(2, 0);
+    explore(ONE, ALL, (0, 0), Bug::None);
+    explore(TWO, ALL, (0, 0), Bug::None);
 }
 
 #[test]
 fn nor_when_the_queue_grows_meanwhile() {
-    explore(1, 2);
+    explore(GROWS, ALL, (0, 0), Bug::None);
+}
+
+/// What a killed worker had is lost, and not waited for; what it had not begun is done by another one.
+#[test]
+fn the_task_of_a_killed_one_is_counted_as_lost() {
+    explore(ONE, ALL, (1, 0), Bug::None);
+    explore(GROWS, FEW, (1, 0), Bug::None);
+}
+
+#[test]
+fn who_sees_to_it_is_killed_too() {
+    explore(ONE, FEW, (2, 0), Bug::None);
+}
+
+#[test]
+fn a_stopped_one_holds_up_only_those_who_wait_for_its_task() {
+    explore(ONE, ALL, (0, 1), Bug::None);
+    explore(GROWS, FEW, (0, 1), Bug::None);
+    explore(ONE, FEW, (1, 1), Bug::None);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        for segments in [ONE, TWO, GROWS] {
+            explore(segments, ALL, (2, 1), Bug::None);
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "are unfinished")]
+fn who_looks_once_is_told_too_early() {
+    explore(TWO, ALL, (0, 0), Bug::LooksOnce);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn without_a_visit_the_task_of_the_dead_is_waited_for() {
+    explore(ONE, FEW, (1, 0), Bug::NoVisit);
+}
+
+#[test]
+#[should_panic(expected = "tasks are lost")]
+fn a_stopped_one_that_is_taken_for_dead_is_found_out() {
+    explore(ONE, ALL, (0, 1), Bug::TimeIsDeath);
 }

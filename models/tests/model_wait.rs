@@ -1,5 +1,6 @@
 //! Waiting for two things at once, exhaustively: one who only looks sleeps at both words, beside one who takes from the
-//! first thing. Any kill, sleepers that no slice wakes. The steps at the words are the ones that run in processes.
+//! first thing. Kills and stops at any access, sleepers that no slice wakes. The steps at the words are the ones that run in
+//! processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, Notify};
@@ -50,6 +51,8 @@ struct Process {
     /// The values that it sleeps on.
     seen: [u64; 2],
     ready: [bool; 2],
+    /// The actors from here on make things.
+    makers: usize,
     bug: Bug,
 }
 
@@ -73,15 +76,22 @@ impl Ghost {
         }
         n
     }
+
+    /// It sleeps no more.
+    fn forget(&mut self, me: usize) {
+        self.queues.iter_mut().for_each(|q| q.retain(|&i| i != me));
+        self.woken.retain(|&i| i != me);
+        self.asleep.retain(|&i| i != me);
+    }
 }
 
 impl Process {
-    fn new(role: Role, bug: Bug) -> Self {
+    fn new(role: Role, makers: usize, bug: Bug) -> Self {
         let doing = match role {
             Role::Makes(_) => Doing::Put,
             Role::Looks | Role::Takes => Doing::Announce(0, Announce::new(PARKING[0])),
         };
-        Self { role, doing, seen: [0; 2], ready: [false; 2], bug }
+        Self { role, doing, seen: [0; 2], ready: [false; 2], makers, bug }
     }
 
     fn words(&self) -> usize {
@@ -107,6 +117,13 @@ impl Process {
         }
     }
 
+    /// Who is to sleep may give up: nothing of what it waits for is there, and nobody is left who could make any. Only here does
+    /// anybody know that.
+    fn gives_up(&self, m: &Memory, fates: &[Fate]) -> bool {
+        let nothing = (0..self.words()).all(|i| m.peek(THINGS[i]) == 0);
+        nothing && (self.makers..fates.len()).all(|maker| fates[maker].gone())
+    }
+
     fn woken(&mut self, word: usize, counted: Option<u64>, ghost: &mut Ghost) -> bool {
         match counted {
             Some(counted) if ghost.wake(word, 1) == 0 => {
@@ -122,7 +139,7 @@ impl Process {
 impl Actor for Process {
     type Ghost = Ghost;
 
-    fn step(&mut self, me: usize, m: &Memory, _: &[Fate], ghost: &mut Ghost) -> bool {
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         match &mut self.doing {
             Doing::Announce(i, steps) => {
                 let i = *i;
@@ -153,10 +170,12 @@ impl Actor for Process {
                 self.doing = Doing::Look(0);
             }
             Doing::Sleep => {
+                if self.gives_up(m, fates) {
+                    ghost.forget(me);
+                    return true;
+                }
                 if ghost.woken.contains(&me) || ghost.asleep.contains(&me) && ghost.slices {
-                    ghost.queues.iter_mut().for_each(|q| q.retain(|&i| i != me));
-                    ghost.woken.retain(|&i| i != me);
-                    ghost.asleep.retain(|&i| i != me);
+                    ghost.forget(me);
                     self.doing = Doing::Announce(0, Announce::new(PARKING[0]));
                 } else if !ghost.asleep.contains(&me) {
                     // futex_waitv compares all words and falls asleep, in one as seen by who wakes.
@@ -198,18 +217,16 @@ impl Actor for Process {
     }
 }
 
-/// One who looks, so many who take, so many who make the first thing and the second.
-fn explore(takers: usize, makers: (usize, usize), kills: u32, slices: bool, bug: Bug) {
-    let mut actors = vec![Process::new(Role::Looks, bug)];
-    actors.extend((0..takers).map(|_| Process::new(Role::Takes, bug)));
-    actors.extend((0..makers.0).map(|_| Process::new(Role::Makes(0), bug)));
-    actors.extend((0..makers.1).map(|_| Process::new(Role::Makes(1), bug)));
+/// One who looks, so many who take, so many who make the first thing and the second. Everybody comes to an end, but those who
+/// were killed or stopped.
+fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), slices: bool, bug: Bug) {
+    let process = |role| Process::new(role, 1 + takers, bug);
+    let mut actors = vec![process(Role::Looks)];
+    actors.extend((0..takers).map(|_| process(Role::Takes)));
+    actors.extend((0..makers.0).map(|_| process(Role::Makes(0))));
+    actors.extend((0..makers.1).map(|_| process(Role::Makes(1))));
     let world = World::new(Memory::new(4), actors, Ghost { slices, ..Ghost::default() });
-    // A killed maker may not have made anything; who was killed before it took leaves more for the others.
-    let wedged = |w: &World<Process>| {
-        w.fates.contains(&Fate::Running) && w.count(1 + takers..w.fates.len(), Fate::Killed) == 0
-    };
-    let explored = world.explore(kills, 0, |_| (), wedged);
+    let explored = world.explore(kills, stops, |_| (), |w| w.fates.contains(&Fate::Running));
     println!("{} states, {} ends", explored.states, explored.ends);
     assert!(explored.ends > 0);
 }
@@ -217,34 +234,55 @@ fn explore(takers: usize, makers: (usize, usize), kills: u32, slices: bool, bug:
 #[test]
 fn nobody_oversleeps_beside_one_who_waits_for_two() {
     // What was made is left to be seen.
-    explore(0, (1, 0), 0, false, Bug::None);
-    explore(0, (0, 1), 0, false, Bug::None);
-    explore(1, (1, 1), 0, false, Bug::None);
-    explore(1, (2, 0), 0, false, Bug::None);
+    explore(0, (1, 0), (0, 0), false, Bug::None);
+    explore(0, (0, 1), (0, 0), false, Bug::None);
+    explore(1, (1, 1), (0, 0), false, Bug::None);
+    explore(1, (2, 0), (0, 0), false, Bug::None);
 }
 
 #[test]
 fn the_killed_keep_nobody_asleep_beyond_a_slice() {
-    explore(1, (1, 1), 1, true, Bug::None);
-    explore(1, (2, 0), 1, true, Bug::None);
+    explore(1, (1, 1), (1, 0), true, Bug::None);
+    explore(1, (2, 0), (2, 0), true, Bug::None);
+}
+
+#[test]
+fn nor_do_the_stopped() {
+    explore(1, (1, 1), (0, 1), true, Bug::None);
+    explore(1, (2, 0), (0, 1), true, Bug::None);
+    explore(1, (2, 0), (1, 1), true, Bug::None);
 }
 
 #[test]
 fn long_random_schedules() {
     at_random(|| {
-        explore(3, (3, 2), 0, false, Bug::None);
-        explore(3, (3, 2), 3, true, Bug::None);
+        explore(3, (3, 2), (0, 0), false, Bug::None);
+        explore(3, (3, 2), (3, 0), true, Bug::None);
+        explore(3, (3, 2), (2, 2), true, Bug::None);
     });
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
 fn a_wake_up_that_is_not_passed_on_is_found_out() {
-    explore(1, (1, 1), 0, false, Bug::NotPassedOn);
+    explore(1, (1, 1), (0, 0), false, Bug::NotPassedOn);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
 fn who_does_not_look_at_all_of_them_oversleeps() {
-    explore(0, (0, 1), 0, false, Bug::LooksAtOne);
+    explore(0, (0, 1), (0, 0), false, Bug::LooksAtOne);
+}
+
+/// One that makes something, and is stopped before it wakes anybody.
+#[test]
+#[should_panic(expected = "wedged")]
+fn without_slices_the_stopped_keep_others_asleep() {
+    explore(0, (1, 0), (0, 1), false, Bug::None);
+}
+
+#[test]
+#[should_panic(expected = "wedged")]
+fn without_slices_so_do_the_killed() {
+    explore(0, (1, 0), (1, 0), false, Bug::None);
 }

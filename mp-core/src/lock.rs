@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::arena::{Arena, Patience, SLICE};
 use crate::error::Error;
 use crate::mem::{Mem, Word, run};
-use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, LockAt, LockWord, Park, Unlock, Who};
+use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, IsMine, LockAt, LockWord, Park, Unlock, Who};
 use crate::sys::{futex, identity};
 use crate::words::Member;
 
@@ -250,7 +250,7 @@ impl RawLock {
         patience: &Patience,
     ) -> Result<RawGuard<'_>, LockError> {
         let map = self.arena.map();
-        if seen.holder() == Some(me) && Who::of(map.load(self.at.by()), seen) == Some(who) {
+        if seen.holder() == Some(me) && run(IsMine::new(self.at, seen, who), map) {
             return Err(LockError::WouldDeadlock);
         }
         let mut slept = false;

@@ -49,7 +49,7 @@ const NO_ACTION: Option<fn()> = None;
 /// # When a process dies
 /// One that waits at the barrier: it breaks, unless all have come, and those who wait learn it within 100 ms. One that has
 /// not come yet: nobody knows that it was meant to, unless it is [enrolled](Self::enroll). A process that is stopped is not
-/// dead: the others wait for it, or for their time-out.
+/// dead: the others wait for it, or for their time-out, whose error names those that are enrolled and have not come.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Barrier")]
 pub struct Barrier {
@@ -251,9 +251,12 @@ impl Barrier {
         let place = (self.shared.arena(), self.parking());
         let verdict = wait::until(place, &self.patience, wait, look, ask)?;
         if verdict.is_none() {
-            let arrived = self.arrivals(phase).count() as u32;
+            let arrived: Vec<Member> = self.arrivals(phase).map(|(_, m)| m).collect();
+            let missing = self.party_slots().filter(|seen| !arrived.contains(&seen.slot.member));
+            let missing = missing.map(|seen| self.signed(3, seen.index, seen.slot.member)).collect();
             if self.end(phase, How::TimedOut) {
-                return Err(BarrierError::TimedOut { arrived, parties: self.parties });
+                let arrived = arrived.len() as u32;
+                return Err(BarrierError::TimedOut { arrived, parties: self.parties, missing });
             }
         }
         // It is over if it could not be broken.

@@ -25,6 +25,14 @@ impl fmt::Display for Holder {
     }
 }
 
+/// All of them, with commas.
+fn list(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Result {
+    for (i, holder) in holders.iter().enumerate() {
+        write!(f, "{}{holder}", if i == 0 { "" } else { ", " })?;
+    }
+    Ok(())
+}
+
 /// Why a permit was not had, or not given back.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -53,9 +61,7 @@ impl fmt::Display for AcquireError {
             }
             Self::Busy { holders } => {
                 f.write_str("all permits are taken, by ")?;
-                for (i, holder) in holders.iter().enumerate() {
-                    write!(f, "{}{holder}", if i == 0 { "" } else { ", " })?;
-                }
+                list(f, holders)?;
                 f.write_str("; are they stopped, or slow?")
             }
             Self::TooMany { limit } => write!(
@@ -95,6 +101,9 @@ pub enum BarrierError {
         arrived: u32,
         /// How many there have to be.
         parties: u32,
+        /// Those that are [enrolled](crate::Barrier::enroll), and had not arrived. Of others nobody knows that they were to
+        /// come.
+        missing: Vec<Holder>,
     },
     /// A party died: that so many arrive is not to be expected. The barrier is broken until somebody resets it.
     PartyDied {
@@ -136,15 +145,20 @@ impl BarrierError {
 impl fmt::Display for BarrierError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut { arrived, parties } if arrived == parties => write!(
+            Self::TimedOut { arrived, parties, .. } if arrived == parties => write!(
                 f,
                 "all {parties} arrived at the barrier, and what the last one does first took too long; it is broken until \
                  reset() is called"
             ),
-            Self::TimedOut { arrived, parties } => write!(
-                f,
-                "only {arrived} of {parties} arrived at the barrier in time; it is broken until reset() is called"
-            ),
+            Self::TimedOut { arrived, parties, missing } => {
+                write!(f, "only {arrived} of {parties} arrived at the barrier in time")?;
+                if !missing.is_empty() {
+                    f.write_str(", and not ")?;
+                    list(f, missing)?;
+                    f.write_str(" (stopped, or slow?)")?;
+                }
+                f.write_str("; it is broken until reset() is called")
+            }
             Self::PartyDied { who: Some(who) } => {
                 write!(f, "{who} died, which the barrier waited for; it is broken until reset() is called")
             }

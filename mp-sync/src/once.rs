@@ -9,6 +9,7 @@ use mp_core::{LockError, LockWait, Patience, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::shared::Shared;
+use crate::steps::once::{IsDone, SetDone};
 
 const NAME: &str = "mp_sync::Once";
 const LOCK: u64 = 0;
@@ -30,8 +31,7 @@ const WORDS: u64 = 4;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Words: a lock ([`mp_core::steps::lock`]) that is held while it is done, and one that says that it was, written by who
-/// holds the lock.
+/// Words, and what each point of death leaves: [`steps::once`](crate::steps::once).
 ///
 /// # When a process dies
 /// If it dies while it is doing it, or panics, the next one does it again; [`OnceState::died`] says so, since the first one
@@ -70,7 +70,11 @@ impl Once {
 
     /// Whether it is done. Never in a forked copy.
     pub fn is_completed(&self) -> bool {
-        self.shared.me().is_ok() && self.shared.load(DONE) != 0
+        self.shared.me().is_ok() && self.is_done()
+    }
+
+    fn is_done(&self) -> bool {
+        self.shared.run(IsDone(self.shared.at(DONE)))
     }
 
     /// Calls `f`, unless it was done already; waits while another one is doing it. What `f` wrote to shared memory, each
@@ -108,15 +112,15 @@ impl Once {
 
     fn within(&self, wait: LockWait, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.shared.me()?;
-        if self.shared.load(DONE) != 0 {
+        if self.is_done() {
             return Ok(());
         }
         let lock = self.shared.lock(LOCK);
         let mut guard = lock.acquire(wait, &self.patience)?;
         guard.mend();
-        if self.shared.load(DONE) == 0 {
+        if !self.is_done() {
             f(&OnceState { died: guard.died() });
-            self.shared.store(DONE, 1);
+            self.shared.run(SetDone(self.shared.at(DONE)));
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
+use mp_core::mem::Word;
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
 use mp_core::{Error, LockError, LockWait, Patience, RawGuard, Result};
@@ -13,14 +14,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::data::{self, Guarded};
 use crate::shared::{Kept, Shared};
+use crate::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
 use crate::unlocked::{Relock, Waiting};
 
 const LOCK: u64 = 0;
-/// How often its holder has it, and whether it mends the data: `depth 32, mending 1`.
 const DEPTH: u64 = 3;
 const DATA: u64 = 8;
-const MENDING: u64 = 1 << 32;
-const DEEPEST: u64 = u32::MAX as u64;
 
 /// A lock between processes that the thread which holds it may lock again, and the plain data that it protects.
 ///
@@ -43,8 +42,7 @@ const DEEPEST: u64 = u32::MAX as u64;
 /// Several guards of one thread may exist at once, so that they give no references: [`get`](RLockGuard::get) and
 /// [`set`](RLockGuard::set) copy. It is unlocked when the last of them is dropped, in whatever order.
 ///
-/// Words: a lock ([`mp_core::steps::lock`]), whose holder is a thread of a member, and how often that thread has it,
-/// written by the holder only and set to one by whoever takes the lock anew.
+/// Words, and what each point of death leaves: [`steps::rlock`](crate::steps::rlock).
 ///
 /// # When a process dies
 /// As for [`Lock`](crate::Lock): `OwnerDied` for everybody until somebody [`recover`](Self::recover)s.
@@ -143,6 +141,10 @@ impl<T: Pod + Send> RLock<T> {
         self.within(LockWait::at_most(timeout), true)
     }
 
+    fn depth(&self) -> Word {
+        self.shared.at(DEPTH)
+    }
+
     fn within(&self, wait: LockWait, recovering: bool) -> Result<RLockGuard<'_, T>, LockError> {
         let me = self.shared.me()?;
         let lock = self.shared.lock(LOCK);
@@ -151,26 +153,19 @@ impl<T: Pod + Send> RLock<T> {
             Ok(guard) if guard.is_marked() && !recovering => return Err(owner_died(&guard)),
             Ok(guard) => {
                 died = guard.died();
-                self.shared.store(DEPTH, if recovering { 1 | MENDING } else { 1 });
+                self.shared.run(SetDepth(self.depth(), Depth::new(1, recovering)));
                 _ = Kept::of(lock, guard);
             }
-            Err(LockError::WouldDeadlock) => {
-                let depth = self.shared.load(DEPTH);
-                match depth & DEEPEST {
-                    DEEPEST => {
-                        return Err(Error::Malformed("this thread has the lock too often".into()).into());
-                    }
-                    // Somebody has written to it who is no user of it.
-                    0 => {
-                        return Err(Error::Malformed(
-                            "this thread has the lock, and its words say not".into(),
-                        )
-                        .into());
-                    }
-                    _ => {}
+            Err(LockError::WouldDeadlock) => match self.shared.run(Deepen::new(self.depth())) {
+                Deeper::Taken => {}
+                Deeper::TooOften => {
+                    return Err(Error::Malformed("this thread has the lock too often".into()).into());
                 }
-                self.shared.store(DEPTH, depth + 1);
-            }
+                Deeper::Garbage => {
+                    let why = "this thread has the lock, and its words say not";
+                    return Err(Error::Malformed(why.into()).into());
+                }
+            },
             Err(other) => return Err(other),
         }
         let level = Level { lock: self, me, died, thread: PhantomData };
@@ -199,7 +194,7 @@ impl<'a, T: Pod + Send> Unlocked<'a, T> {
         let died = guard.is_marked().then(|| owner_died(&guard));
         let depth = if died.is_some() { others } else { others + 1 };
         if depth > 0 {
-            shared.store(DEPTH, depth);
+            shared.run(SetDepth(lock.depth(), Depth::new(depth, false)));
             _ = Kept::of(raw, guard);
         }
         match died {
@@ -237,9 +232,9 @@ impl<'a, T: Pod + Send> Relock for RLockGuard<'a, T> {
         if lock.shared.me().ok() != Some(me) {
             return Unlocked { lock, me, others: 0 };
         }
-        let depth = lock.shared.load(DEPTH);
-        Kept::again(lock.shared.lock(LOCK)).release(lock.shared.arena(), depth & MENDING != 0);
-        Unlocked { lock, me, others: (depth & DEEPEST).saturating_sub(1) }
+        let depth = lock.shared.run(AllLevels(lock.depth()));
+        Kept::again(lock.shared.lock(LOCK)).release(lock.shared.arena(), depth.is_mending());
+        Unlocked { lock, me, others: depth.levels().saturating_sub(1) }
     }
 
     fn relock(mut unlocked: Unlocked<'a, T>, wait: LockWait, _: Waiting) -> Result<Self, LockError> {
@@ -261,11 +256,8 @@ impl<T: Pod + Send> Drop for Level<'_, T> {
         if shared.me().ok() != Some(self.me) {
             return;
         }
-        let depth = shared.load(DEPTH);
-        if depth & DEEPEST > 1 {
-            shared.store(DEPTH, depth - 1);
-        } else {
-            Kept::again(shared.lock(LOCK)).release(shared.arena(), depth & MENDING != 0);
+        if let Some(depth) = shared.run(Rise::new(self.lock.depth())) {
+            Kept::again(shared.lock(LOCK)).release(shared.arena(), depth.is_mending());
         }
     }
 }

@@ -30,6 +30,8 @@ const PARKING: u64 = 16;
 const DATA: u64 = 32;
 /// Readers at once, unless said otherwise.
 const READERS: u32 = 128;
+/// How often a reader looks for a place when its time is over, and who had them all has left meanwhile.
+const TRIES: u32 = 3;
 
 /// A lock between processes for many readers or one writer, and the plain data that it protects.
 ///
@@ -53,7 +55,8 @@ const READERS: u32 = 128;
 /// # When a process dies
 /// While it reads: its place is given back, and nothing else happens. While it writes: the next one that reads or writes
 /// gets [`LockError::OwnerDied`], and so does everybody until somebody [`recover`](Self::recover)s. A process that is
-/// stopped keeps what it has; who waits for it gives up with [`LockError::Held`], which names it.
+/// stopped keeps what it has; who waits for it gives up with [`LockError::Held`], which names it, also beside readers that go
+/// on.
 pub struct RwLock<T: Pod + Send + Sync> {
     pub(crate) shared: Shared,
     raw: RawLock,
@@ -221,10 +224,15 @@ impl<T: Pod + Send + Sync> RwLock<T> {
             inside()
         };
         let place = (self.shared.arena(), self.parking());
-        match wait::until(place, &self.patience, wait, inside, free)? {
-            Some(seen) => Ok(self.reading(me, seen)),
-            None => Err(self.held_by_readers()),
+        let mut found = wait::until(place, &self.patience, wait, inside, free)?;
+        for _ in 0..TRIES {
+            match found {
+                Some(seen) => return Ok(self.reading(me, seen)),
+                None => self.no_reader_left(wait)?,
+            }
+            found = inside();
         }
+        Err(Error::Malformed("a lock that has no place for a reader, and no readers".into()).into())
     }
 
     /// Ends one reading; gives the place back with the last one.
@@ -271,10 +279,16 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         Ok(())
     }
 
+    /// For who has waited long enough for the readers: an error that names one of them; if there is one that is stopped, it, as
+    /// the likeliest reason. (Who does not wait wants to know quickly.) No error if all have left meanwhile.
     #[cold]
-    fn held_by_readers(&self) -> LockError {
-        let holder = self.readers().next().map_or(Member::from_raw(0), |seen| seen.slot.member);
-        LockError::Held { holder, pid: self.shared.arena().pid_of(holder) }
+    fn no_reader_left(&self, wait: LockWait) -> Result<(), LockError> {
+        let (arena, readers) = (self.shared.arena(), self.readers().map(|seen| seen.slot.member));
+        let readers: Vec<Member> = readers.collect();
+        let Some(&first) = readers.first() else { return Ok(()) };
+        let stopped = readers.into_iter().find(|&m| wait != LockWait::Never && arena.is_stopped(m));
+        let holder = stopped.unwrap_or(first);
+        Err(LockError::Held { holder, pid: arena.pid_of(holder) })
     }
 
     fn write_within(&self, wait: LockWait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
@@ -295,7 +309,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         };
         let place = (self.shared.arena(), self.parking());
         if wait::until(place, &self.patience, wait, alone, ask)?.is_none() {
-            return Err(self.held_by_readers());
+            self.no_reader_left(wait)?;
         }
         if recovering {
             guard.mend();
@@ -330,5 +344,33 @@ impl<T: Pod + Send + Sync> Serialize for RwLock<T> {
 impl<'de, T: Pod + Send + Sync> Deserialize<'de> for RwLock<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         Shared::receive("an RwLock", &Self::name(), Self::words_for(1), d).map(Self::of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::slot::OPEN;
+
+    #[test]
+    fn only_who_reads_is_named() {
+        let lock = RwLock::with_readers(5_u64, 2).unwrap();
+        let reading = lock.read().unwrap();
+        let me = lock.shared.me().unwrap();
+        match lock.no_reader_left(LockWait::Forever) {
+            Err(LockError::Held { holder, pid }) => assert_eq!((holder, pid), (me, std::process::id())),
+            other => panic!("{other:?}"),
+        }
+        drop(reading);
+        lock.no_reader_left(LockWait::Forever).unwrap();
+    }
+
+    #[test]
+    fn places_that_nobody_has_name_nobody() {
+        let lock = RwLock::with_readers(5_u64, 1).unwrap();
+        drop(lock.read().unwrap());
+        // Written by somebody who is no user of it: a place that is neither free nor anybody's.
+        lock.shared.store(RwLock::<u64>::SLOTS, OPEN.into());
+        assert!(matches!(lock.try_read(), Err(LockError::Failed(Error::Malformed(_)))));
     }
 }

@@ -88,16 +88,21 @@ fn a_stopped_party_is_waited_for_until_the_time_is_over() {
     let _alone = alone();
     let barrier = Barrier::new(3).unwrap();
     let (context, pid) = party(&barrier, true);
+    // It arrives: so it is none of those that are missing.
+    let _this = barrier.enroll().unwrap();
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
     let copy = barrier.clone();
     let waits = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
     eventually("it waits", || barrier.n_waiting() == 1);
     let error = barrier.wait_timeout(LONG).unwrap_err();
-    assert!(
-        matches!(error, BarrierError::TimedOut { arrived: 2, parties: 3 }) && error.is_broken(),
-        "{error}"
-    );
+    assert!(error.is_broken() && error.to_string().contains(&format!("(pid {pid})")), "{error}");
+    match error {
+        BarrierError::TimedOut { arrived: 2, parties: 3, missing } => {
+            assert_eq!(missing.iter().map(|m| m.pid).collect::<Vec<_>>(), [pid]);
+        }
+        other => panic!("{other}"),
+    }
     assert!(matches!(waits.join().unwrap(), Err(BarrierError::Broken)));
     signal(pid, Signal::KILL);
     failure(&context);
@@ -178,7 +183,7 @@ fn who_is_killed_while_it_acts_breaks_the_barrier_and_who_is_stopped_takes_long(
             (BarrierError::PartyDied { who: Some(who) }, BarrierError::PartyDied { .. }) if killed => {
                 assert_eq!(who.pid, pid);
             }
-            (BarrierError::TimedOut { arrived: 2, parties: 2 }, BarrierError::Broken) if !killed => {
+            (BarrierError::TimedOut { arrived: 2, parties: 2, .. }, BarrierError::Broken) if !killed => {
                 assert!(error.to_string().contains("took too long"), "{error}");
             }
             other => panic!("{other:?}"),

@@ -224,6 +224,30 @@ fn a_stopped_holder_is_waited_for_and_named() {
     }
 }
 
+/// Whichever place it has among the readers.
+#[test]
+fn a_stopped_reader_is_named_and_not_one_beside_it_that_goes_on() {
+    let _alone = alone();
+    let locks = locks();
+    let readers = [holder(&locks, Held::Read), holder(&locks, Held::Read), holder(&locks, Held::Read)];
+    for (_, pid) in &readers {
+        signal(*pid, Signal::STOP);
+        eventually("it is stopped", || threads_are(*pid, 'T'));
+        held_by(locks.2.write_timeout(SHORT), *pid);
+        signal(*pid, Signal::CONT);
+        eventually("it goes on", || !threads_are(*pid, 'T'));
+    }
+    // None of them is, and one of them is named.
+    match locks.2.write_timeout(SHORT).map(drop) {
+        Err(LockError::Held { pid, .. }) => assert!(readers.iter().any(|(_, p)| *p == pid)),
+        other => panic!("{other:?}"),
+    }
+    for (context, pid) in readers {
+        signal(pid, Signal::KILL);
+        failure(&context);
+    }
+}
+
 #[test]
 fn a_thread_does_not_wait_for_itself() {
     let _alone = alone();

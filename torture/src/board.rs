@@ -35,6 +35,7 @@ pub(crate) enum Op {
     Barrier,
     Event,
     Relock,
+    Once,
     Wait,
     Ring,
     Child,
@@ -49,7 +50,7 @@ pub(crate) enum Op {
     End,
 }
 
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 34] = [
     "-",
     "begin",
     "put",
@@ -71,6 +72,7 @@ const NAMES: [&str; 33] = [
     "barrier",
     "event",
     "rlock",
+    "call_once",
     "wait",
     "ring",
     "child",

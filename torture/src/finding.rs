@@ -2,11 +2,15 @@
 
 use std::fmt;
 
+use crate::leaks::Leaked;
+
 /// Something that was promised not to happen.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) what: What,
     pub(crate) text: String,
+    /// How much was left at the end, if that is what is wrong.
+    pub(crate) leaked: Leaked,
 }
 
 /// Which promise was broken.
@@ -38,11 +42,11 @@ impl Finding {
         let text = error.to_string();
         let said = |(_, word): &&(What, &str)| text.contains(&format!("{word}: "));
         let what = What::ALL.iter().find(said).map_or(What::Failed, |(what, _)| *what);
-        Self { what, text }
+        Self { what, text, leaked: Leaked::default() }
     }
 
     pub(crate) fn hang(text: String) -> Self {
-        Self { what: What::Hang, text }
+        Self { what: What::Hang, text, leaked: Leaked::default() }
     }
 }
 

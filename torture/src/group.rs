@@ -109,7 +109,11 @@ impl Group {
                 Ends::Queue(QueueOptions::new().capacity(capacity).bytes(bytes).create()?)
             }
             Kind::Growing => Ends::Queue(Queue::growing(random.pick(&[300, 1000, 2000]))?),
-            Kind::Acknowledged => Ends::Jobs(QueueOptions::new().capacity(capacity).deliveries(0).create()?),
+            Kind::Acknowledged => {
+                // For ever, or until a message is set aside.
+                let deliveries = random.pick(&[0, 3]);
+                Ends::Jobs(QueueOptions::new().capacity(capacity).deliveries(deliveries).create()?)
+            }
             Kind::Channel => {
                 let bounded = random.percent(70);
                 let (sender, receiver) = if bounded { bounded_channel(capacity)? } else { channel()? };
@@ -234,6 +238,12 @@ impl Group {
         match &self.ends {
             Ends::Locks(locks) => locks.settle()?,
             Ends::Service(service) => service.settle()?,
+            Ends::Jobs(queue) => {
+                while let Some(job) = queue.dead_letter()? {
+                    job.check()?;
+                    self.ledger.lost(job.number)?;
+                }
+            }
             Ends::Tasks(tasks) => match tasks.join() {
                 Ok(()) => {}
                 Err(JoinError::Lost(_)) => {
@@ -267,7 +277,7 @@ impl Group {
     }
 }
 
-/// The queue's state.
+/// The structure's state.
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.kind.name())?;
@@ -278,7 +288,11 @@ impl fmt::Display for Group {
             Ends::Channel(sender, receiver) => write!(f, "{sender:?}, {receiver:?}")?,
             Ends::Ways(ways) => write!(f, "{}", ways.describe())?,
             Ends::Futures(queue) => write!(f, "{queue:?}")?,
-            Ends::Pipe(..) | Ends::Sides(_) | Ends::Service(_) | Ends::Pool(_) | Ends::Locks(_) => {}
+            Ends::Pipe(ends) => write!(f, "ends that were not given away: {ends:?}")?,
+            Ends::Sides(sides) => write!(f, "{sides:?}")?,
+            Ends::Service(service) => write!(f, "{service:?}")?,
+            Ends::Pool(copies) => write!(f, "copies: {copies}")?,
+            Ends::Locks(locks) => write!(f, "{locks:?}")?,
         }
         write!(f, "; {:?}, {} may be missing", self.ledger.account(), self.allowed)
     }

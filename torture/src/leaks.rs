@@ -20,7 +20,31 @@ pub(crate) struct InUse {
     names: usize,
 }
 
+/// How much more is in use than before, of each of what is promised not to leak.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Leaked {
+    /// Shared memory.
+    pub(crate) bytes: u64,
+    /// Open files of this program.
+    pub(crate) fds: u64,
+    /// Files with names.
+    pub(crate) names: u64,
+    /// Places of members, blocks and messages.
+    pub(crate) slots: u64,
+}
+
 impl InUse {
+    /// What is in use beyond what was.
+    fn beyond(&self, before: &Self) -> Leaked {
+        let slots = |of: &Self| of.members + of.blocks + of.messages;
+        Leaked {
+            bytes: self.bytes.saturating_sub(before.bytes),
+            fds: self.files.saturating_sub(before.files) as u64,
+            names: self.names.saturating_sub(before.names) as u64,
+            slots: slots(self).saturating_sub(slots(before)),
+        }
+    }
+
     /// Everything of this program, as of now.
     pub(crate) fn now() -> mp::Result<Self> {
         // What is kept of processes that have ended goes with this, or when the next one starts.
@@ -48,7 +72,8 @@ impl InUse {
             if clock.passed().as_secs() >= 10 {
                 let stats = Arena::current()?.memory_stats();
                 let open = open_files().join("\n");
-                return Err(Finding::of(&format!("leaked: {self} before, {now} now\n{stats}\n{open}")));
+                let finding = Finding::of(&format!("leaked: {self} before, {now} now\n{stats}\n{open}"));
+                return Err(Finding { leaked: now.beyond(self), ..finding });
             }
             clock.tick();
         }

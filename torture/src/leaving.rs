@@ -15,7 +15,7 @@ use crate::random::Random;
 use crate::work::{LONG, Worker};
 
 /// A channel that nobody but the workers keeps.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(crate) struct Sides {
     capacity: usize,
     sides: Option<(Sender<Parcel>, Receiver<Parcel>)>,

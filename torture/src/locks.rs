@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mp::{
-    Barrier, BarrierError, Condition, Event, Lock, LockError, RLock, RwLock, Semaphore, SharedTensor, Tensor,
+    AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, Event, Lock, LockError, Once, RLock,
+    RwLock, Semaphore, SharedTensor, Tensor,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +16,11 @@ use crate::work::LONG;
 const SHORT: Duration = Duration::from_millis(20);
 const PERMITS: u32 = 2;
 const PARTIES: u32 = 2;
+/// Things that are done once in each round: the first calls of each matter.
+const ONCES: usize = 24;
 
 /// What the workers of a group share. Of each pair, one half is changed after the other.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Locks {
     lock: Lock<[u64; 2]>,
     /// Who is inside of the lock, or was when it died.
@@ -34,6 +37,10 @@ pub(crate) struct Locks {
     /// How often somebody has acted at the barrier, and how often one of the parties has passed it.
     passed: SharedTensor<u64>,
     event: Event,
+    bounded: BoundedSemaphore,
+    onces: Vec<Once>,
+    /// Of each of them, who does it, or did when it died, and how often it was done.
+    did: SharedTensor<u64>,
 }
 
 impl Locks {
@@ -51,13 +58,16 @@ impl Locks {
             barrier: Barrier::new(PARTIES)?,
             passed: Tensor::zeros(&[2])?.share(),
             event: Event::new()?,
+            bounded: BoundedSemaphore::new(PERMITS)?,
+            onces: (0..ONCES).map(|_| Once::new()).collect::<Result<_, _>>()?,
+            did: Tensor::zeros(&[2 * ONCES])?.share(),
         })
     }
 
     /// Does one after the other, at random, until the round is over.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::Result<()> {
         while !row.over() {
-            match random.below(10) {
+            match random.below(12) {
                 0..3 => self.exclusive(row)?,
                 3 => self.twice(row)?,
                 4 => self.read_or_write(row, random)?,
@@ -72,6 +82,15 @@ impl Locks {
                 6 => self.tokens(row, random)?,
                 7 => self.desk(row, random)?,
                 8 => self.meet(row)?,
+                9 => {
+                    row.note(Op::Acquire, self.bounded.available() as u64);
+                    let permit = self.bounded.acquire_timeout(LONG)?;
+                    if random.percent(30) {
+                        permit.keep();
+                        self.bounded.release()?;
+                    }
+                }
+                10 => self.once(row, random.below(ONCES as u64) as usize)?,
                 _ => {
                     row.note(Op::Event, self.event.is_set().into());
                     match random.below(3) {
@@ -235,6 +254,34 @@ impl Locks {
         }
     }
 
+    /// Does something once, unless somebody has; one after the other, and again only where somebody died doing it.
+    fn once(&self, row: &Row, i: usize) -> mp::Result<()> {
+        row.note(Op::Once, i as u64);
+        let (me, did, doer, times) = (row.mark(), &self.did, 2 * i, 2 * i + 1);
+        let mut wrong = None;
+        self.onces[i].call_once_timeout(LONG, |state| {
+            if state.died().is_some() {
+                did.store(doer, me);
+            } else if let Err(other) = did.compare_exchange(doer, 0, me) {
+                wrong = Some(format!("torn: {me:#x} is to do {i}, and {other:#x} does it"));
+            } else if did.load(times) > 0 {
+                wrong = Some(format!("duplicated: {i} is done again, and nobody died"));
+            }
+            // Some are met here.
+            std::thread::yield_now();
+            did.fetch_add(times, 1);
+            if did.load(doer) != me {
+                wrong = Some(format!("torn: {me:#x} does {i}, and so does {:#x}", did.load(doer)));
+            }
+            did.store(doer, 0);
+        })?;
+        match wrong {
+            Some(wrong) => Err(wrong.into()),
+            None if did.load(times) == 0 => Err(format!("torn: {i} is done, and nobody has done it").into()),
+            None => Ok(()),
+        }
+    }
+
     /// When nobody else has them: all can be had, and nothing of the dead is left in them.
     pub(crate) fn settle(&self) -> mp::Result<()> {
         let hang = |what: &str, error: &dyn std::fmt::Display| format!("hang: {what} at the end: {error}");
@@ -252,6 +299,17 @@ impl Locks {
         let all = [0, 1].map(|_| self.semaphore.acquire_timeout(ENOUGH));
         for permit in all {
             drop(permit.map_err(|e| hang("a permit", &e))?);
+        }
+        let all = [0, 1].map(|_| self.bounded.acquire_timeout(ENOUGH));
+        for permit in all {
+            drop(permit.map_err(|e| hang("a permit of a bounded semaphore", &e))?);
+        }
+        match (self.bounded.available(), self.bounded.release()) {
+            (2, Err(AcquireError::NotKept)) => {}
+            (n, end) => return Err(left(&format!("permits, of two; a release: {end:?}"), n).into()),
+        }
+        for once in &self.onces {
+            once.call_once_timeout(ENOUGH, |_| ()).map_err(|e| hang("what is done once", &e))?;
         }
         match (self.semaphore.available(), self.more.waiting() + self.called.waiting()) {
             (2, 0) => Ok(()),

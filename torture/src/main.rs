@@ -4,7 +4,7 @@
 //! end nothing is left of anybody. `cargo xtask torture` builds and starts it.
 //!
 //! It goes on in rounds of two seconds, each with other structures, chosen by the seed. On a finding it prints the seed,
-//! each worker's last operations and the state of the queues, and its exit code is 1. The seed repeats all choices, but
+//! each worker's last operations and the state of the structures, and its exit code is 1. The seed repeats all choices, but
 //! not the moment at which a signal meets its process.
 
 mod args;

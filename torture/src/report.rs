@@ -10,6 +10,7 @@ use crate::args::Args;
 use crate::crew::Signals;
 use crate::finding::{Finding, What};
 use crate::group::Kind;
+use crate::leaks::Leaked;
 use crate::ledger::Account;
 use crate::round::Ended;
 
@@ -108,6 +109,16 @@ impl fmt::Display for Report {
         for (what, word) in What::ALL {
             let count = self.found.iter().filter(|(finding, _)| finding.what == what).count();
             writeln!(f, "{word:<12}{count}")?;
+        }
+        match &self.found {
+            Some((finding, _)) if finding.what != What::Leaked => {
+                writeln!(f, "left at the end: not looked at")?
+            }
+            found => {
+                let left = found.as_ref().map(|(finding, _)| finding.leaked).unwrap_or_default();
+                let Leaked { bytes, fds, names, slots } = left;
+                writeln!(f, "left at the end: {bytes} bytes, {fds} fds, {names} names, {slots} slots")?;
+            }
         }
         if let Some((finding, state)) = &self.found {
             writeln!(f, "\nFOUND in round {}, seed {seed}: {finding}\n{state}", self.rounds)?;

@@ -21,7 +21,7 @@ use crate::work::{IN_PIPE, LONG, Worker};
 pub(crate) const CLIENTS: usize = 2;
 
 /// Where it is to be found.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Service {
     path: PathBuf,
     /// Whether the path is a name of the kernel's only.

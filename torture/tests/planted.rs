@@ -12,6 +12,11 @@ enum Where {
     Everywhere,
 }
 
+/// Messages that are not what was put; among them what queues say when one was put twice: that it is somewhere else, or that its
+/// memory is something else by now.
+const WRONG: [&str; 5] =
+    ["Torn: ", "Duplicated: ", "Lost: ", "which is not in it", "a message is shorter than its type"];
+
 /// The torture with a bug, until it has found it, at most for so long.
 fn torture(bug: &str, place: Where, seconds: u64) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mp-torture"));
@@ -26,13 +31,23 @@ fn torture(bug: &str, place: Where, seconds: u64) -> (Output, String) {
     (output, text)
 }
 
-/// It is found, and what is printed says what somebody needs who looks for it.
-fn is_found(bug: &str, place: Where) {
+/// It is found, as one of the things that it may lead to, and what is printed says what somebody needs who looks for it.
+fn is_found(bug: &str, place: Where, as_what: &[&str]) {
     let (output, text) = torture(bug, place, 120);
     assert_eq!(output.status.code(), Some(1), "{bug} was not found");
     for needed in ["FOUND in round", "seed 5", "operations:", "worker 0, pid"] {
         assert!(text.contains(needed), "it does not say `{needed}`");
     }
+    let found = text.lines().find(|line| line.starts_with("FOUND in round")).unwrap_or_default();
+    let (_, finding) = found.split_once("seed 5: ").unwrap_or_default();
+    assert!(as_what.iter().any(|what| finding.contains(what)), "{finding}: that is none of {as_what:?}");
+    // Of each group, the state of its structure, which names the memory that it lies in, and its ledger.
+    let groups: Vec<&str> = text.lines().filter(|line| line.contains("; Account {")).collect();
+    assert!(groups.iter().any(|group| group.contains("(") && group.contains(" block ")), "{groups:?}");
+    assert!(
+        groups.iter().all(|group| !group.contains(": ; Account")),
+        "a group without its state: {groups:?}"
+    );
 }
 
 #[test]
@@ -43,20 +58,21 @@ fn nothing_is_found_where_nothing_is_wrong() {
 
 #[test]
 fn a_skipped_sweep_is_found() {
-    is_found("skipped_sweep", Where::Everywhere);
+    // Who waits for what the dead had, waits.
+    is_found("skipped_sweep", Where::Everywhere, &["Leaked: ", "Hang: "]);
 }
 
 #[test]
 fn a_lost_wake_up_is_found() {
-    is_found("lost_wake_up", Where::Workers);
+    is_found("lost_wake_up", Where::Workers, &["Hang: "]);
 }
 
 #[test]
 fn a_missing_fence_is_found() {
-    is_found("missing_fence", Where::Workers);
+    is_found("missing_fence", Where::Workers, &[&WRONG[..], &["Leaked: ", "Hang: "]].concat());
 }
 
 #[test]
 fn a_future_that_forgets_what_it_has_taken_is_found() {
-    is_found("forgotten_look", Where::Workers);
+    is_found("forgotten_look", Where::Workers, &WRONG);
 }

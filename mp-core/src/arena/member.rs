@@ -207,6 +207,15 @@ impl Arena {
         self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
     }
 
+    /// Whether a member's process is stopped, by a signal or a debugger: for errors that name who is waited for. It may go on at
+    /// any moment. `false` when in doubt.
+    pub fn is_stopped(&self, m: Member) -> bool {
+        match self.pid_of(m) {
+            0 => false,
+            pid => memory::is_stopped(pid),
+        }
+    }
+
     /// The slots that may have a tenant.
     pub(crate) fn used_slots(&self) -> impl Iterator<Item = (u32, Tenancy)> + '_ {
         let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(self.layout().members));

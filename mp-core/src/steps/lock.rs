@@ -238,6 +238,30 @@ impl Steps for Acquire {
     }
 }
 
+/// Ends with whether the lock, which was seen held with this word, is held by this very thread. No other thread's answer can
+/// become true meanwhile; its own can't become false.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IsMine {
+    at: LockAt,
+    seen: LockWord,
+    who: Who,
+}
+
+impl IsMine {
+    /// For a thread of the member that `seen` names; a lock of another member is not its.
+    pub fn new(at: LockAt, seen: LockWord, who: Who) -> Self {
+        Self { at, seen, who }
+    }
+}
+
+impl Steps for IsMine {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        Some(Who::of(m.load(self.at.by()), self.seen) == Some(self.who))
+    }
+}
+
 /// Gives the lock up; ends with whether a sleeper has to be woken. By its holder only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Unlock {

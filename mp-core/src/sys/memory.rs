@@ -114,6 +114,12 @@ pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     }
 }
 
+/// Whether a process is stopped, by a signal or by who traces it. `false` if it can't be seen.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let stat = read_small(&format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+}
+
 /// The process that started this one; 0 if it can't be seen.
 pub(crate) fn parent_pid() -> u32 {
     rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get().cast_unsigned())

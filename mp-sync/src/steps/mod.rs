@@ -7,11 +7,15 @@
 //! | [`rwlock`] | a reader's way in beside a writer's lock |
 //! | [`barrier`] | arrivals, and the phase that ends with the last of them |
 //! | [`event`] | a flag, and how often it was set |
+//! | [`rlock`] | how often the holder of a lock has it |
+//! | [`once`] | whether something was done, under a lock |
 //!
-//! `Lock`, `RLock` and `Once` are made of [`mp_core::steps::lock`].
+//! `Lock` is [`mp_core::steps::lock`]; `RLock`, `RwLock` and `Once` are made of it.
 
 pub mod barrier;
 pub mod condition;
 pub mod event;
+pub mod once;
+pub mod rlock;
 pub mod rwlock;
 pub mod slot;

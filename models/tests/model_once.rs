@@ -1,0 +1,276 @@
+//! What is done once, exhaustively: any kill and any stop at any access, of who does it, of who waits, of who adopts its lock.
+//! Whoever is told that it is done sees all of it, and nobody does it beside another one. The steps are the ones that run in
+//! processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
+use mp_core::words::Member;
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+use mp_sync::steps::once::{IsDone, SetDone};
+
+const LOCK: LockAt = LockAt(Word::at(0));
+const DONE: Word = Word::at(24);
+/// What is done: both are written, one after the other.
+const A: Word = Word::at(32);
+const B: Word = Word::at(40);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// Who has the lock does not look again whether it is done.
+    NoSecondLook,
+    /// It is said to be done before it is.
+    SaidTooEarly,
+    /// A holder that does not go on is taken for dead.
+    TimeIsDeath,
+    /// It is never said that it is done.
+    NotSaid,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Look(IsDone),
+    Acquire(Acquire),
+    /// Has seen it held; what it does next depends on whether the holder is dead.
+    Refused(LockWord),
+    Park(Park),
+    Asleep(LockWord),
+    LookAgain(IsDone),
+    WriteA,
+    WriteB,
+    Say(SetDone),
+    Unlock(Unlock),
+    ReadA,
+    ReadB(u64),
+}
+
+/// Calls it once.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    doing: Doing,
+    slept: bool,
+    bug: Bug,
+}
+
+/// Who does it, how often somebody has said that it is done, and who is to wake; `slices`: sleepers look again by themselves.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    doing: Option<usize>,
+    said: bool,
+    wakes: Vec<usize>,
+    asleep: Vec<usize>,
+    slices: bool,
+}
+
+fn member(i: usize) -> Member {
+    Member::new(i as u32, 1)
+}
+
+impl Process {
+    fn new(bug: Bug) -> Self {
+        Self { doing: Doing::Look(IsDone(DONE)), slept: false, bug }
+    }
+
+    fn acquire(&self, me: usize, dead: Option<DeadHolder>) -> Doing {
+        let who = Who { pid: me as u32 + 1, tid: me as u32 + 1 };
+        Doing::Acquire(Acquire::new(LOCK, member(me), who, self.slept, dead))
+    }
+
+    /// It asked for the lock, and waits for it.
+    fn is_in_line(&self) -> bool {
+        matches!(self.doing, Doing::Acquire(_) | Doing::Refused(_) | Doing::Park(_) | Doing::Asleep(_))
+    }
+
+    /// It has the lock: what now?
+    fn begin(&self, me: usize, fates: &[Fate], ghost: &mut Ghost) -> Doing {
+        assert!(!ghost.said, "it is done again");
+        if let Some(other) = ghost.doing.replace(me) {
+            assert_eq!(fates[other], Fate::Killed, "two do it");
+        }
+        if self.bug == Bug::SaidTooEarly { Doing::Say(SetDone(DONE)) } else { Doing::WriteA }
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        self.doing = match &mut self.doing {
+            Doing::Look(look) => match look.step(m).expect("one step") {
+                true => Doing::ReadA,
+                false => self.acquire(me, None),
+            },
+            Doing::Acquire(steps) => match steps.step(m) {
+                None => return false,
+                Some(Acquired::Held(word)) => Doing::Refused(word),
+                Some(Acquired::Mine(word)) => {
+                    // Who is told of a death may find half of it; who is not, may not.
+                    let half = ghost.doing.is_some() && !ghost.said;
+                    assert!(word.is_marked() || !half, "half of it is done, and it is not told");
+                    match self.bug {
+                        Bug::NoSecondLook => self.begin(me, fates, ghost),
+                        _ => Doing::LookAgain(IsDone(DONE)),
+                    }
+                }
+            },
+            Doing::LookAgain(look) => match look.step(m).expect("one step") {
+                true => Doing::Unlock(Unlock::new(LOCK, true)),
+                false => self.begin(me, fates, ghost),
+            },
+            Doing::WriteA => {
+                m.store(A, me as u64 + 1);
+                Doing::WriteB
+            }
+            Doing::WriteB => {
+                m.store(B, me as u64 + 1);
+                match self.bug {
+                    Bug::SaidTooEarly | Bug::NotSaid => Doing::Unlock(Unlock::new(LOCK, true)),
+                    _ => Doing::Say(SetDone(DONE)),
+                }
+            }
+            Doing::Say(say) => {
+                say.step(m);
+                ghost.said = true;
+                match self.bug {
+                    Bug::SaidTooEarly => Doing::WriteA,
+                    _ => Doing::Unlock(Unlock::new(LOCK, true)),
+                }
+            }
+            Doing::Unlock(steps) => {
+                if ghost.doing == Some(me) {
+                    ghost.doing = None;
+                }
+                if steps.step(m).expect("one step")
+                    && let Some(&first) = ghost.asleep.iter().find(|i| !ghost.wakes.contains(i))
+                {
+                    ghost.wakes.push(first);
+                }
+                Doing::ReadA
+            }
+            Doing::Refused(word) => {
+                let word = *word;
+                let holder = word.holder().expect("it was held").slot() as usize;
+                let dead = match self.bug {
+                    Bug::TimeIsDeath => fates[holder].gone(),
+                    _ => fates[holder] == Fate::Killed,
+                };
+                match dead {
+                    true => self.acquire(me, Some(DeadHolder { word, pid: 0 })),
+                    false => Doing::Park(Park::new(LOCK, word)),
+                }
+            }
+            Doing::Park(steps) => match steps.step(m) {
+                None => return false,
+                Some(None) => self.acquire(me, None),
+                Some(Some(word)) => {
+                    self.slept = true;
+                    Doing::Asleep(word)
+                }
+            },
+            Doing::Asleep(word) => {
+                // FUTEX_WAIT compares and falls asleep in one.
+                let word = *word;
+                if let Some(i) = ghost.wakes.iter().position(|&w| w == me) {
+                    ghost.wakes.remove(i);
+                } else if ghost.asleep.contains(&me) {
+                    if !ghost.slices {
+                        return false;
+                    }
+                } else if m.load(LOCK.word()) as u32 == word.0 as u32 {
+                    ghost.asleep.push(me);
+                    return false;
+                }
+                ghost.asleep.retain(|&i| i != me);
+                self.acquire(me, None)
+            }
+            Doing::ReadA => Doing::ReadB(m.load(A)),
+            Doing::ReadB(a) => {
+                let b = m.load(B);
+                assert!(*a == b && b != 0, "it is done, and only half of it is seen");
+                return true;
+            }
+        };
+        false
+    }
+}
+
+fn explore(processes: usize, (kills, stops): (u32, u32), slices: bool, bug: Bug) {
+    let ghost = Ghost { slices, ..Ghost::default() };
+    let world = World::new(Memory::new(6), vec![Process::new(bug); processes], ghost);
+    let end = |w: &World<Process>| {
+        let told = w.count(0..processes, Fate::Ended) > 0;
+        assert!(
+            !told || w.memory.peek(DONE) == 1,
+            "somebody was told that it is done, and it doesn't say so"
+        );
+    };
+    // Who is stopped with the lock keeps those waiting who asked for it. Once it is done, nobody asks any more.
+    let wedged = |w: &World<Process>| {
+        let holder = LockWord(w.memory.peek(LOCK.word())).holder();
+        let stopped = holder.is_some_and(|h| w.fates[h.slot() as usize] == Fate::Stopped);
+        let running = |i: &usize| w.fates[*i] == Fate::Running;
+        let asked = (0..processes).filter(running).any(|i| w.actors[i].is_in_line());
+        let excused = stopped && (asked || w.memory.peek(DONE) == 0);
+        w.fates.contains(&Fate::Running) && !excused
+    };
+    let explored = world.explore(kills, stops, end, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+#[test]
+fn nobody_oversleeps_even_without_slices() {
+    explore(2, (0, 0), false, Bug::None);
+    explore(3, (0, 0), false, Bug::None);
+}
+
+#[test]
+fn what_a_killed_one_began_is_done_again() {
+    explore(2, (1, 0), true, Bug::None);
+    explore(3, (1, 0), true, Bug::None);
+}
+
+#[test]
+fn who_does_it_again_is_killed_too() {
+    explore(3, (2, 0), true, Bug::None);
+}
+
+#[test]
+fn a_stopped_one_holds_up_nobody_who_comes_when_it_is_done() {
+    explore(3, (0, 1), true, Bug::None);
+    explore(3, (1, 1), true, Bug::None);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(6, (0, 0), false, Bug::None);
+        explore(6, (3, 0), true, Bug::None);
+        explore(6, (2, 1), true, Bug::None);
+    });
+}
+
+#[test]
+#[should_panic(expected = "it is done again")]
+fn without_a_second_look_it_is_done_again() {
+    explore(2, (0, 0), false, Bug::NoSecondLook);
+}
+
+#[test]
+#[should_panic(expected = "only half of it is seen")]
+fn what_is_said_too_early_is_found_out() {
+    explore(2, (0, 0), false, Bug::SaidTooEarly);
+}
+
+#[test]
+#[should_panic(expected = "two do it")]
+fn a_stopped_one_that_is_taken_for_dead_is_found_out() {
+    explore(2, (0, 1), true, Bug::TimeIsDeath);
+}
+
+#[test]
+#[should_panic(expected = "doesn't say so")]
+fn what_is_never_said_is_found_out() {
+    explore(1, (0, 0), false, Bug::NotSaid);
+}

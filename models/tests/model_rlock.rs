@@ -1,0 +1,405 @@
+//! The lock that its holder may take again, exhaustively: threads of one process and of another, kills of whole processes and
+//! stops at any access. Some wait at a condition meanwhile: they let go of all levels, and take them back. The steps are the
+//! ones that run in processes.
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, IsMine, LockAt, LockWord, Park, Unlock, Who};
+use mp_core::words::Member;
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+use mp_sync::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
+
+const LOCK: LockAt = LockAt(Word::at(0));
+const DEPTH: Word = Word::at(24);
+/// The data: both are changed, one after the other, the second one a level deeper.
+const A: Word = Word::at(32);
+const B: Word = Word::at(40);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// The lock is taken for the process's, not for the thread's.
+    ProcessOwns,
+    /// Who takes the lock anew goes on from the depth of the one before.
+    KeepsDepth,
+    /// The first level that is dropped releases the lock.
+    ReleasesEarly,
+    /// Who recovers doesn't note that it mends the data.
+    ForgetsMending,
+    /// A holder that does not go on is taken for dead.
+    TimeIsDeath,
+    /// Who comes back from waiting has the lock once only.
+    ForgetsOthers,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    /// Wants the lock, for the first time or again.
+    Begin,
+    Acquire(Acquire),
+    /// Has seen it held; what it does next depends on who holds it.
+    Refused(LockWord),
+    Mine(IsMine, LockWord),
+    Park(Park),
+    Asleep(LockWord),
+    SetDepth(SetDepth),
+    Deepen(Deepen),
+    ReadA,
+    ReadB(u64),
+    WriteA(u64),
+    WriteB,
+    /// Lets go of all levels, to wait.
+    LetGo(AllLevels),
+    Rise(Rise),
+    Unlock(Unlock),
+}
+
+/// A thread: takes the lock, takes it again, and drops both levels; perhaps waits in between.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Thread {
+    doing: Doing,
+    left: u32,
+    waits: bool,
+    /// How often it has the lock, as it knows itself.
+    levels: u64,
+    /// It has let go of the lock, and had so many levels.
+    let_go: u64,
+    slept: bool,
+    recovering: bool,
+    /// What it writes.
+    value: u64,
+    bug: Bug,
+}
+
+/// Who is inside, and who is to wake; `slices`: sleepers look again by themselves.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Ghost {
+    inside: Option<usize>,
+    wakes: Vec<usize>,
+    asleep: Vec<usize>,
+    slices: bool,
+}
+
+/// Two threads are one process.
+fn process_of(actor: usize) -> usize {
+    actor / 2
+}
+
+fn threads_of(process: usize, fates: &[Fate]) -> impl Iterator<Item = Fate> + '_ {
+    fates.iter().enumerate().filter(move |(i, _)| process_of(*i) == process).map(|(_, &f)| f)
+}
+
+/// A kill of a thread is one of its process.
+fn is_killed(process: usize, fates: &[Fate]) -> bool {
+    threads_of(process, fates).any(|f| f == Fate::Killed)
+}
+
+fn member(actor: usize) -> Member {
+    Member::new(process_of(actor) as u32, 1)
+}
+
+fn who(actor: usize) -> Who {
+    Who { pid: process_of(actor) as u32 + 1, tid: actor as u32 + 1 }
+}
+
+impl Thread {
+    fn new(times: u32, waits: bool, bug: Bug) -> Self {
+        Self {
+            doing: Doing::Begin,
+            left: times,
+            waits,
+            levels: 0,
+            let_go: 0,
+            slept: false,
+            recovering: false,
+            value: 0,
+            bug,
+        }
+    }
+
+    fn acquire(&self, me: usize, dead: Option<DeadHolder>) -> Doing {
+        Doing::Acquire(Acquire::new(LOCK, member(me), who(me), self.slept, dead))
+    }
+
+    /// The depth is what this thread knows itself.
+    fn check(&self, m: &Memory) {
+        let says = Depth(m.peek(DEPTH)).levels();
+        assert_eq!(says, self.levels, "a thread has it {} times, and its depth says {says}", self.levels);
+    }
+
+    /// The lock is its own, with this word.
+    fn taken(&mut self, me: usize, m: &Memory, word: LockWord, fates: &[Fate], ghost: &mut Ghost) -> Doing {
+        if let Some(other) = ghost.inside.replace(me) {
+            assert!(is_killed(process_of(other), fates), "two inside");
+        }
+        let torn = word.is_marked();
+        let depth = match self.let_go {
+            // Somebody has died since it let go: it comes back with what its other guards say.
+            n if n > 0 && torn => Depth::new(n - 1, false),
+            n if n > 0 => Depth::new(if self.bug == Bug::ForgetsOthers { 1 } else { n }, false),
+            _ if torn && !self.recovering => {
+                ghost.inside = None;
+                self.recovering = true;
+                return Doing::Unlock(Unlock::new(LOCK, false));
+            }
+            _ => Depth::new(1, self.recovering && self.bug != Bug::ForgetsMending),
+        };
+        self.levels = if self.let_go > 0 && !torn { self.let_go } else { depth.levels() };
+        match self.bug {
+            Bug::KeepsDepth => Doing::SetDepth(SetDepth(DEPTH, Depth(m.peek(DEPTH) + 1))),
+            _ => Doing::SetDepth(SetDepth(DEPTH, depth)),
+        }
+    }
+}
+
+impl Actor for Thread {
+    type Ghost = Ghost;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        if is_killed(process_of(me), fates) {
+            // With its process. What it waits for it waits for no more.
+            ghost.asleep.retain(|&i| i != me);
+            ghost.wakes.retain(|&i| i != me);
+            return true;
+        }
+        let mut doing = self.doing.clone();
+        self.doing = match &mut doing {
+            Doing::Begin => self.acquire(me, None),
+            Doing::Acquire(steps) => match steps.step(m) {
+                None => doing,
+                Some(Acquired::Held(word)) => Doing::Refused(word),
+                Some(Acquired::Mine(word)) => self.taken(me, m, word, fates, ghost),
+            },
+            Doing::Refused(word) => {
+                let word = *word;
+                let holder = word.holder().expect("it was held");
+                let process = holder.slot() as usize;
+                let dead = match self.bug {
+                    Bug::TimeIsDeath => threads_of(process, fates).any(Fate::gone),
+                    _ => is_killed(process, fates),
+                };
+                match dead {
+                    _ if holder == member(me) => Doing::Mine(IsMine::new(LOCK, word, who(me)), word),
+                    true => self.acquire(me, Some(DeadHolder { word, pid: 0 })),
+                    false => Doing::Park(Park::new(LOCK, word)),
+                }
+            }
+            Doing::Mine(steps, word) => {
+                match steps.step(m).expect("one step") || self.bug == Bug::ProcessOwns {
+                    true => Doing::Deepen(Deepen::new(DEPTH)),
+                    false => {
+                        assert_eq!(self.levels, 0, "it is inside, and doesn't know it");
+                        Doing::Park(Park::new(LOCK, *word))
+                    }
+                }
+            }
+            Doing::Park(steps) => match steps.step(m) {
+                None => doing,
+                Some(None) => self.acquire(me, None),
+                Some(Some(word)) => {
+                    self.slept = true;
+                    Doing::Asleep(word)
+                }
+            },
+            Doing::Asleep(word) => {
+                // FUTEX_WAIT compares and falls asleep in one.
+                let word = *word;
+                if let Some(i) = ghost.wakes.iter().position(|&w| w == me) {
+                    ghost.wakes.remove(i);
+                } else if ghost.asleep.contains(&me) {
+                    if !ghost.slices {
+                        return false;
+                    }
+                } else if m.load(LOCK.word()) as u32 == word.0 as u32 {
+                    ghost.asleep.push(me);
+                    return false;
+                }
+                ghost.asleep.retain(|&i| i != me);
+                self.acquire(me, None)
+            }
+            Doing::SetDepth(steps) => {
+                steps.step(m);
+                self.check(m);
+                self.slept = false;
+                match self.let_go {
+                    0 => Doing::ReadA,
+                    _ => Doing::Rise(Rise::new(DEPTH)),
+                }
+            }
+            Doing::ReadA => Doing::ReadB(m.load(A)),
+            Doing::ReadB(a) => {
+                let (a, b) = (*a, m.load(B));
+                assert!(a == b || self.recovering, "torn, and not marked");
+                Doing::WriteA(a)
+            }
+            Doing::WriteA(a) => {
+                m.store(A, *a + 1);
+                self.value = *a + 1;
+                self.acquire(me, None)
+            }
+            Doing::Deepen(_) if ghost.inside != Some(me) => panic!("two inside"),
+            Doing::Deepen(steps) => match steps.step(m) {
+                None => doing,
+                Some(Deeper::Taken) => {
+                    self.levels += 1;
+                    self.check(m);
+                    Doing::WriteB
+                }
+                Some(end) => panic!("{end:?}: it has the lock"),
+            },
+            Doing::WriteB => {
+                m.store(B, self.value);
+                match self.waits {
+                    true => Doing::LetGo(AllLevels(DEPTH)),
+                    false => Doing::Rise(Rise::new(DEPTH)),
+                }
+            }
+            Doing::LetGo(steps) => {
+                let depth = steps.step(m).expect("one step");
+                self.check(m);
+                (self.let_go, self.levels) = (depth.levels(), 0);
+                ghost.inside = None;
+                Doing::Unlock(Unlock::new(LOCK, depth.is_mending()))
+            }
+            Doing::Rise(steps) => match steps.step(m) {
+                None => doing,
+                Some(None) => {
+                    self.levels -= 1;
+                    self.check(m);
+                    match self.bug {
+                        Bug::ReleasesEarly => Doing::Unlock(Unlock::new(LOCK, false)),
+                        _ => Doing::Rise(Rise::new(DEPTH)),
+                    }
+                }
+                Some(Some(depth)) => {
+                    assert_eq!(self.levels, 1, "the lock is released, and it has it {} times", self.levels);
+                    (self.levels, self.let_go) = (0, 0);
+                    ghost.inside = None;
+                    Doing::Unlock(Unlock::new(LOCK, depth.is_mending()))
+                }
+            },
+            Doing::Unlock(steps) => {
+                let mended = self.recovering && self.value > 0;
+                if steps.step(m).expect("one step")
+                    && let Some(&first) = ghost.asleep.iter().find(|i| !ghost.wakes.contains(i))
+                {
+                    // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's waker.
+                    ghost.wakes.push(first);
+                }
+                let marked = LockWord(m.peek(LOCK.word())).is_marked();
+                assert!(!mended || !marked, "it is mended, and still marked");
+                if mended {
+                    self.recovering = false;
+                }
+                // It was told of a death, or lets go: it wants the lock again.
+                let over = self.value > 0 && self.let_go == 0;
+                if over {
+                    self.left -= 1;
+                    (self.value, self.waits) = (0, false);
+                    if self.left == 0 {
+                        return true;
+                    }
+                }
+                self.acquire(me, None)
+            }
+        };
+        false
+    }
+}
+
+fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), slices: bool, bug: Bug) {
+    let ghost = Ghost { slices, ..Ghost::default() };
+    let actors: Vec<_> = threads.iter().map(|&(times, waits)| Thread::new(times, waits, bug)).collect();
+    let world = World::new(Memory::new(6), actors, ghost);
+    let end = |w: &World<Thread>| {
+        let word = LockWord(w.memory.peek(LOCK.word()));
+        if word.holder().is_none() && !word.is_marked() {
+            assert_eq!(w.memory.peek(A), w.memory.peek(B), "torn");
+        }
+    };
+    // A holder that is stopped keeps the others waiting; nothing else may.
+    let wedged = |w: &World<Thread>| {
+        let holder = LockWord(w.memory.peek(LOCK.word())).holder();
+        let stopped = |h: Member| threads_of(h.slot() as usize, &w.fates).any(|f| f == Fate::Stopped);
+        w.fates.contains(&Fate::Running) && !holder.is_some_and(stopped)
+    };
+    let explored = world.explore(kills, stops, end, wedged);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+/// Takes it so many times, twice each; the second one waits in between.
+const ONCE: (u32, bool) = (1, false);
+const TWICE: (u32, bool) = (2, false);
+const WAITS: (u32, bool) = (1, true);
+
+#[test]
+fn nobody_oversleeps_even_without_slices() {
+    explore(&[ONCE, ONCE], (0, 0), false, Bug::None);
+    explore(&[TWICE, WAITS], (0, 0), false, Bug::None);
+    explore(&[ONCE, ONCE, WAITS], (0, 0), false, Bug::None);
+}
+
+#[test]
+fn what_a_killed_process_had_is_marked_and_mended() {
+    explore(&[ONCE, ONCE, TWICE], (1, 0), true, Bug::None);
+    explore(&[WAITS, ONCE, ONCE], (1, 0), true, Bug::None);
+    explore(&[ONCE, ONCE, WAITS], (1, 0), true, Bug::None);
+}
+
+#[test]
+fn who_recovers_is_killed_too() {
+    explore(&[ONCE, ONCE, ONCE], (2, 0), true, Bug::None);
+}
+
+#[test]
+fn a_stopped_thread_keeps_only_its_own_lock() {
+    explore(&[ONCE, ONCE, ONCE], (0, 1), true, Bug::None);
+    explore(&[WAITS, ONCE, ONCE], (0, 1), true, Bug::None);
+    explore(&[ONCE, ONCE, ONCE], (1, 1), true, Bug::None);
+}
+
+#[test]
+fn long_random_schedules() {
+    at_random(|| {
+        explore(&[TWICE, WAITS, TWICE, WAITS, TWICE], (0, 0), false, Bug::None);
+        explore(&[TWICE, WAITS, TWICE, WAITS, TWICE, WAITS], (2, 0), true, Bug::None);
+        explore(&[TWICE, WAITS, TWICE, WAITS, TWICE, WAITS], (1, 1), true, Bug::None);
+    });
+}
+
+#[test]
+#[should_panic(expected = "two inside")]
+fn another_thread_of_the_process_is_not_the_holder() {
+    explore(&[ONCE, ONCE], (0, 0), false, Bug::ProcessOwns);
+}
+
+#[test]
+#[should_panic(expected = "and its depth says")]
+fn the_depth_of_a_dead_holder_is_found_out() {
+    explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::KeepsDepth);
+}
+
+#[test]
+#[should_panic(expected = "two inside")]
+fn a_release_of_the_first_level_is_found_out() {
+    explore(&[ONCE, ONCE], (0, 0), false, Bug::ReleasesEarly);
+}
+
+#[test]
+#[should_panic(expected = "still marked")]
+fn a_mark_that_stays_is_found_out() {
+    explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::ForgetsMending);
+}
+
+#[test]
+#[should_panic(expected = "two inside")]
+fn a_stopped_holder_taken_for_dead_is_found_out() {
+    explore(&[ONCE, ONCE, ONCE], (0, 1), true, Bug::TimeIsDeath);
+}
+
+#[test]
+#[should_panic(expected = "and its depth says")]
+fn who_comes_back_with_too_few_levels_is_found_out() {
+    explore(&[WAITS, ONCE], (0, 0), false, Bug::ForgetsOthers);
+}

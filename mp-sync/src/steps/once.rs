@@ -1,0 +1,48 @@
+//! Something that is done once, whoever dies while doing it.
+//!
+//! # Words, and who may change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | lock: see [`mp_core::steps::lock`] | | who wants to do it |
+//! | done: 0 or 1 | only grows | who holds the lock and has done it → 1 |
+//!
+//! Who comes looks at the word first, and asks for the lock only if it is not done; whoever has the lock looks again, since
+//! another one may have done it meanwhile.
+//!
+//! # What a death leaves, and where one may be stopped
+//! | killed | left | then |
+//! |---|---|---|
+//! | before it has the lock | nothing | |
+//! | holding the lock, doing it or about to | held by the dead, not done | the next one adopts the lock, is told who died, and does it again |
+//! | done, before it said so | the same | the same: it is done twice, one after the other |
+//! | said so, before it released the lock | held by the dead, done | who waits adopts the lock, and finds it done; who comes does not ask for the lock |
+//!
+//! Who is stopped while it holds the lock keeps those waiting who asked for the lock; once it has said that it is done, nobody
+//! else.
+
+use mp_core::mem::{Mem, Steps, Word};
+
+/// Ends with whether it is done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IsDone(pub Word);
+
+impl Steps for IsDone {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        Some(m.load(self.0) != 0)
+    }
+}
+
+/// Says that it is done: by who has done it, and holds the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SetDone(pub Word);
+
+impl Steps for SetDone {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        m.store(self.0, 1);
+        Some(())
+    }
+}
