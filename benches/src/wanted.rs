@@ -35,6 +35,8 @@ const ALL: &[(&str, &[Wanted])] = &[
     ("spawn_forkserver", &[AtMost(450e3)]),
     ("spawn_forkserver_2g", &[AtMost(1.2 * 450e3)]),
     ("spawn_64", &[AtMost(80e6)]),
+    ("first_failure", &[AtMost(5e6)]),
+    ("siblings_gone", &[AtMost(50e6)]),
     ("pool_map", &[AtLeast(250e3)]),
     ("pool_tensor_1m", &[AtLeast(100e3)]),
 ];
