@@ -168,7 +168,7 @@ impl Tasks {
     }
 }
 
-/// Ready is what [`try_get_ack`](Queue::try_get_ack) would not refuse for now: a message, or the end, which comes when the queue
+/// Ready is what [`try_get_ack`](Queue::try_get_ack) would give at once: a message, or the end, which comes when the queue
 /// is closed and no other process works on a message any more that might come back.
 impl Waitable for Tasks {
     fn place(&self) -> Place<'_> {
