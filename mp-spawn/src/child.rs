@@ -7,7 +7,6 @@
 //! For the same reason some of it does by hand what a library would do ([`fields`](crate::fields), `sys::receive`), asks for
 //! the room that a vector will need, and keeps what it notes in a [`SetOnce`](mp_core::fork::SetOnce).
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -24,13 +23,14 @@ use crate::event::event;
 use crate::handoff::{self, FromParent, Ticket, Value};
 use crate::lifeline;
 use crate::line::{self, Line};
-use crate::message::{Hello, Report, Serve, Start};
+use crate::message::{Changes, Hello, Report, Serve, Start};
 use crate::method;
+use crate::outbox::{Files, MAX_FDS};
 use crate::outcome::{Ended, Fault};
 use crate::rank::pid_number;
 use crate::token::Token;
 use crate::wire::{Frame, Inbox, Kind};
-use crate::{crash, embed, fork, function, panics, sys, zygote};
+use crate::{crash, embed, entry, fork, function, panics, sys, zygote};
 
 /// The exit code after a failure that was reported.
 const FAILED: i32 = 1;
@@ -58,13 +58,13 @@ fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
         return USELESS;
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
-    let (fds, start, args) = match prepared {
-        Ok((fds, Orders::Work(start, args))) => (fds, start, args),
-        Ok((fds, Orders::Serve(serve))) => {
-            match zygote::serve(token.parent, &socket, &fds, &serve) {
+    let (files, changes, start, args) = match prepared {
+        Ok(Orders::Work(files, changes, start, args)) => (files, changes, start, args),
+        Ok(Orders::Serve(serve, slip)) => {
+            match zygote::serve(token.parent, &socket, &slip, &serve) {
                 // In each copy.
                 Ok(Some((token, mine))) => {
-                    drop((socket, fds));
+                    drop((socket, slip));
                     return live(token, mine, fit);
                 }
                 Ok(None) => return 0,
@@ -74,10 +74,15 @@ fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return USELESS,
         Err(error) => useless(&error),
     };
-    let mut fds = fds.into_iter();
-    let (memory, lifeline) = (fds.next(), fds.next());
-    if lifeline.is_some_and(|end| !lifeline::hold(&end)) {
+    let Files { memory, lifeline, ends } = files;
+    if lifeline.is_some_and(|end| !lifeline::hold(end)) {
         return USELESS;
+    }
+    if let Some(Changes(changes)) = changes {
+        entry::change_environment(changes.into_iter());
+    }
+    if let Err(error) = ends.take() {
+        useless(&error);
     }
     sys::ignore_sigpipe();
     let line = match line::open(socket) {
@@ -148,37 +153,37 @@ fn occupy_standard_streams() -> io::Result<()> {
 /// What a process is to do.
 #[derive(Debug)]
 enum Orders {
-    Work(Box<Start>, FromParent),
-    Serve(Serve),
+    Work(Files, Option<Changes>, Box<Start>, FromParent),
+    /// With the slip.
+    Serve(Serve, Vec<OwnedFd>),
 }
 
 /// Receives the start message, whole, and the file descriptors that go with it.
 #[inline]
-fn receive(socket: &OwnedFd) -> io::Result<(Vec<OwnedFd>, Orders)> {
+fn receive(socket: &OwnedFd) -> io::Result<Orders> {
     let malformed = |what: &str| io::Error::other(format!("the start message makes no sense: {what}"));
     let mut source = Source::new(socket);
-    let mut promised = 0;
-    let mut start: Option<Start> = None;
+    let (mut promised, mut changes, mut start) = (Vec::new(), None, None);
     loop {
         let Frame { kind, payload } = source.next()?;
         match kind {
-            Kind::Fds => {
-                let count = payload.try_into().map_err(|_| malformed("no number of file descriptors"))?;
-                promised = usize::try_from(u32::from_le_bytes(count)).unwrap_or(usize::MAX);
+            Kind::Fds => promised = payload,
+            Kind::Environment => {
+                let read = Changes::from_bytes(&payload);
+                changes = Some(read.ok_or_else(|| malformed("changes to the environment"))?);
             }
             Kind::Start => {
                 start = Some(Start::from_bytes(&payload).ok_or_else(|| malformed("its fields"))?);
             }
             Kind::Args => {
-                if source.fds.len() != promised {
-                    return Err(malformed("file descriptors are missing"));
-                }
+                let files = Files::sort(&promised, source.take_fds());
+                let files = files.ok_or_else(|| malformed("other file descriptors than were announced"))?;
                 let start = start.ok_or_else(|| malformed("no function"))?;
-                return Ok((source.fds, Orders::Work(Box::new(start), FromParent { bytes: payload })));
+                return Ok(Orders::Work(files, changes, Box::new(start), FromParent { bytes: payload }));
             }
             Kind::Serve => {
                 let serve = rmp_serde::from_slice(&payload).map_err(|error| malformed(&error.to_string()))?;
-                return Ok((source.fds, Orders::Serve(serve)));
+                return Ok(Orders::Serve(serve, source.take_fds()));
             }
             Kind::Hello
             | Kind::Panic
@@ -204,8 +209,7 @@ pub(crate) struct Source<'a> {
 impl<'a> Source<'a> {
     #[inline]
     pub(crate) fn new(socket: &'a OwnedFd) -> Source<'a> {
-        // The arena's, and the lifeline's.
-        Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(2) }
+        Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(MAX_FDS) }
     }
 
     /// The file descriptors that have arrived.
@@ -247,10 +251,8 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
         return tell(line, &Report::Unable(error));
     }
     let Start { rank, name, function, library, daemon, ways, .. } = *start;
-    if let Ok(short) = CString::new(name.as_str()) {
-        // So that `ps` shows it; the kernel cuts it. Nothing depends on it.
-        let _ = rustix::thread::set_name(&short);
-    }
+    // So that `ps` shows it.
+    sys::name_thread(&name);
     method::inherit(ways);
     current::set(Current { rank, name: name.clone(), parent, daemon });
     panics::install_hook();

@@ -44,10 +44,10 @@ use crate::error::Result;
 use crate::function::FunctionRef;
 use crate::handle::Handle;
 use crate::launch::{self, Launched, Particulars, failed};
+use crate::outbox::Outbox;
 use crate::output::Ends;
 use crate::setup::Setup;
 use crate::token::{Taker, Token};
-use crate::watch::Outbox;
 use crate::{entry, forkserver, sys};
 
 /// Whether the first thread of this process runs on the stack of a thread that was not the first of the original.
@@ -138,12 +138,7 @@ impl Taken {
         STACK_OF_A_THREAD.store(thread, Ordering::Relaxed);
         forkserver::inherit_preload(preload);
         entry::change_environment(setup.environment.iter().cloned());
-        let streams = (|| {
-            ends.stdout.as_ref().map_or(Ok(()), rustix::stdio::dup2_stdout)?;
-            ends.stderr.as_ref().map_or(Ok(()), rustix::stdio::dup2_stderr)
-        })();
-        drop(ends);
-        let streams = streams.map_err(|error| format!("setting its streams failed: {error}"));
+        let streams = ends.take().map_err(|error| format!("setting its streams failed: {error}"));
         child::main(token, socket, fit.and(streams))
     }
 }

@@ -32,8 +32,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, SpawnError};
-use crate::launch::failed;
-use crate::lifeline;
 use crate::line;
 use crate::message::Joined;
 use crate::wire::Kind;
@@ -52,8 +50,8 @@ const PLAIN_WITH_SETTINGS: u8 = 2;
 pub(crate) struct ToChild {
     /// The arguments, or which envelope has them.
     pub(crate) bytes: Vec<u8>,
-    /// File descriptors that the child gets first: the arena's, and the lifeline's.
-    pub(crate) fds: Vec<BorrowedFd<'static>>,
+    /// The arena's file.
+    pub(crate) memory: BorrowedFd<'static>,
     /// Keeps the arguments until the child has taken them, if they are in an envelope.
     pub(crate) parcel: Option<Parcel>,
 }
@@ -112,9 +110,8 @@ impl ToChild {
 
     fn new(bytes: Vec<u8>, parcel: Option<Parcel>) -> Result<ToChild> {
         // SAFETY: sent to a child that attaches it, and not duplicated here.
-        let fd = unsafe { arena()?.fd() }.map_err(|e| unencodable(e.into()))?;
-        let lifeline = lifeline::end().map_err(|error| failed("pipe", None, error))?;
-        Ok(ToChild { bytes, fds: vec![fd, lifeline], parcel })
+        let memory = unsafe { arena()?.fd() }.map_err(|e| unencodable(e.into()))?;
+        Ok(ToChild { bytes, memory, parcel })
     }
 }
 

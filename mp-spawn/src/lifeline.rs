@@ -13,16 +13,18 @@
 //! | has ended, or executed something, before the process holds the pipe | the kernel | the process itself: it looks, after it has asked for the signal |
 //! | was copied by code that isn't ours, and the copy lives | nobody, while that copy lives | the parent-death signal, where the parent ends |
 //!
-//! The signal is a matter of an open file description, so each process opens its own one. Where it can't, for want of
-//! `/proc`, it is as if there were no pipe. A process that closes it (with all its files, say) has none either.
+//! The signal is a matter of an open file description, so each process gets its own one. The parent opens it: a process that
+//! does so itself has the kernel make a directory in `/proc` for it, which costs as much as a dozen system calls, at its start
+//! and again at its end. Where there is no `/proc`, it is as if there were no pipe. A process that closes its end (with all its
+//! files, say) has none either.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
-use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use crate::{launch, sys};
@@ -38,17 +40,30 @@ struct Pipe {
 static PIPE: PerProcess<SetOnce<Pipe>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
 /// What ends this process.
-static HELD: PerProcess<Mutex<Option<OwnedFd>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static HELD: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
-/// The end that goes to each child.
-pub(crate) fn end() -> io::Result<BorrowedFd<'static>> {
-    if let Some(pipe) = PIPE.get() {
-        return Ok(pipe.read.as_fd());
+/// The end that goes to one child, which nobody else has; `None` where there is no `/proc`.
+pub(crate) fn end() -> io::Result<Option<OwnedFd>> {
+    let pipe = match PIPE.get() {
+        Some(pipe) => pipe,
+        None => {
+            let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            let pipe = Pipe { read: launch::above_standard(read)?, write: launch::above_standard(write)? };
+            // Of two threads that come here at once, one drops its pipe, which nobody holds.
+            PIPE.set(pipe)
+        }
+    };
+    match open_again(pipe.read.as_fd()) {
+        Ok(end) => Ok(Some(launch::above_standard(end)?)),
+        Err(error) if matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Err(error.into()),
+        Err(_) => Ok(None),
     }
-    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    let pipe = Pipe { read: launch::above_standard(read)?, write: launch::above_standard(write)? };
-    // Of two threads that come here at once, one drops its pipe, which nobody holds.
-    Ok(PIPE.set(pipe).read.as_fd())
+}
+
+/// Opens what a file descriptor leads to once more, for reading: another open file description.
+fn open_again(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Both ends, which a copy of this process has no use for.
@@ -58,16 +73,22 @@ pub(crate) fn files() -> impl Iterator<Item = RawFd> {
 
 /// In a child: is ended from now on when its parent closes the other end; false if it has.
 #[inline]
-pub(crate) fn hold(end: &OwnedFd) -> bool {
-    let Ok(own) = sys::open_again(end.as_fd()) else { return true };
-    if sys::be_killed_by(own.as_fd()).is_err() {
+pub(crate) fn hold(end: OwnedFd) -> bool {
+    // Closing it could be news as well.
+    let open = heed(&end);
+    HELD.set(end);
+    open
+}
+
+#[inline]
+fn heed(end: &OwnedFd) -> bool {
+    if sys::be_killed_by(end.as_fd()).is_err() {
         return true;
     }
     let closed = PollFlags::HUP;
-    let mut ends = [PollFd::new(&own, closed)];
+    let mut ends = [PollFd::new(end, closed)];
     let hung_up = rustix::event::poll(&mut ends, Some(&Timespec::default())).is_ok()
         && ends[0].revents().contains(closed);
-    *HELD.lock() = Some(own);
     !hung_up
 }
 
@@ -88,11 +109,15 @@ pub(crate) fn hold(end: &OwnedFd) -> bool {
 /// What `prctl(2)` or `fcntl(2)` say.
 pub fn detach() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(None)?;
-    if let Some(own) = HELD.lock().take() {
-        // First of all it must be nobody's signal: closing it can be news as well.
-        rustix::fs::fcntl_setfl(&own, OFlags::empty())?;
+    // It stays open: closing it can be news as well.
+    let held = HELD.get().map(|own| (own, rustix::fs::fcntl_getfl(own)));
+    match held {
+        // Else this process has closed it, and its number may be that of another file by now.
+        Some((own, Ok(flags))) if flags.contains(OFlags::ASYNC) => {
+            Ok(rustix::fs::fcntl_setfl(own, flags - OFlags::ASYNC)?)
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -100,17 +125,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_opened_again_is_the_same_file_and_another_description() {
-        let end = end().unwrap();
+    fn each_child_gets_the_same_pipe_and_another_description() {
+        let end = end().unwrap().unwrap();
         let id = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
-        // Of one digit or two, and of four.
-        let far = rustix::io::fcntl_dupfd_cloexec(end, 1000).unwrap();
-        for end in [end, far.as_fd()] {
-            let again = sys::open_again(end).unwrap();
-            assert_eq!(id(again.as_fd()), id(end));
-            rustix::fs::fcntl_setfl(&again, rustix::fs::OFlags::NONBLOCK).unwrap();
-            assert!(!rustix::fs::fcntl_getfl(end).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
-        }
+        let other = super::end().unwrap().unwrap();
+        assert_eq!(id(other.as_fd()), id(end.as_fd()));
+        rustix::fs::fcntl_setfl(&other, OFlags::NONBLOCK).unwrap();
+        assert!(!rustix::fs::fcntl_getfl(&end).unwrap().contains(OFlags::NONBLOCK));
     }
 
     #[test]
@@ -120,12 +141,12 @@ mod tests {
             drop(write);
             // Closing it would be news, which kills.
             let read = std::mem::ManuallyDrop::new(read);
-            Ok::<_, io::Error>(!hold(&read))
+            Ok::<_, io::Error>(!heed(&read))
         };
         assert!(crate::Process::spawn(notices, ()).unwrap().join().unwrap());
         let dies = |(): ()| {
             let (read, write) = rustix::pipe::pipe()?;
-            let held = hold(&read);
+            let held = heed(&read);
             drop(write);
             Ok::<_, io::Error>(held)
         };

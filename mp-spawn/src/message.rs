@@ -1,6 +1,6 @@
 //! What the frames between a parent and a child say.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -83,15 +83,21 @@ pub(crate) struct Serve {
     pub(crate) preload: Option<FunctionRef>,
 }
 
-/// Asks a fork server for a process. The file descriptors that go along: its socket, and its streams where they are not
-/// the server's.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Fork {
-    pub(crate) nonce: u64,
-    /// Changes to the environment, in order; `None` removes.
-    pub(crate) environment: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-    pub(crate) stdout: bool,
-    pub(crate) stderr: bool,
+/// Changes to the environment of a process, in order; `None` removes.
+#[derive(Debug, Default)]
+pub(crate) struct Changes(pub(crate) Vec<(OsString, Option<OsString>)>);
+
+impl Changes {
+    /// What a payload says; `None` if it makes no sense.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Changes> {
+        let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+        let (mut fields, mut changes) = (Fields(bytes), Vec::new());
+        for _ in 0..fields.size()? {
+            let name = text(fields.bytes()?);
+            changes.push((name, fields.option(Fields::bytes)?.map(text)));
+        }
+        fields.end().map(|()| Changes(changes))
+    }
 }
 
 /// What a fork server says.
@@ -247,9 +253,14 @@ impl FromChild {
             Kind::Crash => Crash::from_bytes(&frame.payload)
                 .map(FromChild::Crash)
                 .ok_or_else(|| "malformed Crash frame".to_string()),
-            Kind::Fds | Kind::Start | Kind::Args | Kind::Taken | Kind::Serve | Kind::Fork | Kind::Answer => {
-                Err(format!("a child sends no {:?} frame", frame.kind))
-            }
+            Kind::Fds
+            | Kind::Environment
+            | Kind::Start
+            | Kind::Args
+            | Kind::Taken
+            | Kind::Serve
+            | Kind::Fork
+            | Kind::Answer => Err(format!("a child sends no {:?} frame", frame.kind)),
         }
     }
 }

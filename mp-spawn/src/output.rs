@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -87,6 +88,16 @@ pub(crate) struct Streams {
 pub(crate) struct Ends {
     pub(crate) stdout: Option<OwnedFd>,
     pub(crate) stderr: Option<OwnedFd>,
+}
+
+impl Ends {
+    /// In the process itself: these become its streams.
+    #[inline]
+    pub(crate) fn take(self) -> io::Result<()> {
+        self.stdout.as_ref().map_or(Ok(()), rustix::stdio::dup2_stdout)?;
+        self.stderr.as_ref().map_or(Ok(()), rustix::stdio::dup2_stderr)?;
+        Ok(())
+    }
 }
 
 impl Streams {

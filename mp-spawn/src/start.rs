@@ -13,10 +13,11 @@ use crate::message::Start;
 use crate::method::{self, StartMethod, get_start_method};
 use crate::object;
 use crate::options::Options;
+use crate::outbox::Outbox;
 use crate::supervisor::{self, Batch};
 use crate::token;
-use crate::watch::{Common, MAX_FDS, Order, Outbox};
-use crate::wire::{self, Kind};
+use crate::watch::{Common, Order};
+use crate::wire::{self, Kind, WireError};
 
 /// What is to run.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ pub(crate) fn start(
     };
     let order = |(rank, name): (usize, String)| {
         let setup = options.setup(rank);
-        let ToChild { bytes, fds, parcel } = pack(rank)?;
+        let ToChild { bytes, memory, parcel } = pack(rank)?;
         let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
         let start = Start {
             rank,
@@ -75,7 +76,7 @@ pub(crate) fn start(
             directory,
             processors,
         };
-        Ok(Order { rank, outbox: frames(&start, &bytes, fds)?, parcel, setup })
+        Ok(Order { rank, outbox: frames(&start, &bytes, memory)?, parcel, setup })
     };
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
     match supervisor::start(Batch { command, common, orders }) {
@@ -93,19 +94,11 @@ pub(crate) fn start(
     }
 }
 
-/// The frames of a start message, and the file descriptors that go with the first.
-fn frames(start: &Start, args: &[u8], fds: Vec<BorrowedFd<'static>>) -> Result<Outbox> {
-    let unsendable = |message: String| SpawnError::Arguments { rank: None, message };
+/// The frames of a start message, and the shared memory.
+fn frames(start: &Start, args: &[u8], memory: BorrowedFd<'static>) -> Result<Outbox> {
+    let unsendable = |error: WireError| SpawnError::Arguments { rank: None, message: error.to_string() };
     let mut bytes = Vec::new();
-    if !fds.is_empty() {
-        let count = u32::try_from(fds.len()).ok().filter(|_| fds.len() <= MAX_FDS);
-        let too_many =
-            || unsendable(format!("{} file descriptors, and at most {MAX_FDS} can be sent", fds.len()));
-        wire::append(&mut bytes, Kind::Fds, &count.ok_or_else(too_many)?.to_le_bytes())
-            .map_err(|error| unsendable(error.to_string()))?;
-    }
-    wire::append(&mut bytes, Kind::Start, &start.to_bytes())
-        .map_err(|error| unsendable(error.to_string()))?;
-    wire::append(&mut bytes, Kind::Args, args).map_err(|error| unsendable(error.to_string()))?;
-    Ok(Outbox::new(bytes, fds))
+    wire::append(&mut bytes, Kind::Start, &start.to_bytes()).map_err(unsendable)?;
+    wire::append(&mut bytes, Kind::Args, args).map_err(unsendable)?;
+    Ok(Outbox::new(bytes, memory))
 }

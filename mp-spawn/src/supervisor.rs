@@ -40,13 +40,14 @@ use rustix::time::{
 use crate::clock::timespec;
 use crate::error::{Result, SpawnError};
 use crate::event::{self, event};
-use crate::forkserver::{self, Life};
+use crate::forkserver;
 use crate::handle::Handle;
 use crate::launch::{self, Command, failed};
 use crate::lifeline;
 use crate::line::{self, Line};
 use crate::method::StartMethod;
 use crate::output::Streams;
+use crate::server::Life;
 use crate::watch::{Common, Order, Orders, Watch};
 use crate::{fork, sys};
 
@@ -264,15 +265,24 @@ impl Supervisor {
         let name = batch.common.group.name(order.rank);
         let mut particulars = batch.command.particulars(&order.setup)?;
         let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
-        particulars.ends = ends;
+        let lifeline = lifeline::end()
+            .map_err(|error| failed("the pipe that ends it with this process", None, error))?;
+        let rank = order.rank;
+        let Order { setup, outbox, .. } = &mut order;
+        let (ends, environment) = if batch.common.method == StartMethod::ForkServer {
+            (ends, setup.environment.as_slice())
+        } else {
+            // It has them from the start.
+            particulars.ends = ends;
+            Default::default()
+        };
+        outbox
+            .address(lifeline, ends, environment)
+            .map_err(|error| SpawnError::Arguments { rank: Some(rank), message: error.to_string() })?;
         let launched = match batch.common.method {
             StartMethod::Spawn => launch::launch(&batch.command, &particulars)?,
-            StartMethod::ForkServer => {
-                let Order { setup, outbox, .. } = &mut order;
-                forkserver::launch(&batch.command, &particulars, setup, outbox, batch.common.patience)?
-            }
+            StartMethod::ForkServer => forkserver::launch(&batch.command, outbox, batch.common.patience)?,
             StartMethod::Fork => {
-                let Order { setup, outbox, .. } = &mut order;
                 // Held, so that the copy knows which files are ours.
                 let watches = self.watches.lock();
                 let over: Vec<_> = watches.over.iter().filter_map(Weak::upgrade).collect();

@@ -18,7 +18,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use rustix::process::Pid;
 
 use crate::environment::Environment;
-use crate::watch::MAX_FDS;
+use crate::outbox::MAX_FDS;
 
 /// What `posix_spawn` needs to know.
 #[derive(Debug)]
@@ -206,27 +206,6 @@ pub(crate) fn at_exit(then: fn()) {
     }
 }
 
-/// Opens what a file descriptor leads to once more, for reading: another open file description. By hand, as what a child does.
-#[inline]
-pub(crate) fn open_again(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
-    let (mut rest, mut digits) = (file.as_raw_fd().unsigned_abs(), 1);
-    while rest >= 10 {
-        (rest, digits) = (rest / 10, digits + 1);
-    }
-    rest = file.as_raw_fd().unsigned_abs();
-    for digit in path[14..14 + digits].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    // SAFETY: ten digits are the most that a number has, so that a zero byte is left at the end.
-    match unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: opened just now.
-        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-    }
-}
-
 /// Asks the kernel to kill this process when there is news of this file: see `F_SETSIG` in `fcntl(2)`.
 #[inline]
 pub(crate) fn be_killed_by(file: BorrowedFd<'_>) -> io::Result<()> {
@@ -241,6 +220,17 @@ pub(crate) fn be_killed_by(file: BorrowedFd<'_>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives the calling thread a name, for `ps` and debuggers. The kernel cuts it after 15 bytes, and nothing depends on it.
+#[inline]
+pub(crate) fn name_thread(name: &str) {
+    let mut short = [0_u8; 16];
+    for (to, from) in short.iter_mut().take(15).zip(name.bytes()) {
+        *to = from;
+    }
+    // SAFETY: sixteen bytes, the last of them zero.
+    unsafe { libc::prctl(libc::PR_SET_NAME, short.as_ptr()) };
 }
 
 /// Makes a write to a closed pipe an error, as the standard library does before `main`.

@@ -1,15 +1,15 @@
 //! One process as the supervisor sees it: what is still to be sent to it, what it says, how it ends.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::RecvFlags;
 use rustix::process::Signal;
 
 use crate::clock::{deadline, now};
@@ -24,13 +24,11 @@ use crate::launch::Launched;
 use crate::message::{FromChild, Hello, Joined, Report};
 use crate::method::StartMethod;
 use crate::oom;
+use crate::outbox::Outbox;
 use crate::rank::{Running, Status, pid_number};
 use crate::setup::Setup;
 use crate::verdict::{self, Seen, Subject};
-use crate::wire::{self, Inbox, Kind};
-
-/// File descriptors that one message can carry (`SCM_MAX_FD`, see `unix(7)`).
-pub(crate) const MAX_FDS: usize = 253;
+use crate::wire::{Inbox, Kind};
 
 const CHUNK: usize = 64 << 10;
 /// How long a process that may be short-lived is left alone: see [`supervisor`](crate::supervisor).
@@ -39,44 +37,6 @@ const YOUTH: Duration = Duration::from_millis(4);
 const CHUNKS_A_TURN: usize = 16;
 /// Chunks that are read after a process has ended: more than it can have left in its socket.
 const CHUNKS_AT_END: usize = 256;
-
-/// What a process gets at its start.
-#[derive(Debug, Default)]
-pub(crate) struct Outbox {
-    bytes: Vec<u8>,
-    sent: usize,
-    fds: Vec<BorrowedFd<'static>>,
-}
-
-impl Outbox {
-    /// Frames, and file descriptors that go with the first byte.
-    pub(crate) fn new(bytes: Vec<u8>, fds: Vec<BorrowedFd<'static>>) -> Outbox {
-        Outbox { bytes, sent: 0, fds }
-    }
-
-    /// Sends what the socket takes; true when nothing is left.
-    pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
-        while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !self.fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&self.fds)) {
-                return Err(Errno::INVAL.into());
-            }
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match rustix::net::sendmsg(socket, &[IoSlice::new(rest)], &mut control, flags) {
-                Ok(count) => {
-                    self.sent += count;
-                    self.fds.clear();
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        *self = Outbox::default();
-        Ok(true)
-    }
-}
 
 /// One process.
 #[derive(Debug)]
@@ -245,7 +205,7 @@ impl Watch {
                     self.group.returned(self.rank, Value::Shared(ticket.claim()?));
                     self.seen.done = true;
                     self.seen.returned = true;
-                    wire::append(&mut self.outbox.bytes, Kind::Taken, &[]).map_err(|e| e.to_string())?;
+                    self.outbox.append(Kind::Taken, &[]).map_err(|e| e.to_string())?;
                     // The child reads nothing else, so there is room for it.
                     let _ = self.send();
                 }

@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// To the child, first: the number of file descriptors that arrive with this frame.
+    /// To the child, first: which file descriptors arrive with this frame.
     Fds = 1,
     /// To the child: what it is and which function it runs.
     Start = 2,
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Taken = 8,
     /// To a fork server, after the file descriptor of the slip: that it is one.
     Serve = 9,
-    /// To a fork server: make a process, with these file descriptors.
+    /// To a fork server: make a process, with this socket.
     Fork = 10,
     /// From a fork server: whether it could.
     Answer = 11,
@@ -45,10 +45,12 @@ pub(crate) enum Kind {
     Joined = 12,
     /// To the parent: the function returned, and there is nothing to say about it.
     Done = 13,
+    /// To the child: changes to its environment.
+    Environment = 14,
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    const ALL: [Kind; 14] = [
         Kind::Fds,
         Kind::Start,
         Kind::Args,
@@ -62,6 +64,7 @@ impl Kind {
         Kind::Answer,
         Kind::Joined,
         Kind::Done,
+        Kind::Environment,
     ];
 
     #[inline]
@@ -74,10 +77,11 @@ impl Kind {
     pub(crate) fn limit(self) -> usize {
         match self {
             Kind::Taken | Kind::Done => 0,
-            Kind::Fds => 4,
+            Kind::Fds => 1,
+            Kind::Fork => 8,
             Kind::Start | Kind::Serve => 64 * KIB,
             Kind::Answer => 256 * KIB,
-            Kind::Fork => MIB,
+            Kind::Environment => MIB,
             Kind::Args => 4 * KIB,
             Kind::Hello | Kind::Joined => 256,
             Kind::Panic | Kind::Report => 4 * MIB,

@@ -1,13 +1,11 @@
 //! The fork server itself: a process with one thread that copies itself when it is told to.
 //!
 //! It is this program, started anew, and does nothing but wait. Each copy is a child of the process that asked for it
-//! (see `sibling`), gets a socket to that process, and becomes a worker as any other. The server has no shared memory, so
+//! (see `sibling`), gets a socket to that process, waits for its orders there, and becomes a worker as any other. The server has no shared memory, so
 //! that a copy joins it as if it had been executed.
 
-use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::panic::{self, AssertUnwindSafe};
 
 use mp_core::Arena;
@@ -15,11 +13,11 @@ use rustix::net::SendFlags;
 
 use crate::child::Source;
 use crate::function::{self, Preload};
-use crate::message::{Answer, Fork, Serve};
+use crate::message::{Answer, Serve};
 use crate::sibling::{self, Alone, Made, Slip};
 use crate::token::{Taker, Token};
 use crate::wire::{self, Frame, Kind};
-use crate::{entry, panics, sys};
+use crate::{panics, sys};
 
 /// Serves until the parent is gone: `None`. In each copy it returns what that one is to be.
 pub(crate) fn serve(
@@ -30,8 +28,8 @@ pub(crate) fn serve(
 ) -> io::Result<Option<(Token, OwnedFd)>> {
     let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
     let slip = Slip::map(slip.as_fd())?;
-    // For `ps`. Nothing depends on it.
-    let _ = rustix::thread::set_name(c"mp-forkserver");
+    // For `ps`.
+    sys::name_thread("mp-forkserver");
     let alone = match prepare(socket, serve)? {
         Ok(alone) => alone,
         Err(message) => {
@@ -49,15 +47,17 @@ pub(crate) fn serve(
         if kind != Kind::Fork {
             return Err(io::Error::other(format!("a fork server has no use for a frame of kind {kind:?}")));
         }
-        let fork: Fork = rmp_serde::from_slice(&payload).map_err(io::Error::other)?;
-        let fds = source.take_fds();
+        let nonce = payload.try_into().map(u64::from_le_bytes);
+        let (Ok(nonce), Some(mine)) = (nonce, source.take_fds().pop()) else {
+            return Err(io::Error::other("a request for a process has a number and a socket"));
+        };
         match sibling::make(&alone, &slip) {
             Ok(Made::Sibling) => {
                 if serve.preload.is_none() {
                     // Of no user's code has anything run.
                     mp_core::fork::begin_on_its_own();
                 }
-                return become_one(parent, fork, fds).map(Some);
+                return Ok(Some((become_one(parent, nonce, &mine), mine)));
             }
             Ok(Made::Original) => tell(socket, &Answer::Done)?,
             Err(error) => tell(socket, &Answer::Refused(error.raw_os_error().unwrap_or(0)))?,
@@ -92,24 +92,12 @@ fn alone() -> Result<Alone, String> {
     alone.ok_or_else(|| format!("it has begun threads, and {what}"))
 }
 
-/// In the copy: arranges what the parent asked for.
-fn become_one(parent: u32, fork: Fork, fds: Vec<OwnedFd>) -> io::Result<(Token, OwnedFd)> {
+/// In the copy: it is a process that waits for its orders.
+fn become_one(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
     // What the program or the preloaded function wants done at exit is the server's to do, once.
     sys::skip_exit_handlers_so_far();
-    let mut fds = fds.into_iter();
-    let mut next = || fds.next().ok_or_else(|| io::Error::other("file descriptors are missing"));
-    let socket = next()?;
-    if fork.stdout {
-        rustix::stdio::dup2_stdout(next()?)?;
-    }
-    if fork.stderr {
-        rustix::stdio::dup2_stderr(next()?)?;
-    }
-    let text = |bytes| OsString::from_vec(bytes);
-    entry::change_environment(
-        fork.environment.into_iter().map(|(name, value)| (text(name), value.map(text))),
-    );
-    Ok((Token { fd: socket.as_raw_fd(), parent, nonce: fork.nonce, taker: Taker::Program }, socket))
+    sys::name_thread("mp-next-worker");
+    Token { fd: socket.as_raw_fd(), parent, nonce, taker: Taker::Program }
 }
 
 fn tell(socket: &OwnedFd, answer: &Answer) -> io::Result<()> {

@@ -10,8 +10,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::{
-    Folder, Meeting, Outcome, alive, alone, children, eventually, failure, join, say, server, signal,
-    wait_for_the_end,
+    Folder, Meeting, Outcome, alive, alone, children, eventually, failure, join, next_worker, say, server,
+    signal, wait_for_the_end,
 };
 use mp_spawn::{
     Exit, Note, Options, Output, Process, Setup, Signal, SpawnError, StartMethod, Status, get_context,
@@ -32,7 +32,8 @@ fn processes_are_children_of_the_one_that_asked() {
         for (rank, &(sum, pid, parent)) in all.iter().enumerate() {
             assert_eq!((sum, pid, parent), (10 + rank, pids[rank], std::process::id()));
         }
-        assert_eq!(children(), [server()], "all but the server were reaped");
+        let waiting = [server(), next_worker()];
+        assert_eq!(children(), waiting, "all others were reaped");
     });
 }
 
@@ -156,7 +157,7 @@ fn a_server_that_is_killed_at_any_time_leaves_no_process() {
             killer.join().unwrap();
             eventually("the server is reaped", || !children().contains(&victim));
         }
-        eventually("nobody is left but a server", || children().len() <= 1);
+        eventually("nobody is left but a server and the next process", || children().len() <= 2);
         assert!(failed > 0, "no start met the death of the server");
     });
 }
@@ -166,12 +167,47 @@ fn a_server_that_is_stopped_costs_its_time() {
     alone(|()| {
         join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
         let old = server();
+        next_worker();
         signal(old, libc::SIGSTOP);
+        // This one was made ahead.
+        join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
         let impatient = served(1).handshake_timeout(Duration::from_millis(200));
         let error = start_processes(|_: usize, (): ()| {}, (), impatient).unwrap_err();
         assert!(error.to_string().contains("did not report in time"), "{error}");
         join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
-        assert_eq!(children(), [server()]);
+        let waiting = [server(), next_worker()];
+        assert_eq!(children(), waiting);
+    });
+}
+
+#[test]
+fn one_that_was_made_ahead_and_dies_is_replaced() {
+    alone(|()| {
+        let (mut before, mut killed) = (None, 0);
+        for round in 0..20 {
+            let results =
+                start_processes(|_: usize, (): ()| Ok::<_, String>(std::process::id()), (), served(1))
+                    .unwrap()
+                    .join()
+                    .unwrap();
+            assert!(before.is_none_or(|before| results != [before]), "{round}: {before:?}");
+            let next = next_worker();
+            before = Some(next);
+            // Every other one, for what was made ahead is to be used, too.
+            if round % 2 == 0 {
+                signal(next, libc::SIGKILL);
+                eventually("it is dead", || !alive(next));
+                killed += 1;
+            } else {
+                let used = start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap();
+                assert_eq!(used.pids(), [next]);
+                join(&used).unwrap();
+            }
+        }
+        assert_eq!(killed, 10);
+        join(&start_processes(|_: usize, (): ()| {}, (), served(3)).unwrap()).unwrap();
+        let waiting = [server(), next_worker()];
+        assert_eq!(children(), waiting, "the dead were reaped");
     });
 }
 
@@ -181,14 +217,14 @@ fn nobody_outlives_the_parent() {
     let parent = |name: String| -> Outcome {
         let workers = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(3))?;
         let mut pids = workers.pids();
-        pids.push(server());
+        pids.extend([server(), next_worker()]);
         say(&name, &pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "))?;
         wait_for_the_end()
     };
     let parent =
         Process::builder().start_method(StartMethod::Spawn).spawn(parent, meeting.name.clone()).unwrap();
     let pids: Vec<u32> = meeting.hear().split(' ').map(|pid| pid.parse().unwrap()).collect();
-    assert!(pids.len() == 4 && pids.iter().all(|pid| alive(*pid)), "{pids:?}");
+    assert!(pids.len() == 5 && pids.iter().all(|pid| alive(*pid)), "{pids:?}");
     parent.kill().unwrap();
     eventually("all are gone", || !pids.iter().any(|pid| alive(*pid)));
     assert!(parent.join().is_err());

@@ -78,6 +78,17 @@ pub fn server() -> u32 {
     children().into_iter().find(|pid| name(pid) == "mp-forkserver\n").expect("a fork server")
 }
 
+/// The process that the fork server has made for the next start, once it is there.
+pub fn next_worker() -> u32 {
+    let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let mut found = None;
+    eventually("a process is made ahead", || {
+        found = children().into_iter().find(|pid| alive(*pid) && name(pid) == "mp-next-worker\n");
+        found.is_some()
+    });
+    found.unwrap()
+}
+
 /// Sends a signal to a process.
 #[allow(unsafe_code)]
 pub fn signal(pid: u32, signal: i32) {

@@ -1,0 +1,432 @@
+//! A fork server, and the line to it: see [`forkserver`](crate::forkserver).
+//!
+//! One process at most is on order. Its number is on the [slip](crate::sibling) from the moment at which it is made until it is
+//! somebody's, so that it can be ended whatever happens to the server.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::mutex::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::Signal;
+
+use crate::clock::{deadline, timespec};
+use crate::doing::Doing;
+use crate::error::Result;
+use crate::exit::Exit;
+use crate::function::FunctionRef;
+use crate::handle::Handle;
+use crate::launch::{self, Command, Launched, Particulars, failed};
+use crate::message::{Answer, Serve};
+use crate::patience::Patience;
+use crate::rank::pid_number;
+use crate::sibling::Slip;
+use crate::supervisor;
+use crate::wire::{self, Inbox, Kind};
+
+/// Why a server doesn't answer any more; how it ended is said beside it.
+pub(crate) const GONE: &str = "it is gone";
+/// How long to wait for a process that got a SIGKILL.
+const AFTER_KILL: Duration = Duration::from_secs(10);
+const NONSENSE: &str = "its answer makes no sense";
+
+/// A fork server, and the line to it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// The process that it belongs to: another one after a fork.
+    process: u32,
+    /// What it was started by.
+    command: Command,
+    life: Arc<Life>,
+    /// Does not block.
+    socket: OwnedFd,
+    inbox: Inbox,
+    slip: Slip,
+    /// The process that it was asked for, and whose answer has not been taken.
+    ordered: Option<Ordered>,
+}
+
+/// A process that a server was asked for.
+#[derive(Debug)]
+struct Ordered {
+    /// This end of its socket.
+    socket: OwnedFd,
+    nonce: u64,
+}
+
+/// Whether a fork server lives.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) pid: u32,
+    pub(crate) handle: Handle,
+    exit: Mutex<Option<Exit>>,
+}
+
+impl Server {
+    /// Starts one. Waits until it is a server.
+    pub(crate) fn begin(
+        command: &Command,
+        preload: Option<FunctionRef>,
+        patience: Duration,
+    ) -> Result<Server> {
+        let refused = |error| failed("the start of the fork server", Some(&command.program), error);
+        let (slip, file) = Slip::new().map_err(refused)?;
+        let start = {
+            let command = command.clone();
+            move || launch::launch(&command, &Particulars::default())
+        };
+        let Launched { pid, handle, socket, .. } = supervisor::on_lasting_thread(start)?;
+        let life = Arc::new(Life { pid: pid_number(pid), handle, exit: Mutex::new(None) });
+        let mut server = Server {
+            process: std::process::id(),
+            command: command.clone(),
+            life: Arc::clone(&life),
+            socket,
+            inbox: Inbox::default(),
+            slip,
+            ordered: None,
+        };
+        supervisor::watch_server(&life)?;
+        let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
+        let mut answer = server.serve(preload, file.as_fd(), Patience::of(patience));
+        if let Ok(Answer::Preloading) = answer {
+            answer = server.hear(&mut Patience::while_it_preloads(what, patience));
+        }
+        let why = match answer {
+            Ok(Answer::Done) => return Ok(server),
+            Ok(Answer::Failed(why)) => why,
+            Ok(Answer::Refused(_) | Answer::Preloading) => NONSENSE.to_string(),
+            Err(why) => why,
+        };
+        Err(refused(server.bury(&why)))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.life.pid
+    }
+
+    /// Whether it is this process's, and was started by such a command.
+    pub(crate) fn is_of(&self, command: &Command) -> bool {
+        self.process == std::process::id() && self.command.is_as(command)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.life.exit().is_some()
+    }
+
+    /// A process that waits for its orders: the one that was made ahead, if it lives. The outer error says that nothing is to
+    /// be expected from this server any more.
+    pub(crate) fn take(&mut self, patience: Duration) -> Result<Result<Launched>, String> {
+        let ahead = self.ordered.is_some();
+        let mut taken = self.take_one(patience)?;
+        let of_use = taken.as_ref().is_ok_and(|launched| !ahead || !hung_up(&launched.socket));
+        if ahead && !of_use {
+            if let Ok(launched) = &taken {
+                reap(&launched.handle);
+            }
+            // There may be room for one now.
+            taken = self.take_one(patience)?;
+        }
+        Ok(taken)
+    }
+
+    fn take_one(&mut self, patience: Duration) -> Result<Result<Launched>, String> {
+        let mut patience = Patience::of(patience);
+        if self.ordered.is_none()
+            && let Err(error) = self.order(&mut patience)?
+        {
+            return Ok(Err(failed("socketpair", None, error)));
+        }
+        let answer = self.hear(&mut patience)?;
+        let Some(Ordered { socket, nonce }) = self.ordered.take() else { return Err(NONSENSE.to_string()) };
+        match answer {
+            Answer::Done => {
+                let pid = self.slip.read().ok_or(NONSENSE)?;
+                // If this fails, the process is gone, too.
+                let handle = Handle::of(pid);
+                // From here on it is somebody's.
+                self.slip.clear();
+                Ok(handle.map(|handle| Launched { pid, handle, socket, nonce }))
+            }
+            Answer::Refused(number) => {
+                let refused = io::Error::from_raw_os_error(number);
+                Ok(Err(failed("clone3 in the fork server", None, refused)))
+            }
+            Answer::Failed(why) => Err(why),
+            Answer::Preloading => Err(NONSENSE.to_string()),
+        }
+    }
+
+    /// Asks for the process of the next start. If that is impossible, the next start asks itself, and says why.
+    pub(crate) fn order_ahead(&mut self, patience: Duration) {
+        if self.ordered.is_none() {
+            let _ = self.order(&mut Patience::of(patience));
+        }
+    }
+
+    /// Asks for a process. It finds what is sent to it when it looks for it the first time.
+    fn order(&mut self, patience: &mut Patience) -> Result<io::Result<()>, String> {
+        let (ours, theirs) = match launch::socket_pair() {
+            Ok(pair) => pair,
+            Err(error) => return Ok(Err(error)),
+        };
+        let nonce = launch::nonce();
+        self.slip.clear();
+        let mut bytes = Vec::new();
+        wire::append(&mut bytes, Kind::Fork, &nonce.to_le_bytes()).map_err(|error| error.to_string())?;
+        self.send(&bytes, &[theirs.as_fd()], patience)?;
+        self.ordered = Some(Ordered { socket: ours, nonce });
+        Ok(Ok(()))
+    }
+
+    /// Tells it what it is.
+    fn serve(
+        &mut self,
+        preload: Option<FunctionRef>,
+        slip: BorrowedFd<'_>,
+        mut patience: Patience,
+    ) -> Result<Answer, String> {
+        let payload = rmp_serde::to_vec(&Serve { preload }).map_err(|error| error.to_string())?;
+        let mut bytes = Vec::new();
+        wire::append(&mut bytes, Kind::Serve, &payload).map_err(|error| error.to_string())?;
+        self.send(&bytes, &[slip], &mut patience)?;
+        self.hear(&mut patience)
+    }
+
+    fn send(
+        &self,
+        mut rest: &[u8],
+        mut fds: &[BorrowedFd<'_>],
+        patience: &mut Patience,
+    ) -> Result<(), String> {
+        while !rest.is_empty() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+                return Err("too many file descriptors".to_string());
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::sendmsg(&self.socket, &[io::IoSlice::new(rest)], &mut control, flags) {
+                Ok(count) => {
+                    rest = rest.get(count..).unwrap_or_default();
+                    fds = &[];
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, patience)?,
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(GONE.to_string()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, patience: &mut Patience) -> Result<Answer, String> {
+        loop {
+            if let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
+                if frame.kind != Kind::Answer {
+                    return Err(format!("it sent a frame of kind {:?}", frame.kind));
+                }
+                return rmp_serde::from_slice(&frame.payload).map_err(|error| error.to_string());
+            }
+            let mut chunk = [MaybeUninit::<u8>::uninit(); 4096];
+            match rustix::net::recv(&self.socket, &mut chunk, RecvFlags::DONTWAIT) {
+                Ok(((bytes, _), 1..)) => self.inbox.push(bytes),
+                Ok(_) | Err(Errno::CONNRESET) => return Err(GONE.to_string()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, patience)?,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// Waits until the socket is ready.
+    fn wait(&self, ready: PollFlags, patience: &mut Patience) -> Result<(), String> {
+        let left = patience.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        // Its end too: a process that it has left behind may hold the other end of the socket.
+        let sentinel = self.life.handle.sentinel();
+        let mut fds = [PollFd::new(&self.socket, ready), PollFd::new(&sentinel, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            Ok(0) => {
+                let doing = Doing::of(self.life.pid);
+                if patience.is_left_for(self.life.pid, doing.as_ref()) {
+                    return Ok(());
+                }
+                let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
+                Err(format!("it did not report in time (see Options::handshake_timeout){doing}"))
+            }
+            // What it has said is read first.
+            Ok(_) if fds[0].revents().is_empty() => Err(GONE.to_string()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Ends it for good, with the process that it may have made ahead; says why, in words.
+    pub(crate) fn bury(mut self, why: &str) -> io::Error {
+        let ended = self.end();
+        let pid = self.life.pid;
+        let exit = ended.map_or_else(|| "does not end".to_string(), |exit| exit.to_string());
+        io::Error::other(format!("{why} (pid {pid}, which {exit}); the next start begins another one"))
+    }
+
+    /// Ends it, and a process that it may have made and that nobody has got yet.
+    fn end(&mut self) -> Option<Exit> {
+        let ended = self.life.end();
+        let ordered = self.ordered.take();
+        if let (Some(Ordered { socket, .. }), Some(pid)) = (ordered, self.slip.read())
+            && let Ok(handle) = Handle::of(pid)
+        {
+            if hung_up(&socket) {
+                reap(&handle);
+            } else {
+                handle.end();
+            }
+        }
+        self.slip.clear();
+        ended
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            self.end();
+        }
+    }
+}
+
+/// Whether the process at the other end of this socket is gone. If it is not, its number is its own, and has been since before
+/// this was asked: one that has waited for long may have ended, and been reaped by the kernel, where SIGCHLD is ignored.
+fn hung_up(socket: &OwnedFd) -> bool {
+    let mut end = [PollFd::new(socket, PollFlags::empty())];
+    let asked = rustix::event::poll(&mut end, Some(&Timespec::default()));
+    asked.is_ok() && end[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Reaps a process that has ended, or is about to; without a signal, since its number may be another one's by now.
+fn reap(handle: &Handle) {
+    let until = deadline(AFTER_KILL);
+    while handle.reap().is_none() && until.is_none_or(|until| Instant::now() < until) {
+        wait_for_end(handle, until);
+    }
+}
+
+fn wait_for_end(handle: &Handle, until: Option<Instant>) {
+    let left = until.map_or(AFTER_KILL, |until| until.saturating_duration_since(Instant::now()));
+    // An interrupted or refused wait leads to another look.
+    let _ = rustix::event::poll(&mut [PollFd::new(&handle.sentinel(), PollFlags::IN)], Some(&timespec(left)));
+}
+
+impl Life {
+    /// How it ended, if it has. Reaps it.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        let mut exit = self.exit.lock();
+        if exit.is_none() {
+            *exit = self.handle.reap();
+        }
+        *exit
+    }
+
+    /// Ends it, and waits for that.
+    fn end(&self) -> Option<Exit> {
+        let over = self.exit();
+        if over.is_some() {
+            return over;
+        }
+        // This fails only if it has ended just now.
+        let _ = self.handle.signal(Signal::KILL);
+        // What it has made is known only when it is gone.
+        let until = deadline(AFTER_KILL);
+        loop {
+            let left = until.map_or(AFTER_KILL, |until| until.saturating_duration_since(Instant::now()));
+            match rustix::event::poll(
+                &mut [PollFd::new(&self.handle.sentinel(), PollFlags::IN)],
+                Some(&timespec(left)),
+            ) {
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => return self.exit(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Stdio};
+
+    use rustix::process::Pid;
+
+    use super::*;
+
+    /// A process that waits, and its number.
+    fn sleeper() -> (Child, Pid) {
+        let child = std::process::Command::new("sleep").arg("120").stdin(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        (child, pid)
+    }
+
+    /// What stands in for a server that has been asked for a process; its number; and the end of the socket that the process
+    /// would have.
+    fn server(slip: Slip) -> (Server, Child, Pid, OwnedFd) {
+        let (child, pid) = sleeper();
+        let handle = Handle::of(pid).unwrap();
+        let life = Arc::new(Life { pid: pid_number(pid), handle, exit: Mutex::new(None) });
+        let (socket, _) = launch::socket_pair().unwrap();
+        let (ours, theirs) = launch::socket_pair().unwrap();
+        let command = Command::new(None, &FunctionRef::example()).unwrap();
+        let ordered = Some(Ordered { socket: ours, nonce: 0 });
+        let process = std::process::id();
+        (
+            Server { process, command, life, socket, inbox: Inbox::default(), slip, ordered },
+            child,
+            pid,
+            theirs,
+        )
+    }
+
+    fn is_there(pid: Pid) -> bool {
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).is_ok()
+    }
+
+    #[test]
+    fn a_process_that_only_the_slip_knows_is_ended_and_reaped_with_its_server() {
+        let (slip, _) = Slip::new().unwrap();
+        let (_child, unknown) = sleeper();
+        slip.write(unknown);
+        let (server, _server, pid, _theirs) = server(slip);
+        let error = server.bury("it is gone");
+        assert!(error.to_string().contains("SIGKILL"), "{error}");
+        // Reaped: nobody has these numbers any more.
+        assert!(!is_there(pid) && !is_there(unknown));
+    }
+
+    #[test]
+    fn one_that_has_ended_by_itself_is_reaped_with_its_server() {
+        let (slip, _) = Slip::new().unwrap();
+        let (mut child, unknown) = sleeper();
+        slip.write(unknown);
+        let (server, _server, pid, theirs) = server(slip);
+        drop(theirs);
+        child.kill().unwrap();
+        drop(server);
+        assert!(!is_there(pid) && !is_there(unknown));
+    }
+
+    #[test]
+    fn a_process_that_somebody_has_got_is_not_touched() {
+        let (slip, _) = Slip::new().unwrap();
+        let (mut child, known) = sleeper();
+        slip.write(known);
+        slip.clear();
+        let (server, _server, pid, _theirs) = server(slip);
+        drop(server.bury("it is gone"));
+        assert!(!is_there(pid) && is_there(known));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
