@@ -191,6 +191,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Orders> {
             | Kind::Report
             | Kind::Taken
             | Kind::Fork
+            | Kind::Ask
             | Kind::Joined
             | Kind::Done
             | Kind::Answer => return Err(malformed("a frame that does not belong there")),

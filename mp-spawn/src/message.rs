@@ -260,6 +260,7 @@ impl FromChild {
             | Kind::Taken
             | Kind::Serve
             | Kind::Fork
+            | Kind::Ask
             | Kind::Answer => Err(format!("a child sends no {:?} frame", frame.kind)),
         }
     }

@@ -1,7 +1,9 @@
 //! A fork server, and the line to it: see [`forkserver`](crate::forkserver).
 //!
 //! One process at most is on order. Its number is on the [slip](crate::sibling) from the moment at which it is made until it is
-//! somebody's, so that it can be ended whatever happens to the server.
+//! somebody's, so that it can be ended whatever happens to the server. That number is all that is to be known of one that was
+//! made ahead; the server answers only who asks. (An answer that waits in the socket would be read just when the process is to
+//! begin, and reading it wakes the server, which waits at that socket, too.)
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -137,12 +139,20 @@ impl Server {
 
     fn take_one(&mut self, patience: Duration) -> Result<Result<Launched>, String> {
         let mut patience = Patience::of(patience);
-        if self.ordered.is_none()
-            && let Err(error) = self.order(&mut patience)?
-        {
-            return Ok(Err(failed("socketpair", None, error)));
-        }
-        let answer = self.hear(&mut patience)?;
+        let answer = if self.ordered.is_none() {
+            if let Err(error) = self.order(true, &mut patience)? {
+                return Ok(Err(failed("socketpair", None, error)));
+            }
+            self.hear(&mut patience)?
+        } else if self.slip.read().is_some() {
+            Answer::Done
+        } else {
+            // It is just being made, or couldn't be.
+            let mut bytes = Vec::new();
+            wire::append(&mut bytes, Kind::Ask, &[]).map_err(|error| error.to_string())?;
+            self.send(&bytes, &[], &mut patience)?;
+            self.hear(&mut patience)?
+        };
         let Some(Ordered { socket, nonce }) = self.ordered.take() else { return Err(NONSENSE.to_string()) };
         match answer {
             Answer::Done => {
@@ -165,12 +175,12 @@ impl Server {
     /// Asks for the process of the next start. If that is impossible, the next start asks itself, and says why.
     pub(crate) fn order_ahead(&mut self, patience: Duration) {
         if self.ordered.is_none() {
-            let _ = self.order(&mut Patience::of(patience));
+            let _ = self.order(false, &mut Patience::of(patience));
         }
     }
 
-    /// Asks for a process. It finds what is sent to it when it looks for it the first time.
-    fn order(&mut self, patience: &mut Patience) -> Result<io::Result<()>, String> {
+    /// Asks for a process, and to be told when it is made. It finds what is sent to it when it looks for it the first time.
+    fn order(&mut self, and_ask: bool, patience: &mut Patience) -> Result<io::Result<()>, String> {
         let (ours, theirs) = match launch::socket_pair() {
             Ok(pair) => pair,
             Err(error) => return Ok(Err(error)),
@@ -179,6 +189,9 @@ impl Server {
         self.slip.clear();
         let mut bytes = Vec::new();
         wire::append(&mut bytes, Kind::Fork, &nonce.to_le_bytes()).map_err(|error| error.to_string())?;
+        if and_ask {
+            wire::append(&mut bytes, Kind::Ask, &[]).map_err(|error| error.to_string())?;
+        }
         self.send(&bytes, &[theirs.as_fd()], patience)?;
         self.ordered = Some(Ordered { socket: ours, nonce });
         Ok(Ok(()))

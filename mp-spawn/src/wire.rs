@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Serve = 9,
     /// To a fork server: make a process, with this socket.
     Fork = 10,
-    /// From a fork server: whether it could.
+    /// From a fork server, if it is asked: whether it could.
     Answer = 11,
     /// To the parent: the child has joined the shared memory.
     Joined = 12,
@@ -47,10 +47,12 @@ pub(crate) enum Kind {
     Done = 13,
     /// To the child: changes to its environment.
     Environment = 14,
+    /// To a fork server: to answer whether it could make the process that it was asked for last.
+    Ask = 15,
 }
 
 impl Kind {
-    const ALL: [Kind; 14] = [
+    const ALL: [Kind; 15] = [
         Kind::Fds,
         Kind::Start,
         Kind::Args,
@@ -65,6 +67,7 @@ impl Kind {
         Kind::Joined,
         Kind::Done,
         Kind::Environment,
+        Kind::Ask,
     ];
 
     #[inline]
@@ -76,7 +79,7 @@ impl Kind {
     #[inline]
     pub(crate) fn limit(self) -> usize {
         match self {
-            Kind::Taken | Kind::Done => 0,
+            Kind::Taken | Kind::Done | Kind::Ask => 0,
             Kind::Fds => 1,
             Kind::Fork => 8,
             Kind::Start | Kind::Serve => 64 * KIB,

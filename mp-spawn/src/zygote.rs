@@ -39,19 +39,29 @@ pub(crate) fn serve(
     };
     tell(socket, &Answer::Done)?;
     let mut source = Source::new(socket);
+    let mut last = None;
     loop {
         let Frame { kind, payload } = match source.next() {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             frame => frame?,
         };
-        if kind != Kind::Fork {
-            return Err(io::Error::other(format!("a fork server has no use for a frame of kind {kind:?}")));
+        match kind {
+            Kind::Fork => {}
+            Kind::Ask => {
+                tell(socket, last.as_ref().ok_or_else(|| io::Error::other("nothing was asked for"))?)?;
+                continue;
+            }
+            kind => {
+                return Err(io::Error::other(format!(
+                    "a fork server has no use for a frame of kind {kind:?}"
+                )));
+            }
         }
         let nonce = payload.try_into().map(u64::from_le_bytes);
         let (Ok(nonce), Some(mine)) = (nonce, source.take_fds().pop()) else {
             return Err(io::Error::other("a request for a process has a number and a socket"));
         };
-        match sibling::make(&alone, &slip) {
+        last = Some(match sibling::make(&alone, &slip) {
             Ok(Made::Sibling) => {
                 if serve.preload.is_none() {
                     // Of no user's code has anything run.
@@ -59,9 +69,9 @@ pub(crate) fn serve(
                 }
                 return Ok(Some((become_one(parent, nonce, &mine), mine)));
             }
-            Ok(Made::Original) => tell(socket, &Answer::Done)?,
-            Err(error) => tell(socket, &Answer::Refused(error.raw_os_error().unwrap_or(0)))?,
-        }
+            Ok(Made::Original) => Answer::Done,
+            Err(error) => Answer::Refused(error.raw_os_error().unwrap_or(0)),
+        });
     }
 }
 
