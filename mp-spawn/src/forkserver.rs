@@ -22,7 +22,6 @@
 //!
 //! [`Options::handshake_timeout`]: crate::Options::handshake_timeout
 
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
@@ -96,15 +95,10 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration)
     let mut slot = SERVER.lock();
     let Found { mut server, is_new } = running(slot.take(), command, patience)?;
     let begun = is_new.then_some(server.pid());
-    let launched = match server.take(patience) {
+    let launched = match server.start(outbox, patience) {
         Ok(launched) => launched,
         Err(why) => return Err(failed("the fork server", None, server.bury(&why))),
     };
-    if let Ok(launched) = &launched {
-        // Before anything else: it waits for that. What can't be sent now is tried again, and found out, by who watches it.
-        let _ = outbox.flush(launched.socket.as_fd());
-        server.order_ahead(patience);
-    }
     *slot = Some(server);
     drop(slot);
     if let Some(pid) = begun {

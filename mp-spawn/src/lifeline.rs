@@ -27,13 +27,22 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use crate::{launch, sys};
+use crate::error::Result;
+use crate::launch::{above_standard, failed};
+use crate::sys;
 
 #[derive(Debug)]
 struct Pipe {
     read: OwnedFd,
     /// Never written to.
     write: OwnedFd,
+}
+
+impl Pipe {
+    fn new() -> io::Result<Pipe> {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        Ok(Pipe { read: above_standard(read)?, write: above_standard(write)? })
+    }
 }
 
 /// The pipe of those that this process starts.
@@ -43,25 +52,24 @@ static PIPE: PerProcess<SetOnce<Pipe>> = PerProcess::new([const { SetOnce::new()
 static HELD: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
 /// The end that goes to one child, which nobody else has; `None` where there is no `/proc`.
-pub(crate) fn end() -> io::Result<Option<OwnedFd>> {
+pub(crate) fn end() -> Result<Option<OwnedFd>> {
+    let refused = |error: io::Error| failed("the pipe that ends a process with this one", None, error);
     let pipe = match PIPE.get() {
         Some(pipe) => pipe,
-        None => {
-            let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-            let pipe = Pipe { read: launch::above_standard(read)?, write: launch::above_standard(write)? };
-            // Of two threads that come here at once, one drops its pipe, which nobody holds.
-            PIPE.set(pipe)
-        }
+        // Of two threads that come here at once, one drops its pipe, which nobody holds.
+        None => PIPE.set(Pipe::new().map_err(refused)?),
     };
     match open_again(pipe.read.as_fd()) {
-        Ok(end) => Ok(Some(launch::above_standard(end)?)),
-        Err(error) if matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Err(error.into()),
+        Ok(end) => Ok(Some(above_standard(end).map_err(refused)?)),
+        Err(error) if matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
+            Err(refused(error.into()))
+        }
         Err(_) => Ok(None),
     }
 }
 
 /// Opens what a file descriptor leads to once more, for reading: another open file description.
-fn open_again(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+fn open_again(file: BorrowedFd<'_>) -> std::result::Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

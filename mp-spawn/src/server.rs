@@ -15,7 +15,7 @@ use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::clock::{deadline, timespec};
 use crate::doing::Doing;
@@ -24,7 +24,9 @@ use crate::exit::Exit;
 use crate::function::FunctionRef;
 use crate::handle::Handle;
 use crate::launch::{self, Command, Launched, Particulars, failed};
+use crate::lifeline;
 use crate::message::{Answer, Serve};
+use crate::outbox::Outbox;
 use crate::patience::Patience;
 use crate::rank::pid_number;
 use crate::sibling::Slip;
@@ -59,6 +61,12 @@ struct Ordered {
     /// This end of its socket.
     socket: OwnedFd,
     nonce: u64,
+}
+
+/// A process that a server has made.
+struct Made {
+    pid: Pid,
+    ordered: Ordered,
 }
 
 /// Whether a fork server lives.
@@ -121,27 +129,43 @@ impl Server {
         self.life.exit().is_some()
     }
 
-    /// A process that waits for its orders: the one that was made ahead, if it lives. The outer error says that nothing is to
-    /// be expected from this server any more.
-    pub(crate) fn take(&mut self, patience: Duration) -> Result<Result<Launched>, String> {
+    /// Starts a process: gives these orders to the one that was made ahead, if it lives, or else to another one; and asks for
+    /// the next. The outer error says that nothing is to be expected from this server any more.
+    pub(crate) fn start(
+        &mut self,
+        outbox: &mut Outbox,
+        patience: Duration,
+    ) -> Result<Result<Launched>, String> {
         let ahead = self.ordered.is_some();
-        let mut taken = self.take_one(patience)?;
-        let of_use = taken.as_ref().is_ok_and(|launched| !ahead || !hung_up(&launched.socket));
+        let mut made = self.take(patience)?;
+        let of_use = made.as_ref().is_ok_and(|made| !ahead || !hung_up(&made.ordered.socket));
         if ahead && !of_use {
-            if let Ok(launched) = &taken {
-                reap(&launched.handle);
+            if let Ok(made) = made
+                && let Ok(handle) = Handle::of(made.pid)
+            {
+                reap(&handle);
             }
             // There may be room for one now.
-            taken = self.take_one(patience)?;
+            made = self.take(patience)?;
         }
-        Ok(taken)
+        Ok(made.and_then(|Made { pid, ordered: Ordered { socket, nonce } }| {
+            // Before anything else: it waits for that. What can't be sent now is tried again, and found out, by who watches it.
+            let _ = outbox.flush(socket.as_fd());
+            // If this fails, the process is gone, too.
+            let handle = Handle::of(pid);
+            // From here on it is somebody's.
+            self.slip.clear();
+            self.order_ahead(patience);
+            Ok(Launched { pid, handle: handle?, socket, nonce })
+        }))
     }
 
-    fn take_one(&mut self, patience: Duration) -> Result<Result<Launched>, String> {
+    /// A process that waits for its orders.
+    fn take(&mut self, patience: Duration) -> Result<Result<Made>, String> {
         let mut patience = Patience::of(patience);
         let answer = if self.ordered.is_none() {
             if let Err(error) = self.order(true, &mut patience)? {
-                return Ok(Err(failed("socketpair", None, error)));
+                return Ok(Err(error));
             }
             self.hear(&mut patience)?
         } else if self.slip.read().is_some() {
@@ -153,16 +177,9 @@ impl Server {
             self.send(&bytes, &[], &mut patience)?;
             self.hear(&mut patience)?
         };
-        let Some(Ordered { socket, nonce }) = self.ordered.take() else { return Err(NONSENSE.to_string()) };
+        let Some(ordered) = self.ordered.take() else { return Err(NONSENSE.to_string()) };
         match answer {
-            Answer::Done => {
-                let pid = self.slip.read().ok_or(NONSENSE)?;
-                // If this fails, the process is gone, too.
-                let handle = Handle::of(pid);
-                // From here on it is somebody's.
-                self.slip.clear();
-                Ok(handle.map(|handle| Launched { pid, handle, socket, nonce }))
-            }
+            Answer::Done => Ok(Ok(Made { pid: self.slip.read().ok_or(NONSENSE)?, ordered })),
             Answer::Refused(number) => {
                 let refused = io::Error::from_raw_os_error(number);
                 Ok(Err(failed("clone3 in the fork server", None, refused)))
@@ -173,18 +190,24 @@ impl Server {
     }
 
     /// Asks for the process of the next start. If that is impossible, the next start asks itself, and says why.
-    pub(crate) fn order_ahead(&mut self, patience: Duration) {
+    fn order_ahead(&mut self, patience: Duration) {
         if self.ordered.is_none() {
             let _ = self.order(false, &mut Patience::of(patience));
         }
     }
 
-    /// Asks for a process, and to be told when it is made. It finds what is sent to it when it looks for it the first time.
-    fn order(&mut self, and_ask: bool, patience: &mut Patience) -> Result<io::Result<()>, String> {
+    /// Asks for a process, and to be told when it is made.
+    fn order(&mut self, and_ask: bool, patience: &mut Patience) -> Result<Result<()>, String> {
         let (ours, theirs) = match launch::socket_pair() {
             Ok(pair) => pair,
+            Err(error) => return Ok(Err(failed("socketpair", None, error))),
+        };
+        let lifeline = match lifeline::end() {
+            Ok(lifeline) => lifeline,
             Err(error) => return Ok(Err(error)),
         };
+        let fds: Vec<_> =
+            [Some(theirs.as_fd()), lifeline.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
         let nonce = launch::nonce();
         self.slip.clear();
         let mut bytes = Vec::new();
@@ -192,7 +215,7 @@ impl Server {
         if and_ask {
             wire::append(&mut bytes, Kind::Ask, &[]).map_err(|error| error.to_string())?;
         }
-        self.send(&bytes, &[theirs.as_fd()], patience)?;
+        self.send(&bytes, &fds, patience)?;
         self.ordered = Some(Ordered { socket: ours, nonce });
         Ok(Ok(()))
     }
@@ -218,7 +241,7 @@ impl Server {
         patience: &mut Patience,
     ) -> Result<(), String> {
         while !rest.is_empty() {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
                 return Err("too many file descriptors".to_string());
@@ -371,8 +394,6 @@ impl Life {
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Stdio};
-
-    use rustix::process::Pid;
 
     use super::*;
 

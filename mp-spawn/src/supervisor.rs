@@ -46,9 +46,10 @@ use crate::launch::{self, Command, failed};
 use crate::lifeline;
 use crate::line::{self, Line};
 use crate::method::StartMethod;
-use crate::output::Streams;
+use crate::output::{Ends, Streams};
 use crate::server::Life;
 use crate::watch::{Common, Order, Orders, Watch};
+use crate::wire::WireError;
 use crate::{fork, sys};
 
 /// The data of the event that announces new batches; the events of processes have their numbers.
@@ -265,24 +266,30 @@ impl Supervisor {
         let name = batch.common.group.name(order.rank);
         let mut particulars = batch.command.particulars(&order.setup)?;
         let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
-        let lifeline = lifeline::end()
-            .map_err(|error| failed("the pipe that ends it with this process", None, error))?;
         let rank = order.rank;
+        let refused =
+            |error: WireError| SpawnError::Arguments { rank: Some(rank), message: error.to_string() };
         let Order { setup, outbox, .. } = &mut order;
-        let (ends, environment) = if batch.common.method == StartMethod::ForkServer {
-            (ends, setup.environment.as_slice())
-        } else {
-            // It has them from the start.
-            particulars.ends = ends;
-            Default::default()
-        };
-        outbox
-            .address(lifeline, ends, environment)
-            .map_err(|error| SpawnError::Arguments { rank: Some(rank), message: error.to_string() })?;
         let launched = match batch.common.method {
-            StartMethod::Spawn => launch::launch(&batch.command, &particulars)?,
-            StartMethod::ForkServer => forkserver::launch(&batch.command, outbox, batch.common.patience)?,
+            StartMethod::Spawn => {
+                particulars.ends = ends;
+                let launched = launch::launch(&batch.command, &particulars)?;
+                // Only now: the process takes its time until it asks for that.
+                let addressed = lifeline::end()
+                    .and_then(|end| outbox.address(end, Ends::default(), &[]).map_err(refused));
+                if let Err(error) = addressed {
+                    launched.handle.end();
+                    return Err(error);
+                }
+                launched
+            }
+            StartMethod::ForkServer => {
+                outbox.address(None, ends, &setup.environment).map_err(refused)?;
+                forkserver::launch(&batch.command, outbox, batch.common.patience)?
+            }
             StartMethod::Fork => {
+                particulars.ends = ends;
+                outbox.address(lifeline::end()?, Ends::default(), &[]).map_err(refused)?;
                 // Held, so that the copy knows which files are ours.
                 let watches = self.watches.lock();
                 let over: Vec<_> = watches.over.iter().filter_map(Weak::upgrade).collect();

@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Taken = 8,
     /// To a fork server, after the file descriptor of the slip: that it is one.
     Serve = 9,
-    /// To a fork server: make a process, with this socket.
+    /// To a fork server: make a process, with this socket, and this end of the lifeline.
     Fork = 10,
     /// From a fork server, if it is asked: whether it could.
     Answer = 11,

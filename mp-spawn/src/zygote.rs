@@ -17,7 +17,7 @@ use crate::message::{Answer, Serve};
 use crate::sibling::{self, Alone, Made, Slip};
 use crate::token::{Taker, Token};
 use crate::wire::{self, Frame, Kind};
-use crate::{panics, sys};
+use crate::{lifeline, panics, sys};
 
 /// Serves until the parent is gone: `None`. In each copy it returns what that one is to be.
 pub(crate) fn serve(
@@ -58,7 +58,8 @@ pub(crate) fn serve(
             }
         }
         let nonce = payload.try_into().map(u64::from_le_bytes);
-        let (Ok(nonce), Some(mine)) = (nonce, source.take_fds().pop()) else {
+        let mut fds = source.take_fds().into_iter();
+        let (Ok(nonce), Some(mine)) = (nonce, fds.next()) else {
             return Err(io::Error::other("a request for a process has a number and a socket"));
         };
         last = Some(match sibling::make(&alone, &slip) {
@@ -67,7 +68,9 @@ pub(crate) fn serve(
                     // Of no user's code has anything run.
                     mp_core::fork::begin_on_its_own();
                 }
-                return Ok(Some((become_one(parent, nonce, &mine), mine)));
+                // Else the parent is gone already.
+                let lives = fds.next().is_none_or(lifeline::hold);
+                return Ok(lives.then(|| (become_one(parent, nonce, &mine), mine)));
             }
             Ok(Made::Original) => Answer::Done,
             Err(error) => Answer::Refused(error.raw_os_error().unwrap_or(0)),
