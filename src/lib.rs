@@ -159,11 +159,11 @@ pub use mp_spawn::log_to_stderr;
 pub use mp_spawn::{
     ActiveChild, Capture, Captured, Closure, Context, CurrentProcess, Exit, Launch, Note, OnFailure, Options,
     Outcome, Output, ParentProcess, Process, ProcessBuilder, ProcessContext, ProcessExited, ProcessRaised,
-    RaisedKind, Refusal, Setup, Signal, SpawnError, StartMethod, Status, UnknownStartMethod, active_children,
-    allow_fork, closure, cpu_count, current_process, detach, export_child_main, get_all_start_methods,
-    get_context, get_start_method, init, is_child, name, parent_pid, parent_process, rank, set_command,
-    set_executable, set_forkserver_preload, set_start_method, set_thread_name, spawn, start_closure,
-    start_processes, thread_name,
+    RaisedKind, Refusal, Setup, Signal, SpawnError, StartMethod, Status, UnknownStartMethod, Who,
+    active_children, allow_fork, closure, cpu_count, current_process, detach, export_child_main,
+    get_all_start_methods, get_context, get_start_method, init, is_child, name, parent_pid, parent_process,
+    rank, set_command, set_executable, set_forkserver_preload, set_start_method, set_thread_name, spawn,
+    start_closure, start_processes, thread_name,
 };
 #[cfg(feature = "sync")]
 pub use mp_sync as sync;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_queue::GetError;
-use mp_spawn::{Exit, Raise, SpawnError, Status};
+use mp_spawn::{Exit, Raise, SpawnError, Status, Who};
 
 use crate::error::{TaskError, WorkerLost};
 use crate::job::Outcome;
@@ -160,11 +160,11 @@ impl Manager {
             answered[number] += 1;
             let outcome = match outcome {
                 Said::Done(outcome) => outcome,
-                Said::Raised(raise) => Err(TaskError::Raised(Box::new(raise.of(
-                    number,
-                    worker.pid,
-                    name(&self.shared.settings.name, number),
-                )))),
+                Said::Raised(raise) => {
+                    let name = name(&self.shared.settings.name, number);
+                    let who = Who::new(Some(number), name, worker.pid);
+                    Err(TaskError::Raised(Box::new(raise.of(who))))
+                }
             };
             settled.add(taken, outcome);
         }
@@ -208,8 +208,8 @@ impl Manager {
             _ => None,
         };
         match &mut failure {
-            Some(SpawnError::ProcessRaised(raised)) => raised.rank = number,
-            Some(SpawnError::ProcessExited(exited)) => exited.rank = number,
+            Some(SpawnError::ProcessRaised(raised)) => raised.who.rank = Some(number),
+            Some(SpawnError::ProcessExited(exited)) => exited.who.rank = Some(number),
             _ => {}
         }
         if was_ready {

@@ -138,7 +138,8 @@ fn errors_and_panics_come_whole() {
     assert_eq!((raised.kind, raised.message.as_str()), (RaisedKind::Error, "the table has a bad row"));
     assert_eq!(raised.chain, ["invalid digit found in string"]);
     assert!(raised.debug.contains("Outer("), "{raised:?}");
-    assert!(raised.rank < 2 && raised.name == format!("pool-worker-{}", raised.rank), "{raised:?}");
+    let number = raised.who.rank.expect("workers of a pool have numbers");
+    assert!(number < 2 && raised.who.name == format!("pool-worker-{number}"), "{raised:?}");
 
     let pid = pool.apply(|(): ()| std::process::id(), ()).unwrap();
     let index = |i: usize| [1, 2, 3][i];

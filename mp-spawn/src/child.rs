@@ -251,11 +251,11 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
     if let Err(error) = settle(&start) {
         return tell(line, &Report::Unable(error));
     }
-    let Start { rank, name, function, library, daemon, ways, .. } = *start;
+    let Start { rank, ranked, name, function, library, daemon, ways, .. } = *start;
     // So that `ps` shows it.
     sys::name_thread(&name);
     method::inherit(ways);
-    current::set(Current { rank, name: name.clone(), parent, daemon });
+    current::set(Current { rank: ranked.then_some(rank), name: name.clone(), parent, daemon });
     panics::install_hook();
     if let Some(report) = library.and_then(|library| embed::load(&library, &function.object).err()) {
         return tell(line, &report);

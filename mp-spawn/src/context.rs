@@ -113,6 +113,7 @@ where
         function: start::reference(Ranked::<F, A, R>::DESC)?,
         returns: !is_unit::<R::Value>(),
         daemon: options.daemon,
+        ranked: true,
         names: (0..options.nprocs).map(|rank| format!("{}-{rank}", options.name)).collect(),
     };
     let args = ToChild::encode(&args)?;
@@ -235,9 +236,7 @@ pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
     match group.status(rank)? {
         Status::Failed(error) => Err(error),
         Status::EndedByUs(_) => Err(SpawnError::ProcessExited(Box::new(ProcessExited {
-            rank,
-            pid: group.pids().get(rank).copied().unwrap_or(0),
-            name: group.name(rank),
+            who: group.who(rank),
             exit: group.exit(rank).unwrap_or(Exit::Unknown),
             note: Some(Note::AskedFor),
             stderr: None,
@@ -252,7 +251,7 @@ pub(crate) fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
     if let Ok(nothing) = nothing.downcast::<T>() {
         return Ok(*nothing);
     }
-    let unreadable = |message: String| SpawnError::Value { rank, message };
+    let unreadable = |message: String| SpawnError::Value { who: group.who(rank).into(), message };
     let value = group.take_value(rank).ok_or_else(|| unreadable("it did not arrive".to_string()))?;
     value.unpack().map_err(|error| unreadable(error.to_string()))
 }

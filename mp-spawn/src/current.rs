@@ -17,7 +17,7 @@ use crate::clock::timespec;
 
 #[derive(Debug)]
 pub(crate) struct Current {
-    pub(crate) rank: usize,
+    pub(crate) rank: Option<usize>,
     pub(crate) name: String,
     pub(crate) parent: u32,
     pub(crate) daemon: bool,
@@ -32,7 +32,8 @@ pub(crate) fn set(current: Current) {
     CURRENT.set(current);
 }
 
-/// The rank of this process; `None` in one that was not started by this crate.
+/// The rank of this process; `None` in one that was not started as one of several: in a [`Process`](crate::Process), or in one
+/// that was not started by this crate.
 ///
 /// ```
 /// fn worker(rank: usize, (): ()) {
@@ -45,7 +46,7 @@ pub(crate) fn set(current: Current) {
 /// ```
 #[must_use]
 pub fn rank() -> Option<usize> {
-    CURRENT.get().map(|current| current.rank)
+    CURRENT.get().and_then(|current| current.rank)
 }
 
 /// The name of this process, as in `rank-3`; `None` in one that was not started by this crate.
@@ -83,7 +84,7 @@ pub struct CurrentProcess {
     pub name: String,
     /// Its process id.
     pub pid: u32,
-    /// Its rank, if it was started by this crate.
+    /// Its rank, if it was started as one of several: see [`rank`].
     pub rank: Option<usize>,
     /// Whether its parent ends it when the parent ends, instead of waiting for it.
     pub daemon: bool,
@@ -95,7 +96,7 @@ pub fn current_process() -> CurrentProcess {
     let pid = std::process::id();
     match CURRENT.get() {
         Some(Current { rank, name, daemon, .. }) => {
-            CurrentProcess { name: name.clone(), pid, rank: Some(*rank), daemon: *daemon }
+            CurrentProcess { name: name.clone(), pid, rank: *rank, daemon: *daemon }
         }
         None => CurrentProcess { name: "main".to_string(), pid, rank: None, daemon: false },
     }

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backtrace;
 use crate::exit::{End, Exit, Note};
 use crate::function::Refusal;
 use crate::method::StartMethod;
+use crate::who::Who;
 
 /// A result of this crate.
 pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
@@ -52,7 +54,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | closes all its files | as it ends | a panic or an error can't be told any more: the exit code |
 /// | leaves a grandchild behind that holds its pipes | as it ends | nobody waits for the grandchild |
 /// | writes without end | as it ends | of captured output the last MiB |
-/// | can't decode its arguments | [`Arguments`](Self::Arguments) | the rank, and what the codec says |
+/// | can't decode its arguments | [`Arguments`](Self::Arguments) | which one, and what the codec says |
 /// | returns what can't be decoded here | [`Value`](Self::Value) | the same |
 /// | is of another build, or the reference to its function was tampered with | [`Refused`](Self::Refused) | a [`Refusal`] |
 /// | is another program, and ends | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
@@ -88,10 +90,8 @@ pub enum SpawnError {
     ForkRefused(&'static str),
     /// The child found that it must not call the function.
     Refused {
-        /// The rank.
-        rank: usize,
-        /// The process id.
-        pid: u32,
+        /// Which process.
+        who: Box<Who>,
         /// The function that it was to call.
         function: String,
         /// What was wrong.
@@ -99,15 +99,15 @@ pub enum SpawnError {
     },
     /// The arguments could not be encoded (then no process was started) or not be decoded in the child.
     Arguments {
-        /// The rank that could not decode them; `None` when they could not be encoded.
-        rank: Option<usize>,
+        /// The process that could not decode them; `None` when they could not be encoded.
+        who: Option<Box<Who>>,
         /// What the codec says.
         message: String,
     },
     /// What a function returned can't be read here.
     Value {
-        /// The rank.
-        rank: usize,
+        /// Which process.
+        who: Box<Who>,
         /// What the codec says.
         message: String,
     },
@@ -116,10 +116,8 @@ pub enum SpawnError {
     /// The child is alive and did not report within the time it had: it probably runs a program that does
     /// not know what a worker is.
     Timeout {
-        /// The rank.
-        rank: usize,
-        /// The process id.
-        pid: u32,
+        /// Which process.
+        who: Box<Who>,
         /// The program that was started.
         program: PathBuf,
         /// By which method.
@@ -133,10 +131,8 @@ pub enum SpawnError {
     /// The child ended before it reported that it is one: it probably ran a program that does not know
     /// what a worker is.
     NeverReported {
-        /// The rank.
-        rank: usize,
-        /// The process id.
-        pid: u32,
+        /// Which process.
+        who: Box<Who>,
         /// The program that was started.
         program: PathBuf,
         /// How it ended.
@@ -144,10 +140,8 @@ pub enum SpawnError {
     },
     /// The child sent bytes that make no sense, and was ended.
     Protocol {
-        /// The rank.
-        rank: usize,
-        /// The process id.
-        pid: u32,
+        /// Which process.
+        who: Box<Who>,
         /// What was wrong with them.
         message: String,
     },
@@ -180,12 +174,8 @@ pub enum RaisedKind {
 #[non_exhaustive]
 #[doc(alias = "ProcessRaisedException")]
 pub struct ProcessRaised {
-    /// The rank.
-    pub rank: usize,
-    /// The process id.
-    pub pid: u32,
-    /// The name of the process, as in `rank-3`.
-    pub name: String,
+    /// Which process.
+    pub who: Who,
     /// Error or panic.
     pub kind: RaisedKind,
     /// The error's `Display`, or the message of the panic.
@@ -196,7 +186,8 @@ pub struct ProcessRaised {
     pub debug: String,
     /// File, line and column of the panic.
     pub location: Option<String>,
-    /// The backtrace of the panic, when `RUST_BACKTRACE` asks for one.
+    /// The backtrace of the panic, when `RUST_BACKTRACE` asks for one. All of it; `Display` shows the part that is the
+    /// program's, and `{:#}` all.
     pub backtrace: Option<String>,
 }
 
@@ -205,12 +196,8 @@ pub struct ProcessRaised {
 #[non_exhaustive]
 #[doc(alias = "ProcessExitedException")]
 pub struct ProcessExited {
-    /// The rank.
-    pub rank: usize,
-    /// The process id.
-    pub pid: u32,
-    /// The name of the process, as in `rank-3`.
-    pub name: String,
+    /// Which process.
+    pub who: Who,
     /// Exit code or signal.
     pub exit: Exit,
     /// What is known beyond that.
@@ -234,23 +221,32 @@ pub struct Launch {
 }
 
 impl SpawnError {
-    /// The rank that this error is about, if it is about one.
+    /// The process that this error is about, if it is about one.
     #[must_use]
-    pub fn rank(&self) -> Option<usize> {
+    pub fn who(&self) -> Option<&Who> {
         match self {
-            SpawnError::ProcessRaised(raised) => Some(raised.rank),
-            SpawnError::ProcessExited(exited) => Some(exited.rank),
-            SpawnError::Arguments { rank, .. } => *rank,
-            SpawnError::Refused { rank, .. }
-            | SpawnError::Timeout { rank, .. }
-            | SpawnError::NeverReported { rank, .. }
-            | SpawnError::Protocol { rank, .. }
-            | SpawnError::Value { rank, .. }
-            | SpawnError::NoSuchRank { rank, .. } => Some(*rank),
-            SpawnError::NotInitialised
+            SpawnError::ProcessRaised(raised) => Some(&raised.who),
+            SpawnError::ProcessExited(exited) => Some(&exited.who),
+            SpawnError::Arguments { who, .. } => who.as_deref(),
+            SpawnError::Refused { who, .. }
+            | SpawnError::Timeout { who, .. }
+            | SpawnError::NeverReported { who, .. }
+            | SpawnError::Protocol { who, .. }
+            | SpawnError::Value { who, .. } => Some(who),
+            SpawnError::NoSuchRank { .. }
+            | SpawnError::NotInitialised
             | SpawnError::ForkRefused(_)
             | SpawnError::Launch(_)
             | SpawnError::OtherProcess { .. } => None,
+        }
+    }
+
+    /// The rank that this error is about, if it is about one: not of a [`Process`](crate::Process), which has none.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        match self {
+            SpawnError::NoSuchRank { rank, .. } => Some(*rank),
+            other => other.who().and_then(|who| who.rank),
         }
     }
 }
@@ -271,34 +267,34 @@ impl fmt::Display for SpawnError {
                  library's mp_child_main() (the environment variable MP_CHILD is still set)",
             ),
             SpawnError::ForkRefused(why) => write!(f, "no process is started by `fork` from here: {why}"),
-            SpawnError::Refused { rank, pid, function, reason } => {
-                write!(f, "rank {rank} (pid {pid}) refused to call `{function}`: {reason}")
+            SpawnError::Refused { who, function, reason } => {
+                write!(f, "{who} refused to call `{function}`: {reason}")
             }
-            SpawnError::Arguments { rank: Some(rank), message } => {
-                write!(f, "rank {rank} could not decode its arguments: {message}")
+            SpawnError::Arguments { who: Some(who), message } => {
+                write!(f, "{who} could not decode its arguments: {message}")
             }
-            SpawnError::Arguments { rank: None, message } => {
+            SpawnError::Arguments { who: None, message } => {
                 write!(f, "the arguments could not be encoded: {message}")
             }
-            SpawnError::Value { rank, message } => {
-                write!(f, "what rank {rank} returned can't be read here: {message}")
+            SpawnError::Value { who, message } => {
+                write!(f, "what {who} returned can't be read here: {message}")
             }
             SpawnError::Launch(launch) => launch.fmt(f),
-            SpawnError::Timeout { rank, pid, program, method, waited, doing } => {
+            SpawnError::Timeout { who, program, method, waited, doing } => {
                 let program = program.display();
-                write!(f, "rank {rank} (pid {pid}, start method {method}) runs {program} and did not report within {waited:?}")?;
+                write!(f, "{who}, started by {method}, runs {program} and did not report within {waited:?}")?;
                 if !doing.is_empty() {
                     write!(f, ": {doing}")?;
                 }
                 write!(f, ". {HINT}")
             }
-            SpawnError::NeverReported { rank, pid, program, exit } => write!(
+            SpawnError::NeverReported { who, program, exit } => write!(
                 f,
-                "rank {rank} (pid {pid}) ran {} and {exit} before it reported as a worker. {HINT}",
+                "{who} ran {} and {exit} before it reported as a worker. {HINT}",
                 program.display()
             ),
-            SpawnError::Protocol { rank, pid, message } => {
-                write!(f, "rank {rank} (pid {pid}) sent bytes that make no sense and was ended: {message}")
+            SpawnError::Protocol { who, message } => {
+                write!(f, "{who} sent bytes that make no sense and was ended: {message}")
             }
             SpawnError::NoSuchRank { rank, nprocs } => {
                 write!(f, "there is no rank {rank} among {nprocs} processes")
@@ -325,7 +321,7 @@ impl fmt::Display for ProcessRaised {
             RaisedKind::Error => "failed",
             RaisedKind::Panic => "panicked",
         };
-        write!(f, "rank {} ({}, pid {}) {verb}: {}", self.rank, self.name, self.pid, self.message)?;
+        write!(f, "{} {verb}: {}", self.who, self.message)?;
         if let Some(location) = &self.location {
             write!(f, "\n  at {location}")?;
         }
@@ -333,7 +329,12 @@ impl fmt::Display for ProcessRaised {
             write!(f, "\n  caused by: {cause}")?;
         }
         if let Some(backtrace) = &self.backtrace {
-            write!(f, "\n  backtrace in the worker:\n{backtrace}")?;
+            f.write_str("\n  backtrace in the worker:")?;
+            if f.alternate() {
+                write!(f, "\n{backtrace}")?;
+            } else {
+                backtrace::write_short(f, backtrace)?;
+            }
         }
         Ok(())
     }
@@ -342,7 +343,7 @@ impl fmt::Display for ProcessRaised {
 impl fmt::Display for ProcessExited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = End { exit: self.exit, note: self.note.as_ref(), stderr: self.stderr.as_deref() };
-        write!(f, "rank {} ({}, pid {}) {end}", self.rank, self.name, self.pid)
+        write!(f, "{} {end}", self.who)
     }
 }
 

@@ -22,6 +22,7 @@ use std::ptr;
 use mp_core::message::Message;
 use serde::{Deserialize, Serialize};
 
+use crate::backtrace::__rust_begin_short_backtrace;
 use crate::fields::{Fields, put_bytes, put_number};
 use crate::handoff::FromParent;
 use crate::identity::Identity;
@@ -100,7 +101,7 @@ where
 {
     pub(crate) const DESC: &'static Desc<Start> =
         &Desc::new::<Self>(std::any::type_name::<F>, |rank, args| {
-            call(args, |args: A| instance::<F>()(rank, args).into_result())
+            call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(rank, args)).into_result())
         });
 }
 
@@ -114,7 +115,7 @@ where
     R: Outcome + 'static,
 {
     pub(crate) const DESC: &'static Desc<Start> = &Desc::new::<Self>(std::any::type_name::<F>, |_, args| {
-        call(args, |args: A| instance::<F>()(args).into_result())
+        call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(args)).into_result())
     });
 }
 

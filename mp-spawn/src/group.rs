@@ -18,6 +18,7 @@ use crate::handoff::Value;
 use crate::output::Streams;
 use crate::rank::{Rank, Running, Status};
 use crate::supervisor;
+use crate::who::Who;
 
 /// How long processes get to obey a SIGTERM when no grace period is set.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -29,6 +30,8 @@ const AFTER_KILL: Duration = Duration::from_secs(10);
 pub(crate) struct Group {
     /// The process that started them.
     owner: u32,
+    /// Whether the processes are told apart by their ranks.
+    ranked: bool,
     ranks: Mutex<Vec<Rank>>,
     changed: Condvar,
     /// Becomes readable, for good, at the next change: for who waits for the end of the last process as well.
@@ -51,10 +54,11 @@ impl std::fmt::Debug for AtEnd {
 }
 
 impl Group {
-    pub(crate) fn new(names: impl Iterator<Item = String>) -> Group {
+    pub(crate) fn new(names: impl Iterator<Item = String>, ranked: bool) -> Group {
         let ranks: Vec<_> = names.map(Rank::new).collect();
         Group {
             owner: std::process::id(),
+            ranked,
             handles: ranks.iter().map(|_| OnceLock::new()).collect(),
             ranks: Mutex::new(ranks),
             changed: Condvar::new(),
@@ -75,6 +79,13 @@ impl Group {
 
     pub(crate) fn name(&self, rank: usize) -> String {
         self.ranks.lock().get(rank).map(|rank| rank.name.clone()).unwrap_or_default()
+    }
+
+    /// As errors name this one.
+    pub(crate) fn who(&self, rank: usize) -> Who {
+        let ranks = self.ranks.lock();
+        let (name, pid) = ranks.get(rank).map(|rank| (rank.name.clone(), rank.number())).unwrap_or_default();
+        Who::new(self.ranked.then_some(rank), name, pid)
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
@@ -412,7 +423,7 @@ mod tests {
     fn of_two_failures_the_earlier_one_is_the_first_whichever_is_heard_first() {
         let failure = |rank| SpawnError::NoSuchRank { rank, nprocs: 0 };
         for heard in [[0, 1], [1, 0]] {
-            let group = Group::new(["a".to_string(), "b".to_string()].into_iter());
+            let group = Group::new(["a".to_string(), "b".to_string()].into_iter(), true);
             for rank in heard {
                 // Rank 1 fails before rank 0 does.
                 group.failed(rank, 200 - 100 * rank as u64, failure(rank));

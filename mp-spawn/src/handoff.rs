@@ -120,7 +120,7 @@ fn arena() -> Result<Arena> {
 }
 
 fn unencodable(error: mp_reduce::Error) -> SpawnError {
-    SpawnError::Arguments { rank: None, message: error.to_string() }
+    SpawnError::Arguments { who: None, message: error.to_string() }
 }
 
 /// An envelope that this process has promised to a child. Dropping it takes it back, unless the child has it.

@@ -74,6 +74,7 @@
 //! A worker does not run `main`, so what `main` sets up (logging, allocators' options, a random seed) is to be set
 //! up in the function. Other threads and open files of the parent do not exist in a worker.
 
+mod backtrace;
 mod child;
 mod clock;
 mod closure;
@@ -128,6 +129,7 @@ mod tee;
 mod token;
 mod verdict;
 mod watch;
+mod who;
 mod wire;
 mod zygote;
 
@@ -177,3 +179,4 @@ pub use process::{Process, ProcessBuilder};
 pub use raise::Raise;
 pub use rank::Status;
 pub use setup::{Output, Setup};
+pub use who::Who;

@@ -21,6 +21,8 @@ const CHAIN: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) rank: usize,
+    /// Whether that is known to the program.
+    pub(crate) ranked: bool,
     pub(crate) name: String,
     pub(crate) function: FunctionRef,
     /// The library that holds the function, where that need not be loaded already.
@@ -38,6 +40,7 @@ impl Start {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         put_number(&mut out, self.rank as u64);
+        out.push(self.ranked.into());
         put_bytes(&mut out, self.name.as_bytes());
         self.function.put(&mut out);
         put_path(&mut out, self.library.as_deref());
@@ -56,6 +59,7 @@ impl Start {
         let mut fields = Fields(bytes);
         let mut start = Start {
             rank: fields.size()?,
+            ranked: fields.flag()?,
             name: fields.text()?,
             function: FunctionRef::read(&mut fields)?,
             library: fields.option(Fields::bytes)?.map(path),
@@ -304,6 +308,7 @@ mod tests {
     fn a_start_and_a_hello_are_read_as_they_were_written() {
         let start = Start {
             rank: 3,
+            ranked: true,
             name: "ä".to_string(),
             function: FunctionRef::example(),
             library: Some(PathBuf::from("/tmp/lib.so")),

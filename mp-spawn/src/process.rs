@@ -430,10 +430,11 @@ impl ProcessBuilder {
             function: start::reference(Plain::<F, A, R>::DESC)?,
             returns: !is_unit::<R::Value>(),
             daemon,
+            ranked: false,
             names: vec![name.clone()],
         };
         let mut args = Some(args);
-        let gone = || SpawnError::Arguments { rank: None, message: "they were sent already".to_string() };
+        let gone = || SpawnError::Arguments { who: None, message: "they were sent already".to_string() };
         let group = start::start(plan, &options, |_| ToChild::pack_moved(args.take().ok_or_else(gone)?))?;
         family::adopt(&group, daemon);
         let pid = group.pids().first().copied().unwrap_or(0);

@@ -5,9 +5,11 @@ use std::panic::{self, AssertUnwindSafe};
 
 use serde::{Deserialize, Serialize};
 
+use crate::backtrace::__rust_begin_short_backtrace;
 use crate::error::{ProcessRaised, RaisedKind};
 use crate::message::{PanicNote, cut, sources};
 use crate::panics;
+use crate::who::Who;
 
 /// An error or a panic in words, to be sent to whoever asked for the call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,7 +28,7 @@ impl Raise {
     /// # Errors
     /// The panic.
     pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Box<Raise>> {
-        panic::catch_unwind(AssertUnwindSafe(function)).map_err(|payload| {
+        panic::catch_unwind(AssertUnwindSafe(|| __rust_begin_short_backtrace(function))).map_err(|payload| {
             let PanicNote { message, location, backtrace } = panics::caught(&*payload);
             // Dropping the payload may panic again.
             std::mem::forget(payload);
@@ -53,9 +55,9 @@ impl Raise {
     }
 
     /// As the failure of a process.
-    pub fn of(self, rank: usize, pid: u32, name: String) -> ProcessRaised {
+    pub fn of(self, who: Who) -> ProcessRaised {
         let Raise { panicked, message, chain, debug, location, backtrace } = self;
         let kind = if panicked { RaisedKind::Panic } else { RaisedKind::Error };
-        ProcessRaised { rank, pid, name, kind, message, chain, debug, location, backtrace }
+        ProcessRaised { who, kind, message, chain, debug, location, backtrace }
     }
 }

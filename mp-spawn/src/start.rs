@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     /// Whether it returns something to be sent.
     pub(crate) returns: bool,
     pub(crate) daemon: bool,
+    /// Whether they are told apart by their ranks.
+    pub(crate) ranked: bool,
     /// Of the processes, by rank.
     pub(crate) names: Vec<String>,
 }
@@ -45,7 +47,7 @@ pub(crate) fn start(
     if token::unconsumed() {
         return Err(SpawnError::NotInitialised);
     }
-    let Plan { function, returns, daemon, names } = plan;
+    let Plan { function, returns, daemon, ranked, names } = plan;
     let method = options.method.unwrap_or_else(get_start_method);
     if method == StartMethod::Fork {
         method::check_fork()?;
@@ -53,7 +55,7 @@ pub(crate) fn start(
     let ways = method::ways(options)?;
     let command = Command::new(options.command.as_ref(), &function)?;
     let library = object::file_of(&function.object);
-    let group = Arc::new(Group::new(names.iter().cloned()));
+    let group = Arc::new(Group::new(names.iter().cloned(), ranked));
     let common = Common {
         group: Arc::clone(&group),
         program: Arc::new(command.program.clone()),
@@ -68,6 +70,7 @@ pub(crate) fn start(
         let (directory, processors) = (setup.directory.clone(), setup.processors.clone());
         let start = Start {
             rank,
+            ranked,
             name,
             function: function.clone(),
             library: library.clone(),
@@ -96,7 +99,7 @@ pub(crate) fn start(
 
 /// The frames of a start message, and the shared memory.
 fn frames(start: &Start, args: &[u8], memory: BorrowedFd<'static>) -> Result<Outbox> {
-    let unsendable = |error: WireError| SpawnError::Arguments { rank: None, message: error.to_string() };
+    let unsendable = |error: WireError| SpawnError::Arguments { who: None, message: error.to_string() };
     let mut bytes = Vec::new();
     wire::append(&mut bytes, Kind::Start, &start.to_bytes()).map_err(unsendable)?;
     wire::append(&mut bytes, Kind::Args, args).map_err(unsendable)?;

@@ -266,9 +266,10 @@ impl Supervisor {
         let name = batch.common.group.name(order.rank);
         let mut particulars = batch.command.particulars(&order.setup)?;
         let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
-        let rank = order.rank;
-        let refused =
-            |error: WireError| SpawnError::Arguments { rank: Some(rank), message: error.to_string() };
+        let refused = |error: WireError| {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, error);
+            failed("the setting of environment variables", None, error)
+        };
         let Order { setup, outbox, .. } = &mut order;
         let launched = match batch.common.method {
             StartMethod::Spawn => {

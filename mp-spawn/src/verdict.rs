@@ -8,13 +8,12 @@ use crate::error::{ProcessExited, ProcessRaised, RaisedKind, SpawnError};
 use crate::exit::{Exit, Note, Signal};
 use crate::launch;
 use crate::message::{Cause, Crash, PanicNote, Report};
+use crate::who::Who;
 
 /// Which process it is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
-    pub(crate) rank: usize,
-    pub(crate) pid: u32,
-    pub(crate) name: &'a str,
+    pub(crate) who: &'a Who,
     /// What was executed; nothing, for a copy of this process.
     pub(crate) program: Option<&'a Path>,
     pub(crate) function: &'a str,
@@ -60,12 +59,10 @@ fn in_a_line(PanicNote { message, location, .. }: &PanicNote) -> String {
 
 /// The failure that a report tells of, and when it happened.
 pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Option<(u64, SpawnError)> {
-    let Subject { rank, pid, name, function, .. } = subject;
+    let Subject { who, function, .. } = subject;
     let raised = |kind, message, chain, debug, location, backtrace| {
         SpawnError::ProcessRaised(Box::new(ProcessRaised {
-            rank,
-            pid,
-            name: name.to_string(),
+            who: who.clone(),
             kind,
             message,
             chain,
@@ -83,12 +80,15 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
             let error = raised(RaisedKind::Panic, message, Vec::new(), String::new(), location, backtrace);
             Some((at.min(now), error))
         }
-        Report::Refused(reason) => {
-            Some((now, SpawnError::Refused { rank, pid, function: function.to_string(), reason }))
+        Report::Refused(reason) => Some((
+            now,
+            SpawnError::Refused { who: who.clone().into(), function: function.to_string(), reason },
+        )),
+        Report::Undecodable(message) => {
+            Some((now, SpawnError::Arguments { who: Some(who.clone().into()), message }))
         }
-        Report::Undecodable(message) => Some((now, SpawnError::Arguments { rank: Some(rank), message })),
         Report::Unable(message) => {
-            let message = format!("rank {rank} (pid {pid}): {message}");
+            let message = format!("{who}: {message}");
             Some((now, launch::failed("the start of the worker", None, io::Error::other(message))))
         }
     }
@@ -102,7 +102,7 @@ pub(crate) fn of_exit(
     asked: Option<Signal>,
     now: u64,
 ) -> Option<(u64, SpawnError)> {
-    let Subject { rank, pid, name, program, returns, .. } = subject;
+    let Subject { who, program, returns, .. } = subject;
     let good = exit.success() || (exit == Exit::Unknown && seen.done);
     if good && seen.hello && (seen.returned || !returns) {
         return None;
@@ -112,7 +112,10 @@ pub(crate) fn of_exit(
         Exit::Code(_) | Exit::Unknown => None,
     };
     if let Some(program) = program.filter(|_| !seen.hello && (killer.is_none() || killer != asked)) {
-        return Some((now, SpawnError::NeverReported { rank, pid, program: program.to_owned(), exit }));
+        return Some((
+            now,
+            SpawnError::NeverReported { who: who.clone().into(), program: program.to_owned(), exit },
+        ));
     }
     let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
     // One that somebody sends reaches the handler.
@@ -132,20 +135,22 @@ pub(crate) fn of_exit(
         _ => None,
     };
     let at = crash.map_or(now, |crash| crash.at.min(now));
-    let name = name.to_string();
+    let who = who.clone();
     let stderr = seen.last_words;
-    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { rank, pid, name, exit, note, stderr }))))
+    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { who, exit, note, stderr }))))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use super::*;
+
+    static WHO: OnceLock<Who> = OnceLock::new();
 
     fn subject() -> Subject<'static> {
         Subject {
-            rank: 2,
-            pid: 7,
-            name: "rank-2",
+            who: WHO.get_or_init(|| Who::new(Some(2), "rank-2".to_string(), 7)),
             program: Some(Path::new("/p")),
             function: "f",
             returns: false,

@@ -25,9 +25,10 @@ use crate::message::{FromChild, Hello, Joined, Report};
 use crate::method::StartMethod;
 use crate::oom;
 use crate::outbox::Outbox;
-use crate::rank::{Running, Status, pid_number};
+use crate::rank::{Running, Status};
 use crate::setup::Setup;
 use crate::verdict::{self, Seen, Subject};
+use crate::who::Who;
 use crate::wire::{Inbox, Kind};
 
 const CHUNK: usize = 64 << 10;
@@ -43,8 +44,7 @@ const CHUNKS_AT_END: usize = 256;
 pub(crate) struct Watch {
     group: Arc<Group>,
     rank: usize,
-    pid: u32,
-    name: String,
+    who: Who,
     program: Arc<PathBuf>,
     method: StartMethod,
     function: Arc<str>,
@@ -102,8 +102,7 @@ impl Watch {
         group.started(order.rank, launched.pid, Running { handle: Arc::clone(&handle), id, young_until });
         Watch {
             rank: order.rank,
-            pid: pid_number(launched.pid),
-            name: group.name(order.rank),
+            who: group.who(order.rank),
             nonce: launched.nonce,
             socket: Some(launched.socket),
             reported: false,
@@ -127,9 +126,7 @@ impl Watch {
 
     fn subject(&self) -> Subject<'_> {
         Subject {
-            rank: self.rank,
-            pid: self.pid,
-            name: &self.name,
+            who: &self.who,
             // A copy of this process can't be another program.
             program: (self.method != StartMethod::Fork).then(|| self.program.as_path()),
             function: &self.function,
@@ -171,8 +168,7 @@ impl Watch {
                 Err(_) => return false,
             }
             if let Err(message) = self.take_frames() {
-                let (rank, pid) = (self.rank, self.pid);
-                self.fail(SpawnError::Protocol { rank, pid, message });
+                self.fail(SpawnError::Protocol { who: self.who.clone().into(), message });
                 return false;
             }
         }
@@ -231,14 +227,13 @@ impl Watch {
         if self.hello_until.take().is_none() {
             return;
         }
-        let doing = Doing::of(self.pid);
+        let doing = Doing::of(self.who.pid);
         if doing.as_ref().is_some_and(|doing| doing.is_excused(self.patience)) {
             self.hello_until = deadline(self.patience);
             return;
         }
         self.fail(SpawnError::Timeout {
-            rank: self.rank,
-            pid: self.pid,
+            who: self.who.clone().into(),
             program: self.program.as_ref().clone(),
             method: self.method,
             waited: self.patience,
@@ -285,7 +280,7 @@ impl Watch {
 
     /// Tells the log how it ended. While no lock is held.
     pub(crate) fn tell_end(&self) {
-        let (name, pid) = (&self.name, self.pid);
+        let Who { name, pid, .. } = &self.who;
         if self.swept > 0 {
             event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.swept);
         }

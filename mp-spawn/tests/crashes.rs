@@ -158,6 +158,14 @@ fn a_panic_arrives_with_its_backtrace_if_somebody_wants_it() {
             SpawnError::ProcessRaised(raised) => {
                 let text = raised.to_string();
                 assert_eq!(text.contains("backtrace in the worker"), raised.backtrace.is_some(), "{text}");
+                // What the program itself has called.
+                assert_eq!(text.contains("the_function_that_panics"), raised.backtrace.is_some(), "{text}");
+                assert!(!text.contains("_start"), "{text}");
+                let whole = format!("{raised:#}");
+                assert!(
+                    raised.backtrace.as_ref().is_none_or(|backtrace| whole.contains(backtrace)),
+                    "{whole}"
+                );
                 raised.backtrace
             }
             other => panic!("unexpected: {other:?}"),
@@ -166,6 +174,6 @@ fn a_panic_arrives_with_its_backtrace_if_somebody_wants_it() {
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
         assert_eq!(backtrace(method, "0"), None, "{method}");
         let text = backtrace(method, "1").expect("a backtrace");
-        assert!(text.contains("the_function_that_panics"), "{method}: {text}");
+        assert!(text.contains("the_function_that_panics") && text.contains("_start"), "{method}: {text}");
     }
 }

@@ -492,7 +492,10 @@ fn one_that_is_stopped_or_killed_costs_the_others_nothing() {
         signal(pids[1], libc::SIGKILL);
         let error = failure(&copies);
         // Also if it had not said hello yet.
-        assert!(matches!(&error, SpawnError::ProcessExited(exited) if exited.rank == 1), "{error:?}");
+        assert!(
+            matches!(&error, SpawnError::ProcessExited(exited) if exited.who.rank == Some(1)),
+            "{error:?}"
+        );
         eventually("all are gone", || !pids.iter().any(|pid| alive(*pid)));
         let again = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap();
         join(&again).unwrap();

@@ -86,9 +86,9 @@ fn an_error_arrives_with_its_sources() {
     let context = start_processes(worker, "seven".to_string(), Options::nprocs(1).name("reader")).unwrap();
     let error = failure(&context);
     let SpawnError::ProcessRaised(raised) = &error else { panic!("unexpected: {error:?}") };
-    assert_eq!((raised.rank, raised.kind), (0, RaisedKind::Error));
-    assert_eq!(raised.pid, context.pids()[0]);
-    assert_eq!(raised.name, "reader-0");
+    assert_eq!((raised.who.rank, raised.kind), (Some(0), RaisedKind::Error));
+    assert_eq!(raised.who.pid, context.pids()[0]);
+    assert_eq!(raised.who.name, "reader-0");
     assert_eq!(raised.message, "the label is unreadable");
     assert_eq!(raised.chain, ["invalid digit found in string"]);
     assert!(raised.debug.contains("ParseIntError"));
@@ -236,7 +236,7 @@ fn a_sigkill_from_outside_is_told_apart_from_ours() {
     common::eventually("rank 0 failed", || matches!(context.status(0), Ok(Status::Failed(_))));
     context.kill(1).unwrap();
     let first = exited(failure(&context));
-    assert_eq!((first.rank, signal(&first).as_str(), first.note.clone()), (0, "SIGKILL", None));
+    assert_eq!((first.who.rank, signal(&first).as_str(), first.note.clone()), (Some(0), "SIGKILL", None));
     assert!(first.to_string().contains("somebody else"), "{first}");
     let Ok(Status::Failed(second)) = context.status(1) else { panic!("{context:?}") };
     assert_eq!(exited(second).note, Some(Note::AskedFor));
@@ -255,7 +255,10 @@ fn arguments_that_do_not_decode() {
     }
     let error = failure(&start_processes(|_: usize, _: Lying| {}, Lying, Options::nprocs(1)).unwrap());
     let text = error.to_string();
-    assert!(matches!(error, SpawnError::Arguments { rank: Some(0), .. }), "{error:?}");
+    assert!(
+        matches!(&error, SpawnError::Arguments { who: Some(who), .. } if who.rank == Some(0)),
+        "{error:?}"
+    );
     assert!(text.contains("there is no such thing") && text.contains("Lying"), "{text}");
 }
 
@@ -273,7 +276,7 @@ fn arguments_that_do_not_encode() {
         }
     }
     let error = spawn(|_: usize, _: Shy| {}, Shy, 3).unwrap_err();
-    assert!(matches!(error, SpawnError::Arguments { rank: None, .. }), "{error:?}");
+    assert!(matches!(error, SpawnError::Arguments { who: None, .. }), "{error:?}");
     assert!(error.to_string().contains("not for others"), "{error}");
 }
 

@@ -25,7 +25,7 @@ fn the_first_failure_ends_siblings_that_would_wait_for_ever() {
     let meeting = Meeting::new("first-failure");
     let context = start_processes(one_fails, meeting.name.clone(), Options::nprocs(4)).unwrap();
     let error = failure(&context);
-    assert!(matches!(&error, SpawnError::ProcessRaised(raised) if raised.rank == 0), "{error:?}");
+    assert!(matches!(&error, SpawnError::ProcessRaised(raised) if raised.who.rank == Some(0)), "{error:?}");
     for rank in 1..4 {
         let status = context.status(rank).unwrap();
         assert!(matches!(status, Status::EndedByUs(Signal::TERM)), "{status:?}");

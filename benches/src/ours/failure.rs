@@ -40,7 +40,7 @@ fn gone(plan: &Plan, others: usize) -> Outcome {
         let told = start_processes(worker, meeting, Options::nprocs(1 + others))?.join_timeout(PATIENCE);
         let then = now();
         let at: u64 = match told {
-            Err(SpawnError::ProcessRaised(raised)) if raised.rank == 0 => raised.message.parse()?,
+            Err(SpawnError::ProcessRaised(raised)) if raised.who.rank == Some(0) => raised.message.parse()?,
             other => return Err(format!("wrong result: {other:?}").into()),
         };
         // The first few warm up.

@@ -1,0 +1,105 @@
+//! The part of a backtrace that is the program's.
+//!
+//! The standard library leaves out what stands above `__rust_end_short_backtrace` and below `__rust_begin_short_backtrace`,
+//! two functions that do nothing else. It does so only in what it prints itself; a [`Backtrace`](std::backtrace::Backtrace) has
+//! it all, which is of use to nobody who reads in a terminal why a worker has failed: the way from `_start` to a worker's
+//! function alone has two dozen steps.
+
+use std::fmt;
+use std::hint::black_box;
+
+const BEGIN: &str = "__rust_begin_short_backtrace";
+const END: &str = "__rust_end_short_backtrace";
+
+/// Calls a function of the program; backtraces end here.
+#[inline(never)]
+pub(crate) fn __rust_begin_short_backtrace<R>(function: impl FnOnce() -> R) -> R {
+    let result = function();
+    // So that this is no tail call, which would leave no trace.
+    black_box(());
+    result
+}
+
+/// One step of a backtrace, which may have lines of its own for the place in the source.
+struct Frame<'a> {
+    symbol: &'a str,
+    places: Vec<&'a str>,
+}
+
+/// Writes the part of a backtrace between the two marks; all of it, where they are not to be found.
+pub(crate) fn write_short(out: &mut fmt::Formatter<'_>, whole: &str) -> fmt::Result {
+    let mut frames: Vec<Frame<'_>> = Vec::new();
+    for line in whole.lines() {
+        match (line.trim_start().split_once(": "), frames.last_mut()) {
+            (Some((number, symbol)), _)
+                if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) =>
+            {
+                frames.push(Frame { symbol, places: Vec::new() });
+            }
+            (_, Some(frame)) => frame.places.push(line),
+            (_, None) => {}
+        }
+    }
+    let all = frames.len();
+    let first = frames.iter().position(|frame| frame.symbol.contains(END)).map_or(0, |at| at + 1);
+    let own = frames.get(first..).unwrap_or_default();
+    let own = own.iter().take_while(|frame| !frame.symbol.contains(BEGIN));
+    let mut shown = 0;
+    for (number, Frame { symbol, places }) in own.enumerate() {
+        write!(out, "\n{number:>4}: {symbol}")?;
+        places.iter().try_for_each(|place| write!(out, "\n{place}"))?;
+        shown += 1;
+    }
+    match all - shown {
+        0 => Ok(()),
+        hidden => write!(out, "\n   … and {hidden} of the runtime, which `{{:#}}` shows"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Short<'a>(&'a str);
+
+    impl fmt::Display for Short<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write_short(f, self.0)
+        }
+    }
+
+    const WHOLE: &str = "   0: mp_spawn::panics::describe\n             at ./src/panics.rs:56:21\n   \
+                         1: std::sys::backtrace::__rust_end_short_backtrace::<F, !>\n   \
+                         2: core::panicking::panic_fmt\n             at /rustc/panicking.rs:80:14\n   \
+                         3: app::load: a\n             at ./src/main.rs:4:34\n             (inlined)\n  \
+                         10: mp_spawn::backtrace::__rust_begin_short_backtrace\n  11: _start\n";
+
+    #[test]
+    fn what_is_between_the_marks_is_shown() {
+        assert_eq!(
+            Short(WHOLE).to_string(),
+            "\n   0: core::panicking::panic_fmt\n             at /rustc/panicking.rs:80:14\n   \
+             1: app::load: a\n             at ./src/main.rs:4:34\n             (inlined)\n   \
+             … and 4 of the runtime, which `{:#}` shows"
+        );
+    }
+
+    #[test]
+    fn without_marks_all_is_shown() {
+        assert_eq!(Short("   0: a\n   1: b\n      at c\n").to_string(), "\n   0: a\n   1: b\n      at c");
+        assert_eq!(Short("").to_string(), "");
+        assert_eq!(Short("unsupported backtrace").to_string(), "");
+    }
+
+    #[test]
+    fn the_mark_is_in_backtraces() {
+        #[inline(never)]
+        fn inner() -> String {
+            std::backtrace::Backtrace::force_capture().to_string()
+        }
+        let whole = __rust_begin_short_backtrace(inner);
+        let short = Short(&whole).to_string();
+        let caller = |text: &str| text.lines().any(|line| line.ends_with("the_mark_is_in_backtraces"));
+        assert!(short.contains("::inner") && !caller(&short) && caller(&whole), "{whole}");
+    }
+}

@@ -1,0 +1,70 @@
+//! Which process something is about.
+
+use std::fmt;
+
+/// A process, as errors name it.
+///
+/// ```
+/// use mp_spawn::{Process, SpawnError};
+///
+/// let failing = |(): ()| Err::<(), _>("no such file");
+/// let error = Process::builder().name("loader").spawn(failing, ())?.join().unwrap_err();
+/// let who = error.who().expect("it is about a process");
+/// assert_eq!((who.rank, who.name.as_str()), (None, "loader"));
+/// assert_eq!(error.to_string(), format!("loader (pid {}) failed: no such file", who.pid));
+/// # Ok::<(), SpawnError>(())
+/// ```
+///
+/// | it was started | `Display` |
+/// |---|---|
+/// | as one of several | `rank 3 (pid 4711)` |
+/// | as one of several, with a [name](crate::Options::name) | `rank 3 (loader-3, pid 4711)` |
+/// | as a [`Process`](crate::Process) | `loader (pid 4711)` |
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Who {
+    /// Its rank; `None` for a [`Process`](crate::Process), which is no part of a group.
+    pub rank: Option<usize>,
+    /// Its name, as in `rank-3` or `process-1`.
+    pub name: String,
+    /// Its process id.
+    pub pid: u32,
+}
+
+impl Who {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn new(rank: Option<usize>, name: String, pid: u32) -> Who {
+        Who { rank, name, pid }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Who { rank, name, pid } = self;
+        match rank {
+            // A name that says the same.
+            Some(rank)
+                if name.strip_prefix("rank-").and_then(|number| number.parse().ok()) == Some(*rank) =>
+            {
+                write!(f, "rank {rank} (pid {pid})")
+            }
+            Some(rank) => write!(f, "rank {rank} ({name}, pid {pid})"),
+            None => write!(f, "{name} (pid {pid})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_named_once() {
+        let text = |rank, name: &str| Who::new(rank, name.to_string(), 7).to_string();
+        assert_eq!(text(Some(3), "rank-3"), "rank 3 (pid 7)");
+        assert_eq!(text(Some(3), "rank-4"), "rank 3 (rank-4, pid 7)");
+        assert_eq!(text(Some(3), "load-3"), "rank 3 (load-3, pid 7)");
+        assert_eq!(text(None, "rank-0"), "rank-0 (pid 7)");
+    }
+}
