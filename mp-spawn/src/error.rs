@@ -170,7 +170,9 @@ pub enum RaisedKind {
 }
 
 /// A worker returned an error or panicked: everything that is known about it.
-#[derive(Clone, Debug)]
+///
+/// Its `Debug` is its `Display`, for that is what `unwrap` and a `main` that returns it show; `{:#?}` has the fields.
+#[derive(Clone)]
 #[non_exhaustive]
 #[doc(alias = "ProcessRaisedException")]
 pub struct ProcessRaised {
@@ -192,7 +194,9 @@ pub struct ProcessRaised {
 }
 
 /// A worker's process ended without a report: by `exit`, by a signal.
-#[derive(Clone, Debug)]
+///
+/// Its `Debug` is its `Display`, for that is what `unwrap` and a `main` that returns it show; `{:#?}` has the fields.
+#[derive(Clone)]
 #[non_exhaustive]
 #[doc(alias = "ProcessExitedException")]
 pub struct ProcessExited {
@@ -282,7 +286,7 @@ impl fmt::Display for SpawnError {
             SpawnError::Launch(launch) => launch.fmt(f),
             SpawnError::Timeout { who, program, method, waited, doing } => {
                 let program = program.display();
-                write!(f, "{who}, started by {method}, runs {program} and did not report within {waited:?}")?;
+                write!(f, "{who} was started by {method}, runs {program} and did not report within {waited:?}")?;
                 if !doing.is_empty() {
                     write!(f, ": {doing}")?;
                 }
@@ -344,6 +348,39 @@ impl fmt::Display for ProcessExited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = End { exit: self.exit, note: self.note.as_ref(), stderr: self.stderr.as_deref() };
         write!(f, "{} {end}", self.who)
+    }
+}
+
+impl fmt::Debug for ProcessRaised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
+        let ProcessRaised { who, kind, message, chain, debug, location, backtrace } = self;
+        f.debug_struct("ProcessRaised")
+            .field("who", who)
+            .field("kind", kind)
+            .field("message", message)
+            .field("chain", chain)
+            .field("debug", debug)
+            .field("location", location)
+            .field("backtrace", backtrace)
+            .finish()
+    }
+}
+
+impl fmt::Debug for ProcessExited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
+        let ProcessExited { who, exit, note, stderr } = self;
+        f.debug_struct("ProcessExited")
+            .field("who", who)
+            .field("exit", exit)
+            .field("note", note)
+            .field("stderr", stderr)
+            .finish()
     }
 }
 

@@ -104,7 +104,7 @@ fn a_copy_has_what_its_original_has_and_is_a_worker_of_its_own() {
             assert_eq!(found, (10 + rank, pids[rank], std::process::id(), 7));
         }
         assert!(children().is_empty(), "all were reaped");
-        assert_eq!((rank(), std::env::var("WHICH").ok()), (Some(0), None), "nothing changed here");
+        assert_eq!((rank(), std::env::var("WHICH").ok()), (None, None), "nothing changed here");
     });
 }
 

@@ -172,7 +172,7 @@ fn one_that_the_kernel_does_not_let_go_on_gets_its_time_again() {
     let error = failure(&context);
     let SpawnError::Timeout { method: StartMethod::Spawn, doing, .. } = &error else { panic!("{error:?}") };
     assert!(doing.contains("sleeps"), "{error}");
-    assert!(error.to_string().contains("start method spawn"), "{error}");
+    assert!(error.to_string().contains("was started by spawn"), "{error}");
 }
 
 #[test]
