@@ -297,7 +297,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
     if let Err(error) = crash::install(line) {
         return Report::Unable(format!("no handlers for crashes: {error}"));
     }
-    event!(Debug, "calls {} as rank {rank}", function.name);
+    event!(Debug, "calls {}", function.name);
     let desc = match function::resolve::<function::Start>(function) {
         Ok(desc) => desc,
         Err(refusal) => return Report::Refused(refusal),

@@ -171,7 +171,7 @@ pub enum RaisedKind {
 
 /// A worker returned an error or panicked: everything that is known about it.
 ///
-/// Its `Debug` is its `Display`, for that is what `unwrap` and a `main` that returns it show; `{:#?}` has the fields.
+/// Its `Debug` is its `Display`, for that is in what `unwrap` and a `main` that returns the error show; `{:#?}` has the fields.
 #[derive(Clone)]
 #[non_exhaustive]
 #[doc(alias = "ProcessRaisedException")]
@@ -195,7 +195,7 @@ pub struct ProcessRaised {
 
 /// A worker's process ended without a report: by `exit`, by a signal.
 ///
-/// Its `Debug` is its `Display`, for that is what `unwrap` and a `main` that returns it show; `{:#?}` has the fields.
+/// Its `Debug` is its `Display`, for that is in what `unwrap` and a `main` that returns the error show; `{:#?}` has the fields.
 #[derive(Clone)]
 #[non_exhaustive]
 #[doc(alias = "ProcessExitedException")]

@@ -22,7 +22,7 @@
 //! | the stack: a thread's, where it isn't the main thread that forks | the function gets a thread with a stack of the usual size |
 //! | a panic that leaves the copy's function | caught in [`child::main`], which never returns: the frames of the original above are never reached |
 //! | which thread's end ends the copy | the one that forks: the main thread or the supervisor's, as for all methods |
-//! | read ends of pipes from the original's other children; the fork server's socket | stay open until the copy ends: nobody waits for their end |
+//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made ahead | stay open until the copy ends, which is before the original's end, or with it: only a copy that has detached itself keeps a worker that was made ahead, and is detached as well, from seeing that nobody takes its result |
 //!
 //! | killed | what happens |
 //! |---|---|

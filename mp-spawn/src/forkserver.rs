@@ -9,7 +9,8 @@
 //! | the server, idle | it is reaped at once; the next start fails and says how it ended, the one after begins another |
 //! | the server, while it calls what is preloaded | the start that waits for it fails and says how it ended, the next one begins another |
 //! | the server, asked for a process | that start, or the next one if it was asked ahead, fails; if the process was made already, it is ended and reaped |
-//! | a process that was made ahead and waits | the next start finds it, reaps it and asks for another |
+//! | the server, and one waits that was made ahead | the latter waits until the next start fails, or the server is replaced: then it is ended and reaped |
+//! | a process that was made ahead and waits | the next start finds it, if it has ended by then, reaps it and asks for another; else it fails as any other |
 //! | a process that was started | as any other: it is a child of this process, and its sentinel is exact |
 //! | this process | the server and all processes end with it, also the one that waits |
 //!
@@ -40,7 +41,8 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// What fork servers call once when they start, before they make processes. It takes effect at the next start by
-/// [`StartMethod::ForkServer`](crate::StartMethod::ForkServer): a server that runs already is ended, its processes are not.
+/// [`StartMethod::ForkServer`](crate::StartMethod::ForkServer): a server that runs already is ended, and the process that it has made
+/// ahead; those that were started are not.
 ///
 /// ```
 /// use mp_spawn::{Options, StartMethod, set_forkserver_preload, start_processes};
@@ -99,8 +101,12 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration)
         Ok(launched) => launched,
         Err(why) => return Err(failed("the fork server", None, server.bury(&why))),
     };
+    let lost = server.lost();
     *slot = Some(server);
     drop(slot);
+    if let Some(pid) = lost {
+        event!(Warn, "a process that was made ahead (pid {pid}) had ended before it was needed");
+    }
     if let Some(pid) = begun {
         event!(Debug, "a fork server (pid {pid}) was started");
     }

@@ -44,7 +44,14 @@ pub(crate) struct Handle {
 impl Handle {
     /// Of a process that was made just now and has not been reaped. If this fails, it is ended and reaped.
     pub(crate) fn of(pid: Pid) -> Result<Handle> {
-        let made = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        // Nobody would learn of its death.
+        Handle::find(pid).inspect_err(|_| end(pid))
+    }
+
+    /// Of a process that may have ended and been reaped since it was made: then its number may be another one's. Nothing is done to
+    /// whoever has it if this fails.
+    pub(crate) fn find(pid: Pid) -> Result<Handle> {
+        let found = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Handle::new(pid, Arc::new(pidfd), true)),
             // The second is what filters of sandboxes say of a call that they don't know.
             Err(Errno::NOSYS | Errno::PERM) => Handle::without_pidfd(pid),
@@ -53,13 +60,7 @@ impl Handle {
             Err(Errno::SRCH) => return Handle::over(pid),
             Err(error) => Err(("pidfd_open", error.into())),
         };
-        made.map_err(|(what, error)| {
-            // Nobody would learn of its death. It has not been reaped, so the id is still its own.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-            let _ =
-                retry_on_intr(|| rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()));
-            failed(what, None, error)
-        })
+        found.map_err(|(what, error)| failed(what, None, error))
     }
 
     fn new(pid: Pid, sentinel: Arc<OwnedFd>, is_pidfd: bool) -> Handle {
@@ -162,6 +163,12 @@ impl Handle {
             let _ = rustix::event::poll(&mut [PollFd::new(&self.sentinel, PollFlags::IN)], None);
         }
     }
+}
+
+/// Ends a process without a handle, and reaps it. It has not been reaped, so that the number is its own.
+pub(crate) fn end(pid: Pid) {
+    let _ = rustix::process::kill_process(pid, Signal::KILL);
+    let _ = retry_on_intr(|| rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()));
 }
 
 fn exit_of(status: &WaitIdStatus) -> Exit {

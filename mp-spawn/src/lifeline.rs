@@ -4,7 +4,7 @@
 //! another one keeps the thread that does so, and with it the children of that thread, which nobody knows any more. Its
 //! close-on-exec files are closed, though. So each process holds the read end of a pipe whose write end only its parent has,
 //! and in which nothing is ever written: when that is closed, the kernel sends a SIGKILL (`F_SETSIG` in `fcntl(2)`), without
-//! a thread that would have to wait for it.
+//! a thread that would have to wait for it. (A fork server has none. It waits at its socket, whose end it sees there.)
 //!
 //! | the parent | closes the write end | what ends the process |
 //! |---|---|---|
@@ -15,13 +15,15 @@
 //!
 //! The signal is a matter of an open file description, so each process gets its own one. The parent opens it: a process that
 //! does so itself has the kernel make a directory in `/proc` for it, which costs as much as a dozen system calls, at its start
-//! and again at its end. Where there is no `/proc`, it is as if there were no pipe. A process that closes its end (with all its
+//! and again at its end. Where there is no `/proc`, it is as if there were no pipe. A parent that has changed its user may not open
+//! what it has made before, and makes another pipe. A process that closes its end (with all its
 //! files, say) has none either.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
+use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -43,10 +45,21 @@ impl Pipe {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         Ok(Pipe { read: above_standard(read)?, write: above_standard(write)? })
     }
+
+    /// Opens the end that is read once more: another open file description. `None` if that is impossible.
+    fn open_again(&self) -> io::Result<Option<OwnedFd>> {
+        // Of this thread, which may have a table of files of its own. Nothing is ever to be waited for here.
+        let path = format!("/proc/thread-self/fd/{}", self.read.as_raw_fd());
+        match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(end) => Ok(Some(above_standard(end)?)),
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(error.into()),
+            Err(_) => Ok(None),
+        }
+    }
 }
 
-/// The pipe of those that this process starts.
-static PIPE: PerProcess<SetOnce<Pipe>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+/// The pipes of those that this process starts: the last one, and others that are of no use to new ones.
+static PIPES: PerProcess<Mutex<Vec<Pipe>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// What ends this process.
 static HELD: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
@@ -54,29 +67,24 @@ static HELD: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::ne
 /// The end that goes to one child, which nobody else has; `None` where there is no `/proc`.
 pub(crate) fn end() -> Result<Option<OwnedFd>> {
     let refused = |error: io::Error| failed("the pipe that ends a process with this one", None, error);
-    let pipe = match PIPE.get() {
-        Some(pipe) => pipe,
-        // Of two threads that come here at once, one drops its pipe, which nobody holds.
-        None => PIPE.set(Pipe::new().map_err(refused)?),
-    };
-    match open_again(pipe.read.as_fd()) {
-        Ok(end) => Ok(Some(above_standard(end).map_err(refused)?)),
-        Err(error) if matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
-            Err(refused(error.into()))
-        }
-        Err(_) => Ok(None),
+    let mut pipes = PIPES.lock();
+    let last = pipes.last().map_or(Ok(None), Pipe::open_again).map_err(refused)?;
+    if last.is_some() {
+        return Ok(last);
     }
+    // The first one; or this process has another user by now, and may not open what it has made as the former one.
+    let pipe = Pipe::new().map_err(refused)?;
+    let end = pipe.open_again().map_err(refused)?;
+    if end.is_some() {
+        pipes.push(pipe);
+    }
+    Ok(end)
 }
 
-/// Opens what a file descriptor leads to once more, for reading: another open file description.
-fn open_again(file: BorrowedFd<'_>) -> std::result::Result<OwnedFd, Errno> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// Both ends, which a copy of this process has no use for.
-pub(crate) fn files() -> impl Iterator<Item = RawFd> {
-    PIPE.get().into_iter().flat_map(|pipe| [pipe.read.as_raw_fd(), pipe.write.as_raw_fd()])
+/// What a copy of this process has no use for.
+pub(crate) fn files() -> Vec<RawFd> {
+    let pipes = PIPES.lock();
+    pipes.iter().flat_map(|pipe| [pipe.read.as_raw_fd(), pipe.write.as_raw_fd()]).collect()
 }
 
 /// In a child: is ended from now on when its parent closes the other end; false if it has.
@@ -135,11 +143,24 @@ mod tests {
     #[test]
     fn each_child_gets_the_same_pipe_and_another_description() {
         let end = end().unwrap().unwrap();
-        let id = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
+        let id = |fd: std::os::fd::BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
         let other = super::end().unwrap().unwrap();
         assert_eq!(id(other.as_fd()), id(end.as_fd()));
-        rustix::fs::fcntl_setfl(&other, OFlags::NONBLOCK).unwrap();
-        assert!(!rustix::fs::fcntl_getfl(&end).unwrap().contains(OFlags::NONBLOCK));
+        rustix::fs::fcntl_setfl(&other, OFlags::empty()).unwrap();
+        assert!(rustix::fs::fcntl_getfl(&end).unwrap().contains(OFlags::NONBLOCK));
+    }
+
+    #[test]
+    fn a_pipe_that_can_not_be_opened_is_replaced() {
+        let replaces = |(): ()| {
+            // A socket can't be opened; neither can a pipe of another user.
+            let (read, write) = std::os::unix::net::UnixStream::pair()?;
+            PIPES.lock().push(Pipe { read: read.into(), write: write.into() });
+            let end = end().map_err(io::Error::other)?.expect("an end");
+            let is_new = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&end)?.st_mode);
+            Ok::<_, io::Error>((is_new == rustix::fs::FileType::Fifo, files().len()))
+        };
+        assert_eq!(crate::Process::spawn(replaces, ()).unwrap().join().unwrap(), (true, 4));
     }
 
     #[test]

@@ -38,14 +38,17 @@ use crate::process::{Process, ProcessBuilder};
 /// | | [`Spawn`](Self::Spawn) | [`ForkServer`](Self::ForkServer) | [`Fork`](Self::Fork) |
 /// |---|---|---|---|
 /// | a process is | this program, executed anew | a copy of a process that was executed once and has waited since | a copy of this process, now |
-/// | costs | a start of the program | a copy of its few pages; and a process that waits | a copy of this process's page tables: more, the more memory it has |
+/// | costs | a start of the program | a copy of its few pages, made ahead; and two processes that wait, the server and the next one | a copy of this process's page tables: more, the more memory it has |
 /// | static data | as at the start of a program | what the preloaded function left: see [`set_forkserver_preload`] | this process's, as it is now |
 /// | environment, directory, open files | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
 /// | `atexit(3)` | as in any program | what is registered in the copy itself (with glibc) | the same |
 /// | to be had | always | always | after [`allow_fork`], which is `unsafe` |
 /// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
 ///
-/// The server begins with the first start that needs it, in about the time of a process. It has no threads and no shared
+/// The server begins with the first start that needs it, in about the time of a process. While a process works, the server
+/// makes the one for the next start (`mp-next-worker` in `ps`), which needs only to be told what it is. Like the server, it counts
+/// where processes are counted (RLIMIT_NPROC, `pids.max`), and has the user and groups that this process had when the server was
+/// started. The server has no threads and no shared
 /// memory, and has not run `main`; so nothing that makes `fork` dangerous elsewhere is there to be copied. Functions that
 /// were registered with `pthread_atfork(3)` are not called. It ends with this process.
 ///

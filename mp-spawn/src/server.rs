@@ -22,7 +22,7 @@ use crate::doing::Doing;
 use crate::error::Result;
 use crate::exit::Exit;
 use crate::function::FunctionRef;
-use crate::handle::Handle;
+use crate::handle::{self, Handle};
 use crate::launch::{self, Command, Launched, Particulars, failed};
 use crate::lifeline;
 use crate::message::{Answer, Serve};
@@ -37,6 +37,8 @@ use crate::wire::{self, Inbox, Kind};
 pub(crate) const GONE: &str = "it is gone";
 /// How long to wait for a process that got a SIGKILL.
 const AFTER_KILL: Duration = Duration::from_secs(10);
+/// How long to wait for one that has closed its files, which is its last act but one.
+const AT_ITS_END: Duration = Duration::from_secs(1);
 const NONSENSE: &str = "its answer makes no sense";
 
 /// A fork server, and the line to it.
@@ -51,11 +53,12 @@ pub(crate) struct Server {
     socket: OwnedFd,
     inbox: Inbox,
     slip: Slip,
-    /// The process that it was asked for, and whose answer has not been taken.
     ordered: Option<Ordered>,
+    /// One that was made ahead, and was found dead.
+    lost: Option<Pid>,
 }
 
-/// A process that a server was asked for.
+/// A process that a server was asked for, and that nobody has got yet.
 #[derive(Debug)]
 struct Ordered {
     /// This end of its socket.
@@ -66,7 +69,36 @@ struct Ordered {
 /// A process that a server has made.
 struct Made {
     pid: Pid,
+    handle: Handle,
     ordered: Ordered,
+}
+
+impl Made {
+    fn of(pid: Pid, ordered: Ordered) -> Result<Made> {
+        match Handle::find(pid) {
+            Ok(handle) => Ok(Made { pid, handle, ordered }),
+            Err(error) => {
+                // Its number is its own, for it is there.
+                if !hung_up(&ordered.socket) {
+                    handle::end(pid);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether it waits for its orders. Else it is reaped.
+    ///
+    /// One that has waited for long may have ended and been reaped: where SIGCHLD is ignored, or by code that waits for any
+    /// child. Then the handle may be that of a stranger. It is not if the other end of the socket is open now, for it was
+    /// made before this is asked.
+    fn is_there(&self) -> bool {
+        let is_there = !hung_up(&self.ordered.socket) && !self.handle.has_ended();
+        if !is_there {
+            reap(&self.handle, AT_ITS_END);
+        }
+        is_there
+    }
 }
 
 /// Whether a fork server lives.
@@ -100,6 +132,7 @@ impl Server {
             inbox: Inbox::default(),
             slip,
             ordered: None,
+            lost: None,
         };
         supervisor::watch_server(&life)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
@@ -136,67 +169,73 @@ impl Server {
         outbox: &mut Outbox,
         patience: Duration,
     ) -> Result<Result<Launched>, String> {
+        let mut patience = Patience::of(patience);
         let ahead = self.ordered.is_some();
-        let mut made = self.take(patience)?;
-        let of_use = made.as_ref().is_ok_and(|made| !ahead || !hung_up(&made.ordered.socket));
-        if ahead && !of_use {
-            if let Ok(made) = made
-                && let Ok(handle) = Handle::of(made.pid)
-            {
-                reap(&handle);
+        let mut made = self.take(&mut patience)?;
+        if ahead {
+            match made {
+                Ok(waiting) if waiting.is_there() => made = Ok(waiting),
+                // It may be refused for want of what there is by now.
+                gone => {
+                    self.lost = gone.ok().map(|gone| gone.pid);
+                    made = self.take(&mut patience)?;
+                }
             }
-            // There may be room for one now.
-            made = self.take(patience)?;
         }
-        Ok(made.and_then(|Made { pid, ordered: Ordered { socket, nonce } }| {
+        Ok(made.map(|Made { pid, handle, ordered: Ordered { socket, nonce } }| {
             // Before anything else: it waits for that. What can't be sent now is tried again, and found out, by who watches it.
             let _ = outbox.flush(socket.as_fd());
-            // If this fails, the process is gone, too.
-            let handle = Handle::of(pid);
             // From here on it is somebody's.
             self.slip.clear();
-            self.order_ahead(patience);
-            Ok(Launched { pid, handle: handle?, socket, nonce })
+            self.order_ahead(&mut patience);
+            Launched { pid, handle, socket, nonce }
         }))
     }
 
+    /// The process that was made ahead and had ended before it was needed, if the last start found one.
+    pub(crate) fn lost(&mut self) -> Option<u32> {
+        self.lost.take().map(pid_number)
+    }
+
     /// A process that waits for its orders.
-    fn take(&mut self, patience: Duration) -> Result<Result<Made>, String> {
-        let mut patience = Patience::of(patience);
+    fn take(&mut self, patience: &mut Patience) -> Result<Result<Made>, String> {
         let answer = if self.ordered.is_none() {
-            if let Err(error) = self.order(true, &mut patience)? {
+            if let Err(error) = self.order(true, patience)? {
                 return Ok(Err(error));
             }
-            self.hear(&mut patience)?
+            self.hear(patience)?
         } else if self.slip.read().is_some() {
             Answer::Done
         } else {
             // It is just being made, or couldn't be.
             let mut bytes = Vec::new();
             wire::append(&mut bytes, Kind::Ask, &[]).map_err(|error| error.to_string())?;
-            self.send(&bytes, &[], &mut patience)?;
-            self.hear(&mut patience)?
+            self.send(&bytes, &[], patience)?;
+            self.hear(patience)?
         };
-        let Some(ordered) = self.ordered.take() else { return Err(NONSENSE.to_string()) };
-        match answer {
-            Answer::Done => Ok(Ok(Made { pid: self.slip.read().ok_or(NONSENSE)?, ordered })),
-            Answer::Refused(number) => {
+        match (answer, self.slip.read()) {
+            (Answer::Done, Some(pid)) => {
+                let ordered = self.ordered.take().ok_or(NONSENSE)?;
+                Ok(Made::of(pid, ordered))
+            }
+            (Answer::Refused(number), None) => {
+                self.ordered = None;
                 let refused = io::Error::from_raw_os_error(number);
                 Ok(Err(failed("clone3 in the fork server", None, refused)))
             }
-            Answer::Failed(why) => Err(why),
-            Answer::Preloading => Err(NONSENSE.to_string()),
+            (Answer::Failed(why), _) => Err(why),
+            _ => Err(NONSENSE.to_string()),
         }
     }
 
     /// Asks for the process of the next start. If that is impossible, the next start asks itself, and says why.
-    fn order_ahead(&mut self, patience: Duration) {
+    fn order_ahead(&mut self, patience: &mut Patience) {
         if self.ordered.is_none() {
-            let _ = self.order(false, &mut Patience::of(patience));
+            let _ = self.order(false, patience);
         }
     }
 
-    /// Asks for a process, and to be told when it is made.
+    /// Asks for a process; and, if that is wanted, to be told when it is made.
     fn order(&mut self, and_ask: bool, patience: &mut Patience) -> Result<Result<()>, String> {
         let (ours, theirs) = match launch::socket_pair() {
             Ok(pair) => pair,
@@ -215,9 +254,9 @@ impl Server {
         if and_ask {
             wire::append(&mut bytes, Kind::Ask, &[]).map_err(|error| error.to_string())?;
         }
-        self.send(&bytes, &fds, patience)?;
+        // From here on it may be made, even if the server dies before all is sent.
         self.ordered = Some(Ordered { socket: ours, nonce });
-        Ok(Ok(()))
+        self.send(&bytes, &fds, patience).map(Ok)
     }
 
     /// Tells it what it is.
@@ -313,15 +352,17 @@ impl Server {
     /// Ends it, and a process that it may have made and that nobody has got yet.
     fn end(&mut self) -> Option<Exit> {
         let ended = self.life.end();
-        let ordered = self.ordered.take();
-        if let (Some(Ordered { socket, .. }), Some(pid)) = (ordered, self.slip.read())
-            && let Ok(handle) = Handle::of(pid)
+        if let (Some(Ordered { socket, .. }), Some(pid)) = (self.ordered.take(), self.slip.read())
+            && let Ok(handle) = Handle::find(pid)
         {
-            if hung_up(&socket) {
-                reap(&handle);
-            } else {
-                handle.end();
+            let is_there = !hung_up(&socket);
+            // It ends by itself at that, also if it may not be signalled from here.
+            drop(socket);
+            if is_there {
+                // See `Made::is_there`.
+                let _ = handle.signal(Signal::KILL);
             }
+            reap(&handle, if is_there { AFTER_KILL } else { AT_ITS_END });
         }
         self.slip.clear();
         ended
@@ -336,26 +377,22 @@ impl Drop for Server {
     }
 }
 
-/// Whether the process at the other end of this socket is gone. If it is not, its number is its own, and has been since before
-/// this was asked: one that has waited for long may have ended, and been reaped by the kernel, where SIGCHLD is ignored.
+/// Whether the process at the other end of this socket is gone.
 fn hung_up(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::empty())];
     let asked = rustix::event::poll(&mut end, Some(&Timespec::default()));
     asked.is_ok() && end[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// Reaps a process that has ended, or is about to; without a signal, since its number may be another one's by now.
-fn reap(handle: &Handle) {
-    let until = deadline(AFTER_KILL);
+/// Reaps a process that has ended, or is about to.
+fn reap(handle: &Handle, time: Duration) {
+    let until = deadline(time);
     while handle.reap().is_none() && until.is_none_or(|until| Instant::now() < until) {
-        wait_for_end(handle, until);
+        let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));
+        // An interrupted or refused wait leads to another look.
+        let _ =
+            rustix::event::poll(&mut [PollFd::new(&handle.sentinel(), PollFlags::IN)], Some(&timespec(left)));
     }
-}
-
-fn wait_for_end(handle: &Handle, until: Option<Instant>) {
-    let left = until.map_or(AFTER_KILL, |until| until.saturating_duration_since(Instant::now()));
-    // An interrupted or refused wait leads to another look.
-    let _ = rustix::event::poll(&mut [PollFd::new(&handle.sentinel(), PollFlags::IN)], Some(&timespec(left)));
 }
 
 impl Life {
@@ -416,7 +453,7 @@ mod tests {
         let ordered = Some(Ordered { socket: ours, nonce: 0 });
         let process = std::process::id();
         (
-            Server { process, command, life, socket, inbox: Inbox::default(), slip, ordered },
+            Server { process, command, life, socket, inbox: Inbox::default(), slip, ordered, lost: None },
             child,
             pid,
             theirs,

@@ -14,13 +14,14 @@
 //!
 //! | who | writes | when |
 //! |---|---|---|
-//! | the parent | 0 | before it asks for a process |
+//! | the parent | 0 | before it asks for a process, and when it has given one its orders |
 //! | the kernel, for the fork server | the process id | while the process is made (`CLONE_PARENT_SETTID`) |
 //!
 //! | killed | left |
 //! |---|---|
 //! | the fork server, before the process was made | 0: there is none |
 //! | the fork server, after that | the process id of a child that the parent can end and reap |
+//! | the process, before it got its orders | its number, which may be a stranger's when the kernel or others have reaped it: see `server` |
 //! | the parent | nothing: the fork server and its siblings end with it |
 #![allow(unsafe_code)]
 

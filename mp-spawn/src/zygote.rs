@@ -11,7 +11,7 @@ use std::panic::{self, AssertUnwindSafe};
 use mp_core::Arena;
 use rustix::net::SendFlags;
 
-use crate::child::Source;
+use crate::child::{self, Source};
 use crate::function::{self, Preload};
 use crate::message::{Answer, Serve};
 use crate::sibling::{self, Alone, Made, Slip};
@@ -68,9 +68,12 @@ pub(crate) fn serve(
                     // Of no user's code has anything run.
                     mp_core::fork::begin_on_its_own();
                 }
-                // Else the parent is gone already.
-                let lives = fds.next().is_none_or(lifeline::hold);
-                return Ok(lives.then(|| (become_one(parent, nonce, &mine), mine)));
+                let token = become_one(parent, nonce, &mine);
+                if fds.next().is_some_and(|end| !lifeline::hold(end)) {
+                    // The parent is gone already.
+                    sys::exit_at_once(child::USELESS);
+                }
+                return Ok(Some((token, mine)));
             }
             Ok(Made::Original) => Answer::Done,
             Err(error) => Answer::Refused(error.raw_os_error().unwrap_or(0)),

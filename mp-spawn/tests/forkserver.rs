@@ -99,6 +99,10 @@ fn surroundings_are_those_of_each_rank() {
             assert_eq!(directory, folder.0.canonicalize().unwrap());
             assert_eq!(thread, format!("look-{rank}"));
         }
+        // What is too long for a message is refused, and nothing is lost by that.
+        let long = served(1).env("LONG", "x".repeat(2 << 20));
+        let error = start_processes(look, (), long).unwrap_err();
+        assert!(error.to_string().contains("the setting of environment variables"), "{error}");
         // Nothing of that sticks to the server.
         let plain = start_processes(look, (), served(1)).unwrap().join().unwrap();
         assert!(plain[0].0.is_none() && plain[0].1.is_some(), "{plain:?}");
