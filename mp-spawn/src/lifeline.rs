@@ -31,6 +31,7 @@ use rustix::pipe::PipeFlags;
 
 use crate::error::Result;
 use crate::launch::{above_standard, failed};
+use crate::line::identity;
 use crate::sys;
 
 #[derive(Debug)]
@@ -48,13 +49,18 @@ impl Pipe {
 
     /// Opens the end that is read once more: another open file description. `None` if that is impossible.
     fn open_again(&self) -> io::Result<Option<OwnedFd>> {
-        // Of this thread, which may have a table of files of its own. Nothing is ever to be waited for here.
-        let path = format!("/proc/thread-self/fd/{}", self.read.as_raw_fd());
-        match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
-            Ok(end) => Ok(Some(above_standard(end)?)),
-            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(error.into()),
-            Err(_) => Ok(None),
+        let number = self.read.as_raw_fd();
+        // The second is that of this thread, which may have a table of files of its own; it takes longer to be found.
+        for path in [format!("/proc/self/fd/{number}"), format!("/proc/thread-self/fd/{number}")] {
+            // Nothing is ever to be waited for here.
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            match rustix::fs::open(path, flags, Mode::empty()) {
+                Ok(end) if identity(&end)? == identity(&self.read)? => return Ok(Some(above_standard(end)?)),
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
+                Ok(_) | Err(_) => {}
+            }
         }
+        Ok(None)
     }
 }
 

@@ -90,8 +90,9 @@ impl Line {
     }
 }
 
+/// Which file it is: device and inode.
 #[inline]
-fn identity(socket: &OwnedFd) -> io::Result<(u64, u64)> {
-    let stat = rustix::fs::fstat(socket)?;
+pub(crate) fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(file)?;
     Ok((stat.st_dev, stat.st_ino))
 }

@@ -93,7 +93,11 @@ impl Made {
     /// child. Then the handle may be that of a stranger. It is not if the other end of the socket is open now, for it was
     /// made before this is asked.
     fn is_there(&self) -> bool {
-        let is_there = !hung_up(&self.ordered.socket) && !self.handle.has_ended();
+        let sentinel = self.handle.sentinel();
+        let mut both =
+            [PollFd::new(&self.ordered.socket, PollFlags::empty()), PollFd::new(&sentinel, PollFlags::IN)];
+        // Nothing is to be told of either.
+        let is_there = rustix::event::poll(&mut both, Some(&Timespec::default())) == Ok(0);
         if !is_there {
             reap(&self.handle, AT_ITS_END);
         }
