@@ -213,7 +213,7 @@ impl Server {
         } else {
             // It is just being made, or couldn't be.
             let mut bytes = Vec::new();
-            wire::append(&mut bytes, Kind::Ask, &[]).map_err(|error| error.to_string())?;
+            append(&mut bytes, Kind::Ask, &[])?;
             self.send(&bytes, &[], patience)?;
             self.hear(patience)?
         };
@@ -254,9 +254,9 @@ impl Server {
         let nonce = launch::nonce();
         self.slip.clear();
         let mut bytes = Vec::new();
-        wire::append(&mut bytes, Kind::Fork, &nonce.to_le_bytes()).map_err(|error| error.to_string())?;
+        append(&mut bytes, Kind::Fork, &nonce.to_le_bytes())?;
         if and_ask {
-            wire::append(&mut bytes, Kind::Ask, &[]).map_err(|error| error.to_string())?;
+            append(&mut bytes, Kind::Ask, &[])?;
         }
         // From here on it may be made, even if the server dies before all is sent.
         self.ordered = Some(Ordered { socket: ours, nonce });
@@ -272,7 +272,7 @@ impl Server {
     ) -> Result<Answer, String> {
         let payload = rmp_serde::to_vec(&Serve { preload }).map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
-        wire::append(&mut bytes, Kind::Serve, &payload).map_err(|error| error.to_string())?;
+        append(&mut bytes, Kind::Serve, &payload)?;
         self.send(&bytes, &[slip], &mut patience)?;
         self.hear(&mut patience)
     }
@@ -379,6 +379,10 @@ impl Drop for Server {
             self.end();
         }
     }
+}
+
+fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), String> {
+    wire::append(out, kind, payload).map_err(|error| error.to_string())
 }
 
 /// Whether the process at the other end of this socket is gone.
