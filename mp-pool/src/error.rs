@@ -32,8 +32,8 @@ use mp_spawn::{End, Exit, Note, ProcessRaised, SpawnError};
 /// | the worker is killed between two tasks | – | go on, in another worker | is replaced |
 /// | the worker is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or [`Call::timeout`](crate::Call::timeout) says | go on, in another worker | is waited for |
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
-/// | the initializer fails, or the worker dies in it | – | wait | is tried again, later each time; after five times it is given up |
-/// | all workers were given up | – | [`Broken`](Self::Broken), with the reason | – |
+/// | the initializer fails, or the worker dies in it | – | wait | is tried again, later each time, at least once a second |
+/// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason | – |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |

@@ -26,8 +26,6 @@ use crate::worker::{self, CONDEMNED, what};
 
 /// So many replies are taken at once.
 const REPLIES: usize = 64;
-/// Starts that fail in a row before the place of a worker is given up.
-const MOST_FAILED_STARTS: u32 = 5;
 /// Workers that may die in a row while they read a function, before it costs a task each time: it may be the function that
 /// kills them.
 const MOST_DEATHS: u32 = 4;
@@ -212,22 +210,21 @@ impl Manager {
             Some(SpawnError::ProcessExited(exited)) => exited.who.rank = Some(number),
             _ => {}
         }
+        let had_tasks = std::mem::take(&mut worker.had_tasks);
         if was_ready {
-            worker.idle_deaths = if worker.had_tasks { 0 } else { worker.idle_deaths + 1 };
+            worker.idle_deaths = if had_tasks { 0 } else { worker.idle_deaths + 1 };
             let delay = back_off(worker.idle_deaths);
             worker.restart_at = Some(Instant::now() + delay);
+            state.last_ready = Some(Instant::now());
         } else {
-            worker.failed_starts += 1;
-            worker.restart_at = Some(Instant::now() + back_off(worker.failed_starts));
-            worker.given_up = worker.failed_starts >= MOST_FAILED_STARTS;
+            worker.start_failed(Instant::now());
             self.why = match &failure {
                 Some(error) => error.to_string(),
                 None => format!("worker {number} (pid {pid}) {exit} before it was ready"),
             };
         }
-        worker.had_tasks = false;
         #[cfg(feature = "log")]
-        let replaced = end.is_none() && !worker.given_up;
+        let replaced = end.is_none();
         // Only if a task is there: nobody reads a function without one.
         let its = |ready: &Ready| reading == Some(ready.taken.job.code.number);
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
@@ -294,22 +291,17 @@ impl Manager {
             }
             let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
             let workers = state.workers.iter().enumerate();
-            workers
-                .filter(|(_, w)| w.process.is_none() && !w.given_up && due(w.restart_at))
-                .map(|(i, _)| i)
-                .collect()
+            workers.filter(|(_, w)| w.process.is_none() && due(w.restart_at)).map(|(i, _)| i).collect()
         };
         for number in due {
             if let Err(error) = start(&self.shared, number) {
                 self.why = error.to_string();
                 let worker = &mut self.shared.state.lock().workers[number];
-                worker.failed_starts += 1;
-                worker.restart_at = Some(Instant::now() + back_off(worker.failed_starts));
-                worker.given_up = worker.failed_starts >= MOST_FAILED_STARTS;
+                worker.start_failed(Instant::now());
             }
         }
-        let all_given_up = self.shared.state.lock().workers.iter().all(|worker| worker.given_up);
-        if all_given_up {
+        let hopeless = self.shared.state.lock().is_hopeless(now);
+        if hopeless {
             let why = std::mem::take(&mut self.why);
             self.shared.break_off(&why);
         }
@@ -401,8 +393,7 @@ impl Manager {
             Ending::Asked(until) | Ending::Killed(until) => Some(until),
             Ending::Not | Ending::Closed => None,
         };
-        let restarts =
-            state.workers.iter().filter(|w| state.is_serving() && w.process.is_none() && !w.given_up);
+        let restarts = state.workers.iter().filter(|w| state.is_serving() && w.process.is_none());
         let restarts = restarts.filter_map(|worker| worker.restart_at);
         let tasks = state.workers.iter().filter_map(|worker| worker.deadline().map(|(_, at, _)| at));
         restarts.chain(tasks).chain(ending).min()

@@ -105,6 +105,7 @@ impl Pool {
             returned: VecDeque::new(),
             jobs: VecDeque::new(),
             deadly: HashMap::new(),
+            last_ready: None,
             unsettled: 0,
             over: false,
         };

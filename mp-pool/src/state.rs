@@ -26,6 +26,7 @@ use mp_spawn::Process;
 use crate::error::TaskError;
 use crate::job::{Job, Keep};
 use crate::message::Task;
+use crate::start::back_off;
 
 /// The most messages that a worker's queue holds.
 pub(crate) const ROOM: usize = 256;
@@ -33,6 +34,10 @@ pub(crate) const ROOM: usize = 256;
 const DEEPEST: u64 = 64;
 /// For so long a worker should have enough to do: a thousand times what it takes to give it more.
 const AHEAD_NANOS: u64 = 1_000_000;
+/// Starts that may fail in a row, in each place, before the pool is given up,
+const MOST_FAILED_STARTS: u32 = 5;
+/// and for how long none of its workers may be ready, if one ever was.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A task that has left its job.
 pub(crate) struct Taken {
@@ -123,8 +128,6 @@ pub(crate) struct Worker {
     pub(crate) restart_at: Option<Instant>,
     /// The task whose time is over.
     pub(crate) condemned: Option<u64>,
-    /// Nobody tries to start it again.
-    pub(crate) given_up: bool,
 }
 
 impl Worker {
@@ -145,7 +148,6 @@ impl Worker {
             had_tasks: false,
             restart_at: None,
             condemned: None,
-            given_up: false,
         }
     }
 
@@ -155,6 +157,12 @@ impl Worker {
             0 => 1,
             pace => (AHEAD_NANOS / pace).clamp(1, DEEPEST) as usize,
         }
+    }
+
+    /// It could not be started, or has died before it was ready: later each time.
+    pub(crate) fn start_failed(&mut self, now: Instant) {
+        self.failed_starts = self.failed_starts.saturating_add(1);
+        self.restart_at = Some(now + back_off(self.failed_starts));
     }
 
     fn wants(&self) -> bool {
@@ -305,6 +313,8 @@ pub(crate) struct State {
     pub(crate) jobs: VecDeque<Arc<Job>>,
     /// For each function, how many workers in a row have died while they read it.
     pub(crate) deadly: HashMap<u64, u32>,
+    /// When the last worker died that had been ready; `None` if there was none.
+    pub(crate) last_ready: Option<Instant>,
     /// Tasks that have no outcome yet.
     pub(crate) unsettled: usize,
     /// All workers are gone, and no more will be started.
@@ -312,6 +322,13 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked
+    /// or has not for so long. What once worked may lack memory, or processes, for a while.
+    pub(crate) fn is_hopeless(&self, now: Instant) -> bool {
+        self.workers.iter().all(|worker| worker.failed_starts >= MOST_FAILED_STARTS)
+            && self.last_ready.is_none_or(|at| now.saturating_duration_since(at) >= PATIENCE)
+    }
+
     /// The worker that most needs something to do.
     pub(crate) fn wanting(&self) -> Option<usize> {
         let wanting = self.workers.iter().enumerate().filter(|(_, worker)| worker.wants());

@@ -3,7 +3,8 @@
 mod common;
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, Random, alive, eventually, got, join, kill, lost, signal, stop_at, stopped};
 use mp_core::{SharedTensor, Tensor};
@@ -203,6 +204,47 @@ fn an_initializer_that_fails_at_first_is_tried_again() {
     let pool = Pool::builder().processes(1).initializer(third_time, count.clone()).build().unwrap();
     assert_eq!(got(pool.apply_async(square, 4)).unwrap(), 16);
     assert_eq!(count.to_vec(), [3]);
+}
+
+/// However many are killed: one of two workers, whose place is not lost, or all of them.
+#[test]
+fn a_pool_that_has_worked_outlasts_starts_that_fail() {
+    for (processes, killed) in [(2, 1), (2, 2), (1, 1)] {
+        let count: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+        let failing = processes..processes + 7 * killed;
+        let not_for_a_while = |(count, failing): (SharedTensor<u64>, Range<u64>)| {
+            let number = count.fetch_add(0, 1);
+            if failing.contains(&number) { Err(format!("start {number} fails")) } else { Ok(()) }
+        };
+        let builder = Pool::builder().processes(processes as usize);
+        let pool = builder.initializer(not_for_a_while, (count.clone(), failing.clone())).build().unwrap();
+        // Tasks that wait for one another: both workers are ready, or all that there are.
+        eventually("all are ready", || count.to_vec() == [processes]);
+        let gates: Vec<Gate> = (0..processes).map(|_| Gate::new()).collect();
+        let results: Vec<_> = gates.iter().map(|gate| pool.apply_async(stop_at, (gate.clone(), 1))).collect();
+        gates.iter().for_each(|gate| _ = gate.arrived());
+        gates.iter().for_each(|gate| gate.open(1));
+        results.into_iter().for_each(|result| assert_eq!(got(result).unwrap(), 1));
+        let before = pool.pids();
+        before.iter().take(killed as usize).for_each(|pid| kill(*pid));
+        eventually("starts fail and are tried again", || count.to_vec()[0] >= failing.end + killed);
+        assert_eq!(got(pool.map_async(square, 0..100)).unwrap().len(), 100);
+        let alive = || pool.pids().iter().filter(|pid| **pid != 0).count() as u64;
+        eventually("all places have a worker", || alive() == processes);
+        join(&pool);
+    }
+}
+
+#[test]
+fn a_pool_that_has_worked_is_given_up_at_last() {
+    let count: SharedTensor<u64> = Tensor::zeros(&[1]).unwrap().share();
+    let once = |count: SharedTensor<u64>| assert_eq!(count.fetch_add(0, 1), 0, "only once");
+    let pool = Pool::builder().processes(1).initializer(once, count).build().unwrap();
+    assert_eq!(got(pool.apply_async(square, 4)).unwrap(), 16);
+    let began = Instant::now();
+    pool.pids().into_iter().for_each(kill);
+    let Err(TaskError::Broken(why)) = got(pool.apply_async(square, 1)) else { panic!("it can't work") };
+    assert!(why.contains("only once") && began.elapsed() >= Duration::from_secs(10), "{why}");
 }
 
 #[test]

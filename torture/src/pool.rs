@@ -64,6 +64,10 @@ fn signal(pid: u32, signal: Signal) -> bool {
     status.lines().any(|line| line == ours) && pidfd_send_signal(&fd, signal).is_ok()
 }
 
+/// So many workers that have done nothing yet are killed before tasks are done: a pool in which none ever gets ready, for one
+/// is quicker to kill than to start where there is much to do, is given up at some time, and rightly.
+const NEWCOMERS: u32 = 4;
+
 /// What is done to the workers of a pool.
 #[derive(Default)]
 struct Torment {
@@ -72,6 +76,8 @@ struct Torment {
     /// Those who have done a task. Only they are stopped: one that is stopped before it can have asked to end with its parent
     /// would stay for ever, if that is killed.
     begun: HashSet<u32>,
+    /// How many others were killed since all tasks were done.
+    newcomers: u32,
     stopped: Vec<u32>,
 }
 
@@ -86,10 +92,14 @@ impl Torment {
         }
         let victim = random.pick(&pids);
         // Noted before: its task may be lost at once.
+        let begun = self.begun.contains(&victim);
         if random.percent(50) {
-            self.killed.insert(victim);
-            signal(victim, Signal::KILL);
-        } else if self.begun.contains(&victim) && signal(victim, Signal::STOP) {
+            if begun || self.newcomers < NEWCOMERS {
+                self.newcomers += u32::from(!begun);
+                self.killed.insert(victim);
+                signal(victim, Signal::KILL);
+            }
+        } else if begun && signal(victim, Signal::STOP) {
             self.stopped.push(victim);
         }
     }
@@ -126,6 +136,7 @@ impl Worker {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             torment.let_go();
+            torment.newcomers = 0;
             for (number, result) in results {
                 self.collect(number, result, &mut torment)?;
             }
