@@ -67,7 +67,7 @@ where
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Each process executes the running program anew (`posix_spawn(3)`), but calls `function` instead of `main`;
+/// Each process executes the running program anew (as by `posix_spawn(3)`), but calls `function` instead of `main`;
 /// nothing of this process's memory goes along but `args`, which are encoded once and read by each. The processes don't
 /// outlive this one, however it ends; they do outlive the thread that started them.
 ///

@@ -144,21 +144,24 @@ impl Group {
     }
 
     /// Reaps the process of this rank if it has ended, without waiting for the supervisor to hear of it: who has seen the end
-    /// at the sentinel asks how it was.
+    /// at the sentinel asks how it was. If it runs, the supervisor listens to it from now on, unless it has begun just now.
     fn look(&self, rank: usize) {
         let unknown = |rank: &&Rank| rank.exit.is_none();
         let found = self.ranks.lock().get(rank).filter(unknown).and_then(|rank| rank.running.clone());
-        if let Some(running) = found
-            && running.handle.has_ended()
-        {
-            supervisor::ended(running.id);
+        match found {
+            Some(running) if running.handle.has_ended() => supervisor::ended(running.id),
+            Some(running) if running.alone().is_none() => supervisor::hear(running.id),
+            _ => {}
         }
+    }
+
+    fn look_at_all(&self) {
+        (0..self.len()).for_each(|rank| self.look(rank));
     }
 
     /// Whether one runs, as far as the kernel says.
     pub(crate) fn any_runs(&self) -> bool {
-        let len = self.ranks.lock().len();
-        (0..len).for_each(|rank| self.look(rank));
+        self.look_at_all();
         self.ranks.lock().iter().any(|rank| !rank.over && rank.exit.is_none())
     }
 
@@ -170,6 +173,7 @@ impl Group {
 
     /// The processes that run.
     pub(crate) fn active(&self) -> Vec<ActiveChild> {
+        self.look_at_all();
         let ranks = self.ranks.lock();
         let running = ranks.iter().filter(|rank| !rank.over && rank.pid.is_some());
         running.map(|rank| ActiveChild { name: rank.name.clone(), pid: rank.number() }).collect()
@@ -227,6 +231,10 @@ impl Group {
     pub(crate) fn at_end(&self, call: impl FnOnce() + Send + 'static) {
         self.at_end.lock().push(AtEnd(Box::new(call)));
         self.call_at_end();
+        // So that the supervisor hears of the end at once.
+        let running = |rank: &Rank| rank.running.as_ref().map(|running| running.id);
+        let running: Vec<u64> = self.ranks.lock().iter().filter_map(running).collect();
+        running.into_iter().for_each(supervisor::hear);
     }
 
     fn call_at_end(&self) {
@@ -271,6 +279,7 @@ impl Group {
 
     /// All failures in the order in which they happened.
     pub(crate) fn failures(&self) -> Vec<SpawnError> {
+        self.look_at_all();
         let mut failures: Vec<_> = self.ranks.lock().iter().filter_map(|rank| rank.failure.clone()).collect();
         failures.sort_by_key(|(at, _)| *at);
         failures.into_iter().map(|(_, error)| error).collect()
@@ -305,11 +314,16 @@ impl Group {
                 return false;
             }
             if let Some(last) = last_one(&ranks) {
-                let young = last.young_until.filter(|young| Instant::now() < *young);
-                let bell = if young.is_none() { self.bell() } else { None };
-                if young.is_some() || bell.is_some() {
-                    let until = until.into_iter().chain(young).min();
-                    MutexGuard::unlocked(&mut ranks, || wait_for_end(&last, bell.as_deref(), until));
+                let alone = last.alone();
+                let bell = if alone.is_none() { self.bell() } else { None };
+                if alone.is_some() || bell.is_some() {
+                    let until = until.into_iter().chain(alone).min();
+                    MutexGuard::unlocked(&mut ranks, || {
+                        if alone.is_none() {
+                            supervisor::hear(last.id);
+                        }
+                        wait_for_end(&last, bell.as_deref(), until);
+                    });
                     continue;
                 }
             }

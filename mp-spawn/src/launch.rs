@@ -16,12 +16,13 @@ use crate::command::{self, Words};
 use crate::embed;
 use crate::environment::Environment;
 use crate::error::{Launch, Result, SpawnError};
+use crate::exec;
 use crate::function::FunctionRef;
 use crate::handle::Handle;
 use crate::myself::{Myself, myself};
 use crate::output::Ends;
 use crate::setup::Setup;
-use crate::sys::{self, Program};
+use crate::sys::Program;
 use crate::token::{self, Taker, Token};
 
 /// What every child of one start has in common.
@@ -120,7 +121,7 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
     let token = Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker };
     let token = CString::new(format!("{}={token}", token::VARIABLE))
         .map_err(|error| failed("the token", None, error.into()))?;
-    let pid = sys::posix_spawn(&Program {
+    let (pid, pidfd) = exec::start(&Program {
         path: &command.path,
         argv: &command.argv,
         environment: particulars.environment.as_ref().unwrap_or_else(|| command.environment()),
@@ -129,8 +130,9 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
         stdout: particulars.ends.stdout.as_ref().map(AsFd::as_fd),
         stderr: particulars.ends.stderr.as_ref().map(AsFd::as_fd),
     })
-    .map_err(|error| failed("posix_spawn", Some(&command.program), error))?;
-    Ok(Launched { pid, handle: Handle::of(pid)?, socket: ours, nonce })
+    .map_err(|(what, error)| failed(what, Some(&command.program), error))?;
+    let handle = pidfd.map_or_else(|| Handle::of(pid), |pidfd| Ok(Handle::with(pid, pidfd)))?;
+    Ok(Launched { pid, handle, socket: ours, nonce })
 }
 
 /// A number that nobody guesses.

@@ -89,6 +89,7 @@ mod entry;
 mod environment;
 mod error;
 mod event;
+mod exec;
 mod exit;
 mod family;
 mod fields;

@@ -42,8 +42,16 @@ pub(crate) struct Running {
     pub(crate) handle: Arc<Handle>,
     /// Its number with the supervisor.
     pub(crate) id: u64,
-    /// Until then nobody listens to it, so that nothing changes but by its end.
-    pub(crate) young_until: Option<Instant>,
+    /// Until then nobody listens to it, so that nothing changes but by its end; then whoever asks sees to it that the supervisor
+    /// does.
+    pub(crate) alone_until: Option<Instant>,
+}
+
+impl Running {
+    /// Until when it is left alone; `None` if that time is over.
+    pub(crate) fn alone(&self) -> Option<Instant> {
+        self.alone_until.filter(|until| Instant::now() < *until)
+    }
 }
 
 /// What is known about the process of one rank.

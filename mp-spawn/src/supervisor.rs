@@ -3,18 +3,19 @@
 //! **Invariant:** children are started by this thread, or by the main thread. A child asks the kernel to end it when
 //! its parent ends, and there "parent" means the thread that started it; so that thread must live as long as the
 //! process. The main thread does (unless it calls `pthread_exit`, which no Rust program does by itself), and waking
-//! another one just to have it call `posix_spawn` costs a tenth of the start.
+//! another one just to have it make a process costs a tenth of the start.
 //!
 //! **Short lives.** The only process of a start, if its function returns nothing, is left alone for its first milliseconds:
 //! whoever waits for it sees its end by its sentinel, reads what it has said, and reaps it. The supervisor would be woken by
 //! each thing that a process says, and by its end in the same moment as the one who waits, only to find that all is done.
-//! When the time is over, the timer sees to it that the supervisor listens, and hears at once what has been said meanwhile.
-//! So a failure is known that much later at most. What may need an answer (a result in shared memory), what others wait for
+//! After four milliseconds the supervisor listens if somebody waits or asks, and hears at once what has been said meanwhile; so a
+//! failure is known that much later at most. It listens without delay if somebody wants to be told of the end; and after fifty
+//! by itself, by the timer: each time that it fires costs a virtual machine as much as a twentieth of a start. What may need an answer (a result in shared memory), what others wait for
 //! (several processes of one start) and what is still to be sent is listened to from the beginning.
 //!
 //! | state of a [`Watch`] | in the poll | who changes it, under the lock of [`Watches`] |
 //! |---|---|---|
-//! | young | nothing | whoever sees its end: reaped; the supervisor, when its time is over: listened to |
+//! | young | nothing | whoever sees its end: reaped; whoever asks, or the supervisor, when its time is over: listened to |
 //! | listened to | sentinel and socket | whoever sees its end: reaped |
 //! | reaped | nothing | nobody: it is no longer among the watches |
 //!
@@ -170,11 +171,23 @@ fn gone() -> SpawnError {
     failed("the supervisor thread", None, io::Error::other("it has ended"))
 }
 
+/// The one that runs, if this process has one.
+fn present() -> Option<Arc<Supervisor>> {
+    let supervisor = SUPERVISOR.lock().as_ref().map(Arc::clone);
+    supervisor.filter(|running| running.process == std::process::id())
+}
+
 /// A process is known to have ended: reaps it, unless that has happened.
 pub(crate) fn ended(id: u64) {
-    let supervisor = SUPERVISOR.lock().as_ref().map(Arc::clone);
-    if let Some(supervisor) = supervisor.filter(|running| running.process == std::process::id()) {
+    if let Some(supervisor) = present() {
         supervisor.attend(id, true, epoll::EventFlags::empty());
+    }
+}
+
+/// Somebody wants to know of a process: it is listened to from now on, if it was left alone so far.
+pub(crate) fn hear(id: u64) {
+    if let Some(supervisor) = present() {
+        supervisor.hear(id);
     }
 }
 
@@ -427,10 +440,7 @@ impl Supervisor {
         let over = |time: Option<Instant>| time.is_some_and(|time| time <= now);
         let mut deaf = Vec::new();
         for (&id, watch) in &mut watches.by_id {
-            if over(watch.young_until)
-                && let Err(error) = listen(&self.poll, id, watch)
-            {
-                watch.fail(error);
+            if over(watch.young_until) && !heard(&self.poll, id, watch) {
                 deaf.push(id);
             }
             if over(watch.hello_until) {
@@ -442,6 +452,19 @@ impl Supervisor {
         watches.set_timer(&self.timer, next);
         drop(watches);
         deaf.into_iter().for_each(Watch::abandon);
+    }
+
+    fn hear(&self, id: u64) {
+        let mut watches = self.watches.lock();
+        let Some(watch) = watches.by_id.get_mut(&id).filter(|watch| watch.young_until.is_some()) else {
+            return;
+        };
+        if !heard(&self.poll, id, watch)
+            && let Some(watch) = watches.by_id.remove(&id)
+        {
+            drop(watches);
+            watch.abandon();
+        }
     }
 
     /// Something happened to a process, or to its socket.
@@ -504,6 +527,11 @@ fn drain(fd: &OwnedFd) {
 /// Begins to watch a process: sends what its socket takes, and listens to it, unless it is left alone for now.
 fn add(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     if watch.send() && watch.young_until.is_some() { Ok(()) } else { listen(poll, id, watch) }
+}
+
+/// Listens to a process; false if that is impossible, and then it has failed for it.
+fn heard(poll: &OwnedFd, id: u64, watch: &mut Watch) -> bool {
+    listen(poll, id, watch).map_err(|error| watch.fail(error)).is_ok()
 }
 
 /// Listens to a process and to its end.

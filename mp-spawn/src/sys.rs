@@ -20,7 +20,7 @@ use rustix::process::Pid;
 use crate::environment::Environment;
 use crate::outbox::MAX_FDS;
 
-/// What `posix_spawn` needs to know.
+/// What is to be executed, and how.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
     pub(crate) path: &'a CStr,
@@ -37,9 +37,23 @@ pub(crate) struct Program<'a> {
     pub(crate) stderr: Option<BorrowedFd<'a>>,
 }
 
+impl Program<'_> {
+    /// As the kernel takes it: C strings that live in this, and a null pointer.
+    pub(crate) fn argv(&self) -> Vec<*mut c_char> {
+        let argv = self.argv.iter().map(|arg| arg.as_ptr()).chain([ptr::null()]);
+        argv.map(<*const c_char>::cast_mut).collect()
+    }
+
+    /// In the same form.
+    pub(crate) fn environment(&self) -> Vec<*mut c_char> {
+        let entries = self.environment.pointers().chain([self.token.as_ptr(), ptr::null()]);
+        entries.map(<*const c_char>::cast_mut).collect()
+    }
+}
+
 /// Who ignores these was told to by whoever started it: `nohup(1)`, a shell that runs it in the background. What it starts
 /// ignores them, too: else the end of a terminal would end the workers of a program that was to survive it.
-const HANDED_DOWN: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+pub(crate) const HANDED_DOWN: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
 /// Starts a program with no signal blocked and every signal at its default, but for those that are handed down as ignored. See
 /// `posix_spawn(3)`.
@@ -51,10 +65,7 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
         from.map_or(Ok(()), |from| actions.duplicate(from, to))?;
     }
     let attributes = Attributes::with_default_signals()?;
-    let argv = program.argv.iter().map(|arg| arg.as_ptr()).chain([ptr::null()]);
-    let argv: Vec<*mut c_char> = argv.map(<*const c_char>::cast_mut).collect();
-    let entries = program.environment.pointers().chain([program.token.as_ptr(), ptr::null()]);
-    let environment: Vec<*mut c_char> = entries.map(<*const c_char>::cast_mut).collect();
+    let (argv, environment) = (program.argv(), program.environment());
     let mut pid = 0;
     // SAFETY:
     // - `path`, and each entry of `argv` and `environment` but the last, are C strings that live in `program`;
@@ -265,6 +276,11 @@ pub(crate) fn forget_signal_handlers() {
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
     }
+    let_all_signals();
+}
+
+/// Blocks no signal in the calling thread.
+pub(crate) fn let_all_signals() {
     let_signals(&no_signals());
 }
 

@@ -33,7 +33,9 @@ use crate::wire::{Inbox, Kind};
 
 const CHUNK: usize = 64 << 10;
 /// How long a process that may be short-lived is left alone: see [`supervisor`](crate::supervisor).
-const YOUTH: Duration = Duration::from_millis(4);
+const YOUTH: Duration = Duration::from_millis(50);
+/// After this time it is listened to, if anybody asks.
+const INFANCY: Duration = Duration::from_millis(4);
 /// Chunks that are read from one process before the others get their turn.
 const CHUNKS_A_TURN: usize = 16;
 /// Chunks that are read after a process has ended: more than it can have left in its socket.
@@ -98,8 +100,10 @@ impl Watch {
         let handle = Arc::new(launched.handle);
         // Others of its start are waited for together, by way of the supervisor; and what a function returns may have
         // to be taken while the process lives.
-        let young_until = if group.len() == 1 && !returns { deadline(YOUTH) } else { None };
-        group.started(order.rank, launched.pid, Running { handle: Arc::clone(&handle), id, young_until });
+        let young = group.len() == 1 && !returns;
+        let [alone_until, young_until] =
+            [INFANCY, YOUTH].map(|time| if young { deadline(time) } else { None });
+        group.started(order.rank, launched.pid, Running { handle: Arc::clone(&handle), id, alone_until });
         Watch {
             rank: order.rank,
             who: group.who(order.rank),

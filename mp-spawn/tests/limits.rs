@@ -6,7 +6,8 @@ mod common;
 
 use common::{LIFETIME, Meeting, Outcome, eventually, join, say, wait_for_the_end};
 use mp_spawn::{
-    Exit, OnFailure, Options, Process, Signal, SpawnError, StartMethod, Waitable, start_processes, wait,
+    Exit, OnFailure, Options, Output, Process, Signal, SpawnError, StartMethod, Waitable, start_processes,
+    wait,
 };
 
 fn open_files() -> usize {
@@ -215,4 +216,106 @@ fn a_kernel_without_pidfds_is_good_enough() {
     for error in [libc::ENOSYS, libc::EPERM] {
         join(&start_processes(test, error, Options::nprocs(1)).unwrap()).unwrap();
     }
+}
+
+/// What a program finds that was started with this and that.
+fn finds_what_it_should() -> Outcome {
+    // SAFETY: a command that takes nothing.
+    let inherits = |fd: &i32| unsafe { libc::fcntl(*fd, libc::F_GETFD) } == 0;
+    let inherited = (0..1000).filter(inherits).count();
+    let worker = |_: usize, inherited: usize| {
+        print!("out");
+        eprint!("err");
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let masks = status.lines().filter(|line| line.starts_with("SigBlk:") || line.starts_with("SigCgt:"));
+        let masks: Vec<u64> = masks.map(|line| u64::from_str_radix(line[7..].trim(), 16).unwrap()).collect();
+        // SAFETY: this installs no handler.
+        let usual = unsafe { libc::signal(libc::SIGUSR1, libc::SIG_DFL) } == libc::SIG_DFL;
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        assert_eq!((&*std::env::var("COLOUR").unwrap(), args), ("green", vec!["an argument".to_owned()]));
+        assert!(usual && masks.iter().all(|mask| mask & (1 << (libc::SIGUSR1 - 1)) == 0), "{status}");
+        // Its socket, what ends it with its parent, the shared memory; and the directory that is being read.
+        assert_eq!(open_files(), inherited + 4);
+    };
+    extern "C" fn handler(_: libc::c_int) {}
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) };
+    let context = start_processes(
+        worker,
+        inherited,
+        Options::nprocs(1)
+            .command([std::env::current_exe()?.into_os_string(), "an argument".into()])
+            .env("COLOUR", "green")
+            .stdout(Output::Capture)
+            .stderr(Output::Capture),
+    )?;
+    join(&context)?;
+    let [out, err] = [context.stdout(0)?, context.stderr(0)?].map(|captured| captured.text());
+    assert_eq!((&*out, &*err), ("out", "err"));
+    // What is there and can't be executed.
+    let error =
+        start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1).executable("/etc/passwd")).unwrap_err();
+    assert!(error.to_string().contains("of /etc/passwd failed: Permission denied"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_system_without_clone3_is_good_enough() {
+    fn test(_: usize, refused: bool) -> Outcome {
+        if refused {
+            refuse([libc::SYS_clone3; 2], libc::ENOSYS);
+        }
+        let before = (finds_what_it_should()?, open_files()).1;
+        finds_what_it_should()?;
+        eventually("no file is left", || open_files() <= before);
+        assert_eq!(children(), "", "children are left");
+        Ok(())
+    }
+    for refused in [false, true] {
+        join(&start_processes(test, refused, Options::nprocs(1)).unwrap()).unwrap();
+    }
+}
+
+/// A child that shares its parent's memory would run its handlers, in the wrong process.
+#[test]
+fn handlers_of_the_parent_do_not_run_in_a_child() {
+    use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
+
+    static OWN: AtomicI32 = AtomicI32::new(0);
+    static HERE: AtomicU32 = AtomicU32::new(0);
+    static ELSEWHERE: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn handler(_: libc::c_int) {
+        // SAFETY: it has no preconditions.
+        let here = unsafe { libc::getpid() } == OWN.load(SeqCst);
+        if here { &HERE } else { &ELSEWHERE }.fetch_add(1, SeqCst);
+    }
+
+    fn test(_: usize, (): ()) -> Outcome {
+        // A group of its own, to which it can send signals.
+        rustix::process::setpgid(None, None)?;
+        OWN.store(rustix::process::getpid().as_raw_nonzero().get(), SeqCst);
+        // SAFETY: the handler only touches atomics.
+        unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) };
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(SeqCst) {
+                    // SAFETY: to its own group.
+                    unsafe { libc::kill(0, libc::SIGUSR1) };
+                }
+            });
+            let killed = (0..50).filter(|_| {
+                let died = mp_spawn::spawn(|_: usize, (): ()| wait_for_the_end(), (), 1);
+                died.is_err_and(|died| died.to_string().contains("SIGUSR1"))
+            });
+            let killed = killed.count();
+            done.store(true, SeqCst);
+            // What takes no care of a signal is ended by it.
+            assert_eq!((killed, ELSEWHERE.load(SeqCst)), (50, 0));
+            assert!(HERE.load(SeqCst) > 50);
+        });
+        Ok(())
+    }
+    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
 }

@@ -1,0 +1,186 @@
+//! A process that executes a program: what `posix_spawn(3)` does, with fewer system calls.
+//!
+//! The child is made by `clone3(2)` as by `vfork(2)`: it has this process's memory, and the stack of the thread that made
+//! it, which stands still until the child has executed the program. Nothing is copied or mapped for it. Its handlers of signals are cleared
+//! by the kernel (`CLONE_CLEAR_SIGHAND`), where the C library asks after each of 64 signals, and blocks them all meanwhile; and
+//! its pidfd is made with it (`CLONE_PIDFD`), where it has to be asked for afterwards, when its number may be another's.
+//!
+//! | the child is killed | left |
+//! |---|---|
+//! | before it has executed the program | what is left of any child that was killed: its pidfd tells |
+//!
+//! | the parent is killed | left |
+//! |---|---|
+//! | while it stands still | the child executes the program, which finds that its parent is gone: see `lifeline` |
+//!
+//! Kernels before 5.5, filters of sandboxes that don't know the call, valgrind, and processors for which nobody has written
+//! the ten instructions below get [`posix_spawn`](crate::sys::posix_spawn).
+//!
+//! # Safety
+//!
+//! This file may hold `unsafe`: it calls `clone3(2)`, which returns twice, on one stack. The second return never leaves the
+//! block of assembler: there the child calls a function that doesn't return, whose frames are below those of the parent, where
+//! nothing is when it goes on. What the child reads is in the [`Plan`], which outlives the block, and what it calls may be called
+//! while other threads hold locks: it takes none, allocates nothing, and can't panic.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ffi::{c_char, c_int};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::{mem, ptr};
+
+use rustix::process::{Pid, WaitOptions};
+
+use crate::launch::above_standard;
+use crate::sys::{self, HANDED_DOWN, Program};
+
+/// A process that was made just now, and its pidfd, where there is one.
+pub(crate) type Started = (Pid, Option<OwnedFd>);
+
+/// Starts a program, with the standard signals at their default but for those that are handed down as ignored, and none blocked.
+///
+/// # Errors
+/// The name of what failed, and how.
+pub(crate) fn start(program: &Program<'_>) -> Result<Started, (&'static str, io::Error)> {
+    if let Some((pid, pidfd)) = vfork::start(program)? {
+        return Ok((pid, Some(pidfd)));
+    }
+    sys::posix_spawn(program).map(|pid| (pid, None)).map_err(|error| ("posix_spawn", error))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod vfork {
+    use super::*;
+
+    pub(super) fn start(_: &Program<'_>) -> Result<Option<(Pid, OwnedFd)>, (&'static str, io::Error)> {
+        Ok(None)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vfork {
+    use super::*;
+
+    /// What the child does, and what became of it.
+    struct Plan {
+        path: *const c_char,
+        argv: *const *mut c_char,
+        environment: *const *mut c_char,
+        inherit: RawFd,
+        /// What takes the place of standard output, and of standard error; or -1.
+        streams: [RawFd; 2],
+        /// Why the program was not executed; 0 if it was, or if the child was killed before.
+        error: Cell<c_int>,
+    }
+
+    /// See `clone(2)`; handlers become the default, and what is ignored stays ignored.
+    const CLEAR_HANDLERS: u64 = 1 << 32;
+
+    /// `None` where the system can't.
+    pub(super) fn start(program: &Program<'_>) -> Result<Option<(Pid, OwnedFd)>, (&'static str, io::Error)> {
+        let (argv, environment) = (program.argv(), program.environment());
+        let number = |fd: Option<std::os::fd::BorrowedFd<'_>>| fd.map_or(-1, |fd| fd.as_raw_fd());
+        let plan = Plan {
+            path: program.path.as_ptr(),
+            argv: argv.as_ptr(),
+            environment: environment.as_ptr(),
+            inherit: program.inherit.as_raw_fd(),
+            streams: [number(program.stdout), number(program.stderr)],
+            error: Cell::new(0),
+        };
+        let mut pidfd: c_int = -1;
+        // SAFETY: all zeroes is a `clone_args` that asks for nothing.
+        let mut args: libc::clone_args = unsafe { mem::zeroed() };
+        args.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD) as u64 | CLEAR_HANDLERS;
+        args.pidfd = (&raw mut pidfd).addr() as u64;
+        args.exit_signal = libc::SIGCHLD as u64;
+        let made = clone(&args, &plan);
+        let Ok(pid) = i32::try_from(made).map_err(drop).and_then(|pid| Pid::from_raw(pid.max(0)).ok_or(()))
+        else {
+            return match io::Error::from_raw_os_error(made.unsigned_abs() as i32) {
+                // The last is of a kernel that doesn't know one of the flags.
+                error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EINVAL)) => {
+                    Ok(None)
+                }
+                error => Err(("clone3", error)),
+            };
+        };
+        // SAFETY: the kernel has made it just now, for this process.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        if plan.error.get() != 0 {
+            // It has ended. It fails where the kernel has reaped it already, as it does where SIGCHLD is ignored.
+            let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty()));
+            return Err(("execve", io::Error::from_raw_os_error(plan.error.get())));
+        }
+        let pidfd = above_standard(pidfd).map_err(|error| ("fcntl", error))?;
+        Ok(Some((pid, pidfd)))
+    }
+
+    /// Makes the child, and waits until it has executed the program or ended: its number, or the negative number of an error.
+    #[inline(never)]
+    fn clone(args: &libc::clone_args, plan: &Plan) -> i64 {
+        let made: i64;
+        // SAFETY:
+        // - The arguments are as large as they say. `CLONE_VM` without a stack of its own has the child go on with this
+        //   thread's; the kernel keeps this thread (`CLONE_VFORK`) until the child has memory of its own, or is gone.
+        // - The child (0) calls `in_child`, which doesn't return: it changes nothing at or above the stack pointer, which is
+        //   aligned for a call here, and below it this block may write.
+        // - The parent has its own registers, of which the call changes the three that are named.
+        unsafe {
+            std::arch::asm!(
+                "syscall",
+                "test rax, rax",
+                "jnz 2f",
+                "mov rdi, r12",
+                "call {child}",
+                "ud2",
+                "2:",
+                child = sym in_child,
+                inlateout("rax") libc::SYS_clone3 => made,
+                in("rdi") ptr::from_ref(args),
+                in("rsi") size_of_val(args),
+                in("r12") ptr::from_ref(plan),
+                lateout("rcx") _,
+                lateout("r11") _,
+            );
+        }
+        made
+    }
+
+    /// What the child does. It shares the memory of its parent, other threads of which run.
+    extern "C" fn in_child(plan: *const Plan) -> ! {
+        // SAFETY: `clone` was given a reference, and waits.
+        let plan = unsafe { &*plan };
+        // Real-time signals that the program ignores stay ignored.
+        for signal in 1..32 {
+            if !HANDED_DOWN.contains(&signal) {
+                // SAFETY: this installs no handler. Of the two that can't be changed it is an error, which changes nothing.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+        }
+        let [stdout, stderr] = plan.streams;
+        let moves =
+            [(plan.inherit, plan.inherit), (stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO)];
+        let moved = moves.into_iter().all(|(from, to)| from == -1 || place(from, to));
+        if moved {
+            sys::let_all_signals();
+            // SAFETY: the path is a C string, both lists are of C strings and end with a null pointer; they live in the parent,
+            // which waits.
+            unsafe { libc::execve(plan.path, plan.argv.cast(), plan.environment.cast()) };
+        }
+        // It is the parent's as well, which reads it after calls of its own only.
+        plan.error.set(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
+        sys::exit_at_once(127)
+    }
+
+    /// A file under another number, or under its own, without close-on-exec.
+    fn place(from: RawFd, to: RawFd) -> bool {
+        if from == to {
+            // SAFETY: a command that takes an integer; a number that is no file's is an error.
+            return unsafe { libc::fcntl(to, libc::F_SETFD, 0) } != -1;
+        }
+        // SAFETY: both are numbers; one that is no file's is an error.
+        unsafe { libc::dup2(from, to) != -1 }
+    }
+}
