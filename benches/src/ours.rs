@@ -252,7 +252,7 @@ pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
 
 fn spawn_one(plan: &Plan, method: StartMethod) -> Outcome {
     let mut times = Vec::new();
-    for number in 0..plan.repetitions(100) + 5 {
+    for number in 0..plan.repetitions(30) + 5 {
         let start = now();
         let process = start_processes(|_, (): ()| {}, (), Options::nprocs(1).start_method(method))?;
         if !process.join_timeout(Duration::from_secs(30))? {

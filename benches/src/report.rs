@@ -14,7 +14,7 @@ use crate::stats::Summary;
 /// The table.
 pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut peers: Vec<&str> =
-        outcomes.iter().flat_map(|outcome| &outcome.peers).map(|(name, _)| *name).collect();
+        outcomes.iter().flat_map(|outcome| &outcome.peers).map(|peer| peer.name).collect();
     peers.sort_unstable();
     peers.dedup();
 
@@ -23,15 +23,12 @@ pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut lines = vec![head];
     for outcome in outcomes {
         let unit = outcome.row.unit;
-        let ratio = match (outcome.ours, outcome.limit) {
-            (Some(ours), Some(limit)) if limit.median > 0.0 => format!("{:.2}", ours.median / limit.median),
-            _ => "–".to_owned(),
-        };
+        let ratio = outcome.of_limit.map_or_else(|| "–".to_owned(), times);
         let mut line =
             vec![outcome.row.id.to_owned(), cell(outcome.limit, unit), cell(outcome.ours, unit), ratio];
         line.extend(peers.iter().map(|wanted| {
-            let found = outcome.peers.iter().find(|(name, _)| name == wanted);
-            cell(found.and_then(|(_, summary)| *summary), unit)
+            let found = outcome.peers.iter().find(|peer| peer.name == *wanted);
+            cell(found.and_then(|peer| peer.summary), unit)
         }));
         lines.push(line);
     }
@@ -58,7 +55,7 @@ pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
         });
         let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
-    text.push_str("median of the rounds ± half of (p90 − p10)\n");
+    text.push_str("median of the rounds ± half of (p90 − p10); ours/limit: of what it was in each round\n");
     text
 }
 
@@ -76,6 +73,11 @@ fn cell(summary: Option<Summary>, unit: &str) -> String {
         _ => return format!("{median:.4}"),
     };
     format!("{figure} ±{:.0}%", spread * 50.0)
+}
+
+/// A ratio with its spread.
+fn times(Summary { median, spread }: Summary) -> String {
+    format!("{median:.2} ±{:.0}%", spread * 50.0)
 }
 
 /// Writes the figures to `path`.
@@ -109,7 +111,7 @@ fn json(machine: &Machine, outcomes: &[Outcome]) -> Value {
 
 fn row(outcome: &Outcome) -> Value {
     let peers = |part: fn(Option<Summary>) -> Value| -> Map<String, Value> {
-        outcome.peers.iter().map(|(name, summary)| ((*name).to_owned(), part(*summary))).collect()
+        outcome.peers.iter().map(|peer| (peer.name.to_owned(), part(peer.summary))).collect()
     };
     json!({
         "id": outcome.row.id,
@@ -121,6 +123,7 @@ fn row(outcome: &Outcome) -> Value {
         "ours": median(outcome.ours),
         "spread": spread(outcome.ours),
         "limit": median(outcome.limit),
+        "of_limit": median(outcome.of_limit),
         "peers": peers(median),
         "limit_spread": spread(outcome.limit),
         "peer_spread": peers(spread),

@@ -26,7 +26,7 @@ pub(crate) struct Row {
     pub(crate) better: Better,
     /// The work, in a few words.
     pub(crate) about: &'static str,
-    /// The most rounds that make sense.
+    /// How many rounds it has.
     pub(crate) rounds: usize,
     /// What the machine itself allows.
     pub(crate) limit: Round,
@@ -52,8 +52,10 @@ macro_rules! peers {
 
 use peers;
 
-/// More rounds than anyone asks for.
-const ANY: usize = usize::MAX;
+/// As many rounds as most rows have.
+const USUAL: usize = 7;
+/// Short rounds, so that who is compared takes turns within the seconds for which a machine keeps its pace.
+const SHORT: usize = 25;
 
 /// All rows, in the order in which they run.
 pub(crate) fn all() -> impl Iterator<Item = &'static Row> {

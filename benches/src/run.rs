@@ -14,8 +14,19 @@ pub(crate) struct Outcome {
     pub(crate) limit: Option<Summary>,
     /// mp.
     pub(crate) ours: Option<Summary>,
-    /// The others, by name.
-    pub(crate) peers: Vec<(&'static str, Option<Summary>)>,
+    /// How many times the limit ours is, round by round.
+    pub(crate) of_limit: Option<Summary>,
+    /// The others.
+    pub(crate) peers: Vec<Peer>,
+}
+
+/// Another library.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    pub(crate) summary: Option<Summary>,
+    /// How many times its figure ours is, round by round.
+    pub(crate) ratio: Option<Summary>,
 }
 
 /// Someone who does a row's work, and the figures so far.
@@ -23,7 +34,8 @@ struct Contender {
     name: &'static str,
     is_peer: bool,
     round: Round,
-    figures: Vec<f64>,
+    /// One for each round; none for one that doesn't count.
+    figures: Vec<Option<f64>>,
     out: bool,
 }
 
@@ -38,7 +50,7 @@ pub(crate) fn all(only: &[String], plan: &Plan) -> Result<Vec<Outcome>> {
 }
 
 fn one(row: &'static Row, plan: &Plan) -> Result<Outcome> {
-    let rounds = if plan.quick { 3 } else { 7 }.min(row.rounds);
+    let rounds = if plan.quick { row.rounds.min(3) } else { row.rounds };
     let own = [("limit", row.limit), ("ours", row.ours)];
     let mut contenders: Vec<Contender> = own
         .iter()
@@ -77,14 +89,34 @@ fn one(row: &'static Row, plan: &Plan) -> Result<Outcome> {
                         "{}: {}: this round doesn't count: the machine is too busy",
                         row.id, contender.name
                     );
+                    contender.figures.push(None);
                 }
-                Some(figure) => contender.figures.push(figure),
+                Some(figure) => contender.figures.push(Some(figure)),
             }
         }
     }
-    let mut summaries =
-        contenders.iter().map(|contender| (contender.name, stats::summary(&contender.figures)));
-    let limit = summaries.next().and_then(|(_, summary)| summary);
-    let ours = summaries.next().and_then(|(_, summary)| summary);
-    Ok(Outcome { row, limit, ours, peers: summaries.collect() })
+    let [limit, ours, peers @ ..] = contenders.as_slice() else { return Err("a row without a limit".into()) };
+    let peer = |peer: &Contender| Peer { name: peer.name, summary: peer.summary(), ratio: ours.times(peer) };
+    Ok(Outcome {
+        row,
+        limit: limit.summary(),
+        ours: ours.summary(),
+        of_limit: ours.times(limit),
+        peers: peers.iter().map(peer).collect(),
+    })
+}
+
+impl Contender {
+    fn summary(&self) -> Option<Summary> {
+        let figures: Vec<f64> = self.figures.iter().flatten().copied().collect();
+        stats::summary(&figures)
+    }
+
+    /// How many times the other one's figure this one's is: the median of what it is in each round, so that a machine that
+    /// changes its pace between two rounds changes nothing.
+    fn times(&self, other: &Contender) -> Option<Summary> {
+        let pairs = self.figures.iter().zip(&other.figures);
+        let ratios = pairs.filter_map(|(ours, other)| Some((*ours)? / other.filter(|other| *other > 0.0)?));
+        stats::summary(&ratios.collect::<Vec<_>>())
+    }
 }

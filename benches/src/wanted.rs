@@ -50,14 +50,14 @@ impl Wanted {
             AtMost(most) => (format!("at most {most} {unit}: {ours:.4}"), ours <= most),
             AtLeast(least) => (format!("at least {least} {unit}: {ours:.0}"), ours >= least),
             OfLimit(times) => {
-                let ratio = ours / outcome.limit?.median;
+                let ratio = outcome.of_limit?.median;
                 (format!("at most {times:.2} times the limit: {ratio:.2}"), ratio <= times)
             }
             Than(name, times) => {
-                let peer = outcome.peers.iter().find(|(peer, _)| *peer == name)?.1?.median;
+                let ratio = outcome.peers.iter().find(|peer| peer.name == name)?.ratio?.median;
                 let ratio = match outcome.row.better {
-                    crate::rows::Better::Lower => peer / ours,
-                    crate::rows::Better::Higher => ours / peer,
+                    crate::rows::Better::Lower => 1.0 / ratio,
+                    crate::rows::Better::Higher => ratio,
                 };
                 (format!("at least {times} times as fast as {name}: {ratio:.1}"), ratio >= times)
             }
@@ -82,6 +82,7 @@ pub(crate) fn list(outcomes: &[Outcome]) -> String {
 mod tests {
     use super::*;
     use crate::rows;
+    use crate::run::Peer;
     use crate::stats::Summary;
 
     #[test]
@@ -94,11 +95,13 @@ mod tests {
     #[test]
     fn it_is_met_or_not() {
         let row = rows::all().find(|row| row.id == "rtt_asleep").expect("it is there");
-        let outcome = |ours| Outcome {
+        let summary = |median| Some(Summary { median, spread: 0.0 });
+        let outcome = |ours: f64| Outcome {
             row,
-            limit: Some(Summary { median: 100.0, spread: 0.0 }),
-            ours: Some(Summary { median: ours, spread: 0.0 }),
-            peers: vec![("slow", Some(Summary { median: 300.0, spread: 0.0 }))],
+            limit: summary(100.0),
+            ours: summary(ours),
+            of_limit: summary(ours / 100.0),
+            peers: vec![Peer { name: "slow", summary: summary(300.0), ratio: summary(ours / 300.0) }],
         };
         assert!(list(&[outcome(114.0)]).starts_with("met") && list(&[outcome(116.0)]).starts_with("MISSED"));
         let met = |wanted: Wanted| wanted.of(&outcome(100.0)).map(|(_, met)| met);

@@ -210,7 +210,8 @@ impl Manager {
             Some(SpawnError::ProcessExited(exited)) => exited.who.rank = Some(number),
             _ => {}
         }
-        let had_tasks = std::mem::take(&mut worker.had_tasks);
+        // One that died before it took any would be followed by another one without end.
+        let had_tasks = std::mem::take(&mut worker.had_tasks) || reading.is_some() || !lost.is_empty();
         if was_ready {
             worker.idle_deaths = if had_tasks { 0 } else { worker.idle_deaths + 1 };
             let delay = back_off(worker.idle_deaths);
@@ -300,7 +301,7 @@ impl Manager {
                 worker.start_failed(Instant::now());
             }
         }
-        let hopeless = self.shared.state.lock().is_hopeless(now);
+        let hopeless = self.shared.state.lock().is_hopeless();
         if hopeless {
             let why = std::mem::take(&mut self.why);
             self.shared.break_off(&why);

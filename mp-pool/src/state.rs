@@ -36,7 +36,7 @@ const DEEPEST: u64 = 64;
 const AHEAD_NANOS: u64 = 1_000_000;
 /// Starts that may fail in a row, in each place, before the pool is given up,
 const MOST_FAILED_STARTS: u32 = 5;
-/// and for how long none of its workers may be ready, if one ever was.
+/// and for how long none of its workers may be ready before that counts, if one ever was.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A task that has left its job.
@@ -122,6 +122,8 @@ pub(crate) struct Worker {
     pub(crate) knows: HashSet<u64>,
     /// How often in a row it died before it was ready.
     pub(crate) failed_starts: u32,
+    /// When it last did.
+    pub(crate) failed_at: Option<Instant>,
     /// How often in a row it died without having had a task.
     pub(crate) idle_deaths: u32,
     pub(crate) had_tasks: bool,
@@ -144,6 +146,7 @@ impl Worker {
             pace: 0,
             knows: HashSet::new(),
             failed_starts: 0,
+            failed_at: None,
             idle_deaths: 0,
             had_tasks: false,
             restart_at: None,
@@ -162,6 +165,7 @@ impl Worker {
     /// It could not be started, or has died before it was ready: later each time.
     pub(crate) fn start_failed(&mut self, now: Instant) {
         self.failed_starts = self.failed_starts.saturating_add(1);
+        self.failed_at = Some(now);
         self.restart_at = Some(now + back_off(self.failed_starts));
     }
 
@@ -189,7 +193,6 @@ impl Worker {
         let put = self.tasks.try_put_packed_many(&mut messages).unwrap_or(0);
         let rest = given.split_off(put.min(given.len()));
         self.outstanding += given.iter().filter(|given| matches!(given, Given::Task { .. })).count();
-        self.had_tasks |= self.outstanding > 0;
         self.given.append(&mut given);
         messages.into_iter().zip(rest).collect()
     }
@@ -201,6 +204,7 @@ impl Worker {
         match self.given.remove(at)? {
             Given::Task { taken, .. } => {
                 self.outstanding -= 1;
+                self.had_tasks = true;
                 Some(taken)
             }
             Given::Note { .. } => None,
@@ -322,11 +326,12 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked
-    /// or has not for so long. What once worked may lack memory, or processes, for a while.
-    pub(crate) fn is_hopeless(&self, now: Instant) -> bool {
-        self.workers.iter().all(|worker| worker.failed_starts >= MOST_FAILED_STARTS)
-            && self.last_ready.is_none_or(|at| now.saturating_duration_since(at) >= PATIENCE)
+    /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked, or
+    /// each has failed once more after that long. What once worked may lack memory, or processes, for a while.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        let patient_until = self.last_ready.map(|at| at + PATIENCE);
+        let late = |at: Option<Instant>| patient_until.is_none_or(|until| at.is_some_and(|at| at >= until));
+        self.workers.iter().all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
     }
 
     /// The worker that most needs something to do.

@@ -2,7 +2,7 @@
 //!
 //! The child is made by `clone3(2)` as by `vfork(2)`: it has this process's memory, and the stack of the thread that made
 //! it, which stands still until the child has executed the program. Nothing is copied or mapped for it. Its handlers of signals are cleared
-//! by the kernel (`CLONE_CLEAR_SIGHAND`), where the C library asks after each of 64 signals, and blocks them all meanwhile; and
+//! by the kernel (`CLONE_CLEAR_SIGHAND`), where the C library asks after each of 64 signals; and
 //! its pidfd is made with it (`CLONE_PIDFD`), where it has to be asked for afterwards, when its number may be another's.
 //!
 //! | the child is killed | left |
@@ -27,13 +27,14 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::{mem, ptr};
 
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, WaitId, WaitIdOptions};
 
+use crate::handle;
 use crate::launch::above_standard;
-use crate::sys::{self, HANDED_DOWN, Program};
+use crate::sys::{self, HANDED_DOWN, Program, STANDARD_SIGNALS};
 
 /// A process that was made just now, and its pidfd, where there is one.
 pub(crate) type Started = (Pid, Option<OwnedFd>);
@@ -43,22 +44,22 @@ pub(crate) type Started = (Pid, Option<OwnedFd>);
 /// # Errors
 /// The name of what failed, and how.
 pub(crate) fn start(program: &Program<'_>) -> Result<Started, (&'static str, io::Error)> {
-    if let Some((pid, pidfd)) = vfork::start(program)? {
-        return Ok((pid, Some(pidfd)));
+    if let Some(started) = vfork::start(program)? {
+        return Ok(started);
     }
     sys::posix_spawn(program).map(|pid| (pid, None)).map_err(|error| ("posix_spawn", error))
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]
 mod vfork {
     use super::*;
 
-    pub(super) fn start(_: &Program<'_>) -> Result<Option<(Pid, OwnedFd)>, (&'static str, io::Error)> {
+    pub(super) fn start(_: &Program<'_>) -> Result<Option<Started>, (&'static str, io::Error)> {
         Ok(None)
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 mod vfork {
     use super::*;
 
@@ -70,15 +71,15 @@ mod vfork {
         inherit: RawFd,
         /// What takes the place of standard output, and of standard error; or -1.
         streams: [RawFd; 2],
-        /// Why the program was not executed; 0 if it was, or if the child was killed before.
-        error: Cell<c_int>,
+        /// What failed and why, where the program was not executed; 0 if it was, or if the child was killed before.
+        error: Cell<(&'static str, c_int)>,
     }
 
     /// See `clone(2)`; handlers become the default, and what is ignored stays ignored.
     const CLEAR_HANDLERS: u64 = 1 << 32;
 
     /// `None` where the system can't.
-    pub(super) fn start(program: &Program<'_>) -> Result<Option<(Pid, OwnedFd)>, (&'static str, io::Error)> {
+    pub(super) fn start(program: &Program<'_>) -> Result<Option<Started>, (&'static str, io::Error)> {
         let (argv, environment) = (program.argv(), program.environment());
         let number = |fd: Option<std::os::fd::BorrowedFd<'_>>| fd.map_or(-1, |fd| fd.as_raw_fd());
         let plan = Plan {
@@ -87,15 +88,19 @@ mod vfork {
             environment: environment.as_ptr(),
             inherit: program.inherit.as_raw_fd(),
             streams: [number(program.stdout), number(program.stderr)],
-            error: Cell::new(0),
+            error: Cell::new(("", 0)),
         };
         let mut pidfd: c_int = -1;
         // SAFETY: all zeroes is a `clone_args` that asks for nothing.
         let mut args: libc::clone_args = unsafe { mem::zeroed() };
         args.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD) as u64 | CLEAR_HANDLERS;
-        args.pidfd = (&raw mut pidfd).addr() as u64;
+        args.pidfd = (&raw mut pidfd).expose_provenance() as u64;
         args.exit_signal = libc::SIGCHLD as u64;
+        // Until it executes the program it can't be stopped, while its parent stands still, nor dump core, which old kernels take for
+        // the parent's. This can't fail for a valid set.
+        let before = sys::hold_signals();
         let made = clone(&args, &plan);
+        before.iter().for_each(sys::let_signals);
         let Ok(pid) = i32::try_from(made).map_err(drop).and_then(|pid| Pid::from_raw(pid.max(0)).ok_or(()))
         else {
             return match io::Error::from_raw_os_error(made.unsigned_abs() as i32) {
@@ -106,15 +111,23 @@ mod vfork {
                 error => Err(("clone3", error)),
             };
         };
+        if pidfd < 0 {
+            // A kernel that takes the flag for nothing.
+            return Ok(Some((pid, None)));
+        }
         // SAFETY: the kernel has made it just now, for this process.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        if plan.error.get() != 0 {
+        let (what, error) = plan.error.get();
+        if error != 0 {
             // It has ended. It fails where the kernel has reaped it already, as it does where SIGCHLD is ignored.
-            let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty()));
-            return Err(("execve", io::Error::from_raw_os_error(plan.error.get())));
+            let id = WaitId::PidFd(pidfd.as_fd());
+            let _ = rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), WaitIdOptions::EXITED));
+            return Err((what, io::Error::from_raw_os_error(error)));
         }
-        let pidfd = above_standard(pidfd).map_err(|error| ("fcntl", error))?;
-        Ok(Some((pid, pidfd)))
+        // Nobody would learn of its death.
+        let pidfd =
+            above_standard(pidfd).inspect_err(|_| handle::end(pid)).map_err(|error| ("fcntl", error))?;
+        Ok(Some((pid, Some(pidfd))))
     }
 
     /// Makes the child, and waits until it has executed the program or ended: its number, or the negative number of an error.
@@ -152,25 +165,43 @@ mod vfork {
     extern "C" fn in_child(plan: *const Plan) -> ! {
         // SAFETY: `clone` was given a reference, and waits.
         let plan = unsafe { &*plan };
-        // Real-time signals that the program ignores stay ignored.
-        for signal in 1..32 {
-            if !HANDED_DOWN.contains(&signal) {
-                // SAFETY: this installs no handler. Of the two that can't be changed it is an error, which changes nothing.
-                unsafe { libc::signal(signal, libc::SIG_DFL) };
-            }
+        // Not by the C library, which in newer versions takes a lock to change what SIGABRT does.
+        let default = [0_u64; 4];
+        for signal in STANDARD_SIGNALS.filter(|signal| !HANDED_DOWN.contains(signal)) {
+            // SAFETY: this is the kernel's `sigaction`, of 32 bytes, with no handler, no flags and an empty mask of 8 bytes. Of the two
+            // signals that can't be changed it is an error, which changes nothing.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigaction,
+                    signal,
+                    default.as_ptr(),
+                    ptr::null_mut::<u64>(),
+                    8_usize,
+                )
+            };
         }
         let [stdout, stderr] = plan.streams;
         let moves =
             [(plan.inherit, plan.inherit), (stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO)];
         let moved = moves.into_iter().all(|(from, to)| from == -1 || place(from, to));
         if moved {
-            sys::let_all_signals();
+            // SAFETY: an empty mask of 8 bytes; the old one isn't wanted.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigprocmask,
+                    libc::SIG_SETMASK,
+                    default.as_ptr(),
+                    ptr::null_mut::<u64>(),
+                    8_usize,
+                )
+            };
             // SAFETY: the path is a C string, both lists are of C strings and end with a null pointer; they live in the parent,
             // which waits.
             unsafe { libc::execve(plan.path, plan.argv.cast(), plan.environment.cast()) };
         }
-        // It is the parent's as well, which reads it after calls of its own only.
-        plan.error.set(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
+        let what = if moved { "execve" } else { "dup2" };
+        // The place of this number is the parent's as well, which reads it after calls of its own only.
+        plan.error.set((what, io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)));
         sys::exit_at_once(127)
     }
 

@@ -319,7 +319,7 @@ impl Group {
                 if alone.is_some() || bell.is_some() {
                     let until = until.into_iter().chain(alone).min();
                     MutexGuard::unlocked(&mut ranks, || {
-                        if alone.is_none() {
+                        if alone.is_none() && last.alone_until.is_some() {
                             supervisor::hear(last.id);
                         }
                         wait_for_end(&last, bell.as_deref(), until);

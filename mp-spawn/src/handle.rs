@@ -124,7 +124,8 @@ impl Handle {
             match rustix::process::pidfd_send_signal(&self.sentinel, signal) {
                 // The second is what filters of sandboxes say of a call that they don't know; or the process has another user,
                 // which the other call says as well.
-                Err(Errno::NOSYS | Errno::PERM) if !self.has_ended() => {}
+                Err(Errno::NOSYS | Errno::PERM) if self.has_ended() => return Err(Errno::SRCH),
+                Err(Errno::NOSYS | Errno::PERM) => {}
                 done => return done,
             }
         }

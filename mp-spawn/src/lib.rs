@@ -66,8 +66,7 @@
 //! ```
 //!
 //! Shared memory has 256 MiB there: memcheck reads all of it when a process ends. What memcheck reports of the inside of
-//! `rustix` (`ret_owned_fd`, `getppid`) is none. Versions that don't know `clone3(2)`, as 3.19, can't run a
-//! [fork server](StartMethod::ForkServer), but only have its processes beside them.
+//! `rustix` (`ret_owned_fd`, `getppid`) is none.
 //!
 //! # What does not
 //!

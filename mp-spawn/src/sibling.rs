@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it calls `clone3(2)`, which returns twice, and maps a page that two processes share. The
+//! This file may hold `unsafe`: it calls `clone3(2)` (or `clone(2)`), which returns twice, and maps a page that two processes share. The
 //! copy is made by a process that has one thread ([`Alone`]), so that no lock in it is held by a thread that the copy
 //! doesn't have. The page is mapped for as long as it is used, can't shrink (it is sealed), and is only reached as an
 //! atomic word.
@@ -157,7 +157,11 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
     // - `parent_tid` is the slip, valid for writes; `child_tid` is what the kernel itself named.
     // - The process has one thread (`Alone`), so that the copy finds no lock held and nothing half done; no code of
     //   others has run since that was found.
-    let made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
+    let mut made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
+    if made == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+        // Filters of containers say so, for they can't look into the arguments.
+        made = clone(&args);
+    }
     match made {
         0 => {
             if !alone.locks.0.is_null() {
@@ -169,6 +173,21 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
         1.. => Ok(Made::Original),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The older call, which has the same flags, and its arguments in an order of each processor's own.
+fn clone(args: &libc::clone_args) -> libc::c_long {
+    let (parent_tid, child_tid, none) = (args.parent_tid, args.child_tid, 0_u64);
+    let [fourth, fifth] = if cfg!(target_arch = "x86_64") {
+        [child_tid, none]
+    } else if cfg!(any(target_arch = "aarch64", target_arch = "riscv64")) {
+        [none, child_tid]
+    } else {
+        return -1;
+    };
+    // SAFETY: as for `clone3` above: no stack, no memory in common, addresses that are valid for as long; the signal at its end is
+    // this process's own (`CLONE_PARENT`).
+    unsafe { libc::syscall(libc::SYS_clone, args.flags, none, parent_tid, fourth, fifth) }
 }
 
 const _: () = assert!(size_of::<c_int>() == size_of::<AtomicU32>());

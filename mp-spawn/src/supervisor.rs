@@ -10,7 +10,8 @@
 //! each thing that a process says, and by its end in the same moment as the one who waits, only to find that all is done.
 //! After four milliseconds the supervisor listens if somebody waits or asks, and hears at once what has been said meanwhile; so a
 //! failure is known that much later at most. It listens without delay if somebody wants to be told of the end; and after fifty
-//! by itself, by the timer: each time that it fires costs a virtual machine as much as a twentieth of a start. What may need an answer (a result in shared memory), what others wait for
+//! by itself, by the timer: each time that it fires costs a virtual machine as much as a twentieth of a start. (What it held in shared memory is given up that much later at most,
+//! if it dies and nobody asks.) What may need an answer (a result in shared memory), what others wait for
 //! (several processes of one start) and what is still to be sent is listened to from the beginning.
 //!
 //! | state of a [`Watch`] | in the poll | who changes it, under the lock of [`Watches`] |
@@ -543,7 +544,11 @@ fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     let sent = watch.send();
     if let Some(socket) = &watch.socket {
         let flags = if sent { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::OUT };
-        epoll::add(poll, socket, epoll::EventData::new_u64(id << 1), flags).map_err(refused)?;
+        if let Err(error) = epoll::add(poll, socket, epoll::EventData::new_u64(id << 1), flags) {
+            // Nobody would take notice of it, and it stays readable for as long as somebody has it.
+            let _ = epoll::delete(poll, watch.handle.sentinel());
+            return Err(refused(error));
+        }
     }
     Ok(())
 }

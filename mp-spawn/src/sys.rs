@@ -55,7 +55,10 @@ impl Program<'_> {
 /// ignores them, too: else the end of a terminal would end the workers of a program that was to survive it.
 pub(crate) const HANDED_DOWN: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
-/// Starts a program with no signal blocked and every signal at its default, but for those that are handed down as ignored. See
+/// The signals that a program finds at their default. (Real-time signals that somebody ignores stay ignored.)
+pub(crate) const STANDARD_SIGNALS: std::ops::Range<c_int> = 1..32;
+
+/// Starts a program with no signal blocked and every standard signal at its default, but for those that are handed down as ignored. See
 /// `posix_spawn(3)`.
 pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
@@ -276,11 +279,6 @@ pub(crate) fn forget_signal_handlers() {
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
     }
-    let_all_signals();
-}
-
-/// Blocks no signal in the calling thread.
-pub(crate) fn let_all_signals() {
     let_signals(&no_signals());
 }
 
@@ -340,11 +338,11 @@ impl Attributes {
         check(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
         // SAFETY: initialised just now, for the call returned zero.
         let mut attributes = Attributes(unsafe { attributes.assume_init() });
-        let (mut defaults, none) = (all_signals(), no_signals());
-        for signal in HANDED_DOWN {
+        let (mut defaults, none) = (no_signals(), no_signals());
+        for signal in STANDARD_SIGNALS.filter(|signal| !HANDED_DOWN.contains(signal)) {
             // SAFETY: the set is initialised, and the number is a signal's. What isn't in it stays ignored, or becomes the
             // default when the program is executed.
-            unsafe { libc::sigdelset(&raw mut defaults, signal) };
+            unsafe { libc::sigaddset(&raw mut defaults, signal) };
         }
         // SAFETY: the attributes and the set are initialised, and the set is copied.
         check(unsafe { libc::posix_spawnattr_setsigdefault(&raw mut attributes.0, &raw const defaults) })?;

@@ -60,7 +60,8 @@ fn page(figures: &Figures) -> String {
         let shown =
             |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| figures::human(v, &row.unit));
         let mut cells = vec![row.id.clone(), row.better().to_owned(), shown(row.ours), spread(row)];
-        cells.extend([shown(row.limit), ratio(row.ours, row.limit)]);
+        let of_limit = row.of_limit.map_or_else(|| ratio(row.ours, row.limit), |times| format!("{times:.2}"));
+        cells.extend([shown(row.limit), of_limit]);
         for name in &peers {
             cells.push(row.peers.iter().find(|(peer, _)| peer == name).map_or_else(
                 || "-".to_owned(),
@@ -106,7 +107,7 @@ mod tests {
         let figures = Figures::read(
             r#"{"machine": {"cores": 2, "cpu": "x"}, "rows": [
                 {"id": "rtt", "unit": "ns", "better": "lower", "ours": 1000, "spread": 0.08, "limit": 500,
-                 "peers": {"other": 15000}},
+                 "of_limit": 2.125, "peers": {"other": 15000}},
                 {"id": "rate", "unit": "1/s", "better": "higher", "ours": 3e6, "spread": null, "limit": null,
                  "peers": {}}]}"#,
         );
@@ -115,7 +116,7 @@ cores: 2
 cpu: x
 
 id    better      ours  spread   limit  ours/limit             other
-rtt   lower    1.00 µs     ±4%  500 ns        2.00  15.0 µs (15.00×)
+rtt   lower    1.00 µs     ±4%  500 ns        2.12  15.0 µs (15.00×)
 rate  higher  3.00 M/s       -       -           -                 -
 \nIn brackets: how many times better ours is.\n";
         assert_eq!(page(&figures.unwrap()), expected);

@@ -110,7 +110,7 @@ pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
 
 /// `spawn_exec`.
 pub(crate) fn spawn(plan: &Plan) -> Outcome {
-    run(PROCESS, &[&plan.repetitions(20).to_string(), "spawn"])
+    run(PROCESS, &[&plan.repetitions(6).to_string(), "spawn"])
 }
 
 /// `spawn_forkserver`.

@@ -1,6 +1,6 @@
 //! Messages: their round trips, their rates, whose turn it is, and what waiting costs.
 
-use super::{ANY, Better, Row, peers};
+use super::{Better, Row, USUAL, peers};
 #[cfg(feature = "peers")]
 use crate::peers::{iceoryx2, ipc_channel};
 use crate::{limits, ours, syscalls};
@@ -12,7 +12,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: "ns",
         better: Better::Lower,
         about: "round trip of a u64 between two busy processes",
-        rounds: ANY,
+        rounds: USUAL,
         limit: limits::rtt_awake,
         ours: ours::rtt_awake,
         peers: peers!["iceoryx2" => iceoryx2::rtt_awake, "ipc-channel" => ipc_channel::rtt_awake],
@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: "ns",
         better: Better::Lower,
         about: "round trip of a u64, each process asleep in the kernel when its message is sent",
-        rounds: ANY,
+        rounds: USUAL,
         limit: limits::rtt_asleep,
         ours: ours::rtt_asleep,
         peers: peers!["iceoryx2" => iceoryx2::rtt_asleep, "ipc-channel" => ipc_channel::rtt_asleep],
@@ -37,7 +37,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: "1/s",
         better: Better::Higher,
         about: "u64 messages per second from one producer to one consumer",
-        rounds: ANY,
+        rounds: USUAL,
         limit: limits::one_way,
         ours: ours::one_way,
         peers: peers!["iceoryx2" => iceoryx2::one_way, "ipc-channel" => ipc_channel::one_way],
@@ -51,7 +51,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: "1/s",
         better: Better::Higher,
         about: "u64 messages per second from two producers to two consumers",
-        rounds: ANY,
+        rounds: USUAL,
         limit: limits::one_way,
         ours: ours::crowd::one_way_2p2c,
         peers: peers![],
@@ -62,7 +62,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: "1/s",
         better: Better::Higher,
         about: "a struct of some 200 bytes (texts, numbers, a list), encoded and decoded: messages per second, one to one",
-        rounds: ANY,
+        rounds: USUAL,
         limit: limits::one_way,
         ours: ours::crowd::struct_200b,
         peers: peers!["ipc-channel" => ipc_channel::struct_200b],
@@ -73,7 +73,7 @@ pub(super) const ROWS: &[Row] = &[
         unit: "ns",
         better: Better::Lower,
         about: "a stream of messages with the same 100 tensors, one element of each read: time for each message",
-        rounds: ANY,
+        rounds: USUAL,
         limit: ours::crowd::no_limit,
         ours: ours::crowd::tensors_100,
         peers: peers![],

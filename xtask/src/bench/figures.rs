@@ -19,6 +19,8 @@ pub(crate) struct Row {
     /// (p90 − p10) / median.
     pub(crate) spread: Option<f64>,
     pub(crate) limit: Option<f64>,
+    /// How many times the limit ours is, where that was measured round by round.
+    pub(crate) of_limit: Option<f64>,
     pub(crate) peers: Vec<(String, f64)>,
 }
 
@@ -88,6 +90,7 @@ fn row(value: &Value) -> Result<Row, String> {
         ours: number("ours")?,
         spread: number("spread")?,
         limit: number("limit")?,
+        of_limit: value.get("of_limit").map_or(Ok(None), |_| number("of_limit"))?,
         peers: peers.collect::<Result<_, String>>()?,
     })
 }
