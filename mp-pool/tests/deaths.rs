@@ -275,6 +275,8 @@ fn random_kills_cost_a_task_each_at_most() {
         Ok::<_, mp_core::Error>((x, tensor.freeze()))
     };
     let check = |x: u64, (y, tensor): (u64, mp_core::FrozenTensor<u64>)| assert_eq!((x, x), (y, tensor[[0]]));
+    // A pool in which none ever gets ready is given up at once.
+    assert_eq!(pool.apply(square, 9).unwrap(), 81);
     let mut killed = HashSet::new();
     let (mut lost_tasks, mut total) = (0, [0; 3]);
     while killed.len() < 60 {

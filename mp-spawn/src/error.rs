@@ -292,11 +292,11 @@ impl fmt::Display for SpawnError {
                 }
                 write!(f, ". {HINT}")
             }
-            SpawnError::NeverReported { who, program, exit } => write!(
-                f,
-                "{who} ran {} and {exit} before it reported as a worker. {HINT}",
-                program.display()
-            ),
+            SpawnError::NeverReported { who, program, exit } => {
+                write!(f, "{who} ran {} and {exit} before it reported as a worker", program.display())?;
+                // What a signal has ended, and not its own code, may well have been one.
+                if matches!(exit, Exit::Signal { .. }) { Ok(()) } else { write!(f, ". {HINT}") }
+            }
             SpawnError::Protocol { who, message } => {
                 write!(f, "{who} sent bytes that make no sense and was ended: {message}")
             }
