@@ -22,6 +22,9 @@ fn what_nohup_ignores_workers_ignore() {
             // SAFETY: this installs no handler.
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
+        // Whoever started the tests may have had it ignored.
+        // SAFETY: this installs no handler.
+        unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
         // SAFETY: this process has one thread besides those of the library.
         unsafe { allow_fork() };
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
