@@ -10,7 +10,8 @@
 //! each thing that a process says, and by its end in the same moment as the one who waits, only to find that all is done.
 //! After four milliseconds the supervisor listens if somebody waits or asks, and hears at once what has been said meanwhile; so a
 //! failure is known that much later at most. It listens without delay if somebody wants to be told of the end; and after fifty
-//! by itself, by the timer: each time that it fires costs a virtual machine as much as a twentieth of a start. (What it held in shared memory is given up that much later at most,
+//! by itself, by the timer: one that fired every four milliseconds cost starts on a virtual machine some 4 % of their time.
+//! (What it held in shared memory is given up that much later at most,
 //! if it dies and nobody asks.) What may need an answer (a result in shared memory), what others wait for
 //! (several processes of one start) and what is still to be sent is listened to from the beginning.
 //!
