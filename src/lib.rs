@@ -98,9 +98,10 @@
 //! | `ForkingPickler.register` | [`Reduce`] |
 //!
 //! # When a process dies
-//! SIGKILL at any instruction, of any process, in any order: nobody else hangs, nobody reads half a message, at most the
-//! message that the victim was just putting or getting is lost, and what it held is released: memory,
-//! messages, its place in the arena. A process that is *stopped* delays only itself.
+//! SIGKILL at any instruction, of any process, in any order: the other processes go on, no receiver gets half a message, at
+//! most the message or batch that the victim was just putting or getting is lost, and what it held is released: memory,
+//! messages, its place in the arena. A process that is *stopped* keeps what it holds (locks, permits, leases), and holds up
+//! nothing else.
 //!
 //! # Features
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`,
@@ -120,6 +121,8 @@
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(all(feature = "authkey", any(feature = "spawn", feature = "queue")))]
 pub use mp_core::AuthKey;

@@ -35,6 +35,8 @@
 //! Pages are reserved before memory is handed out, so that running out is an [`Error::OutOfMemory`] that says what was asked,
 //! what is left and which limit was hit. Not in our hands: the kernel's out-of-memory killer.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod arena;
 #[cfg(feature = "authkey")]
 mod authkey;

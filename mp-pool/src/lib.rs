@@ -29,6 +29,8 @@
 //! - **Tensors are not copied**, neither in arguments nor in results.
 //! - **No system call for a task** while the pool and its workers are awake.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod builder;
 mod call;
 mod error;

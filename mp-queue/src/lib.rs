@@ -17,6 +17,8 @@
 //!
 //! [`ring`] has the algorithm and what every point of death leaves.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod batch;
 mod bytes;
 mod channel;

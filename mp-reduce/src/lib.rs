@@ -30,6 +30,8 @@
 //! MessagePack has one "nothing": `Some(None)` arrives as `None`, and so does `Some(())`. An `Option` directly inside of
 //! an `Option` needs an enum of one's own.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod bundle;
 mod codec;
 mod error;

@@ -73,6 +73,8 @@
 //! A worker does not run `main`, so what `main` sets up (logging, allocators' options, a random seed) is to be set
 //! up in the function. Other threads and open files of the parent do not exist in a worker.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backtrace;
 mod child;
 mod clock;

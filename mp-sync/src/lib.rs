@@ -43,6 +43,8 @@
 //!
 //! [`steps`] has the algorithms, and what every point of death leaves.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod barrier;
 mod condition;
 mod data;

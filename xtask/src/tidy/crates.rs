@@ -1,5 +1,5 @@
 //! Rules about crates: each says what it is, and inherits the workspace's lints; a crate that is a workspace
-//! of its own states its lints instead.
+//! of its own states its lints instead. Features are marked in the manual.
 
 use super::{Finding, Tree};
 
@@ -16,6 +16,19 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(&manifest.path, 1, message));
         }
         let folder = manifest.path.trim_end_matches("Cargo.toml");
+        if let Some(root) =
+            tree.get(&format!("{folder}src/lib.rs")).filter(|_| has(&manifest.text, "[features]"))
+        {
+            if !has(&manifest.text, "[package.metadata.docs.rs]") {
+                let message = "docs.rs is not told to show all features: add `[package.metadata.docs.rs]`";
+                findings.push(Finding::new(&manifest.path, 1, message));
+            }
+            if !has(&root.text, "#![cfg_attr(docsrs, feature(doc_cfg))]") {
+                let message =
+                    "the manual does not mark what needs a feature: `#![cfg_attr(docsrs, feature(doc_cfg))]`";
+                findings.push(Finding::new(&root.path, 1, message));
+            }
+        }
         let roots = ["lib", "main"].map(|name| format!("{folder}src/{name}.rs"));
         for root in roots.iter().filter_map(|path| tree.get(path)) {
             let documented = |line: &super::Line| {
@@ -56,6 +69,16 @@ mod tests {
         assert!(check(&Tree::of(&[("a/Cargo.toml", LINTS), ("a/src/lib.rs", "//! A.\n")])).is_empty());
         assert!(check(&Tree::of(&[("Cargo.toml", LINTS), ("src/lib.rs", "#![doc = \"A\"]\n")])).is_empty());
         assert_eq!(check(&Tree::of(&[("a/Cargo.toml", LINTS), ("a/src/main.rs", "// A.\n")])).len(), 1);
+    }
+
+    #[test]
+    fn libraries_mark_features_in_the_manual() {
+        let manifest = format!("{LINTS}[features]\n");
+        let root = "//! A.\n#![cfg_attr(docsrs, feature(doc_cfg))]\n";
+        let told = format!("{manifest}[package.metadata.docs.rs]\n");
+        assert_eq!(check(&Tree::of(&[("a/Cargo.toml", &manifest), ("a/src/lib.rs", root)])).len(), 1);
+        assert_eq!(check(&Tree::of(&[("a/Cargo.toml", &told), ("a/src/lib.rs", "//! A.\n")])).len(), 1);
+        assert!(check(&Tree::of(&[("a/Cargo.toml", &told), ("a/src/lib.rs", root)])).is_empty());
     }
 
     #[test]
