@@ -80,7 +80,7 @@ pub use strategy::{
     set_sharing_directory, set_sharing_strategy,
 };
 #[doc(hidden)]
-pub use sys::{monotonic, under_valgrind};
+pub use sys::{gained_privileges, monotonic, under_valgrind};
 pub use tensor::*;
 pub use value::{Array, LockGuard, RawArray, RawValue, Structure, Value};
 #[doc(hidden)]

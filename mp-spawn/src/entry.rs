@@ -17,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::{env, io};
 
 use rustix::io::{Errno, FdFlags};
+use rustix::process::Uid;
 
 use crate::token::{self, Taker, Token};
 use crate::{child, object};
@@ -101,6 +102,14 @@ fn become_worker(token: Result<Token, String>) -> ! {
 fn take_token() -> Option<Result<Token, String>> {
     let text = env::var_os(token::VARIABLE)?;
     let token = Token::read(text.as_bytes());
+    if mp_core::gained_privileges() {
+        // Whoever started this process is not whom it may obey. Nor may what it starts find the variable.
+        // SAFETY: the standard library guards its own reads with a lock. Other threads that use the environment
+        // meanwhile by C's functions find each variable but this one as it was: the list is moved together, and
+        // nothing in it is freed.
+        unsafe { env::remove_var(token::VARIABLE) };
+        return None;
+    }
     if token.as_ref().is_ok_and(|token| !is_for_a_call(token.taker)) {
         return None;
     }
@@ -143,11 +152,12 @@ fn adopt(token: Token) -> Result<OwnedFd, String> {
         let socket = unsafe { BorrowedFd::borrow_raw(token.fd) };
         rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;
         let peer = rustix::net::sockopt::socket_peercred(socket)?;
-        if peer.pid.as_raw_nonzero().get().unsigned_abs() == token.parent {
-            Ok(())
-        } else {
-            Err(Errno::NOTCONN.into())
+        if peer.pid.as_raw_nonzero().get().unsigned_abs() != token.parent {
+            return Err(Errno::NOTCONN.into());
         }
+        // Both of them: what one user lends to another one is not the other one's to command.
+        let own = [rustix::process::getuid(), rustix::process::geteuid()];
+        if own.iter().all(|own| *own == peer.uid) { Ok(()) } else { Err(stranger(peer.uid, own)) }
     })();
     match checked {
         // SAFETY: the file is open, for the calls above succeeded, and it is this process's to own: the parent
@@ -158,6 +168,13 @@ fn adopt(token: Token) -> Result<OwnedFd, String> {
             Err(format!("file descriptor {} does not lead to process {}: {error}", token.fd, token.parent))
         }
     }
+}
+
+#[cold]
+fn stranger(peer: Uid, own: [Uid; 2]) -> io::Error {
+    let [peer, real, effective] = [peer, own[0], own[1]].map(Uid::as_raw);
+    let own = if real == effective { real.to_string() } else { format!("{real}, for now {effective}") };
+    io::Error::other(format!("it is a socket of user {peer}, and this process is of user {own}"))
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -184,6 +201,13 @@ mod hook {
     extern "C" fn on_load(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
         // SAFETY: glibc passes the environment.
         let Some(text) = (unsafe { value_in(envp, token::VARIABLE) }) else { return };
+        if mp_core::gained_privileges() {
+            // See `take_token`.
+            // SAFETY: the name is a C string. If this is a library that is loaded later, other threads may use the
+            // environment; the call, which holds glibc's own lock, moves pointers in the list, and frees nothing.
+            unsafe { libc::unsetenv(token::C_VARIABLE.as_ptr()) };
+            return;
+        }
         let Some(own) = object::own() else { return };
         let token = Token::read(text);
         if own.is_program {

@@ -68,6 +68,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | of too many processes, files or bytes | [`Launch`](Self::Launch) | what was refused, and the limit; what had been started is ended and reaped |
 /// | of a program that is not there | [`Launch`](Self::Launch) | its path |
 /// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`](Self::Launch) | its path, and which build is there |
+/// | by executing a program with privileges that its user lacks (set-user-ID, file capabilities), or in a process whose real and effective user differ | [`Launch`](Self::Launch) | the reason, and what to do |
 /// | with arguments that can't be encoded | [`Arguments`](Self::Arguments) | what the codec says; nothing was started |
 /// | by a fork server that has died, can't preload, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
 /// | by `fork`, which nobody has allowed, or which can't be: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
@@ -259,7 +260,8 @@ const HINT: &str = "Only a program that links this crate can be a worker. If thi
                     or a wrapper, name the program itself with `Options::executable`; where no start-up hook \
                     runs (outside Linux with glibc, or in a program that is linked with a shared library of this \
                     crate), `main` must call `mp::init()` first; and a command that was set with `set_command` from a \
-                    shared library must load the library and call its `mp_child_main`";
+                    shared library must load the library and call its `mp_child_main`. No set-user-ID program, and none \
+                    with file capabilities, is a worker";
 
 impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

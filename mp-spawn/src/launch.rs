@@ -32,6 +32,8 @@ pub(crate) struct Command {
     pub(crate) program: PathBuf,
     path: CString,
     argv: Vec<CString>,
+    /// Whether it is the running program.
+    is_own: bool,
     taker: Taker,
     /// What the loader is to load before the program begins.
     library: Option<PathBuf>,
@@ -81,7 +83,37 @@ impl Command {
         let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);
         let argv = argv.iter().map(|arg| word(arg)).collect::<Result<_>>()?;
         let path = word(path.as_os_str())?;
-        Ok(Command { program, path, argv, taker, library, environment: OnceLock::new() })
+        let is_own = words.is_none();
+        Ok(Command { program, path, argv, is_own, taker, library, environment: OnceLock::new() })
+    }
+
+    /// Whether what it executes may be a worker of this process: not if it has, or gets, privileges that this process's user
+    /// lacks. Such a program ignores what it is told; executed anew it would begin once more, and start others, and so on.
+    pub(crate) fn check_privileges(&self) -> Result<()> {
+        let refused = |why: String| {
+            let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
+            Err(failed("the start of a worker", Some(&self.program), error))
+        };
+        if self.is_own && mp_core::gained_privileges() {
+            return refused(
+                "this program is set-user-ID, set-group-ID or has file capabilities, and a worker would get these \
+                 privileges from whoever starts it: no such program is executed as a worker. Use \
+                 `StartMethod::Fork`, or name another program without privileges with `Options::executable`"
+                    .to_string(),
+            );
+        }
+        let users = [rustix::process::getuid(), rustix::process::geteuid()].map(|user| user.as_raw());
+        let groups = [rustix::process::getgid(), rustix::process::getegid()].map(|group| group.as_raw());
+        for (kind, [real, effective]) in [("user", users), ("group", groups)] {
+            if real != effective {
+                return refused(format!(
+                    "this process has the real {kind} {real} and the effective one {effective}, and a program that is \
+                     executed like that trusts no one who starts it. Use `StartMethod::Fork`, or make them the same \
+                     first (see `setresuid(2)`)"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Whether it starts the same as the other one.

@@ -54,6 +54,9 @@ pub(crate) fn start(
     }
     let ways = method::ways(options)?;
     let command = Command::new(options.command.as_ref(), &function)?;
+    if method != StartMethod::Fork {
+        command.check_privileges()?;
+    }
     let library = object::file_of(&function.object);
     let group = Arc::new(Group::new(names.iter().cloned(), ranked));
     let common = Common {

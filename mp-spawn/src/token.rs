@@ -79,9 +79,10 @@ impl Token {
     }
 }
 
-/// True while this process was started as a worker and has not become one.
+/// True while this process was started as a worker and has not become one. Never one with privileges that whoever started it
+/// lacks: that is nobody's worker, whatever its environment says.
 pub(crate) fn unconsumed() -> bool {
-    std::env::var_os(VARIABLE).is_some()
+    std::env::var_os(VARIABLE).is_some() && !mp_core::gained_privileges()
 }
 
 #[cfg(test)]

@@ -26,7 +26,8 @@ const LATE: u32 = 4;
 pub(crate) fn is(bug: &str) -> bool {
     static PLANTED: PerProcess<OnceLock<Option<String>>> =
         PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-    PLANTED.get_or_init(|| std::env::var("MP_PLANTED").ok()).as_deref() == Some(bug)
+    let read = || std::env::var("MP_PLANTED").ok().filter(|_| !crate::gained_privileges());
+    PLANTED.get_or_init(read).as_deref() == Some(bug)
 }
 
 thread_local! {

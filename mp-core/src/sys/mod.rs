@@ -20,6 +20,7 @@ pub(crate) mod memory;
 mod pair;
 pub(crate) mod plug;
 pub(crate) mod private;
+mod privileges;
 pub(crate) mod processors;
 #[cfg(feature = "inject")]
 mod raise;
@@ -29,6 +30,7 @@ mod valgrind;
 
 pub use clock::monotonic;
 pub(crate) use mapping::Mapping;
+pub use privileges::gained_privileges;
 #[cfg(feature = "inject")]
 pub(crate) use raise::signal_self;
 pub(crate) use rustix::io::Errno;
