@@ -6,7 +6,7 @@
 //!
 //! [`Fork`]: crate::fork::Fork
 //!
-//! And it knows a few bugs, which a test plants by the environment variable `MP_PLANTED`, to see that they are found.
+//! And mutations can be switched on, by the environment variable `MP_MUTANT`, to see that tests find them: `mutant`.
 
 pub(crate) mod planted;
 

@@ -37,6 +37,10 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[macro_use]
+#[doc(hidden)]
+pub mod mutant;
+
 mod arena;
 #[cfg(feature = "authkey")]
 mod authkey;

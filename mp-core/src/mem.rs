@@ -9,13 +9,15 @@
 //! - under loom, over loom's atomics ([`HeapMem`](crate::sync::HeapMem)).
 //!
 //! # Memory order
-//! This is what algorithms may rely on, and what loom checks; an implementation may give more (the mapped arena does).
+//! This is what algorithms may rely on, what loom checks, and what the mapped arena gives, on any processor.
 //!
 //! Loads acquire, stores release, read-modify-writes do both, unless the name says `relaxed`. Two places need
 //! more, because two processes each write one word and then read the other's: a sleeper announces itself and looks
 //! again while a waker publishes and looks for sleepers; two holders give up the last two seats of a block and each
 //! looks whether it was the last. They use [`Mem::fence_after_rmw`], as Linux's `smp_mb__after_atomic`. Without it, loom
 //! finds the lost wake-up and the leaked block.
+//!
+//! Every implementation takes its orders from one place, `order`: so what loom checks is what the arena has.
 
 use std::fmt;
 
@@ -99,6 +101,63 @@ pub trait Mem {
     fn lost(&self) {}
     /// A full barrier between a read-modify-write just done and the loads that follow.
     fn fence_after_rmw(&self);
+}
+
+/// The orders of all accesses, the same for every [`Mem`] over atomics: the arena, regions, and what loom runs.
+pub(crate) mod order {
+    use crate::sync::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
+
+    #[inline(always)]
+    const fn of(mutated: bool, usual: Ordering, weaker: Ordering) -> Ordering {
+        if mutated { weaker } else { usual }
+    }
+
+    #[inline(always)]
+    pub(crate) fn load() -> Ordering {
+        of(mutant!("mem.load-relaxed"), Acquire, Relaxed)
+    }
+
+    pub(crate) const HINT: Ordering = Relaxed;
+
+    #[inline(always)]
+    pub(crate) fn store() -> Ordering {
+        of(mutant!("mem.store-relaxed"), Release, Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn cas() -> Ordering {
+        let order = of(mutant!("mem.cas-without-acquire"), AcqRel, Release);
+        of(mutant!("mem.cas-without-release"), order, Acquire)
+    }
+
+    /// Of a compare-and-swap that finds another value.
+    #[inline(always)]
+    pub(crate) fn found() -> Ordering {
+        of(mutant!("mem.found-relaxed"), Acquire, Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn add() -> Ordering {
+        let order = of(mutant!("mem.add-without-acquire"), AcqRel, Release);
+        of(mutant!("mem.add-without-release"), order, Acquire)
+    }
+
+    #[inline(always)]
+    pub(crate) fn or() -> Ordering {
+        of(mutant!("mem.or-relaxed"), AcqRel, Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn and() -> Ordering {
+        let order = of(mutant!("mem.and-without-acquire"), AcqRel, Release);
+        of(mutant!("mem.and-without-release"), order, Acquire)
+    }
+
+    /// Of the barrier after a read-modify-write: sequentially consistent, or none.
+    #[inline(always)]
+    pub(crate) fn has_fence() -> bool {
+        !mutant!("mem.fence-away")
+    }
 }
 
 /// An algorithm on shared words, in steps of at most one shared access.

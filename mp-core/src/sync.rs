@@ -34,7 +34,7 @@ use loom::sync::Mutex;
 #[cfg(not(mp_loom))]
 use std::sync::Mutex;
 
-use crate::mem::{Mem, Word};
+use crate::mem::{Mem, Word, order};
 
 /// Shared words in a `Vec` of this process: for loom, for explorations, for tests without an arena.
 ///
@@ -59,28 +59,28 @@ impl HeapMem {
 
 impl Mem for HeapMem {
     fn load(&self, w: Word) -> u64 {
-        self.at(w).load(Ordering::Acquire)
+        self.at(w).load(order::load())
     }
     fn load_relaxed(&self, w: Word) -> u64 {
-        self.at(w).load(Ordering::Relaxed)
+        self.at(w).load(order::HINT)
     }
     fn store(&self, w: Word, v: u64) {
-        self.at(w).store(v, Ordering::Release);
+        self.at(w).store(v, order::store());
     }
     fn store_relaxed(&self, w: Word, v: u64) {
-        self.at(w).store(v, Ordering::Relaxed);
+        self.at(w).store(v, order::HINT);
     }
     fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
-        self.at(w).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
+        self.at(w).compare_exchange(old, new, order::cas(), order::found()).map(drop)
     }
     fn add(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_add(v, Ordering::AcqRel)
+        self.at(w).fetch_add(v, order::add())
     }
     fn or(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_or(v, Ordering::AcqRel)
+        self.at(w).fetch_or(v, order::or())
     }
     fn and(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_and(v, Ordering::AcqRel)
+        self.at(w).fetch_and(v, order::and())
     }
     fn has_pairs(&self) -> bool {
         true
@@ -91,19 +91,21 @@ impl Mem for HeapMem {
     fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
         let Ok(_alone) = self.pairs.lock() else { return false };
         let (first, second) = (self.at(w), self.at(w.plus(1)));
-        if first.load(Ordering::Acquire) != old[0] || second.load(Ordering::Acquire) != old[1] {
+        if first.load(order::load()) != old[0] || second.load(order::load()) != old[1] {
             return false;
         }
         if new[1] != 0 {
-            second.store(new[1], Ordering::Release);
+            second.store(new[1], order::store());
         }
-        let swapped = first.compare_exchange(old[0], new[0], Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let swapped = first.compare_exchange(old[0], new[0], order::cas(), order::found()).is_ok();
         if swapped && new[1] == 0 || !swapped && new[1] != 0 {
-            second.store(if swapped { 0 } else { old[1] }, Ordering::Release);
+            second.store(if swapped { 0 } else { old[1] }, order::store());
         }
         swapped
     }
     fn fence_after_rmw(&self) {
-        fence(Ordering::SeqCst);
+        if order::has_fence() {
+            fence(Ordering::SeqCst);
+        }
     }
 }

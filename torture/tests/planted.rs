@@ -1,5 +1,5 @@
-//! The torture finds what it is there for: bugs that somebody could have made, planted in copies of the code that exist in
-//! this build alone (feature `inject`).
+//! The torture finds what it is there for: mutations of the code, which are in this build alone (feature `inject`), switched
+//! on by name.
 
 use std::process::{Command, Output};
 
@@ -22,8 +22,8 @@ fn torture(bug: &str, place: Where, seconds: u64) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mp-torture"));
     command.args([format!("--seconds={seconds}"), "--seed=5".to_owned()]);
     match place {
-        Where::Workers => command.arg(format!("--env=MP_PLANTED={bug}")),
-        Where::Everywhere => command.env("MP_PLANTED", bug),
+        Where::Workers => command.arg(format!("--env=MP_MUTANT={bug}")),
+        Where::Everywhere => command.env("MP_MUTANT", bug),
     };
     let output = command.output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -59,20 +59,20 @@ fn nothing_is_found_where_nothing_is_wrong() {
 #[test]
 fn a_skipped_sweep_is_found() {
     // Who waits for what the dead had, waits.
-    is_found("skipped_sweep", Where::Everywhere, &["Leaked: ", "Hang: "]);
+    is_found("planted.skipped-sweep", Where::Everywhere, &["Leaked: ", "Hang: "]);
 }
 
 #[test]
 fn a_lost_wake_up_is_found() {
-    is_found("lost_wake_up", Where::Workers, &["Hang: "]);
+    is_found("planted.lost-wake-up", Where::Workers, &["Hang: "]);
 }
 
 #[test]
 fn a_missing_fence_is_found() {
-    is_found("missing_fence", Where::Workers, &[&WRONG[..], &["Leaked: ", "Hang: "]].concat());
+    is_found("planted.missing-fence", Where::Workers, &[&WRONG[..], &["Leaked: ", "Hang: "]].concat());
 }
 
 #[test]
 fn a_future_that_forgets_what_it_has_taken_is_found() {
-    is_found("forgotten_look", Where::Workers, &WRONG);
+    is_found("planted.forgotten-look", Where::Workers, &WRONG);
 }

@@ -46,9 +46,15 @@ impl Steps for Announce {
             return None;
         };
         // Also when the bit is set already: the barrier needs a read-modify-write before it.
-        match m.cas(self.word, seen, seen | ASLEEP) {
+        if mutant!("park.announce.only-once") && seen & ASLEEP != 0 {
+            return Some(seen);
+        }
+        let asleep = if mutant!("park.announce.not-written") { 0 } else { ASLEEP };
+        match m.cas(self.word, seen, seen | asleep) {
             Ok(()) => {
-                m.fence_after_rmw();
+                if !mutant!("park.announce.fence-away") {
+                    m.fence_after_rmw();
+                }
                 Some(seen | ASLEEP)
             }
             Err(now) => {
@@ -80,15 +86,17 @@ impl Steps for Notify {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u64>> {
         let Some(seen) = self.seen else {
-            m.fence_after_rmw();
+            if !mutant!("park.notify.fence-away") {
+                m.fence_after_rmw();
+            }
             let seen = m.load_relaxed(self.word);
-            if seen & ASLEEP == 0 {
+            if seen & ASLEEP == 0 || mutant!("park.notify.wake-dropped") {
                 return Some(None);
             }
             self.seen = Some(seen);
             return None;
         };
-        let next = seen.wrapping_add(COUNT) & LOW;
+        let next = seen.wrapping_add(if mutant!("park.notify.not-counted") { 0 } else { COUNT }) & LOW;
         match m.cas(self.word, seen, next) {
             Ok(()) => Some(Some(next)),
             Err(now) if now & ASLEEP == 0 => Some(None),
@@ -120,15 +128,18 @@ impl Steps for NotifyAll {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let Some(seen) = self.seen else {
-            m.fence_after_rmw();
+            if !mutant!("park.notify-all.fence-away") {
+                m.fence_after_rmw();
+            }
             let seen = m.load_relaxed(self.word);
-            if seen & ASLEEP == 0 {
+            if seen & ASLEEP == 0 || mutant!("park.notify-all.wake-dropped") {
                 return Some(false);
             }
             self.seen = Some(seen);
             return None;
         };
-        match m.cas(self.word, seen, seen.wrapping_add(COUNT) & LOW & !ASLEEP) {
+        let count = if mutant!("park.notify-all.not-counted") { 0 } else { COUNT };
+        match m.cas(self.word, seen, seen.wrapping_add(count) & LOW & !ASLEEP) {
             Ok(()) => Some(true),
             Err(now) if now & ASLEEP == 0 => Some(false),
             Err(now) => {
@@ -178,7 +189,9 @@ impl Parking {
             && self.arena.map().cas(self.word, counted, counted & !ASLEEP).is_ok()
         {
             // Whoever fell asleep on the old value before it changed has to look again.
-            futex::wake(self.futex(), i32::MAX as u32);
+            if !mutant!("park.wake.late-sleepers-forgotten") {
+                futex::wake(self.futex(), i32::MAX as u32);
+            }
         }
     }
 
@@ -193,7 +206,9 @@ impl Parking {
 
     /// Wakes all sleepers.
     pub fn wake_all(&self) {
-        self.arena.map().add(self.word, COUNT);
+        if !mutant!("park.wake-all.not-counted") {
+            self.arena.map().add(self.word, COUNT);
+        }
         futex::wake(self.futex(), i32::MAX as u32);
     }
 
@@ -204,15 +219,16 @@ impl Parking {
 
     /// Sleeps until the word changes, but at most a slice and not beyond `deadline`; whether it was woken.
     pub fn sleep(&self, announced: u64, deadline: Option<Instant>) -> bool {
-        #[cfg(feature = "inject")]
-        if crate::inject::planted::is(crate::inject::planted::LOST_WAKE_UP) {
+        // On the word as it is, not as it was announced, and until it is woken.
+        if mutant!("planted.lost-wake-up") {
             let now = self.arena.map().load(self.word);
             return futex::wait(self.futex(), now as u32, Duration::MAX / 4);
         }
         #[cfg(feature = "inject")]
         crate::inject::planted::sleep(self.arena.map());
         let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
-        futex::wait(self.futex(), (announced & LOW) as u32, left.min(SLICE))
+        let slice = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { SLICE };
+        futex::wait(self.futex(), (announced & LOW) as u32, left.min(slice))
     }
 }
 

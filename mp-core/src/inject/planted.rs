@@ -1,34 +1,24 @@
-//! Bugs to be found: each is what somebody could have forgotten. None is there unless its name is in the environment, and
-//! nothing of this is in a build without the feature.
+//! The mutations that the torture has to find ([`mutant`](crate::mutant)), where one needs more than a condition.
 
 use std::cell::RefCell;
-use std::sync::OnceLock;
 
-use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::Word;
 use crate::sync::Ordering;
 use crate::sys::Mapping;
 
 /// The envelopes of the dead are not swept.
-pub(crate) const SKIPPED_SWEEP: &str = "skipped_sweep";
-/// A sleeper sleeps on the word as it is, not as it was announced, and until somebody wakes it.
-pub(crate) const LOST_WAKE_UP: &str = "lost_wake_up";
+pub(crate) fn skipped_sweep() -> bool {
+    mutant!("planted.skipped-sweep")
+}
+
 /// What a process stores is seen by others a few of its accesses later, also after its next read-modify-write: as on a
 /// processor with a weak memory order, if none of them released.
-pub(crate) const MISSING_FENCE: &str = "missing_fence";
-/// A future looks again after its task was announced, and forgets what it has found: it takes it for a look only.
-pub(crate) const FORGOTTEN_LOOK: &str = "forgotten_look";
+fn missing_fence() -> bool {
+    mutant!("planted.missing-fence")
+}
 
 /// By how many accesses a store is late.
 const LATE: u32 = 4;
-
-/// Whether this bug is planted.
-pub(crate) fn is(bug: &str) -> bool {
-    static PLANTED: PerProcess<OnceLock<Option<String>>> =
-        PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-    let read = || std::env::var("MP_PLANTED").ok().filter(|_| !crate::gained_privileges());
-    PLANTED.get_or_init(read).as_deref() == Some(bug)
-}
 
 thread_local! {
     /// Stores that the others don't see yet, the oldest first, and how many accesses ago they were.
@@ -37,7 +27,7 @@ thread_local! {
 
 /// What this thread has stored, as long as there is a thread.
 fn stores<R>(f: impl FnOnce(&mut Vec<(Word, u64, u32)>) -> R) -> Option<R> {
-    if !is(MISSING_FENCE) {
+    if !missing_fence() {
         return None;
     }
     STORES.try_with(|stores| f(&mut stores.borrow_mut())).ok()

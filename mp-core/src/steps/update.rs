@@ -193,25 +193,32 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                 self.found = m.load(at.current);
                 self.pc = match (Current::unpack(self.found).making, self.plan.exclusive()) {
                     (Some(_), _) => Pc::Help,
-                    (None, true) => Pc::Barrier,
-                    (None, false) => self.begin_to_read(),
+                    (None, true) if !mutant!("steps.update.exclusive-ignored") => Pc::Barrier,
+                    (None, _) => self.begin_to_read(),
                 };
             }
             Pc::Help => {
-                m.or(making, 1);
-                m.fence_after_rmw();
+                if !mutant!("steps.update.helps-unannounced") {
+                    m.or(making, 1);
+                }
+                if !mutant!("steps.update.helper-fence-away") {
+                    m.fence_after_rmw();
+                }
                 self.pc = Pc::IsStill;
             }
+            Pc::IsStill if mutant!("steps.update.first-look-away") => self.pc = Pc::Position(0),
             Pc::IsStill => self.pc = self.still(m, Pc::Position(0)),
             Pc::Position(i) => self.load_entry(m, i, 0, Pc::Old(i)),
             Pc::Old(i) => self.load_entry(m, i, 1, Pc::New(i)),
             Pc::New(i) => self.load_entry(m, i, 2, Pc::WasStill(i)),
+            Pc::WasStill(i) if mutant!("steps.update.second-look-away") => self.pc = Pc::Other(i),
             Pc::WasStill(i) => self.pc = self.still(m, Pc::Other(i)),
             Pc::Other(i) => {
                 let [position, old, new] = self.entry;
                 // If it is something else, somebody else was faster.
                 _ = m.cas(Word::at(position), old, new);
                 let words = Current::unpack(self.found).making.map_or(0, |(_, words)| words as usize);
+                let words = words - usize::from(mutant!("steps.update.last-word-not-helped"));
                 self.pc = if i + 1 < words.min(MAX_WORDS) { Pc::Position(i + 1) } else { Pc::OtherDone };
             }
             Pc::OtherDone => {
@@ -219,19 +226,24 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                 self.pc = Pc::Rest;
             }
             Pc::Rest => {
-                m.store(making, 0);
+                if !mutant!("steps.update.helper-stays-announced") {
+                    m.store(making, 0);
+                }
                 self.pc = Pc::Look;
             }
             // Between the look at current and the looks at the others.
             Pc::Barrier => {
                 m.or(making, 0);
-                m.fence_after_rmw();
+                if !mutant!("steps.update.planner-fence-away") {
+                    m.fence_after_rmw();
+                }
                 self.others = self.members.others();
                 self.pc = if self.others.is_empty() { self.begin_to_read() } else { Pc::Alone(0) };
             }
             Pc::Alone(i) => {
                 let other = self.others[i];
-                if m.load(at.making(other.slot())) != 0 && !self.members.is_dead(other) {
+                let is_dead = self.members.is_dead(other) && !mutant!("steps.update.waits-for-the-dead");
+                if m.load(at.making(other.slot())) != 0 && !is_dead {
                     return Some(UpdateEnd::Held(other));
                 }
                 self.pc = if i + 1 < self.others.len() { Pc::Alone(i + 1) } else { self.begin_to_read() };
@@ -242,7 +254,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             }
             // There is nothing to change; if the words were like that at one moment.
             Pc::Confirm => {
-                if m.load(at.current) == self.found {
+                if m.load(at.current) == self.found || mutant!("steps.update.not-confirmed") {
                     return Some(UpdateEnd::Done(self.values));
                 }
                 self.pc = Pc::Look;
@@ -257,12 +269,15 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             }
             // Whoever sees a later number sees this.
             Pc::Say => {
-                m.store(making, 1);
+                if !mutant!("steps.update.unannounced") {
+                    m.store(making, 1);
+                }
                 self.pc = Pc::Name;
             }
             Pc::Name => {
                 let named = m.cas(at.current, self.found, self.named().pack());
-                self.pc = if named.is_ok() { Pc::Make(0) } else { Pc::Withdraw(false) };
+                let named = named.is_ok() || mutant!("steps.update.made-without-its-turn");
+                self.pc = if named { Pc::Make(0) } else { Pc::Withdraw(false) };
             }
             Pc::Make(i) => {
                 let (index, to) = self.writes[i];
@@ -275,7 +290,9 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                 self.pc = Pc::Withdraw(true);
             }
             Pc::Withdraw(happened) => {
-                m.store(making, 0);
+                if !mutant!("steps.update.stays-announced") {
+                    m.store(making, 0);
+                }
                 if happened {
                     return Some(UpdateEnd::Done(self.values));
                 }

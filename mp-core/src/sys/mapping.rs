@@ -17,6 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::os;
 use crate::error::{Error, Result};
+use crate::mem::order;
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 
@@ -277,7 +278,7 @@ impl crate::mem::Mem for Mapping {
         if let Some(v) = crate::inject::planted::stored_late(w) {
             return v;
         }
-        self.u64_at(w.offset()).load(Ordering::SeqCst)
+        self.u64_at(w.offset()).load(order::load())
     }
     #[inline(always)]
     fn load_relaxed(&self, w: crate::mem::Word) -> u64 {
@@ -286,7 +287,7 @@ impl crate::mem::Mem for Mapping {
         if let Some(v) = crate::inject::planted::stored_late(w) {
             return v;
         }
-        self.u64_at(w.offset()).load(Ordering::Relaxed)
+        self.u64_at(w.offset()).load(order::HINT)
     }
     #[inline(always)]
     fn store(&self, w: crate::mem::Word, v: u64) {
@@ -295,7 +296,7 @@ impl crate::mem::Mem for Mapping {
         if crate::inject::planted::store_late(w, v) {
             return;
         }
-        self.u64_at(w.offset()).store(v, Ordering::Release);
+        self.u64_at(w.offset()).store(v, order::store());
     }
     #[inline(always)]
     fn store_relaxed(&self, w: crate::mem::Word, v: u64) {
@@ -304,27 +305,27 @@ impl crate::mem::Mem for Mapping {
         if crate::inject::planted::store_late(w, v) {
             return;
         }
-        self.u64_at(w.offset()).store(v, Ordering::Relaxed);
+        self.u64_at(w.offset()).store(v, order::HINT);
     }
     #[inline(always)]
     fn cas(&self, w: crate::mem::Word, old: u64, new: u64) -> Result<(), u64> {
         hook_rmw(self, w);
-        self.u64_at(w.offset()).compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).map(drop)
+        self.u64_at(w.offset()).compare_exchange(old, new, order::cas(), order::found()).map(drop)
     }
     #[inline(always)]
     fn add(&self, w: crate::mem::Word, v: u64) -> u64 {
         hook_rmw(self, w);
-        self.u64_at(w.offset()).fetch_add(v, Ordering::SeqCst)
+        self.u64_at(w.offset()).fetch_add(v, order::add())
     }
     #[inline(always)]
     fn or(&self, w: crate::mem::Word, v: u64) -> u64 {
         hook_rmw(self, w);
-        self.u64_at(w.offset()).fetch_or(v, Ordering::SeqCst)
+        self.u64_at(w.offset()).fetch_or(v, order::or())
     }
     #[inline(always)]
     fn and(&self, w: crate::mem::Word, v: u64) -> u64 {
         hook_rmw(self, w);
-        self.u64_at(w.offset()).fetch_and(v, Ordering::SeqCst)
+        self.u64_at(w.offset()).fetch_and(v, order::and())
     }
     #[inline(always)]
     fn has_pairs(&self) -> bool {
@@ -367,6 +368,9 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline(always)]
     fn fence_after_rmw(&self) {
+        if !order::has_fence() {
+            return;
+        }
         // On x86-64 a locked instruction is a full barrier already (Intel SDM vol. 3, 9.2.3.9); only the compiler
         // has to be kept from moving the loads that follow.
         #[cfg(target_arch = "x86_64")]

@@ -17,7 +17,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::os;
 use crate::error::{Error, Result};
-use crate::mem::{Mem, Word};
+use crate::mem::{Mem, Word, order};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU64, fence};
 
@@ -95,30 +95,32 @@ impl Drop for Region {
 
 impl Mem for Region {
     fn load(&self, w: Word) -> u64 {
-        self.word(w).load(Ordering::Acquire)
+        self.word(w).load(order::load())
     }
     fn load_relaxed(&self, w: Word) -> u64 {
-        self.word(w).load(Ordering::Relaxed)
+        self.word(w).load(order::HINT)
     }
     fn store(&self, w: Word, v: u64) {
-        self.word(w).store(v, Ordering::Release);
+        self.word(w).store(v, order::store());
     }
     fn store_relaxed(&self, w: Word, v: u64) {
-        self.word(w).store(v, Ordering::Relaxed);
+        self.word(w).store(v, order::HINT);
     }
     fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
-        self.word(w).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(drop)
+        self.word(w).compare_exchange(old, new, order::cas(), order::found()).map(drop)
     }
     fn add(&self, w: Word, v: u64) -> u64 {
-        self.word(w).fetch_add(v, Ordering::AcqRel)
+        self.word(w).fetch_add(v, order::add())
     }
     fn or(&self, w: Word, v: u64) -> u64 {
-        self.word(w).fetch_or(v, Ordering::AcqRel)
+        self.word(w).fetch_or(v, order::or())
     }
     fn and(&self, w: Word, v: u64) -> u64 {
-        self.word(w).fetch_and(v, Ordering::AcqRel)
+        self.word(w).fetch_and(v, order::and())
     }
     fn fence_after_rmw(&self) {
-        fence(Ordering::SeqCst);
+        if order::has_fence() {
+            fence(Ordering::SeqCst);
+        }
     }
 }

@@ -157,8 +157,8 @@ pub fn poll_until<R, E: From<Error>>(
     let mut found = look();
     if let Ok(None) = found {
         match watch.get_or_insert_with(|| Watch::new(what())).arm_for(For::Task, cx.waker()) {
-            #[cfg(feature = "inject")]
-            Ok(()) if crate::inject::planted::is(crate::inject::planted::FORGOTTEN_LOOK) => {
+            // It looks again after its task was announced, and forgets what it has found.
+            Ok(()) if mutant!("planted.forgotten-look") => {
                 if look()?.is_some() {
                     cx.waker().wake_by_ref();
                 }

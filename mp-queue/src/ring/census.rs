@@ -79,7 +79,7 @@ impl Census {
     /// The place of the next message is known: the end, if it is the one that it was before.
     fn published(&mut self) -> Option<Counted> {
         let now = Some((self.segment, self.ticket));
-        if self.before == now {
+        if self.before == now || mp_core::mutant!("ring.census.one-look") && self.before.is_some() {
             return Some(self.found);
         }
         self.before = now;
@@ -106,8 +106,8 @@ impl Steps for Census {
         let ring = self.chain.segment(self.segment);
         match self.pc {
             Pc::Link => match self.chain.link(self.segment).map(|at| Link::unpack(m.load(at))) {
-                Some(Link::Open) => self.segment += 1,
-                Some(Link::None | Link::End) | None => self.pc = Pc::Tail,
+                Some(Link::Open) if !mp_core::mutant!("ring.census.first-segment-only") => self.segment += 1,
+                Some(_) | None => self.pc = Pc::Tail,
             },
             Pc::Tail => {
                 self.ticket = Ticket::unpack(m.load(ring.tail));
@@ -130,6 +130,12 @@ impl Steps for Census {
                 self.holder = Owner::unpack(m.load(self.owners.of(self.envelope))).holder;
                 match self.holder {
                     Holder::Free | Holder::Member(_) => return self.next(),
+                    Holder::Leased(_) if mp_core::mutant!("ring.census.leased-not-counted") => {
+                        return self.next();
+                    }
+                    Holder::Returned if mp_core::mutant!("ring.census.returned-not-counted") => {
+                        return self.next();
+                    }
                     Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
                         self.pc = Pc::Place;
                     }
@@ -138,7 +144,8 @@ impl Steps for Census {
             // After the owner: it was this one's before, or is another's by now, that came to the queue since.
             Pc::Place => {
                 let place = Place::unpack(m.load(self.places.of(self.envelope)));
-                let lost = self.holder == Holder::Undeliverable;
+                let lost = self.holder == Holder::Undeliverable
+                    && !mp_core::mutant!("ring.census.lost-is-unfinished");
                 self.found.lost += usize::from(place.ring == self.chain.block() && lost);
                 self.found.unfinished += usize::from(place.ring == self.chain.block() && !lost);
                 return self.next();

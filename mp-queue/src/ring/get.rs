@@ -115,7 +115,9 @@ impl Steps for Get {
                 Found::Closed => return Some(Got::Closed),
             },
             Pc::Intend => {
-                m.store(self.intent, self.envelope() as u64 + 1);
+                if !mp_core::mutant!("ring.get.intent-skipped") {
+                    m.store(self.intent, self.envelope() as u64 + 1);
+                }
                 self.pc = Pc::Take;
             }
             Pc::Take => {
@@ -127,10 +129,13 @@ impl Steps for Get {
                 };
             }
             Pc::Lost => {
-                m.store(self.intent, 0);
+                if !mp_core::mutant!("ring.get.lost-intent-not-cleared") {
+                    m.store(self.intent, 0);
+                }
                 m.lost();
                 self.pc = Pc::Find;
             }
+            Pc::Advance if mp_core::mutant!("ring.get.head-not-helped") => self.pc = Pc::Claim,
             Pc::Advance => {
                 _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
                 self.pc = Pc::Claim;
@@ -141,19 +146,25 @@ impl Steps for Get {
                 let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to));
                 let queued = Owner::unpack(queued);
                 self.owner = queued.then(self.to);
-                self.pc = if let Holder::Queued = queued.holder { Pc::Clear } else { Pc::Undo };
+                let queued = queued.holder == Holder::Queued || mp_core::mutant!("ring.get.stray-believed");
+                self.pc = if queued { Pc::Clear } else { Pc::Undo };
             }
             // As if it had never been: the sum of both additions is 0.
+            Pc::Undo if mp_core::mutant!("ring.get.stray-kept") => self.pc = Pc::Forget,
             Pc::Undo => {
                 m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to).wrapping_neg());
                 self.pc = Pc::Forget;
             }
             Pc::Forget => {
-                m.store(self.intent, 0);
+                if !mp_core::mutant!("ring.get.stray-intent-not-cleared") {
+                    m.store(self.intent, 0);
+                }
                 return Some(Got::Stray(self.envelope()));
             }
             Pc::Clear => {
-                m.store(self.intent, 0);
+                if !mp_core::mutant!("ring.get.intent-not-cleared") {
+                    m.store(self.intent, 0);
+                }
                 return Some(Got::Envelope(self.envelope(), self.owner, self.ticket));
             }
         }

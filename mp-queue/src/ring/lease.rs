@@ -54,7 +54,7 @@ const NOTE: u64 = 1 << 32;
 /// Whether there may be what a hint with this value tells of.
 #[inline]
 pub fn any_noted(hint: u64) -> bool {
-    (hint >> 32) as u32 != hint as u32
+    (hint >> 32) as u32 != hint as u32 && !mp_core::mutant!("ring.lease.hint-not-seen")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -99,13 +99,21 @@ impl Steps for Return {
             // Of an envelope that changed hands meanwhile: then the swap fails.
             Pc::Meta => {
                 let times = deliveries(m.load(self.meta_at));
-                if self.at.limit != 0 && times >= self.at.limit {
+                if self.at.limit != 0
+                    && times >= self.at.limit + u32::from(mp_core::mutant!("ring.return.once-too-often"))
+                {
                     self.to = Holder::Undeliverable;
                 }
                 self.pc = Pc::Swap;
             }
             Pc::Swap => match m.cas(self.owner_at, self.from.pack(), self.from.then(self.to).pack()) {
-                Ok(()) if self.notes && self.to == Holder::Returned => self.pc = Pc::Note,
+                Ok(())
+                    if self.notes
+                        && self.to == Holder::Returned
+                        && !mp_core::mutant!("ring.return.not-noted") =>
+                {
+                    self.pc = Pc::Note;
+                }
                 Ok(()) => return Some(Some(self.to)),
                 Err(_) => return Some(None),
             },
@@ -136,7 +144,9 @@ impl Steps for Note {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        m.add(self.at.returned, NOTE);
+        if !mp_core::mutant!("ring.note.not-counted") {
+            m.add(self.at.returned, NOTE);
+        }
         Some(())
     }
 }
@@ -199,7 +209,9 @@ impl Reclaim {
     /// To the next envelope; at the end, if the hint is not to be changed, the end of all.
     fn next(&mut self) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += 1;
-        if u64::from(self.envelope) < self.count {
+        if u64::from(self.envelope) + u64::from(mp_core::mutant!("ring.reclaim.last-envelope-missed"))
+            < self.count
+        {
             self.pc = Scan::Owner;
             return None;
         }
@@ -238,7 +250,7 @@ impl Steps for Reclaim {
             // It belongs to this owner word only if the word has not changed: the swap will tell.
             Scan::Place => {
                 let place = Place::unpack(m.load(self.places.of(self.envelope)));
-                if place.ring != self.ring {
+                if place.ring != self.ring && !mp_core::mutant!("ring.reclaim.of-another-ring") {
                     return self.next();
                 }
                 self.pc = Scan::Take;
@@ -247,13 +259,22 @@ impl Steps for Reclaim {
                 let taken = self.owner.then(self.to);
                 match m.cas(self.owners.of(self.envelope), self.owner.pack(), taken.pack()) {
                     Ok(()) => return Some(Some((self.envelope, taken))),
+                    Err(_) if mp_core::mutant!("ring.reclaim.loser-gives-up") => return Some(None),
                     Err(_) => self.pc = Scan::Owner,
                 }
             }
             Scan::Rest => {
+                if mp_core::mutant!("ring.reclaim.seen-not-written") {
+                    return Some(None);
+                }
                 let noted = self.hint >> 32;
+                if mp_core::mutant!("ring.reclaim.hint-hidden") {
+                    m.store(self.at.returned, noted << 32 | noted);
+                    return Some(None);
+                }
                 match m.cas(self.at.returned, self.hint, noted << 32 | noted) {
                     Ok(()) => return Some(None),
+                    Err(_) if mp_core::mutant!("ring.reclaim.not-looked-again") => return Some(None),
                     Err(_) => self.pc = Scan::Hint,
                 }
             }

@@ -217,17 +217,20 @@ impl Ticket {
 
     /// The first one that may still come, as far as this one's slot can tell, which is used: it was, under this ticket or a
     /// later one, and all tickets before that are, too. A hint lags by little, unless somebody wrote garbage into it.
-    pub const fn over(self, slot: Slot, slots: u32) -> Self {
+    pub fn over(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
-            Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,
-            Lag::At | Lag::Behind => self.lap,
+            Lag::Ahead if !mp_core::mutant!("ring.slot.helped-over") => slot.lap.wrapping_sub(1) & LAP_MASK,
+            Lag::Ahead | Lag::At | Lag::Behind => self.lap,
         };
         Self { lap, index: self.index }.next(slots)
     }
 
     /// The one before it in a ring of `slots`.
-    pub(super) const fn before(self, slots: u32) -> Self {
+    pub(super) fn before(self, slots: u32) -> Self {
         match self.index.checked_sub(1) {
+            Some(index) if mp_core::mutant!("ring.slot.same-again") => {
+                Self { lap: self.lap, index: index + 1 }
+            }
             Some(index) => Self { lap: self.lap, index },
             None => Self { lap: self.lap.wrapping_sub(1) & LAP_MASK, index: slots - 1 },
         }

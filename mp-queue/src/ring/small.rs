@@ -51,17 +51,20 @@ impl Small {
         let mut all = [0; Self::MOST];
         all[..bytes.len()].copy_from_slice(bytes);
         let [a, b, rest @ ..] = all;
-        let head = (bytes.len() as u32) << 16 | u32::from(b) << 8 | u32::from(a);
+        let len = bytes.len() as u32
+            - u32::from(mp_core::mutant!("ring.small.length-off-by-one") && !bytes.is_empty());
+        let head = len << 16 | u32::from(b) << 8 | u32::from(a);
         Some(Self { head, rest: u64::from_le_bytes(rest) })
     }
 
     /// Its bytes, and how many of them count.
     #[inline]
-    pub const fn bytes(self) -> ([u8; Self::MOST], usize) {
+    pub fn bytes(self) -> ([u8; Self::MOST], usize) {
         let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
         let len = (self.head >> 16 & 15) as usize;
         // A slot that anybody could have written to says at most so many.
-        let len = if len < Self::MOST { len } else { Self::MOST };
+        let len =
+            if len < Self::MOST || mp_core::mutant!("ring.small.length-not-cut") { len } else { Self::MOST };
         ([self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h], len)
     }
 
@@ -162,6 +165,9 @@ impl Steps for PutSmall {
                 let slot = Slot::unpack(m.load(self.slot_at()));
                 match (self.ticket.lag(slot), slot.state) {
                     (Lag::At, SlotState::Empty) => self.pc = Pc::Publish,
+                    (Lag::Behind, SlotState::Last(_)) if mp_core::mutant!("ring.small.last-not-seen") => {
+                        return Some(PutSmallEnd::Full);
+                    }
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
                         return Some(PutSmallEnd::Closed);
                     }
@@ -187,6 +193,9 @@ impl Steps for PutSmall {
                 let full = self.message.slot(self.ticket.lap);
                 self.pc = match m.cas_pair(self.slot_at(), [empty.pack(), 0], full) {
                     true if self.batched => return Some(PutSmallEnd::Done(self.ticket)),
+                    true if mp_core::mutant!("ring.small.tail-not-helped") => {
+                        return Some(PutSmallEnd::Done(self.ticket));
+                    }
                     true => Pc::Advance,
                     false => {
                         m.lost();
@@ -198,7 +207,8 @@ impl Steps for PutSmall {
             Pc::Rest => {
                 let rest = m.load(self.slot_at().plus(1));
                 self.rest = rest;
-                self.pc = if rest == 0 { Pc::Tail } else { Pc::Mend };
+                let whole = rest == 0 || mp_core::mutant!("ring.small.not-mended");
+                self.pc = if whole { Pc::Tail } else { Pc::Mend };
             }
             Pc::Mend => {
                 let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty }.pack();
@@ -259,6 +269,9 @@ impl Steps for Enclose {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<(Owner, bool)> {
         let slot_at = self.ring.slot(self.ticket.index);
         match self.pc {
+            Enclosing::Place if mp_core::mutant!("ring.enclose.place-not-written") => {
+                self.pc = Enclosing::Lease;
+            }
             Enclosing::Place => {
                 let place = Place {
                     ring: self.ring.block,
@@ -269,14 +282,19 @@ impl Steps for Enclose {
             }
             Enclosing::Lease => {
                 self.owner = self.owner.then(Holder::Leased(self.me));
-                m.store(self.owner_at, self.owner.pack());
+                if !mp_core::mutant!("ring.enclose.not-leased") {
+                    m.store(self.owner_at, self.owner.pack());
+                }
                 self.pc = Enclosing::Look;
             }
             // It may have become the last one since.
             Enclosing::Look => {
                 self.slot = Slot::unpack(m.load(slot_at));
-                let same = self.slot.content() == Some(Content::small(self.message.head));
-                let same = same && self.ticket.lag(self.slot) == Lag::At;
+                let same = self.slot.content() == Some(Content::small(self.message.head))
+                    || mp_core::mutant!("ring.enclose.of-another-message");
+                let same = same
+                    && (self.ticket.lag(self.slot) == Lag::At
+                        || mp_core::mutant!("ring.enclose.of-another-lap"));
                 self.pc = if same { Enclosing::Take } else { Enclosing::Unlease };
             }
             Enclosing::Take => {
@@ -290,7 +308,9 @@ impl Steps for Enclose {
             }
             Enclosing::Unlease => {
                 self.owner = self.owner.then(Holder::Member(self.me));
-                m.store(self.owner_at, self.owner.pack());
+                if !mp_core::mutant!("ring.enclose.stays-leased") {
+                    m.store(self.owner_at, self.owner.pack());
+                }
                 return Some((self.owner, false));
             }
         }

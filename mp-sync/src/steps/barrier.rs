@@ -111,8 +111,9 @@ impl Phase {
         Self { trips: (self.trips + 1) & TRIPS as u32, ..self }
     }
 
-    const fn reset(self) -> Self {
-        Self { broken: None, era: (self.era + 1) & ERA as u16, base: self.trips, ..self }
+    fn reset(self) -> Self {
+        let base = if mp_core::mutant!("barrier.reset.base-not-written") { self.base } else { self.trips };
+        Self { broken: None, era: (self.era + 1) & ERA as u16, base, ..self }
     }
 
     /// The word of an arrival of `m` in this phase.
@@ -128,22 +129,30 @@ impl Phase {
     }
 
     /// Who arrived, if that word is of an arrival in this phase.
-    pub const fn arrived(self, word: u64) -> Option<Member> {
+    pub fn arrived(self, word: u64) -> Option<Member> {
         let word = word & !ACTS;
         let m = Member::from_raw(word >> (1 + ERA_BITS + TRIPS_BITS));
-        if self.arrival(m) == word { Some(m) } else { None }
+        if self.arrival(m) == word || word & 1 == 1 && mp_core::mutant!("barrier.arrived.in-any-phase") {
+            Some(m)
+        } else {
+            None
+        }
     }
 
     /// What this phase has become, if the word says `now`.
     pub fn verdict(self, now: Self) -> Verdict {
         if now.era == self.era {
             return match now.broken {
+                how if how.is_some() && mp_core::mutant!("barrier.verdict.broken-first") => {
+                    Verdict::Broken(how)
+                }
                 _ if now.trips != self.trips => Verdict::Passed,
                 None => Verdict::Open,
                 how => Verdict::Broken(how),
             };
         }
         let next = now.era == self.reset().era;
+        let next = next || mp_core::mutant!("barrier.verdict.eras-not-compared");
         if next && now.base != self.trips { Verdict::Passed } else { Verdict::Broken(None) }
     }
 }
@@ -226,12 +235,16 @@ impl Steps for Arrive {
         match self.pc {
             Pc::Phase => {
                 self.phase = Phase::unpack(m.load(self.at.phase));
-                if self.phase.broken.is_some() {
+                if self.phase.broken.is_some() && !mp_core::mutant!("barrier.arrive.broken-ignored") {
                     return Some(Arrived::Broken(self.phase));
                 }
                 self.pc = Pc::Look(0);
             }
-            Pc::Look(i) if i == self.at.parties && Phase::acts(self.last) => {
+            Pc::Look(i)
+                if i == self.at.parties
+                    && Phase::acts(self.last)
+                    && !mp_core::mutant!("barrier.arrive.acting-not-waited-for") =>
+            {
                 return Some(Arrived::Full(self.phase));
             }
             // All have arrived, and nobody has said so.
@@ -239,8 +252,11 @@ impl Steps for Arrive {
             Pc::Look(i) => {
                 let word = m.load(self.at.arrival(i));
                 self.last = word;
-                self.pc =
-                    if self.phase.arrived(word).is_some() { Pc::Look(i + 1) } else { Pc::Again(i, word) };
+                self.pc = match self.phase.arrived(word) {
+                    Some(_) => Pc::Look(i + 1),
+                    None if mp_core::mutant!("barrier.arrive.second-look-away") => Pc::Swap(i, word),
+                    None => Pc::Again(i, word),
+                };
             }
             // Else it may be an arrival of a later phase, and no free place.
             Pc::Again(i, word) => {
@@ -248,7 +264,8 @@ impl Steps for Arrive {
                 self.pc = if now == self.phase.pack() { Pc::Swap(i, word) } else { Pc::Phase };
             }
             Pc::Swap(i, word) => {
-                let acts = if i + 1 == self.at.parties { self.acts } else { 0 };
+                let last = i + 1 + u32::from(mp_core::mutant!("barrier.arrive.one-before-acts"));
+                let acts = if last == self.at.parties { self.acts } else { 0 };
                 if m.cas(self.at.arrival(i), word, self.phase.arrival(self.me) | acts).is_ok() {
                     let (phase, helped) = (self.phase, self.helped);
                     return Some(Arrived::Here { index: i, phase, helped });
@@ -257,7 +274,8 @@ impl Steps for Arrive {
                 self.pc = Pc::Phase;
             }
             Pc::End => {
-                self.helped |= m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok();
+                self.helped |= !mp_core::mutant!("barrier.arrive.helped-not-told")
+                    & m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok();
                 self.pc = Pc::Phase;
             }
         }
@@ -291,13 +309,16 @@ impl Steps for Complete {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        if self.i == self.at.parties {
+        if self.i + u32::from(mp_core::mutant!("barrier.complete.one-too-early")) == self.at.parties {
             return Some(m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok());
         }
         let word = m.load(self.at.arrival(self.i));
         self.i += 1;
         let acts = self.i == self.at.parties && Phase::acts(word) && !self.acted;
-        if self.phase.arrived(word).is_none() || acts { Some(false) } else { None }
+        let acts = acts && !mp_core::mutant!("barrier.complete.while-acting");
+        let missing =
+            self.phase.arrived(word).is_none() && !mp_core::mutant!("barrier.complete.with-one-missing");
+        if missing || acts { Some(false) } else { None }
     }
 }
 
@@ -320,6 +341,9 @@ impl Steps for Break {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        if mp_core::mutant!("barrier.break.not-written") {
+            return Some(true);
+        }
         let broken = Phase { broken: Some(self.how), ..self.phase };
         Some(m.cas(self.at.phase, self.phase.pack(), broken.pack()).is_ok())
     }

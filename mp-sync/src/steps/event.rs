@@ -30,8 +30,8 @@ impl EventWord {
     }
 
     /// Whether it is set, or was since it said `before`.
-    pub const fn was_set_since(self, before: Self) -> bool {
-        self.is_set() || self.0 >> 1 != before.0 >> 1
+    pub fn was_set_since(self, before: Self) -> bool {
+        self.is_set() || self.0 >> 1 != before.0 >> 1 && !mp_core::mutant!("event.setting-overlooked")
     }
 }
 
@@ -58,9 +58,18 @@ impl Steps for Set {
             return None;
         };
         // Also when it is set already: who sets it has been ordered before who sees it set.
-        let to = if seen & SET == 0 { seen.wrapping_add(2) | SET } else { seen };
+        if seen & SET != 0 && mp_core::mutant!("event.set-already-not-ordered") {
+            return Some(false);
+        }
+        let to = if mp_core::mutant!("event.setting-not-counted") {
+            seen | SET
+        } else if seen & SET == 0 {
+            seen.wrapping_add(2) | SET
+        } else {
+            seen
+        };
         match m.cas(self.at, seen, to) {
-            Ok(()) => Some(seen & SET == 0),
+            Ok(()) => Some(seen & SET == 0 && !mp_core::mutant!("event.wake-dropped")),
             Err(now) => {
                 self.seen = Some(now);
                 None
@@ -77,6 +86,7 @@ impl Steps for Clear {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        Some(m.and(self.0, !SET) & SET != 0)
+        let keep = if mp_core::mutant!("event.count-cleared-too") { 0 } else { !SET };
+        Some(m.and(self.0, keep) & SET != 0)
     }
 }

@@ -29,7 +29,8 @@ pub struct Depth(pub u64);
 
 impl Depth {
     /// Taken anew, so often at once; `mending`: if the last level is dropped, the data is as it should be.
-    pub const fn new(levels: u64, mending: bool) -> Self {
+    pub fn new(levels: u64, mending: bool) -> Self {
+        let mending = mending && !mp_core::mutant!("rlock.mending-forgotten");
         Self(levels & DEEPEST | if mending { MENDING } else { 0 })
     }
 
@@ -52,7 +53,9 @@ impl Steps for SetDepth {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        m.store(self.0, self.1.0);
+        if !mp_core::mutant!("rlock.first-depth-not-written") {
+            m.store(self.0, self.1.0);
+        }
         Some(())
     }
 }
@@ -90,12 +93,14 @@ impl Steps for Deepen {
             let seen = m.load(self.at);
             self.seen = Some(seen);
             return match Depth(seen).levels() {
-                DEEPEST => Some(Deeper::TooOften),
-                0 => Some(Deeper::Garbage),
+                DEEPEST if !mp_core::mutant!("rlock.deeper-than-can-be-counted") => Some(Deeper::TooOften),
+                0 if !mp_core::mutant!("rlock.garbage-believed") => Some(Deeper::Garbage),
                 _ => None,
             };
         };
-        m.store(self.at, seen + 1);
+        if !mp_core::mutant!("rlock.level-not-counted") {
+            m.store(self.at, seen + 1);
+        }
         Some(Deeper::Taken)
     }
 }
@@ -122,9 +127,12 @@ impl Steps for Rise {
         let Some(seen) = self.seen else {
             let seen = m.load(self.at);
             self.seen = Some(seen);
-            return (Depth(seen).levels() <= 1).then_some(Some(Depth(seen)));
+            let last = 1 + u64::from(mp_core::mutant!("rlock.released-a-level-too-early"));
+            return (Depth(seen).levels() <= last).then_some(Some(Depth(seen)));
         };
-        m.store(self.at, seen - 1);
+        if !mp_core::mutant!("rlock.level-not-given-up") {
+            m.store(self.at, seen - 1);
+        }
         Some(None)
     }
 }

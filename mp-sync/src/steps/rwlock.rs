@@ -86,8 +86,8 @@ impl Enter {
     }
 }
 
-const fn blocks(word: LockWord) -> bool {
-    word.holder().is_some() || word.is_marked()
+fn blocks(word: LockWord) -> bool {
+    word.holder().is_some() || word.is_marked() && !mp_core::mutant!("rwlock.mark-ignored")
 }
 
 impl Steps for Enter {
@@ -108,7 +108,12 @@ impl Steps for Enter {
             },
             Pc::Again(seen) => {
                 let seen = *seen;
-                m.fence_after_rmw();
+                if mp_core::mutant!("rwlock.enter.second-look-away") {
+                    return Some(Entered::Reading(seen));
+                }
+                if !mp_core::mutant!("rwlock.enter.fence-away") {
+                    m.fence_after_rmw();
+                }
                 let by = LockWord(m.load(self.lock));
                 if !blocks(by) {
                     return Some(Entered::Reading(seen));
@@ -117,12 +122,16 @@ impl Steps for Enter {
             }
             Pc::Back(seen, by) => {
                 let (seen, by) = (*seen, *by);
+                if mp_core::mutant!("rwlock.enter.not-given-back") {
+                    return Some(Entered::Blocked { by, stepped_back: true });
+                }
                 _ = m.cas(
                     self.inside.readers.slots.at(seen.index),
                     seen.slot.pack(),
                     seen.slot.given_back(EMPTY).pack(),
                 );
-                return Some(Entered::Blocked { by, stepped_back: true });
+                let stepped_back = !mp_core::mutant!("rwlock.enter.wake-dropped");
+                return Some(Entered::Blocked { by, stepped_back });
             }
         }
         None
@@ -151,7 +160,9 @@ impl Steps for Inside {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
         if let Some(seen) = self.taken {
-            m.store_relaxed(self.readers.again(seen), 0);
+            if !mp_core::mutant!("rwlock.first-count-not-written") {
+                m.store_relaxed(self.readers.again(seen), 0);
+            }
             return Some(Some(seen));
         }
         self.taken = self.claim.step(m)?;
@@ -193,7 +204,11 @@ impl Steps for Again {
         match &mut self.pc {
             Counting::Find(find) => match find.step(m)? {
                 None => return Some(None),
-                Some(seen) if seen.slot.member == self.me && seen.slot.thread == self.thread => {
+                Some(seen)
+                    if seen.slot.member == self.me
+                        && (seen.slot.thread == self.thread
+                            || mp_core::mutant!("rwlock.again.any-thread")) =>
+                {
                     self.pc = Counting::Load(seen);
                 }
                 Some(seen) => self.pc = Counting::Find(Self::find(self.readers, seen.index + 1)),
@@ -204,7 +219,9 @@ impl Steps for Again {
             }
             Counting::Store(seen, n) => {
                 // Never back to 0, even if this is garbage: others of this thread still read.
-                m.store_relaxed(self.readers.again(*seen), n.saturating_add(1));
+                if !mp_core::mutant!("rwlock.again.not-counted") {
+                    m.store_relaxed(self.readers.again(*seen), n.saturating_add(1));
+                }
                 return Some(Some(*seen));
             }
         }
@@ -242,10 +259,13 @@ impl Steps for Leave {
         match self.pc {
             Leaving::Load => {
                 let n = m.load_relaxed(again);
-                self.pc = if n == 0 { Leaving::Back } else { Leaving::Store(n) };
+                let last = n == 0 || mp_core::mutant!("rwlock.leave.at-once");
+                self.pc = if last { Leaving::Back } else { Leaving::Store(n) };
             }
             Leaving::Store(n) => {
-                m.store_relaxed(again, n - 1);
+                if !mp_core::mutant!("rwlock.leave.not-counted") {
+                    m.store_relaxed(again, n - 1);
+                }
                 return Some(false);
             }
             Leaving::Back => {

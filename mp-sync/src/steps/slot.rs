@@ -71,19 +71,20 @@ impl Slot {
 
     /// The same slot after a change: in `state`, of `member` and its `thread`.
     #[must_use]
-    pub const fn then(self, state: u8, member: Member, thread: u32) -> Self {
-        Self { state, member, thread, sequence: self.sequence.wrapping_add(1) }
+    pub fn then(self, state: u8, member: Member, thread: u32) -> Self {
+        let one = u16::from(!mp_core::mutant!("slot.sequence-not-counted"));
+        Self { state, member, thread, sequence: self.sequence.wrapping_add(one) }
     }
 
     /// The same slot after a change of its state alone.
     #[must_use]
-    pub const fn into_state(self, state: u8) -> Self {
+    pub fn into_state(self, state: u8) -> Self {
         self.then(state, self.member, self.thread)
     }
 
     /// The same slot after it was given back.
     #[must_use]
-    pub const fn given_back(self, state: u8) -> Self {
+    pub fn given_back(self, state: u8) -> Self {
         self.then(state, Member::from_raw(0), 0)
     }
 
@@ -172,12 +173,16 @@ impl Steps for Claim {
             Pc::Used => {
                 self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
                 self.looked = 0;
-                self.at = if self.at < self.used { self.at } else { 0 };
+                self.at = if self.at < self.used || mp_core::mutant!("slot.claim.start-unchecked") {
+                    self.at
+                } else {
+                    0
+                };
                 self.pc = if self.used == 0 { Pc::Grow } else { Pc::Look };
             }
             Pc::Look => {
                 let slot = Slot::unpack(m.load(self.slots.at(self.at)));
-                if slot.state == self.from {
+                if slot.state == self.from || mp_core::mutant!("slot.claim.any-state") {
                     self.pc = Pc::Swap(slot);
                 } else {
                     return self.next();
@@ -192,11 +197,15 @@ impl Steps for Claim {
                 return self.next();
             }
             Pc::Grow => {
-                if !self.grows || self.used >= self.slots.limit {
+                let used =
+                    self.used - u32::from(mp_core::mutant!("slot.claim.one-too-many") && self.used > 0);
+                if !self.grows || used >= self.slots.limit {
                     return Some(None);
                 }
                 // Whoever is faster has made room for both to look at.
-                if m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok() {
+                if mp_core::mutant!("slot.claim.growth-not-written")
+                    || m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok()
+                {
                     (self.at, self.looked, self.used) = (self.used, 0, self.used + 1);
                     self.pc = Pc::Look;
                 } else {
@@ -212,7 +221,8 @@ impl Claim {
     fn next(&mut self) -> Option<Option<Seen>> {
         self.looked += 1;
         self.at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
-        self.pc = if self.looked < self.used { Pc::Look } else { Pc::Grow };
+        let looked = self.looked + u32::from(mp_core::mutant!("slot.claim.last-not-looked-at"));
+        self.pc = if looked < self.used { Pc::Look } else { Pc::Grow };
         None
     }
 }
@@ -262,11 +272,13 @@ impl Steps for Find {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
         let Some(used) = self.used else {
-            m.fence_after_rmw();
+            if !mp_core::mutant!("slot.find.fence-away") {
+                m.fence_after_rmw();
+            }
             self.used = Some((m.load(self.slots.used) as u32).min(self.slots.limit));
             return None;
         };
-        if self.at >= used {
+        if self.at + u32::from(mp_core::mutant!("slot.find.last-missed")) >= used {
             return Some(None);
         }
         let (index, slot) = (self.at, Slot::unpack(m.load(self.slots.at(self.at))));
