@@ -30,6 +30,7 @@ use crate::outcome::{Ended, Fault};
 use crate::rank::pid_number;
 use crate::token::Token;
 use crate::wire::{Frame, Inbox, Kind};
+use crate::zygote::Copy;
 use crate::{crash, embed, entry, fork, function, panics, sys, zygote};
 
 /// The exit code after a failure that was reported.
@@ -41,7 +42,7 @@ pub(crate) const USELESS: i32 = 120;
 /// says why not.
 #[inline]
 pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
-    let code = panic::catch_unwind(|| live(token, socket, fit)).unwrap_or(USELESS);
+    let code = panic::catch_unwind(|| live(token, socket, fit, false)).unwrap_or(USELESS);
     std::process::exit(code)
 }
 
@@ -51,8 +52,9 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
     std::process::exit(USELESS)
 }
 
+/// `heeds_interrupts`: whether SIGINT, which is ignored so far, is to end it as soon as it has its orders.
 #[inline]
-fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
+fn live(token: Token, socket: OwnedFd, fit: Result<(), String>, heeds_interrupts: bool) -> i32 {
     if !has_parent(token.parent) {
         // Killed a moment ago, probably: there is nobody to tell.
         return USELESS;
@@ -63,9 +65,9 @@ fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
         Ok(Orders::Serve(serve, slip)) => {
             match zygote::serve(token.parent, &socket, &slip, &serve) {
                 // In each copy.
-                Ok(Some((token, mine))) => {
+                Ok(Some(Copy { token, socket: mine, heeds_interrupts })) => {
                     drop((socket, slip));
-                    return live(token, mine, fit);
+                    return live(token, mine, fit, heeds_interrupts);
                 }
                 Ok(None) => return 0,
                 Err(error) => useless(&error),
@@ -74,6 +76,9 @@ fn live(token: Token, socket: OwnedFd, fit: Result<(), String>) -> i32 {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return USELESS,
         Err(error) => useless(&error),
     };
+    if heeds_interrupts {
+        sys::heed_interrupts();
+    }
     let Files { memory, lifeline, ends } = files;
     if lifeline.is_some_and(|end| !lifeline::hold(end)) {
         return USELESS;

@@ -238,6 +238,7 @@ pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
         Status::EndedByUs(_) => Err(SpawnError::ProcessExited(Box::new(ProcessExited {
             who: group.who(rank),
             exit: group.exit(rank).unwrap_or(Exit::Unknown),
+            begun: group.had_begun(rank),
             note: Some(Note::AskedFor),
             stderr: None,
         }))),

@@ -49,6 +49,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | is killed by the kernel for want of memory | [`ProcessExited`](Self::ProcessExited) | SIGKILL, [`Note::OutOfMemory`], as far as the control group tells |
 /// | is killed by this program | [`ProcessExited`](Self::ProcessExited) | the signal, [`Note::AskedFor`] |
 /// | is killed by somebody else | [`ProcessExited`](Self::ProcessExited) | the signal |
+/// | is killed before it has reported as a worker | [`ProcessExited`](Self::ProcessExited) | the signal; [`begun`](ProcessExited::begun) is false, and [`Note::NotBegun`], unless more is known |
 /// | is ended because another one failed | none | [`Status::EndedByUs`](crate::Status::EndedByUs) |
 /// | is stopped (SIGSTOP, a debugger) | none | it is waited for |
 /// | closes all its files | as it ends | a panic or an error can't be told any more: the exit code |
@@ -57,7 +58,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | can't decode its arguments | [`Arguments`](Self::Arguments) | which one, and what the codec says |
 /// | returns what can't be decoded here | [`Value`](Self::Value) | the same |
 /// | is of another build, or the reference to its function was tampered with | [`Refused`](Self::Refused) | a [`Refusal`] |
-/// | is another program, and ends | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
+/// | is another program, and exits | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
 /// | is another program, and stays | [`Timeout`](Self::Timeout) | the program, the time, what to do |
 /// | sends what makes no sense | [`Protocol`](Self::Protocol) | what that was |
 ///
@@ -70,7 +71,8 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`](Self::Launch) | its path, and which build is there |
 /// | by executing a program with privileges that its user lacks (set-user-ID, file capabilities), or in a process whose real and effective user differ | [`Launch`](Self::Launch) | the reason, and what to do |
 /// | with arguments that can't be encoded | [`Arguments`](Self::Arguments) | what the codec says; nothing was started |
-/// | by a fork server that has died, can't preload, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
+/// | by a fork server that can't preload, dies while it does, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
+/// | by a fork server that has died otherwise | none | another one is begun, and the log is told; [`Launch`](Self::Launch) if several die one after another |
 /// | by `fork`, which nobody has allowed, or which can't be: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
 /// | by `fork`, where the copy waits for a lock that another thread held | [`Timeout`](Self::Timeout) | the time |
 /// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |
@@ -129,13 +131,16 @@ pub enum SpawnError {
         /// What it was doing then, in words; empty if nobody knows.
         doing: String,
     },
-    /// The child ended before it reported that it is one: it probably ran a program that does not know
-    /// what a worker is.
+    /// The child ended by itself, with an exit code, before it reported that it is a worker: it probably ran a program that
+    /// does not know what a worker is. (A signal that ends it then is a [`ProcessExited`](Self::ProcessExited), with
+    /// [`begun`](ProcessExited::begun) false.)
     NeverReported {
         /// Which process.
         who: Box<Who>,
-        /// The program that was started.
+        /// The program that was started; by a fork server, the one that the server runs.
         program: PathBuf,
+        /// By which method.
+        method: StartMethod,
         /// How it ended.
         exit: Exit,
     },
@@ -205,6 +210,8 @@ pub struct ProcessExited {
     pub who: Who,
     /// Exit code or signal.
     pub exit: Exit,
+    /// Whether it had begun: had reported that it is a worker. If not, its function was not called.
+    pub begun: bool,
     /// What is known beyond that.
     pub note: Option<Note>,
     /// The last lines of its standard error, if it is captured (see [`Output`](crate::Output)) and there are any.
@@ -263,6 +270,11 @@ const HINT: &str = "Only a program that links this crate can be a worker. If thi
                     shared library must load the library and call its `mp_child_main`. No set-user-ID program, and none \
                     with file capabilities, is a worker";
 
+/// What may be wrong with a program; copies are of one that is known to be none of these.
+fn hint(f: &mut fmt::Formatter<'_>, method: StartMethod) -> fmt::Result {
+    if method == StartMethod::Spawn { write!(f, ". {HINT}") } else { Ok(()) }
+}
+
 impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -287,17 +299,24 @@ impl fmt::Display for SpawnError {
             }
             SpawnError::Launch(launch) => launch.fmt(f),
             SpawnError::Timeout { who, program, method, waited, doing } => {
-                let program = program.display();
-                write!(f, "{who} was started by {method}, runs {program} and did not report within {waited:?}")?;
+                write!(f, "{who} was started by {method}")?;
+                if *method == StartMethod::Spawn {
+                    write!(f, ", runs {}", program.display())?;
+                }
+                write!(f, " and did not report within {waited:?}")?;
                 if !doing.is_empty() {
                     write!(f, ": {doing}")?;
                 }
-                write!(f, ". {HINT}")
+                hint(f, *method)
             }
-            SpawnError::NeverReported { who, program, exit } => {
-                write!(f, "{who} ran {} and {exit} before it reported as a worker", program.display())?;
-                // What a signal has ended, and not its own code, may well have been one.
-                if matches!(exit, Exit::Signal { .. }) { Ok(()) } else { write!(f, ". {HINT}") }
+            SpawnError::NeverReported { who, program, method, exit } => {
+                match method {
+                    StartMethod::Spawn => write!(f, "{who} ran {}", program.display())?,
+                    StartMethod::ForkServer => write!(f, "{who} was made by the fork server")?,
+                    StartMethod::Fork => write!(f, "{who} was made by fork")?,
+                }
+                write!(f, " and {exit} before it reported as a worker")?;
+                hint(f, *method)
             }
             SpawnError::Protocol { who, message } => {
                 write!(f, "{who} sent bytes that make no sense and was ended: {message}")
@@ -376,10 +395,11 @@ impl fmt::Debug for ProcessExited {
         if !f.alternate() {
             return fmt::Display::fmt(self, f);
         }
-        let ProcessExited { who, exit, note, stderr } = self;
+        let ProcessExited { who, exit, begun, note, stderr } = self;
         f.debug_struct("ProcessExited")
             .field("who", who)
             .field("exit", exit)
+            .field("begun", begun)
             .field("note", note)
             .field("stderr", stderr)
             .finish()

@@ -3,7 +3,7 @@
 //!
 //! | level | of what |
 //! |---|---|
-//! | warn | a process failed; a fork server ended, or takes its time over what it preloads; a worker of a pool ended before its time |
+//! | warn | a process failed; a fork server ended and was replaced, or takes its time over what it preloads; a worker of a pool ended before its time |
 //! | info | a process was started; a process ended |
 //! | debug | a fork server was started; a worker calls its function; what the dead held was released |
 //!

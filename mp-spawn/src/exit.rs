@@ -182,6 +182,9 @@ pub enum Note {
     OutOfMemory,
     /// It called `exit(0)` before its function, which is to return something, returned.
     NoValue,
+    /// A signal ended it before it had reported that it is a worker, so its function was not called; and it is not known who
+    /// sent it.
+    NotBegun,
     /// This program sent the signal, through [`ProcessContext::kill`](crate::ProcessContext::kill) or
     /// [`ProcessContext::terminate`](crate::ProcessContext::terminate).
     AskedFor,
@@ -203,6 +206,7 @@ impl fmt::Display for Note {
             }
             Note::OutOfMemory => f.write_str("the kernel ended it for want of memory (see dmesg)"),
             Note::NoValue => f.write_str("before its function returned what it is to return"),
+            Note::NotBegun => f.write_str("before it had begun as a worker"),
             Note::AskedFor => f.write_str("this program asked for it"),
         }
     }

@@ -6,13 +6,18 @@
 //!
 //! | dies | what happens |
 //! |---|---|
-//! | the server, idle | it is reaped at once; the next start fails and says how it ended, the one after begins another |
+//! | the server, idle | it is reaped at once; the next start begins another, and tells the log |
+//! | the server, killed before it is one | the start that waits for it begins another |
+//! | the server, ended by itself before it is one | the start that waits for it fails and says how it ended: another would do the same |
 //! | the server, while it calls what is preloaded | the start that waits for it fails and says how it ended, the next one begins another |
-//! | the server, asked for a process | that start, or the next one if it was asked ahead, fails; if the process was made already, it is ended and reaped |
-//! | the server, and one waits that was made ahead | the latter waits until the next start fails, or the server is replaced: then it is ended and reaped |
+//! | the server, asked for a process | that start, or the next one if it was asked ahead, begins another; if the process was made already, it is ended and reaped |
+//! | the server, and one waits that was made ahead | the latter waits until the next start, which replaces the server: then it is ended and reaped |
+//! | several servers in one start | after the fifth, the start fails and says how that one ended |
 //! | a process that was made ahead and waits | the next start finds it, if it has ended by then, reaps it and asks for another; else it fails as any other |
 //! | a process that was started | as any other: it is a child of this process, and its sentinel is exact |
 //! | this process | the server and all processes end with it, also the one that waits |
+//!
+//! Ctrl-C ends neither the server nor the process that waits: see `zygote`.
 //!
 //! A server that is stopped delays the starts that need it, at most for [`Options::handshake_timeout`] each; then it is
 //! ended, as a process that does not report is. (One that waits for a disk, or has had no processor, gets that time a few times
@@ -30,11 +35,15 @@ use mp_core::mutex::Mutex;
 
 use crate::error::Result;
 use crate::event::event;
+use crate::exit::Exit;
 use crate::function::{FunctionRef, Preloaded};
-use crate::launch::{Command, Launched, failed};
+use crate::launch::{Command, Launched};
 use crate::outbox::Outbox;
-use crate::server::{GONE, Server};
+use crate::server::{Buried, Server, Trouble};
 use crate::start;
+
+/// What was tried, as errors say it.
+const WHAT: &str = "the fork server";
 
 static SERVER: PerProcess<Mutex<Option<Server>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
@@ -91,19 +100,52 @@ pub(crate) fn inherit_preload(preload: Option<FunctionRef>) {
     *PRELOAD.lock() = preload;
 }
 
-/// Starts a process: takes the one that was made ahead, or asks the server, which is started first if there is none. From any
-/// thread.
+/// So many servers in succession may be found dead by one start, or die in it: then something kills them, and it fails.
+const MOST_DEAD: usize = 4;
+
+/// Starts a process: takes the one that was made ahead, or asks the server, which is started first if there is none, and anew
+/// if it has died. From any thread.
 pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration) -> Result<Launched> {
     let mut slot = SERVER.lock();
-    let Found { mut server, is_new } = running(slot.take(), command, patience)?;
-    let begun = is_new.then_some(server.pid());
-    let launched = match server.start(outbox, patience) {
-        Ok(launched) => launched,
-        Err(why) => return Err(failed("the fork server", None, server.bury(&why))),
+    let mut dead: Vec<Buried> = Vec::new();
+    let (server, begun, launched) = loop {
+        let (mut server, begun) = match slot.take().filter(|server| server.is_of(command)) {
+            Some(server) if server.has_ended() => {
+                dead.push(server.bury(WHAT, &Trouble::Gone));
+                continue;
+            }
+            Some(server) => (server, None),
+            None => match Server::begin(command, preload(), patience)? {
+                Ok(server) => {
+                    let pid = server.pid();
+                    (server, Some(pid))
+                }
+                Err(buried) if buried.is_replaceable && dead.len() < MOST_DEAD => {
+                    dead.push(buried);
+                    continue;
+                }
+                Err(buried) => return Err(buried.error),
+            },
+        };
+        // If this fails, nobody has got the orders.
+        match server.start(outbox, patience) {
+            Ok(launched) => break (server, begun, launched),
+            Err(why) => {
+                let buried = server.bury(WHAT, &why);
+                if !buried.is_replaceable || dead.len() == MOST_DEAD {
+                    return Err(buried.error);
+                }
+                dead.push(buried);
+            }
+        }
     };
+    let server = slot.insert(server);
     let lost = server.lost();
-    *slot = Some(server);
     drop(slot);
+    for Buried { pid, exit, .. } in dead {
+        let exit = exit.unwrap_or(Exit::Unknown);
+        event!(Warn, "a fork server (pid {pid}) {exit}, and another one takes its place");
+    }
     if let Some(pid) = lost {
         event!(Warn, "a process that was made ahead (pid {pid}) had ended before it was needed");
     }
@@ -111,22 +153,4 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration)
         event!(Debug, "a fork server (pid {pid}) was started");
     }
     launched
-}
-
-/// A server to ask.
-struct Found {
-    server: Server,
-    is_new: bool,
-}
-
-/// The server of this program, or a new one.
-fn running(server: Option<Server>, command: &Command, patience: Duration) -> Result<Found> {
-    if let Some(server) = server.filter(|server| server.is_of(command)) {
-        return if server.has_ended() {
-            Err(failed("the fork server", None, server.bury(GONE)))
-        } else {
-            Ok(Found { server, is_new: false })
-        };
-    }
-    Ok(Found { server: Server::begin(command, preload(), patience)?, is_new: true })
 }

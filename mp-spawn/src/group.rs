@@ -137,10 +137,16 @@ impl Group {
     }
 
     /// The process of this rank ended like this.
-    pub(crate) fn exited(&self, rank: usize, exit: Exit) {
+    pub(crate) fn exited(&self, rank: usize, exit: Exit, begun: bool) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             rank.exit = Some(exit);
+            rank.begun = begun;
         }
+    }
+
+    /// Whether the process of this rank, which has ended, had reported that it is a worker.
+    pub(crate) fn had_begun(&self, rank: usize) -> bool {
+        self.ranks.lock().get(rank).is_some_and(|rank| rank.begun)
     }
 
     /// Reaps the process of this rank if it has ended, without waiting for the supervisor to hear of it: who has seen the end

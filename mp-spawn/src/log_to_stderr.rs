@@ -53,7 +53,7 @@ impl Log for Lines {
 ///
 /// | level | of what |
 /// |---|---|
-/// | warn | a process failed; a fork server ended; a worker of a pool ended before its time |
+/// | warn | a process failed; a fork server ended, or was replaced; a worker of a pool ended before its time |
 /// | info | a process was started; a process ended |
 /// | debug | a fork server was started; a worker calls its function; what the dead held was released |
 ///

@@ -69,6 +69,8 @@ pub(crate) struct Rank {
     pub(crate) asked: Option<Signal>,
     /// How it ended.
     pub(crate) exit: Option<Exit>,
+    /// Whether it had said that it is a worker, if it has ended.
+    pub(crate) begun: bool,
     /// What its function returned.
     pub(crate) value: Option<Value>,
     pub(crate) streams: Streams,
@@ -85,6 +87,7 @@ impl Rank {
             ending: None,
             asked: None,
             exit: None,
+            begun: false,
             value: None,
             streams: Streams::default(),
             over: false,

@@ -5,6 +5,7 @@
 //! made ahead; the server answers only who asks. (An answer that waits in the socket would be read just when the process is to
 //! begin, and reading it wakes the server, which waits at that socket, too.)
 
+use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +20,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::clock::{deadline, timespec};
 use crate::doing::Doing;
-use crate::error::Result;
+use crate::error::{Result, SpawnError};
 use crate::exit::Exit;
 use crate::function::FunctionRef;
 use crate::handle::{self, Handle};
@@ -33,8 +34,46 @@ use crate::sibling::Slip;
 use crate::supervisor;
 use crate::wire::{self, Inbox, Kind};
 
-/// Why a server doesn't answer any more; how it ended is said beside it.
-pub(crate) const GONE: &str = "it is gone";
+/// Why nothing is to be expected from a server any more; how it ended is said beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It has ended by itself, or was killed.
+    Gone,
+    /// Something else, in words.
+    Other(String),
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Trouble {
+        Trouble::Other(why)
+    }
+}
+
+impl From<&str> for Trouble {
+    fn from(why: &str) -> Trouble {
+        Trouble::Other(why.to_string())
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Trouble::Gone => "it is gone",
+            Trouble::Other(why) => why,
+        })
+    }
+}
+
+/// What is to be said of a server that is no more.
+pub(crate) struct Buried {
+    pub(crate) pid: u32,
+    /// How it ended, if it has.
+    pub(crate) exit: Option<Exit>,
+    pub(crate) error: SpawnError,
+    /// Whether another one may fare better: this one was killed, or had served.
+    pub(crate) is_replaceable: bool,
+}
+
 /// How long to wait for a process that got a SIGKILL.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// How long to wait for one that has closed its files, which is its last act but one.
@@ -119,7 +158,7 @@ impl Server {
         command: &Command,
         preload: Option<FunctionRef>,
         patience: Duration,
-    ) -> Result<Server> {
+    ) -> Result<std::result::Result<Server, Buried>> {
         let refused = |error| failed("the start of the fork server", Some(&command.program), error);
         let (slip, file) = Slip::new().map_err(refused)?;
         let start = {
@@ -141,16 +180,21 @@ impl Server {
         supervisor::watch_server(&life)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
         let mut answer = server.serve(preload, file.as_fd(), Patience::of(patience));
-        if let Ok(Answer::Preloading) = answer {
+        let preloads = matches!(answer, Ok(Answer::Preloading));
+        if preloads {
             answer = server.hear(&mut Patience::while_it_preloads(what, patience));
         }
         let why = match answer {
-            Ok(Answer::Done) => return Ok(server),
-            Ok(Answer::Failed(why)) => why,
-            Ok(Answer::Refused(_) | Answer::Preloading) => NONSENSE.to_string(),
+            Ok(Answer::Done) => return Ok(Ok(server)),
+            Ok(Answer::Failed(why)) => why.into(),
+            Ok(Answer::Refused(_) | Answer::Preloading) => NONSENSE.into(),
             Err(why) => why,
         };
-        Err(refused(server.bury(&why)))
+        let buried = server.bury("the start of the fork server", &why);
+        // What ends by itself would do so again, and what is preloaded may be what is killed for a reason.
+        let was_killed = matches!(buried.exit, Some(Exit::Signal { .. }));
+        let is_replaceable = buried.is_replaceable && was_killed && !preloads;
+        Ok(Err(Buried { is_replaceable, ..buried }))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -172,7 +216,7 @@ impl Server {
         &mut self,
         outbox: &mut Outbox,
         patience: Duration,
-    ) -> Result<Result<Launched>, String> {
+    ) -> Result<Result<Launched>, Trouble> {
         let mut patience = Patience::of(patience);
         let ahead = self.ordered.is_some();
         let mut made = self.take(&mut patience)?;
@@ -202,7 +246,7 @@ impl Server {
     }
 
     /// A process that waits for its orders.
-    fn take(&mut self, patience: &mut Patience) -> Result<Result<Made>, String> {
+    fn take(&mut self, patience: &mut Patience) -> Result<Result<Made>, Trouble> {
         let answer = if self.ordered.is_none() {
             if let Err(error) = self.order(true, patience)? {
                 return Ok(Err(error));
@@ -227,8 +271,8 @@ impl Server {
                 let refused = io::Error::from_raw_os_error(number);
                 Ok(Err(failed("clone3 in the fork server", None, refused)))
             }
-            (Answer::Failed(why), _) => Err(why),
-            _ => Err(NONSENSE.to_string()),
+            (Answer::Failed(why), _) => Err(why.into()),
+            _ => Err(NONSENSE.into()),
         }
     }
 
@@ -240,7 +284,7 @@ impl Server {
     }
 
     /// Asks for a process; and, if that is wanted, to be told when it is made.
-    fn order(&mut self, and_ask: bool, patience: &mut Patience) -> Result<Result<()>, String> {
+    fn order(&mut self, and_ask: bool, patience: &mut Patience) -> Result<Result<()>, Trouble> {
         let (ours, theirs) = match launch::socket_pair() {
             Ok(pair) => pair,
             Err(error) => return Ok(Err(failed("socketpair", None, error))),
@@ -269,7 +313,7 @@ impl Server {
         preload: Option<FunctionRef>,
         slip: BorrowedFd<'_>,
         mut patience: Patience,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Trouble> {
         let payload = rmp_serde::to_vec(&Serve { preload }).map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
         append(&mut bytes, Kind::Serve, &payload)?;
@@ -282,12 +326,12 @@ impl Server {
         mut rest: &[u8],
         mut fds: &[BorrowedFd<'_>],
         patience: &mut Patience,
-    ) -> Result<(), String> {
+    ) -> Result<(), Trouble> {
         while !rest.is_empty() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-                return Err("too many file descriptors".to_string());
+                return Err("too many file descriptors".into());
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match rustix::net::sendmsg(&self.socket, &[io::IoSlice::new(rest)], &mut control, flags) {
@@ -297,34 +341,34 @@ impl Server {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT, patience)?,
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(GONE.to_string()),
-                Err(error) => return Err(error.to_string()),
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Trouble::Gone),
+                Err(error) => return Err(error.to_string().into()),
             }
         }
         Ok(())
     }
 
-    fn hear(&mut self, patience: &mut Patience) -> Result<Answer, String> {
+    fn hear(&mut self, patience: &mut Patience) -> Result<Answer, Trouble> {
         loop {
             if let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
                 if frame.kind != Kind::Answer {
-                    return Err(format!("it sent a frame of kind {:?}", frame.kind));
+                    return Err(format!("it sent a frame of kind {:?}", frame.kind).into());
                 }
-                return rmp_serde::from_slice(&frame.payload).map_err(|error| error.to_string());
+                return rmp_serde::from_slice(&frame.payload).map_err(|error| error.to_string().into());
             }
             let mut chunk = [MaybeUninit::<u8>::uninit(); 4096];
             match rustix::net::recv(&self.socket, &mut chunk, RecvFlags::DONTWAIT) {
                 Ok(((bytes, _), 1..)) => self.inbox.push(bytes),
-                Ok(_) | Err(Errno::CONNRESET) => return Err(GONE.to_string()),
+                Ok(_) | Err(Errno::CONNRESET) => return Err(Trouble::Gone),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::IN, patience)?,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.to_string().into()),
             }
         }
     }
 
     /// Waits until the socket is ready.
-    fn wait(&self, ready: PollFlags, patience: &mut Patience) -> Result<(), String> {
+    fn wait(&self, ready: PollFlags, patience: &mut Patience) -> Result<(), Trouble> {
         let left = patience.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         // Its end too: a process that it has left behind may hold the other end of the socket.
         let sentinel = self.life.handle.sentinel();
@@ -336,21 +380,25 @@ impl Server {
                     return Ok(());
                 }
                 let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
-                Err(format!("it did not report in time (see Options::handshake_timeout){doing}"))
+                Err(format!("it did not report in time (see Options::handshake_timeout){doing}").into())
             }
             // What it has said is read first.
-            Ok(_) if fds[0].revents().is_empty() => Err(GONE.to_string()),
+            Ok(_) if fds[0].revents().is_empty() => Err(Trouble::Gone),
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.to_string().into()),
         }
     }
 
-    /// Ends it for good, with the process that it may have made ahead; says why, in words.
-    pub(crate) fn bury(mut self, why: &str) -> io::Error {
-        let ended = self.end();
+    /// Ends it for good, with the process that it may have made ahead; says what was tried with it, and why it is no more.
+    pub(crate) fn bury(mut self, what: &'static str, why: &Trouble) -> Buried {
+        let exit = self.end();
         let pid = self.life.pid;
-        let exit = ended.map_or_else(|| "does not end".to_string(), |exit| exit.to_string());
-        io::Error::other(format!("{why} (pid {pid}, which {exit}); the next start begins another one"))
+        let ended = exit.map_or_else(|| "does not end".to_string(), |exit| exit.to_string());
+        let error =
+            io::Error::other(format!("{why} (pid {pid}, which {ended}); the next start begins another one"));
+        let program = self.command.program.as_path();
+        let error = failed(what, Some(program), error);
+        Buried { pid, exit, error, is_replaceable: *why == Trouble::Gone }
     }
 
     /// Ends it, and a process that it may have made and that nobody has got yet.
@@ -381,8 +429,8 @@ impl Drop for Server {
     }
 }
 
-fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), String> {
-    wire::append(out, kind, payload).map_err(|error| error.to_string())
+fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), Trouble> {
+    wire::append(out, kind, payload).map_err(|error| error.to_string().into())
 }
 
 /// Whether the process at the other end of this socket is gone.
@@ -478,7 +526,7 @@ mod tests {
         let (_child, unknown) = sleeper();
         slip.write(unknown);
         let (server, _server, pid, _theirs) = server(slip);
-        let error = server.bury("it is gone");
+        let error = server.bury("a test", &Trouble::Gone).error;
         assert!(error.to_string().contains("SIGKILL"), "{error}");
         // Reaped: nobody has these numbers any more.
         assert!(!is_there(pid) && !is_there(unknown));
@@ -503,7 +551,7 @@ mod tests {
         slip.write(known);
         slip.clear();
         let (server, _server, pid, _theirs) = server(slip);
-        drop(server.bury("it is gone"));
+        drop(server.bury("a test", &Trouble::Gone));
         assert!(!is_there(pid) && is_there(known));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -254,6 +254,18 @@ pub(crate) fn ignore_sigpipe() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
+/// Ignores SIGINT from now on; whether it was ignored before.
+pub(crate) fn ignore_interrupts() -> bool {
+    // SAFETY: this installs no handler, so there is no code whose safety could matter.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) == libc::SIG_IGN }
+}
+
+/// SIGINT ends this process from now on, as it does by default.
+pub(crate) fn heed_interrupts() {
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+}
+
 /// Blocks every signal in the calling thread, and returns those that were blocked before.
 pub(crate) fn hold_signals() -> io::Result<libc::sigset_t> {
     let (all, mut before) = (all_signals(), no_signals());

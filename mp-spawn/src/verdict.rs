@@ -8,14 +8,16 @@ use crate::error::{ProcessExited, ProcessRaised, RaisedKind, SpawnError};
 use crate::exit::{Exit, Note, Signal};
 use crate::launch;
 use crate::message::{Cause, Crash, PanicNote, Report};
+use crate::method::StartMethod;
 use crate::who::Who;
 
 /// Which process it is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) who: &'a Who,
-    /// What was executed; nothing, for a copy of this process.
-    pub(crate) program: Option<&'a Path>,
+    /// What was executed for it.
+    pub(crate) program: &'a Path,
+    pub(crate) method: StartMethod,
     pub(crate) function: &'a str,
     /// Whether the function returns something.
     pub(crate) returns: bool,
@@ -102,7 +104,7 @@ pub(crate) fn of_exit(
     asked: Option<Signal>,
     now: u64,
 ) -> Option<(u64, SpawnError)> {
-    let Subject { who, program, returns, .. } = subject;
+    let Subject { who, program, method, returns, .. } = subject;
     let good = exit.success() || (exit == Exit::Unknown && seen.done);
     if good && seen.hello && (seen.returned || !returns) {
         return None;
@@ -111,11 +113,10 @@ pub(crate) fn of_exit(
         Exit::Signal { signal, .. } => Some(signal),
         Exit::Code(_) | Exit::Unknown => None,
     };
-    if let Some(program) = program.filter(|_| !seen.hello && (killer.is_none() || killer != asked)) {
-        return Some((
-            now,
-            SpawnError::NeverReported { who: who.clone().into(), program: program.to_owned(), exit },
-        ));
+    // A copy of this process can't be another program.
+    if !seen.hello && killer.is_none() && method != StartMethod::Fork {
+        let (who, program) = (who.clone().into(), program.to_owned());
+        return Some((now, SpawnError::NeverReported { who, program, method, exit }));
     }
     let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
     // One that somebody sends reaches the handler.
@@ -130,14 +131,14 @@ pub(crate) fn of_exit(
         (_, true) => Some(Note::Panics(seen.panics.iter().rev().map(in_a_line).collect())),
         _ if killer.is_some() && killer == asked => Some(Note::AskedFor),
         _ if seen.out_of_memory => Some(Note::OutOfMemory),
+        _ if killer.is_some() && !seen.hello => Some(Note::NotBegun),
         _ if unheard => Some(Note::LikelyStackOverflow),
         _ if good => Some(Note::NoValue),
         _ => None,
     };
     let at = crash.map_or(now, |crash| crash.at.min(now));
-    let who = who.clone();
-    let stderr = seen.last_words;
-    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { who, exit, note, stderr }))))
+    let (who, begun, stderr) = (who.clone(), seen.hello, seen.last_words);
+    Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { who, exit, begun, note, stderr }))))
 }
 
 #[cfg(test)]
@@ -151,7 +152,8 @@ mod tests {
     fn subject() -> Subject<'static> {
         Subject {
             who: WHO.get_or_init(|| Who::new(Some(2), "rank-2".to_string(), 7)),
-            program: Some(Path::new("/p")),
+            program: Path::new("/p"),
+            method: StartMethod::Spawn,
             function: "f",
             returns: false,
         }
@@ -180,12 +182,38 @@ mod tests {
 
     #[test]
     fn a_copy_can_not_be_another_program() {
-        let copy = Subject { program: None, ..subject() };
+        let copy = Subject { method: StartMethod::Fork, ..subject() };
         let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
         for exit in [killed, Exit::Code(0), Exit::Code(120)] {
             let (_, error) = of_exit(copy, Seen::default(), exit, None, 100).unwrap();
             assert!(matches!(&error, SpawnError::ProcessExited(e) if e.exit == exit), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_signal_before_the_hello_is_a_death_that_says_so() {
+        let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
+        let ended = |seen, asked| match of_exit(subject(), seen, killed, asked, 100) {
+            Some((_, SpawnError::ProcessExited(exited))) => (exited.begun, exited.note),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(ended(Seen::default(), None), (false, Some(Note::NotBegun)));
+        assert_eq!(ended(Seen::default(), Some(Signal::KILL)), (false, Some(Note::AskedFor)));
+        let starved = Seen { out_of_memory: true, ..Seen::default() };
+        assert_eq!(ended(starved, None), (false, Some(Note::OutOfMemory)));
+        assert_eq!(ended(running(), None), (true, None));
+    }
+
+    #[test]
+    fn who_never_reported_is_told_by_its_method() {
+        let said = |method| {
+            let subject = Subject { method, ..subject() };
+            of_exit(subject, Seen::default(), Exit::Code(3), None, 1).unwrap().1.to_string()
+        };
+        let (spawned, served) = (said(StartMethod::Spawn), said(StartMethod::ForkServer));
+        assert!(spawned.contains("ran /p and exited with code 3") && spawned.contains("Only a program"));
+        assert!(served.contains("was made by the fork server and exited with code 3"), "{served}");
+        assert!(!served.contains("/p") && !served.contains("Only a program"), "{served}");
     }
 
     #[test]
@@ -208,7 +236,7 @@ mod tests {
         assert!(!text(crash(Cause::Fault), SEGV, None).contains("overflow"));
         assert!(!text(running(), Exit::Code(139), None).contains("overflow"));
         // Before it is a worker it has no handlers.
-        let copy = Subject { program: None, ..subject() };
+        let copy = Subject { method: StartMethod::Fork, ..subject() };
         let (_, error) = of_exit(copy, Seen::default(), SEGV, None, 100).unwrap();
         assert!(!error.to_string().contains("overflow"), "{error}");
     }

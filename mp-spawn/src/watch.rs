@@ -131,8 +131,8 @@ impl Watch {
     fn subject(&self) -> Subject<'_> {
         Subject {
             who: &self.who,
-            // A copy of this process can't be another program.
-            program: (self.method != StartMethod::Fork).then(|| self.program.as_path()),
+            program: self.program.as_path(),
+            method: self.method,
             function: &self.function,
             returns: self.returns,
         }
@@ -270,7 +270,7 @@ impl Watch {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
         self.swept = handoff::child_died(self.member);
-        self.group.exited(self.rank, exit);
+        self.group.exited(self.rank, exit, self.seen.hello);
         let asked = self.group.asked(self.rank);
         let mut seen = std::mem::take(&mut self.seen);
         seen.last_words = self.group.drain(self.rank);

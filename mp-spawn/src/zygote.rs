@@ -3,6 +3,10 @@
 //! It is this program, started anew, and does nothing but wait. Each copy is a child of the process that asked for it
 //! (see `sibling`), gets a socket to that process, waits for its orders there, and becomes a worker as any other. The server has no shared memory, so
 //! that a copy joins it as if it had been executed.
+//!
+//! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C: whether that ends the program
+//! is the program's to say, and the server ends with it. A copy ignores it until it has its orders; from then on it does what
+//! it does in any worker.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,13 +23,23 @@ use crate::token::{Taker, Token};
 use crate::wire::{self, Frame, Kind};
 use crate::{lifeline, panics, sys};
 
+/// What a copy is to be.
+pub(crate) struct Copy {
+    pub(crate) token: Token,
+    /// To the process that asked for it.
+    pub(crate) socket: OwnedFd,
+    /// Whether a SIGINT is to end it once it has its orders.
+    pub(crate) heeds_interrupts: bool,
+}
+
 /// Serves until the parent is gone: `None`. In each copy it returns what that one is to be.
 pub(crate) fn serve(
     parent: u32,
     socket: &OwnedFd,
     fds: &[OwnedFd],
     serve: &Serve,
-) -> io::Result<Option<(Token, OwnedFd)>> {
+) -> io::Result<Option<Copy>> {
+    let heeds_interrupts = !sys::ignore_interrupts();
     let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
     let slip = Slip::map(slip.as_fd())?;
     // For `ps`.
@@ -73,7 +87,7 @@ pub(crate) fn serve(
                     // The parent is gone already.
                     sys::exit_at_once(child::USELESS);
                 }
-                return Ok(Some((token, mine)));
+                return Ok(Some(Copy { token, socket: mine, heeds_interrupts }));
             }
             Ok(Made::Original) => Answer::Done,
             Err(error) => Answer::Refused(error.raw_os_error().unwrap_or(0)),

@@ -110,18 +110,13 @@ fn surroundings_are_those_of_each_rank() {
 }
 
 #[test]
-fn the_death_of_an_idle_server_is_an_error_once() {
+fn an_idle_server_that_dies_is_replaced() {
     alone(|()| {
         let waiting = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(1)).unwrap();
         let old = server();
         signal(old, libc::SIGKILL);
         // It is reaped by itself.
         eventually("the server is reaped", || !children().contains(&old));
-        let error = start_processes(|_: usize, (): ()| {}, (), served(2)).unwrap_err();
-        let text = error.to_string();
-        assert!(matches!(error, SpawnError::Launch(_)), "{error:?}");
-        assert!(text.contains(&format!("pid {old}")) && text.contains("SIGKILL"), "{text}");
-        assert!(text.contains("the next start begins another"), "{text}");
         join(&start_processes(|_: usize, (): ()| {}, (), served(2)).unwrap()).unwrap();
         assert_ne!(server(), old);
         // What the old one has made runs on.
@@ -134,14 +129,10 @@ fn the_death_of_an_idle_server_is_an_error_once() {
 }
 
 #[test]
-fn a_server_that_is_killed_at_any_time_leaves_no_process() {
+fn a_server_that_is_killed_at_any_time_costs_no_start_and_leaves_no_process() {
     alone(|()| {
-        let mut failed = 0;
         for round in 0..150 {
-            // If the server that was killed last is not known to be dead yet, this start is the one that fails.
-            if start_processes(|_: usize, (): ()| {}, (), served(1)).is_err() {
-                start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap().join().unwrap();
-            }
+            start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap().join().unwrap();
             let victim = server();
             let (go, told) = channel();
             let killer = std::thread::spawn(move || {
@@ -155,15 +146,11 @@ fn a_server_that_is_killed_at_any_time_leaves_no_process() {
             });
             go.send(()).unwrap();
             // The first of them was made ahead; the others are to be made meanwhile.
-            match start_processes(|_: usize, (): ()| {}, (), served(3)) {
-                Ok(context) => join(&context).unwrap(),
-                Err(_) => failed += 1,
-            }
+            join(&start_processes(|_: usize, (): ()| {}, (), served(3)).unwrap()).unwrap();
             killer.join().unwrap();
             eventually("the server is reaped", || !children().contains(&victim));
         }
         eventually("nobody is left but a server and the next process", || children().len() <= 2);
-        assert!(failed > 0, "no start met the death of the server");
     });
 }
 

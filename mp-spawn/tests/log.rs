@@ -92,6 +92,23 @@ fn what_a_start_waits_for_while_a_server_preloads_is_told_once() {
 }
 
 #[test]
+fn a_fork_server_that_is_replaced_is_told_of() {
+    let text = printed(|()| {
+        log_to_stderr(LevelFilter::Warn).unwrap();
+        let served = || Options::nprocs(1).start_method(StartMethod::ForkServer);
+        start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
+        let old = common::server();
+        common::signal(old, libc::SIGKILL);
+        common::eventually("it is dead", || !common::alive(old));
+        start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
+    });
+    let end = "was killed by SIGKILL (signal 9), and another one takes its place";
+    let told =
+        text.lines().filter(|l| l.starts_with("[WARN/tested] a fork server (pid ") && l.ends_with(end));
+    assert_eq!(told.count(), 1, "{text}");
+}
+
+#[test]
 fn nothing_is_told_unless_somebody_asks() {
     let text = printed(|()| {
         let results = start_processes(work, (), Options::nprocs(2)).unwrap().results().unwrap();

@@ -1,0 +1,49 @@
+//! Ctrl-C, which the terminal sends to all processes of a program. If the program handles it, its pool works on: the fork
+//! server lives, and makes workers in the place of those that were interrupted.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use mp_pool::Pool;
+use mp_spawn::{Process, StartMethod};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    INTERRUPTS.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn a_pool_by_fork_server_outlasts_ctrl_c() {
+    let test = |(): ()| {
+        rustix::process::setpgid(None, None).unwrap();
+        // SAFETY: the handler only touches an atomic.
+        unsafe { libc::signal(libc::SIGINT, count as *const () as libc::sighandler_t) };
+        let pool = Pool::builder().processes(2).start_method(StartMethod::ForkServer).build().unwrap();
+        let pid = |_: u32| Ok::<_, String>(std::process::id());
+        let before = pool.map(pid, 0..8_u32).unwrap();
+        // SAFETY: to the group of this process.
+        assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
+        let until = Instant::now() + DEADLINE;
+        loop {
+            // What a worker was given when it was interrupted is lost; but only that.
+            let after = pool.map(pid, 0..8_u32);
+            if after.is_ok_and(|after| after.iter().all(|pid| !before.contains(pid))) {
+                break;
+            }
+            assert!(Instant::now() < until, "the workers were not replaced");
+        }
+        // Another one finds the server as it was.
+        let other = Pool::builder().processes(2).start_method(StartMethod::ForkServer).build().unwrap();
+        other.map(pid, 0..8_u32).unwrap();
+        other.join().unwrap();
+        assert!(INTERRUPTS.load(Ordering::SeqCst) > 0);
+        pool.join().unwrap();
+    };
+    let alone = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
+    assert!(alone.wait_timeout(2 * DEADLINE), "{alone:?}");
+    alone.join().unwrap();
+}

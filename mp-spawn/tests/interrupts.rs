@@ -1,0 +1,127 @@
+//! Ctrl-C, which the terminal sends to all processes of a program: the fork server, and the process that it has made ahead,
+//! outlast it as long as their program does. Each test runs in a process of its own, which is a group of its own.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{alone, eventually, next_worker, server, signal};
+use mp_spawn::{Exit, Options, Process, SpawnError, StartMethod, set_forkserver_preload, start_processes};
+
+static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    INTERRUPTS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Makes this process a group of its own, which handles Ctrl-C.
+fn handle_interrupts() {
+    rustix::process::setpgid(None, None).unwrap();
+    // SAFETY: the handler only touches an atomic.
+    unsafe { libc::signal(libc::SIGINT, count as *const () as libc::sighandler_t) };
+}
+
+/// What a terminal does at Ctrl-C.
+fn press_ctrl_c() {
+    let before = INTERRUPTS.load(Ordering::SeqCst);
+    // SAFETY: to the group of this process.
+    assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
+    eventually("the handler ran", || INTERRUPTS.load(Ordering::SeqCst) > before);
+}
+
+/// What a process does at SIGINT and SIGQUIT: whether they are ignored.
+fn ignored((): ()) -> Result<[bool; 2], String> {
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).ok_or("no such line")?;
+    let mask = u64::from_str_radix(line.trim(), 16).map_err(|error| error.to_string())?;
+    Ok([libc::SIGINT, libc::SIGQUIT].map(|signal| mask & (1 << (signal - 1)) != 0))
+}
+
+fn served() -> Options {
+    Options::nprocs(2).start_method(StartMethod::ForkServer)
+}
+
+#[test]
+fn a_fork_server_and_what_it_has_made_ahead_outlast_ctrl_c() {
+    alone(|()| {
+        handle_interrupts();
+        let single = || Process::builder().start_method(StartMethod::ForkServer).spawn(ignored, ()).unwrap();
+        assert_eq!(single().join().unwrap(), [false, false]);
+        let (server_before, next) = (server(), next_worker());
+        press_ctrl_c();
+        let used = single();
+        assert_eq!(used.pid(), next, "what was made ahead waits on");
+        // It takes Ctrl-C again, as processes do that were started in another way.
+        assert_eq!(used.join().unwrap(), [false, false]);
+        press_ctrl_c();
+        let context = start_processes(|rank: usize, (): ()| Ok::<_, String>(rank), (), served()).unwrap();
+        assert_eq!(context.join().unwrap(), [0, 1]);
+        assert_eq!(server(), server_before);
+    });
+}
+
+#[test]
+fn a_worker_of_a_fork_server_is_interrupted_as_others_are() {
+    alone(|()| {
+        handle_interrupts();
+        for method in [StartMethod::Spawn, StartMethod::ForkServer] {
+            let (name, meeting) = {
+                let meeting = common::Meeting::new(&format!("interrupted-{method}"));
+                (meeting.name.clone(), meeting)
+            };
+            let waits = |name: String| common::say(&name, "here").and_then(|()| common::wait_for_the_end());
+            let child = Process::builder().start_method(method).spawn(waits, name).unwrap();
+            meeting.hear();
+            press_ctrl_c();
+            let error = child.join().unwrap_err();
+            let SpawnError::ProcessExited(exited) = &error else { panic!("{method}: {error:?}") };
+            assert!(matches!(exited.exit, Exit::Signal { signal, .. } if signal.number() == libc::SIGINT));
+        }
+    });
+}
+
+#[test]
+fn a_program_that_ignores_ctrl_c_has_workers_that_do() {
+    alone(|()| {
+        // SAFETY: this installs no handler.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        for method in [StartMethod::Spawn, StartMethod::ForkServer] {
+            let child = Process::builder().start_method(method).spawn(ignored, ()).unwrap();
+            assert_eq!(child.join().unwrap(), [true, false], "{method}");
+        }
+    });
+}
+
+#[test]
+fn a_server_that_preloads_outlasts_ctrl_c() {
+    alone(|()| {
+        handle_interrupts();
+        // To all of the group, this process's parent included.
+        set_forkserver_preload(|| {
+            // SAFETY: to the group of this process.
+            assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
+        })
+        .unwrap();
+        start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
+        assert!(INTERRUPTS.load(Ordering::SeqCst) > 0);
+    });
+}
+
+#[test]
+fn a_server_that_was_killed_is_replaced_for_one_process_and_for_many() {
+    alone(|()| {
+        for round in 0..4 {
+            let single = Process::builder().start_method(StartMethod::ForkServer).spawn(|(): ()| {}, ());
+            single.unwrap().join().unwrap();
+            let old = server();
+            signal(old, if round % 2 == 0 { libc::SIGKILL } else { libc::SIGTERM });
+            if round < 2 {
+                // Else the start may find out itself.
+                eventually("it is dead", || !common::alive(old));
+            }
+            start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
+            eventually("another one is there", || common::children().iter().all(|pid| *pid != old));
+        }
+    });
+}

@@ -1,0 +1,87 @@
+//! Processes that a signal ends before they have reported as workers: that is a death by a signal like any other.
+
+mod common;
+
+use common::{Folder, alone, eventually, failure, next_worker, signal, wait_for_the_end};
+use mp_spawn::{
+    Exit, Note, Options, Process, ProcessExited, Signal, SpawnError, StartMethod, start_processes,
+};
+
+fn exited(error: SpawnError) -> ProcessExited {
+    match error {
+        SpawnError::ProcessExited(exited) => *exited,
+        other => panic!("unexpected: {other:?}"),
+    }
+}
+
+/// A program that is no worker, and ends itself.
+fn script(folder: &Folder, words: &str) -> std::path::PathBuf {
+    let (draft, program) = (folder.0.join("draft"), folder.0.join("program"));
+    std::fs::write(&draft, format!("#!/bin/sh\n{words}\n")).unwrap();
+    // By another process: a program that is open for writing can't be executed.
+    let made = std::process::Command::new("install").args(["-m", "755"]).arg(draft).arg(&program).status();
+    assert!(made.unwrap().success());
+    program
+}
+
+#[test]
+fn one_that_is_killed_before_it_reports_has_exited_by_its_signal() {
+    for (name, number) in [("KILL", libc::SIGKILL), ("TERM", libc::SIGTERM), ("SEGV", libc::SIGSEGV)] {
+        let folder = Folder::new(&format!("killed-early-{name}"));
+        let program = script(&folder, &format!("ulimit -c 0; kill -{name} $$"));
+        let context =
+            start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1).executable(program)).unwrap();
+        let error = exited(failure(&context));
+        let text = error.to_string();
+        assert!(matches!(error.exit, Exit::Signal { signal, .. } if signal.number() == number), "{text}");
+        assert_eq!((&error.note, error.begun), (&Some(Note::NotBegun), false), "{text}");
+        assert!(text.contains("before it had begun"), "{text}");
+        assert!(!text.contains("Only a program"), "{text}");
+    }
+}
+
+#[test]
+fn one_that_this_program_kills_at_once_says_that_it_asked() {
+    // Some of them have begun by then, and some have not.
+    let mut not_begun = 0;
+    for _ in 0..20 {
+        let child = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
+        child.kill().unwrap();
+        let error = exited(child.join().unwrap_err());
+        assert_eq!(error.note, Some(Note::AskedFor), "{error}");
+        not_begun += u32::from(!error.begun);
+    }
+    println!("{not_begun} of 20 had not begun");
+}
+
+#[test]
+fn one_that_exits_before_it_reports_never_reported() {
+    let context =
+        start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1).executable("/bin/true")).unwrap();
+    let error = failure(&context);
+    assert!(
+        matches!(&error, SpawnError::NeverReported { exit: Exit::Code(0), method: StartMethod::Spawn, .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("ran /bin/true"), "{error}");
+}
+
+#[test]
+fn what_a_fork_server_has_made_and_is_killed_before_it_begins() {
+    alone(|()| {
+        let served = || Options::nprocs(1).start_method(StartMethod::ForkServer);
+        start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
+        let next = next_worker();
+        signal(next, libc::SIGSTOP);
+        eventually("it stands still", || {
+            std::fs::read_to_string(format!("/proc/{next}/stat")).unwrap().contains(") T ")
+        });
+        let context = start_processes(|_: usize, (): ()| {}, (), served()).unwrap();
+        assert_eq!(context.pids(), [next]);
+        signal(next, libc::SIGKILL);
+        let error = exited(failure(&context));
+        let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
+        assert_eq!((error.exit, &error.note, error.begun), (killed, &Some(Note::NotBegun), false), "{error}");
+        assert!(!error.to_string().contains("/proc/self/exe"), "{error}");
+    });
+}
