@@ -147,9 +147,9 @@ pub use mp_pool::{
 };
 #[cfg(feature = "queue")]
 pub use mp_queue::{
-    Address, ConnectError, Connection, GetError, JoinError, JoinableQueue, Lease, Leaseholder, Listener,
-    Packed, PutError, PutManyError, Queue, QueueOptions, Receiver, RecvIntoError, Room, Sender, SimpleQueue,
-    SocketOptions, Tasks, bounded_channel, channel, connect, connect_async, one_way_pipe, pipe,
+    Address, ConnectError, Connection, DesertedWhen, GetError, JoinError, JoinableQueue, Lease, Leaseholder,
+    Listener, Packed, PutError, PutManyError, Queue, QueueOptions, Receiver, RecvIntoError, Room, Sender,
+    SimpleQueue, SocketOptions, Tasks, bounded_channel, channel, connect, connect_async, one_way_pipe, pipe,
 };
 #[cfg(all(feature = "futures", feature = "queue"))]
 pub use mp_queue::{Messages, Outlet};

@@ -7,6 +7,7 @@ use mp_core::Message;
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
+use crate::handles::For;
 use crate::parcel::{Item, Letter, Parcel};
 use crate::queue::{Queue, not_put};
 use crate::raw::{Raw, Wait};
@@ -196,7 +197,7 @@ impl<T: Message> Queue<T> {
                 Ok(false) => {
                     // Whoever makes room has to know what is there.
                     run.tell();
-                    match raw.put(letter.item(), wait, || raw.deserted()) {
+                    match raw.put(letter.item(), wait, || raw.deserted(For::Room)) {
                         Ok(crate::raw::PutRaw::Done) => run = Run::new(raw, true),
                         end => {
                             let error = not_put(letter.back(self.fingerprint()), end);

@@ -229,19 +229,21 @@ impl Connection {
         let ready = || Ok(end.raw().memory().is_ready());
         let patience = end.raw().getting();
         let parking = end.raw().memory().not_empty();
-        let found =
-            match end
-                .raw()
-                .within(Wait::at_most(timeout), (patience, None), parking, ready, || end.alone())?
-            {
-                Ended::Attempted => {
-                    // It may have been woken in the place of somebody who would have received.
-                    parking.wake_one();
-                    true
-                }
-                Ended::Alone(_) => true,
-                Ended::Waited => false,
-            };
+        let found = match end.raw().within(
+            Wait::at_most(timeout),
+            (patience, None),
+            (parking, None),
+            ready,
+            || end.alone(),
+        )? {
+            Ended::Attempted => {
+                // It may have been woken in the place of somebody who would have received.
+                parking.wake_one();
+                true
+            }
+            Ended::Alone(_) => true,
+            Ended::Waited => false,
+        };
         self.looked();
         Ok(found)
     }

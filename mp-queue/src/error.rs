@@ -11,7 +11,8 @@ pub enum PutError<T> {
     Full(T),
     /// The queue is closed.
     Closed(T),
-    /// The queue is full, and no other process has it any more: nobody will ever take anything.
+    /// The queue is full, no other process has it any more, and this one has no further handle to take anything by
+    /// ([`DesertedWhen`](crate::DesertedWhen)).
     Deserted {
         /// The value.
         value: T,
@@ -165,7 +166,8 @@ pub enum GetError {
         /// Who works on them, but for this process. One that is stopped keeps what it has.
         holders: Vec<Leaseholder>,
     },
-    /// The queue is empty, and no other process has it any more: nothing will ever come.
+    /// The queue is empty, no other process has it any more, and this one has no further handle to put anything by
+    /// ([`DesertedWhen`](crate::DesertedWhen)).
     Deserted {
         /// The last one that had it.
         last: Member,

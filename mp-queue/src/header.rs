@@ -14,6 +14,7 @@
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 232 | how many bytes may be in it; 0 is any number | by the maker |
 //! | 240 | 1: small messages may be in their slots | by the maker |
+//! | 248 | when a wait is deserted, see `handles` | by the maker |
 //! | 256 | head hint | by consumers |
 //! | 384 | tail hint | by producers and closers |
 //! | 512 | parking: not empty | |
@@ -116,6 +117,11 @@ impl Header {
     /// Whether small messages may be in their slots.
     pub(crate) const fn smalls(self) -> Word {
         self.word(240)
+    }
+
+    /// When a wait is deserted.
+    pub(crate) const fn deserted_when(self) -> Word {
+        self.word(248)
     }
 
     /// The token of one side of a channel.

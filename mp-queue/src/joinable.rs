@@ -265,7 +265,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             found = raw.memory().census();
             Ok(found.unfinished == 0)
         };
-        match raw.within(wait, (&patience, None), raw.memory().finished(), done, || None) {
+        match raw.within(wait, (&patience, None), (raw.memory().finished(), None), done, || None) {
             Ok(Ended::Attempted) => over(found),
             Ok(_) => {
                 Err(JoinError::Unfinished { tasks: found.unfinished, holders: raw.leaseholders(Whom::All) })

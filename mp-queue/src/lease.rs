@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{GetError, Leaseholder};
+use crate::handles::For;
 use crate::queue::{Queue, nothing};
 use crate::raw::{Alone, Ended, Raw, Wait};
 use crate::ready::Tasks;
@@ -166,8 +167,8 @@ impl Raw {
                 };
                 Ok(true)
             };
-            let end =
-                self.within(wait, (self.getting(), None), self.memory().not_empty(), attempt, &alone)?;
+            let at = (self.memory().not_empty(), Some(For::Message));
+            let end = self.within(wait, (self.getting(), None), at, attempt, &alone)?;
             match (end, leased.take()) {
                 (Ended::Attempted, Some(leased)) => {
                     self.memory().made_room(1);
@@ -175,7 +176,13 @@ impl Raw {
                 }
                 (Ended::Attempted, None) if closed => {
                     let over = || Ok(!self.others_lease() || self.memory().any_returned());
-                    match self.within(wait, (&asleep, None), self.memory().finished(), over, || None)? {
+                    match self.within(
+                        wait,
+                        (&asleep, None),
+                        (self.memory().finished(), None),
+                        over,
+                        || None,
+                    )? {
                         Ended::Attempted if !self.others_lease() => return Ok(Err(None)),
                         Ended::Attempted => {}
                         end => return Ok(Err(Some(end))),
@@ -266,7 +273,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     }
 
     fn lease_within(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
-        match self.raw().lease(wait, || self.raw().deserted())? {
+        match self.raw().lease(wait, || self.raw().deserted(For::Message))? {
             Ok(leased) => read(self.raw(), self.fingerprint(), leased).map(Some),
             Err(None) => Ok(None),
             Err(Some(Ended::Waited)) if self.raw().memory().is_at_end() => {

@@ -3,6 +3,7 @@
 use mp_core::Message;
 use mp_reduce::Error;
 
+use crate::handles::DesertedWhen;
 use crate::queue::Queue;
 
 /// How a queue is made.
@@ -22,6 +23,7 @@ pub struct QueueOptions {
     growing: bool,
     deliveries: u32,
     bytes: u64,
+    deserted: DesertedWhen,
 }
 
 /// How often a message is delivered, unless told otherwise.
@@ -36,7 +38,13 @@ impl Default for QueueOptions {
 impl QueueOptions {
     /// A queue without a bound, that delivers a message at most five times.
     pub const fn new() -> Self {
-        Self { capacity: None, growing: true, deliveries: DELIVERIES, bytes: 0 }
+        Self {
+            capacity: None,
+            growing: true,
+            deliveries: DELIVERIES,
+            bytes: 0,
+            deserted: DesertedWhen::NoHandleIsLeft,
+        }
     }
 
     /// Room for `capacity` messages, there from the start: as [`Queue::bounded`].
@@ -88,6 +96,13 @@ impl QueueOptions {
         Self { deliveries: if times > 127 { 127 } else { times }, ..self }
     }
 
+    /// When waiting on it ends with `Deserted`: unless told otherwise, when no other process has the queue any more, and this
+    /// one has no other handle that could bring what is waited for. What that means, and for which programs it can't be
+    /// known: [`DesertedWhen`].
+    pub const fn deserted_when(self, deserted: DesertedWhen) -> Self {
+        Self { deserted, ..self }
+    }
+
     /// Makes the queue.
     ///
     /// # Errors
@@ -97,6 +112,6 @@ impl QueueOptions {
             let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";
             return Err(mp_core::Error::Shape(why.into()).into());
         }
-        Queue::create(self.capacity, self.growing, self.deliveries, self.bytes)
+        Queue::create(self.capacity, self.growing, self.deliveries, self.bytes, self.deserted)
     }
 }

@@ -12,6 +12,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
+use crate::handles::{Able, DesertedWhen, For};
 use crate::options::QueueOptions;
 use crate::parcel::Letter;
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
@@ -43,8 +44,11 @@ use crate::ready::Room;
 /// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has either sent
 /// its message or not. A consumer that dies in `get`, or later, takes the message that it was getting with it
 /// (at most one). A message that was put does not depend on its producer any more, which may exit at once.
-/// When a process that had the queue has ended, or dropped its last handle, and no other process has it any more, waiting
-/// on it ends with `Deserted` (also if another thread of this same process could still put or get: that is not known).
+/// When a process that had the queue has ended, or dropped its last handle, no other process and no message on its way has
+/// it any more, and this process has no further handle that could put, waiting for a message ends with `Deserted`; and so
+/// does waiting for room, if no further handle could get. A clone in another thread keeps the wait going until it is dropped,
+/// or is blocked in the same kind of wait. What threads do that use one handle by reference can't be known: for those, and
+/// for processes that keep handles without using them, there is [`QueueOptions::deserted_when`].
 ///
 /// # As a message
 /// Handles are serde types inside of messages and arguments. Cloning or sending one copies the handle, not the queue.
@@ -58,7 +62,7 @@ pub struct Queue<T: Message> {
 
 impl<T: Message> Clone for Queue<T> {
     fn clone(&self) -> Self {
-        Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
+        self.able(Able::BOTH)
     }
 }
 
@@ -119,6 +123,16 @@ impl<T: Message> Queue<T> {
         QueueOptions::new().growing(limit).create()
     }
 
+    /// One more handle, that can do this.
+    pub(crate) fn able(&self, able: Able) -> Self {
+        Self { raw: self.raw.counted(able), fingerprint: self.fingerprint, messages: PhantomData }
+    }
+
+    /// The same queue, to be waited with only: it is no handle that others wait for.
+    pub(crate) fn to_wait_with(&self) -> Self {
+        Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
+    }
+
     pub(crate) fn raw(&self) -> &Raw {
         &self.raw
     }
@@ -131,11 +145,13 @@ impl<T: Message> Queue<T> {
         growing: bool,
         deliveries: u32,
         bytes: u64,
+        deserted: DesertedWhen,
     ) -> Result<Self, Error> {
         let fingerprint = TypeFingerprint::<T>::new();
         let type_of = (fingerprint.get(), std::any::type_name::<T>());
         let mut raw = Raw::create(size, growing, deliveries, type_of, true)?;
         raw.bound_bytes(bytes);
+        raw.set_deserted_when(deserted);
         Ok(Self { raw, fingerprint, messages: PhantomData })
     }
 
@@ -186,7 +202,7 @@ impl<T: Message> Queue<T> {
 
     #[inline]
     fn put_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        put_as(&self.raw, self.fingerprint, value, wait, || self.raw.deserted())
+        put_as(&self.raw, self.fingerprint, value, wait, || self.raw.deserted(For::Room))
     }
 
     /// Takes the oldest message; waits while the queue is empty. `None` when it is closed and drained.
@@ -229,7 +245,7 @@ impl<T: Message> Queue<T> {
 
     #[inline]
     pub(crate) fn get_within(&self, wait: Wait) -> Result<Option<T>, GetError> {
-        get_as(&self.raw, self.fingerprint, wait, || self.raw.deserted())
+        get_as(&self.raw, self.fingerprint, wait, || self.raw.deserted(For::Message))
     }
 
     /// Closes the queue: what is in it can still be taken, then consumers get `None`; nothing more can be put. Whether it
@@ -296,7 +312,7 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn room_for(&self, bytes: u64) -> Room<T> {
-        Room { queue: self.clone(), bytes }
+        Room { queue: self.to_wait_with(), bytes }
     }
 
     /// How many messages fit; of a queue without a bound, how many the arena has room for.
@@ -384,7 +400,7 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let attachment = u32::deserialize(d)?;
         let hold = scope::incoming("a Queue", |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
-        let raw = Raw::open(hold).map_err(D::Error::custom)?;
+        let raw = Raw::open(hold, Some(Able::BOTH)).map_err(D::Error::custom)?;
         let (expected, name) = (TypeFingerprint::<T>::new(), std::any::type_name::<T>());
         if raw.memory().fingerprint() != expected.get() {
             let found = raw.memory().type_name();

@@ -7,6 +7,7 @@ use mp_core::words::Member;
 use mp_core::{Arena, Hold, Parking, Patience, SLICE};
 use mp_reduce::Error;
 
+use crate::handles::{Able, DesertedWhen, For, Handle, Handles};
 use crate::header::{Made, Size};
 use crate::pace::Pace;
 use crate::parcel::{Item, Parcel};
@@ -92,23 +93,33 @@ impl Side {
 
 /// What this process knows of a queue.
 #[derive(Debug)]
-struct Local {
+pub(crate) struct Local {
     get: Side,
     put: Side,
+    handles: Arc<Handles>,
 }
 
 impl Local {
-    fn new(patience: impl Fn() -> Patience) -> Arc<Self> {
-        Arc::new(Self { get: Side::new(patience()), put: Side::new(patience()) })
+    fn new(patience: impl Fn() -> Patience, handles: Arc<Handles>) -> Arc<Self> {
+        Arc::new(Self { get: Side::new(patience()), put: Side::new(patience()), handles })
     }
 }
 
-/// A handle to a queue of messages.
-#[derive(Clone, Debug)]
+/// A handle to a queue of messages. A clone only waits with it, unless it is made to [count](Self::counted).
+///
+/// What it knows of the other handles goes before the hold: see [`handles`](crate::handles).
+#[derive(Debug)]
 pub(crate) struct Raw {
+    handle: Option<Box<Handle>>,
+    local: Arc<Local>,
     hold: Hold,
     memory: RingMemory,
-    local: Arc<Local>,
+}
+
+impl Clone for Raw {
+    fn clone(&self) -> Self {
+        self.another(None)
+    }
 }
 
 impl Raw {
@@ -141,25 +152,53 @@ impl Raw {
         let (fingerprint, type_name) = type_of;
         let (hold, memory) =
             RingMemory::create(arena, Made { size, deliveries, fingerprint, type_name, smalls })?;
-        Ok(Self { hold, memory, local: Local::new(Patience::new) })
+        Ok(Self::of(hold, memory, Some(Able::BOTH)))
     }
 
-    /// The queue in a block that arrived in a message.
-    pub(crate) fn open(hold: Hold) -> Result<Self, Error> {
+    fn of(hold: Hold, memory: RingMemory, able: Option<Able>) -> Self {
+        let handles = Handles::of(hold.block());
+        let handle = able.map(|able| Handle::new(handles.clone(), able, memory));
+        let local = Local::new(Patience::new, handles);
+        // Last: what is not counted yet keeps waits going.
+        local.handles.knows(&local);
+        Self { handle, local, hold, memory }
+    }
+
+    fn another(&self, able: Option<Able>) -> Self {
+        // In this order: see `Handles::knows`.
+        let handle = able.map(|able| Handle::new(self.local.handles.clone(), able, self.memory));
+        let hold = self.hold.clone();
+        Self { handle, local: self.local.clone(), hold, memory: self.memory }
+    }
+
+    /// The queue in a block that arrived in a message; as a handle that counts, if it is able to do something.
+    pub(crate) fn open(hold: Hold, able: Option<Able>) -> Result<Self, Error> {
         hold.arena().set_ring_layer(&Rings)?;
         let memory = RingMemory::open(hold.arena(), hold.block())
             .ok_or_else(|| mp_core::Error::Malformed("the attachment is no queue".into()))?;
-        Ok(Self { hold, memory, local: Local::new(Patience::new) })
+        Ok(Self::of(hold, memory, able))
+    }
+
+    /// One more handle that counts.
+    pub(crate) fn counted(&self, able: Able) -> Self {
+        self.another(Some(able))
     }
 
     /// The same queue; this handle and its clones sleep at once instead of looking first.
     pub(crate) fn without_spinning(self) -> Self {
-        Self { local: Local::new(Patience::none), ..self }
+        let local = Local::new(Patience::none, self.local.handles.clone());
+        local.handles.knows(&local);
+        Self { local, ..self }
     }
 
     /// Only so many bytes may be in it. Before anybody else has it; it does not grow.
     pub(crate) fn bound_bytes(&mut self, bytes: u64) {
         self.memory.bound_bytes(bytes);
+    }
+
+    /// When a wait is deserted. Before anybody else has it.
+    pub(crate) fn set_deserted_when(&self, when: DesertedWhen) {
+        self.memory.set_deserted_when(when);
     }
 
     #[inline]
@@ -308,7 +347,7 @@ impl Raw {
             })
         };
         let how = (&self.local.put.patience, Some(&self.local.put.pace));
-        Ok(match self.within(wait, how, self.memory.not_full(), attempt, alone)? {
+        Ok(match self.within(wait, how, (self.memory.not_full(), Some(For::Room)), attempt, alone)? {
             Ended::Attempted if closed => PutRaw::Closed,
             Ended::Attempted => {
                 self.local.put.pace.moves();
@@ -335,7 +374,7 @@ impl Raw {
             })
         };
         let how = (&self.local.get.patience, Some(&self.local.get.pace));
-        let end = self.within(wait, how, self.memory.not_empty(), attempt, alone)?;
+        let end = self.within(wait, how, (self.memory.not_empty(), Some(For::Message)), attempt, alone)?;
         if into.is_some() {
             self.local.get.pace.moves();
             self.memory.made_room(1);
@@ -350,7 +389,7 @@ impl Raw {
         &self,
         wait: Wait,
         (patience, pace): (&Patience, Option<&Pace>),
-        parking: Parking,
+        at: (Parking, Option<For>),
         mut attempt: impl FnMut() -> Result<bool, Error>,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<Ended, Error> {
@@ -364,7 +403,7 @@ impl Raw {
                 {
                     pace.hold_off();
                 }
-                self.wait(deadline, patience, parking, attempt, alone)
+                self.wait(deadline, patience, at, attempt, alone)
             }
         }
     }
@@ -373,7 +412,7 @@ impl Raw {
         &self,
         deadline: Option<Instant>,
         patience: &Patience,
-        parking: Parking,
+        (parking, what): (Parking, Option<For>),
         mut attempt: impl FnMut() -> Result<bool, Error>,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<Ended, Error> {
@@ -383,6 +422,7 @@ impl Raw {
             Err(e) => Some(Err(e)),
         };
         let mut swept = None;
+        let mut blocked = None;
         loop {
             if let Some(found) = patience.look(&mut look) {
                 return found;
@@ -391,6 +431,10 @@ impl Raw {
                 let Some(alone) = alone() else { return Ok(Ended::Waited) };
                 // What they put before they left comes first.
                 return look().unwrap_or(Ok(Ended::Alone(alone)));
+            }
+            // Before it looks who is left: of several that are blocked, the last one knows it.
+            if deadline.is_none() && blocked.is_none() {
+                blocked = self.handle.as_deref().zip(what).map(|(handle, what)| handle.blocked(what));
             }
             let announced = parking.announce();
             if let Some(found) = look() {
@@ -418,9 +462,19 @@ impl Raw {
         }
     }
 
-    /// Whether some process that had the queue is gone, and no other has it: who went last.
-    pub(crate) fn deserted(&self) -> Option<Alone> {
+    /// Whether some process that had the queue is gone, and nothing that a call waits for can come any more: who went last.
+    pub(crate) fn deserted(&self, what: For) -> Option<Alone> {
         let (last, pid) = self.memory.last_gone()?;
-        (self.arena().other_holders(&self.hold) == 0).then_some(Alone::Deserted(last, pid))
+        let gone = || self.arena().other_holders(&self.hold) == 0;
+        let deserted = match self.memory.deserted_when() {
+            DesertedWhen::Never => false,
+            DesertedWhen::NoOtherProcess => gone(),
+            // In this order: who takes a handle out of a message holds the queue before the message lets go of it.
+            DesertedWhen::NoHandleIsLeft => {
+                let handles = &self.local.handles;
+                gone() && handles.knows_all(&self.hold) && !handles.others_bring(self.handle.as_deref(), what)
+            }
+        };
+        deserted.then_some(Alone::Deserted(last, pid))
     }
 }

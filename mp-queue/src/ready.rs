@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::channel::{Receiver, Sender};
 use crate::connection::{Connection, Ends};
+use crate::handles::For;
 use crate::joinable::JoinableQueue;
 use crate::queue::Queue;
 use crate::raw::{Alone, Raw};
@@ -53,7 +54,7 @@ impl<T: Message> Waitable for Queue<T> {
     }
 
     fn is_ready(&self) -> bool {
-        has_message(self.raw(), || self.raw().deserted())
+        has_message(self.raw(), || self.raw().deserted(For::Message))
     }
 }
 
@@ -70,13 +71,13 @@ impl<T: Message> Waitable for Room<T> {
     }
 
     fn is_ready(&self) -> bool {
-        has_room(self.queue.raw(), self.bytes, || self.queue.raw().deserted())
+        has_room(self.queue.raw(), self.bytes, || self.queue.raw().deserted(For::Room))
     }
 }
 
 impl<T: Message> Clone for Room<T> {
     fn clone(&self) -> Self {
-        Self { queue: self.queue.clone(), bytes: self.bytes }
+        Self { queue: self.queue.to_wait_with(), bytes: self.bytes }
     }
 }
 
@@ -163,7 +164,7 @@ impl Tasks {
 
     fn ready_of(raw: &Raw) -> bool {
         let memory = raw.memory();
-        has_message(raw, || raw.deserted())
+        has_message(raw, || raw.deserted(For::Message))
             && (!memory.is_at_end() || memory.any_returned() || !raw.others_lease())
     }
 }

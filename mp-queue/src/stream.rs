@@ -12,6 +12,7 @@ use mp_core::{Message, Watch, Watched};
 
 use crate::channel::{Receiver, Sender};
 use crate::error::{GetError, PutError};
+use crate::handles::{Able, For};
 use crate::parcel::{Letter, Parcel};
 use crate::queue::{Queue, not_put};
 use crate::raw::{Alone, PutRaw, Raw};
@@ -63,15 +64,16 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// As with [`get_async`](Self::get_async), dropping it loses nothing. A message that can't be decoded is an `Err`, and the
-    /// stream goes on; `Deserted` is its last item.
+    /// stream goes on; `Deserted` is its last item. A stream only gets: a queue's handle that is kept beside it can put, and
+    /// so keeps a stream that is [deserted](crate::DesertedWhen) otherwise waiting.
     pub fn stream(&self) -> Messages<Self> {
-        Messages { of: self.clone(), watch: None, over: false }
+        Messages { of: self.able(Able::GET), watch: None, over: false }
     }
 
     /// The queue as a sink. It takes the next message when the one before it is put: at most one waits in it, and is dropped
     /// with it. Closing the sink flushes it, and does not close the queue.
     pub fn sink(&self) -> Outlet<Self> {
-        Outlet { of: self.clone(), watch: None, waiting: None }
+        Outlet { of: self.able(Able::PUT), watch: None, waiting: None }
     }
 }
 
@@ -90,7 +92,7 @@ impl<T: Message> Sender<T> {
 }
 
 macro_rules! stream {
-    ($of:ident, $raw:expr, $alone:expr) => {
+    ($of:ident, $raw:expr, $alone:expr, $watched:expr) => {
         impl<T: Message> Stream for Messages<$of<T>> {
             type Item = Result<T, GetError>;
 
@@ -101,7 +103,8 @@ macro_rules! stream {
                 }
                 let raw: fn(&$of<T>) -> &Raw = $raw;
                 let alone: fn(&$of<T>) -> Option<Alone> = $alone;
-                let what = || Arc::new(of.clone()) as Watched;
+                let watched: fn(&$of<T>) -> Watched = $watched;
+                let what = || watched(of);
                 let got = match ready!(poll_get(watch, cx, raw(of), || alone(of), what)) {
                     Ok(Some(parcel)) => Some(parcel.unpack(of.fingerprint()).map_err(GetError::from)),
                     Ok(None) | Err(GetError::Disconnected) => None,
@@ -167,7 +170,7 @@ macro_rules! sink {
     };
 }
 
-stream!(Queue, |q| q.raw(), |q| q.raw().deserted());
-stream!(Receiver, |r| r.end().raw(), |r| r.end().alone());
-sink!(Queue, |q| q.raw(), |q| q.raw().deserted(), |q, weight| Arc::new(q.room_for(weight)));
+stream!(Queue, |q| q.raw(), |q| q.raw().deserted(For::Message), |q| Arc::new(q.to_wait_with()));
+stream!(Receiver, |r| r.end().raw(), |r| r.end().alone(), |r| Arc::new(r.clone()));
+sink!(Queue, |q| q.raw(), |q| q.raw().deserted(For::Room), |q, weight| Arc::new(q.room_for(weight)));
 sink!(Sender, |s| s.end().raw(), |s| s.end().alone(), |s, _| Arc::new(s.clone()));

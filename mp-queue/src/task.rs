@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::channel::{End, Receiver, Sender};
 use crate::connection::{Connection, Ends};
 use crate::error::{GetError, PutError};
+use crate::handles::For;
 use crate::joinable::{JoinError, JoinableQueue, over};
 use crate::lease::{Lease, read};
 use crate::parcel::{Letter, Parcel};
@@ -138,9 +139,10 @@ impl<T: Message> Queue<T> {
     /// As [`get`](Self::get).
     #[doc(alias("async", "await"))]
     pub async fn get_async(&self) -> Result<Option<T>, GetError> {
-        let what = || Arc::new(self.clone()) as Watched;
+        let what = || Arc::new(self.to_wait_with()) as Watched;
+        let alone = || self.raw().deserted(For::Message);
         let mut watch = None;
-        let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), || self.raw().deserted(), what)).await?;
+        let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), alone, what)).await?;
         Ok(got.map(|parcel| parcel.unpack(self.fingerprint())).transpose()?)
     }
 
@@ -185,7 +187,7 @@ impl<T: Message> Queue<T> {
     /// As [`put`](Self::put). The value is in the error then, not in `value`.
     pub async fn put_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
         let what = |weight| Arc::new(self.room_for(weight)) as Watched;
-        put(self.raw(), self.fingerprint(), value, || self.raw().deserted(), what).await
+        put(self.raw(), self.fingerprint(), value, || self.raw().deserted(For::Room), what).await
     }
 }
 
@@ -196,9 +198,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// As [`get_ack`](Self::get_ack).
     pub async fn get_ack_async(&self) -> Result<Option<Lease<T>>, GetError> {
         let raw = self.raw();
-        let found =
-            mp_core::until(|| Arc::new(Tasks(raw.clone())), || look_for_lease(raw, || raw.deserted()))
-                .await?;
+        let found = mp_core::until(
+            || Arc::new(Tasks(raw.clone())),
+            || look_for_lease(raw, || raw.deserted(For::Message)),
+        )
+        .await?;
         match found {
             Ok(leased) => read(raw, self.fingerprint(), leased).map(Some),
             Err(None) => Ok(None),
@@ -267,21 +271,21 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             let found = self.queue().raw().memory().census();
             Ok::<_, Error>((found.unfinished == 0).then_some(found))
         };
-        let found = mp_core::until(|| Arc::new(AllDone(self.clone())), done).await;
+        let found = mp_core::until(|| Arc::new(AllDone(self.queue().to_wait_with())), done).await;
         over(found.map_err(JoinError::Failed)?)
     }
 }
 
 /// Ready when no task is unfinished.
-struct AllDone<T: Serialize + DeserializeOwned + 'static>(JoinableQueue<T>);
+struct AllDone<T: Serialize + DeserializeOwned + 'static>(Queue<T>);
 
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for AllDone<T> {
     fn place(&self) -> Place<'_> {
-        Place::Parking(self.0.queue().raw().memory().finished())
+        Place::Parking(self.0.raw().memory().finished())
     }
 
     fn is_ready(&self) -> bool {
-        self.0.unfinished() == 0
+        self.0.raw().arena().me().is_err() || self.0.raw().memory().census().unfinished == 0
     }
 }
 

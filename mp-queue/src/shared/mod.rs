@@ -9,6 +9,7 @@ use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
+use crate::handles::DesertedWhen;
 use crate::header::{Header, Made, consumers};
 use crate::parcel::{Item, Parcel};
 use crate::ring::{
@@ -260,6 +261,20 @@ impl RingMemory {
         if m.load_relaxed(self.header.consumers()) & consumers::GET == 0 {
             m.or(self.header.consumers(), consumers::GET);
         }
+    }
+
+    /// Whether this process may look at it: not in a forked copy.
+    pub(crate) fn is_here(&self) -> bool {
+        self.arena.me().is_ok()
+    }
+
+    /// When a wait is deserted. To be set before anybody else has the queue.
+    pub(crate) fn set_deserted_when(&self, when: DesertedWhen) {
+        Self::words(self.arena).store(self.header.deserted_when(), when.pack());
+    }
+
+    pub(crate) fn deserted_when(&self) -> DesertedWhen {
+        DesertedWhen::unpack(Self::words(self.arena).load(self.header.deserted_when()))
     }
 
     /// How many bytes may be in it; 0 is any number.
