@@ -29,6 +29,10 @@ enum Doing {
 struct Process {
     setup: Setup,
     items: std::ops::Range<u32>,
+    /// What it puts at the moment.
+    putting: u32,
+    /// How many of the messages that it takes it puts again, in the same envelope.
+    again: u32,
     last: bool,
     doing: Doing,
 }
@@ -43,7 +47,11 @@ struct Ghost {
 struct Setup {
     producers: usize,
     items: u32,
+    /// The first item of the first producer.
+    first: u32,
     consumers: usize,
+    /// How many messages each consumer puts again.
+    again: u32,
     sweepers: usize,
     slots: u32,
     limit: u64,
@@ -66,7 +74,7 @@ impl Setup {
 
 impl Process {
     fn put(&self, me: usize, owner: Owner) -> Doing {
-        let e = self.items.start - 1;
+        let e = self.putting;
         let (words, bytes) = ((e, OWNER.of(e), PLACE.of(e)), BYTES[e as usize]);
         let weight = Weight { ends: self.setup.ends(), bytes, limit: self.setup.limit };
         Doing::Put(PutWithin::new(self.setup.ring(), intent(me), words, member(me), owner, weight))
@@ -86,6 +94,7 @@ impl Actor for Process {
         let next = match &mut doing {
             Doing::Claim => {
                 let Some(e) = self.items.next() else { return true };
+                self.putting = e;
                 let mine = owner(m, e).then(Holder::Member(member(me)));
                 m.store(OWNER.of(e), mine.pack());
                 self.put(me, mine)
@@ -103,13 +112,30 @@ impl Actor for Process {
                 }
                 match end {
                     None => doing,
-                    Some(PutEnd::Done(_)) => Doing::Claim,
-                    Some(PutEnd::Full(owner)) => self.put(me, owner),
+                    Some(PutEnd::Done(_)) if me < setup.producers => Doing::Claim,
+                    Some(PutEnd::Done(_)) => self.get(me),
+                    Some(PutEnd::Full(owner)) if me < setup.producers => self.put(me, owner),
+                    // Nobody else may be there to make room.
+                    Some(PutEnd::Full(_)) => {
+                        let e = self.putting;
+                        ghost.committed.push(e);
+                        ghost.committed.sort_unstable();
+                        ghost.consumed.push(e);
+                        ghost.consumed.sort_unstable();
+                        Doing::Free(e)
+                    }
                     Some(PutEnd::Closed(_)) => unreachable!("nobody closes"),
                 }
             }
             Doing::Get(get) => match get.step(m) {
                 None => doing,
+                // It counts as put once it is in the queue again.
+                Some(Got::Envelope(e, owner, _)) if self.again > 0 => {
+                    ghost.committed.retain(|&c| c != e);
+                    self.again -= 1;
+                    self.putting = e;
+                    self.put(me, owner)
+                }
                 Some(Got::Envelope(e, ..)) => {
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     ghost.consumed.push(e);
@@ -159,8 +185,10 @@ impl Setup {
     fn world(self) -> World<Process> {
         let m = memory(&chain(self.slots, self.slots + 1), 1);
         let actors = (0..self.first_sweeper() + self.sweepers).map(|i| {
-            let items = i as u32 * self.items..(i as u32 + 1) * self.items;
-            let mut p = Process { setup: self, items, last: false, doing: Doing::Claim };
+            let first = self.first + i as u32 * self.items;
+            let items = first..first + self.items;
+            let (putting, again, doing) = (0, self.again, Doing::Claim);
+            let mut p = Process { setup: self, items, putting, again, last: false, doing };
             if i >= self.first_sweeper() {
                 p.doing = Doing::Look;
             } else if i >= self.producers {
@@ -192,7 +220,8 @@ impl Setup {
     }
 }
 
-const BASE: Setup = Setup { producers: 1, items: 3, consumers: 1, sweepers: 0, slots: 2, limit: 3 };
+const BASE: Setup =
+    Setup { producers: 1, items: 3, first: 0, consumers: 1, again: 0, sweepers: 0, slots: 2, limit: 3 };
 
 #[test]
 fn one_producer_is_held_up_by_bytes() {
@@ -216,11 +245,21 @@ fn two_consumers_make_room() {
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
 }
 
+/// Who takes the oldest message puts another one in its envelope, while a producer measures by it.
+#[test]
+fn an_envelope_put_again_makes_no_room() {
+    let s = Setup { items: 2, first: 1, again: 1, ..BASE };
+    s.explore(1, 0);
+    s.explore(0, 1);
+    Setup { producers: 2, items: 1, ..s }.explore(0, 0);
+}
+
 #[test]
 fn long_random_schedules() {
     at_random(|| {
         Setup { producers: 2, consumers: 2, limit: 4, slots: 3, sweepers: 1, ..BASE }.explore(2, 1);
         Setup { items: 6, consumers: 2, sweepers: 2, ..BASE }.explore(2, 1);
+        Setup { producers: 2, consumers: 2, again: 3, limit: 4, slots: 3, sweepers: 1, ..BASE }.explore(2, 1);
     });
 }
 

@@ -10,8 +10,8 @@ use mp_core::steps::{BlockAt, Release, Released, Unclaim};
 use mp_core::sync::HeapMem;
 use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
-    Advance, Close, Extend, Get, Got, Link, Note, Put, PutEnd, PutSmall, PutSmallEnd, PutWithin, Reclaim,
-    Return, ReturnsAt, RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Ticket, Weight,
+    Advance, Close, Extend, Get, Got, Link, Note, Put, PutEnd, PutSmall, PutSmallEnd, Reclaim, Return,
+    ReturnsAt, RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Ticket,
 };
 
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
@@ -19,9 +19,7 @@ const PLACE: Column = Column { base: Word::at(88), stride: 24 };
 const PAYLOAD: Column = Column { base: Word::at(96), stride: 24 };
 /// The token of one side of a channel, with one seat.
 const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(152), inline: 1, per_page: 1 };
-/// Where each envelope has the ends of its bytes.
-const ENDS: Column = Column { base: Word::at(176), stride: 16 };
-const WORDS: usize = 10 + 3 * 3 + 3 + 3 * 2;
+const WORDS: usize = 10 + 3 * 3 + 3;
 
 fn intent(i: u32) -> Word {
     Word::at(48 + 8 * u64::from(i))
@@ -388,32 +386,5 @@ fn loom_the_last_sender_leaves() {
             assert!(matches!(look(), Got::Envelope(0, ..)), "told so before all was received");
         }
         sender.join().unwrap();
-    });
-}
-
-/// Two messages, of which only one may be in the queue by its bytes, are put at once: one is, exactly.
-#[test]
-fn loom_a_bound_of_bytes() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
-        let m = memory(2);
-        let put_within = |m: &HeapMem, me: u32| {
-            let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
-            m.store(OWNER.of(me), owner.pack());
-            m.store_relaxed(PAYLOAD.of(me), u64::from(me) + 100);
-            let words = (me, OWNER.of(me), PLACE.of(me));
-            let weight = Weight { ends: ENDS, bytes: 2, limit: 3 };
-            run(PutWithin::new(ring(2), intent(me), words, member(me), owner, weight), m)
-        };
-        let others = [0, 1].map(|i| {
-            let m = Arc::clone(&m);
-            thread::spawn(move || put_within(&m, i))
-        });
-        let done = others.map(|t| matches!(t.join().unwrap(), PutEnd::Done(_)));
-        assert!(done[0] != done[1], "{done:?}");
-        let wanted = u64::from(done[1]) + 100;
-        assert_eq!(get(&m, 2, 2), Some(wanted));
-        assert_eq!(run(Get::new(ring(2), intent(2), OWNER, member(2)), &*m), Got::Empty);
     });
 }

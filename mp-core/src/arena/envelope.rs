@@ -248,7 +248,8 @@ impl Arena {
     }
 
     /// Writes bytes into an envelope, from byte `from` of its own on. The last ones ([`TAIL`]) are only ever reached as words:
-    /// who puts a message into a queue may look at the words of one that has just been taken out.
+    /// a producer at a queue that is bounded by bytes may look at the words of an envelope that was just taken out of it.
+    /// They are stored with release, so that a producer that sees them sees as well that the earlier message was taken.
     #[inline]
     pub(super) fn write_inline(&self, id: EnvelopeId, from: usize, bytes: &[u8]) {
         let at = self.envelope_word(id, field::INLINE);
@@ -259,7 +260,7 @@ impl Arena {
             for (i, part) in tail.chunks(8).enumerate() {
                 let mut word = [0; 8];
                 word[..part.len()].copy_from_slice(part);
-                self.map().store_relaxed(first.plus(i as u64), u64::from_ne_bytes(word));
+                self.map().store(first.plus(i as u64), u64::from_ne_bytes(word));
             }
         }
     }

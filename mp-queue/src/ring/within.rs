@@ -8,13 +8,18 @@
 //!
 //! | word | written by | when |
 //! |---|---|---|
-//! | begin, end | its owner | before it is published; nobody changes them while it is in a slot |
+//! | begin, end | its owner | before it is published; while it is in a slot they stay. In a queue without such a bound they are bytes of the message |
 //!
-//! Both ends are read between two equal looks at the slot that holds the envelope: then they belong to that message. That
-//! the oldest and the newest one are measured from the same beginning follows from the order in which messages are taken:
-//! while the oldest is there, none after it was taken, so each after it was laid behind the one before it. If another
-//! producer publishes `t` first, the whole calculation is void, and begins anew; if messages are taken meanwhile, there are
-//! fewer bytes than was thought. So the bound is never exceeded, however many put at once.
+//! What is read may belong to the envelope's next message already: its slot is looked at, then the words are read, and both
+//! words are stored with release and loaded with acquire. So a word of the next message is not seen without what was done
+//! before it was written, which is that the earlier message was taken. One second look at the slot of the oldest message,
+//! after all words were read, therefore tells of both: if that message is still there, none after it was taken, so the end of
+//! `t - 1` was that message's, too, and each was laid behind the one before it. If it is not there, it is looked for again;
+//! and if none is left, `t` may begin anywhere. (A second look at `t - 1` would find nothing that this one does not.)
+//!
+//! If another producer publishes `t` first, the whole calculation is void, and begins anew; if messages are taken meanwhile,
+//! there are fewer bytes than was thought. So the bound is never exceeded, however many put at once, and what fits at all
+//! times is never refused.
 //!
 //! | killed | left | |
 //! |---|---|---|
@@ -46,7 +51,6 @@ enum Pc {
     Help,
     Before,
     BeforeEnd,
-    BeforeAgain,
     Head,
     Oldest,
     Beyond,
@@ -197,12 +201,8 @@ impl Steps for PutWithin {
             }
             Pc::BeforeEnd => {
                 let Some(e) = self.named() else { return self.decide(0) };
-                self.begin = m.load_relaxed(self.ends_of(e).plus(1));
-                self.pc = Pc::BeforeAgain;
-            }
-            Pc::BeforeAgain => {
-                let again = m.load(slot_at(self.at));
-                self.pc = if again == self.seen.pack() { Pc::Head } else { Pc::Before };
+                self.begin = m.load(self.ends_of(e).plus(1));
+                self.pc = Pc::Head;
             }
             Pc::Head => {
                 self.at = Ticket::unpack(m.load(self.ring.head));
@@ -231,7 +231,7 @@ impl Steps for PutWithin {
             }
             Pc::OldestBegin => {
                 let Some(e) = self.named() else { return self.decide(0) };
-                self.found = m.load_relaxed(self.ends_of(e));
+                self.found = m.load(self.ends_of(e));
                 self.pc = Pc::OldestAgain;
             }
             Pc::OldestAgain => {
@@ -241,14 +241,11 @@ impl Steps for PutWithin {
                 self.pc = Pc::Oldest;
             }
             Pc::Begin => {
-                m.store_relaxed(self.ends_of(self.words.0), self.begin);
+                m.store(self.ends_of(self.words.0), self.begin);
                 self.pc = Pc::End;
             }
             Pc::End => {
-                m.store_relaxed(
-                    self.ends_of(self.words.0).plus(1),
-                    self.begin.wrapping_add(self.weight.bytes),
-                );
+                m.store(self.ends_of(self.words.0).plus(1), self.begin.wrapping_add(self.weight.bytes));
                 let put = Put::new(self.ring, self.intent, self.words, self.me, self.owner);
                 self.pc = Pc::Put(put.only_at(self.ticket));
             }

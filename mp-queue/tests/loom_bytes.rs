@@ -1,0 +1,140 @@
+//! A queue that is bounded by bytes under loom: what the memory model allows beside what the explorer finds in `model_bytes`.
+//!
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_bytes`
+#![cfg(mp_loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use mp_core::mem::{Column, Mem, Word, run};
+use mp_core::sync::HeapMem;
+use mp_core::words::{Holder, Member, Owner};
+use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Slot, SlotState, Ticket, Weight};
+
+const LIMIT: u64 = 3;
+const SLOTS: u32 = 3;
+const ENVELOPES: u32 = 3;
+const THREADS: u64 = 3;
+const FIRST: Word = Word::at(16);
+const INTENTS: Word = FIRST.plus(2 * SLOTS as u64);
+/// Owner, place, begin and end of each envelope.
+const ENVELOPE: Word = INTENTS.plus(THREADS);
+const OWNER: Column = Column { base: ENVELOPE, stride: 32 };
+const PLACE: Column = Column { base: ENVELOPE.plus(1), stride: 32 };
+const ENDS: Column = Column { base: ENVELOPE.plus(2), stride: 32 };
+const WORDS: u64 = ENVELOPE.offset() / 8 + 4 * ENVELOPES as u64;
+
+const RING: RingAt = RingAt {
+    block: 0,
+    slots: SLOTS,
+    before: 0,
+    head: Word::at(0),
+    tail: Word::at(8),
+    first: FIRST,
+    envelopes: ENVELOPES,
+};
+
+fn intent(thread: u32) -> Word {
+    INTENTS.plus(u64::from(thread))
+}
+fn member(thread: u32) -> Member {
+    Member::new(thread, 1)
+}
+
+fn memory() -> Arc<HeapMem> {
+    let m = HeapMem::new(WORDS as usize);
+    let first = Ticket { lap: 1, index: 0 }.pack();
+    m.store(RING.head, first);
+    m.store(RING.tail, first);
+    for i in 0..SLOTS {
+        m.store(RING.slot(i), Slot { lap: 1, state: SlotState::Empty }.pack());
+    }
+    Arc::new(m)
+}
+
+/// Puts envelope `e`, which nobody has had before, as a message of so many bytes.
+fn put(m: &HeapMem, me: u32, e: u32, bytes: u64) -> PutEnd {
+    let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
+    m.store(OWNER.of(e), owner.pack());
+    put_owned(m, me, (e, owner), bytes)
+}
+
+fn put_owned(m: &HeapMem, me: u32, (e, owner): (u32, Owner), bytes: u64) -> PutEnd {
+    let words = (e, OWNER.of(e), PLACE.of(e));
+    let weight = Weight { ends: ENDS, bytes, limit: LIMIT };
+    run(PutWithin::new(RING, intent(me), words, member(me), owner, weight), m)
+}
+
+/// Takes the message that is there.
+fn get(m: &HeapMem, me: u32) -> (u32, Owner) {
+    match run(Get::new(RING, intent(me), OWNER, member(me)), m) {
+        Got::Envelope(e, owner, _) => (e, owner),
+        end => panic!("{end:?}"),
+    }
+}
+
+fn is_empty(m: &HeapMem, me: u32) -> bool {
+    run(Get::new(RING, intent(me), OWNER, member(me)), m) == Got::Empty
+}
+
+/// Takes the oldest message, and puts another one of so many bytes in the same envelope, beside who calls this.
+fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutEnd> {
+    let m = Arc::clone(m);
+    thread::spawn(move || {
+        let taken = get(&m, 1);
+        put_owned(&m, 1, taken, bytes)
+    })
+}
+
+/// Each thread stops where another may go on at most so often.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Two messages, of which only one may be in the queue by its bytes, are put at once: one is, exactly.
+#[test]
+fn loom_two_put_at_once() {
+    check(|| {
+        let m = memory();
+        let others = [0, 1].map(|i| {
+            let m = Arc::clone(&m);
+            thread::spawn(move || put(&m, i, i, 2))
+        });
+        let done = others.map(|t| matches!(t.join().unwrap(), PutEnd::Done(_)));
+        assert!(done[0] != done[1], "{done:?}");
+        assert_eq!(get(&m, 2).0, u32::from(done[1]));
+        assert!(is_empty(&m, 2));
+    });
+}
+
+/// The oldest message's envelope is put again while another producer measures: it takes the new beginning for the old one's
+/// only if it knows as well that the old message is gone.
+#[test]
+fn loom_an_envelope_put_again_makes_no_room() {
+    check(|| {
+        let m = memory();
+        assert!(matches!(put(&m, 0, 0, 1), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 0, 1, 2), PutEnd::Done(_)));
+        let other = put_again(&m, 1);
+        let end = put(&m, 2, 2, 2);
+        assert!(matches!(end, PutEnd::Full(_)), "{} bytes in the queue: {end:?}", LIMIT + 1);
+        other.join().unwrap();
+    });
+}
+
+/// The newest message's envelope is put again while another producer measures: there is room at all times, and it is found.
+#[test]
+fn loom_an_envelope_put_again_takes_no_room() {
+    check(|| {
+        let m = memory();
+        // Its bytes end at 3, and those of the same envelope at 1 when it is put again.
+        assert!(matches!(put(&m, 0, 1, 2), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 0, 0, 1), PutEnd::Done(_)));
+        get(&m, 0);
+        let other = put_again(&m, 1);
+        let end = put(&m, 2, 2, 1);
+        assert!(matches!(end, PutEnd::Done(_)), "two bytes at most were in the queue: {end:?}");
+        assert!(matches!(other.join().unwrap(), PutEnd::Done(_)));
+    });
+}
