@@ -230,7 +230,8 @@ impl RawLock {
     fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
         let holder = word.holder()?;
         // The member table forgets it once it is swept; `by` does not.
-        self.arena.is_dead(holder).then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
+        (self.arena.is_dead(holder) && !mutant!("lock.dead-holder-not-seen"))
+            .then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
     }
 
     /// Who holds it, for an error.
@@ -250,7 +251,10 @@ impl RawLock {
         patience: &Patience,
     ) -> Result<RawGuard<'_>, LockError> {
         let map = self.arena.map();
-        if seen.holder() == Some(me) && run(IsMine::new(self.at, seen, who), map) {
+        if seen.holder() == Some(me)
+            && run(IsMine::new(self.at, seen, who), map)
+            && !mutant!("lock.deadlock-not-seen")
+        {
             return Err(LockError::WouldDeadlock);
         }
         let mut slept = false;
@@ -321,10 +325,10 @@ impl Drop for RawGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // In a forked copy it is not ours: the copy is no member, or another one.
-        if self.lock.arena.me().ok() != Some(self.me) {
+        if self.lock.arena.me().ok() != Some(self.me) && !mutant!("lock.released-by-a-copy") {
             return;
         }
-        let sound = self.mending && !std::thread::panicking();
+        let sound = self.mending && (!std::thread::panicking() || mutant!("lock.mended-by-a-panic"));
         if run(Unlock::new(self.lock.at, sound), self.lock.arena.map()) {
             self.lock.wake();
         }

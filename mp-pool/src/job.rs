@@ -244,7 +244,7 @@ impl Job {
     /// So many more tasks will have an outcome.
     pub(crate) fn expect(&self, tasks: usize) {
         let mut slots = self.slots.lock();
-        slots.progress.total += tasks;
+        slots.progress.total += tasks - usize::from(mp_core::mutant!("pool.total.one-too-few") && tasks > 1);
         if slots.order == Order::AsGiven {
             let len = slots.outcomes.len() + tasks;
             slots.outcomes.resize_with(len, || None);
@@ -282,7 +282,7 @@ impl Job {
     /// Sends no more tasks; which ones were not sent. Somebody has to settle them.
     pub(crate) fn cancel(&self) -> impl Iterator<Item = usize> + use<> {
         self.slots.lock().cancelled = true;
-        let lost = self.take_lost();
+        let lost = if mp_core::mutant!("pool.cancel.retries-kept") { Vec::new() } else { self.take_lost() };
         let rest = self.source.clear();
         lost.into_iter().map(|lost| lost.index).chain(rest)
     }
@@ -303,7 +303,9 @@ impl Job {
         match slots.order {
             Order::AsDone => slots.outcomes.push_back(Some(outcome)),
             Order::AsGiven => match index.checked_sub(slots.base).and_then(|i| slots.outcomes.get_mut(i)) {
-                Some(slot @ None) => *slot = Some(outcome),
+                Some(slot) if slot.is_none() || mp_core::mutant!("pool.settled-twice") => {
+                    *slot = Some(outcome)
+                }
                 _ => return false,
             },
         }

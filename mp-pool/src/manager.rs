@@ -134,7 +134,11 @@ impl Manager {
                     continue;
                 }
                 Reply::Ready { worker, pid } => {
-                    if let Some(worker) = state.workers.get_mut(worker).filter(|worker| worker.pid == pid) {
+                    if let Some(worker) = state
+                        .workers
+                        .get_mut(worker)
+                        .filter(|worker| worker.pid == pid || mp_core::mutant!("pool.ready.of-another"))
+                    {
                         worker.ready = true;
                         worker.failed_starts = 0;
                         worker.since = now;
@@ -231,7 +235,7 @@ impl Manager {
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
             let deaths = state.deadly.entry(code).or_insert(0);
             *deaths += 1;
-            if *deaths > MOST_DEATHS {
+            if *deaths > MOST_DEATHS && !mp_core::mutant!("pool.deadly-function.for-ever") {
                 lost.push(recalled.remove(at).taken);
             }
         }
@@ -263,7 +267,8 @@ impl Manager {
                     attempts,
                 }))
             });
-            let again = !timed_out && end.is_none() && taken.tries < taken.job.terms.retries;
+            let tries = taken.tries + u32::from(mp_core::mutant!("pool.retry.one-too-few"));
+            let again = !timed_out && end.is_none() && tries < taken.job.terms.retries;
             match taken {
                 Taken { kept: Some(kept), job, index, tries, .. } if again && !job.is_cancelled() => {
                     job.again(index, tries + 1, kept);
@@ -322,12 +327,14 @@ impl Manager {
                 // It may have been stopped, or busy with reading a function, before it began.
                 let ran =
                     Duration::from_nanos(worker::now().saturating_sub(watch.load(worker::since(number))));
-                if ran < timeout {
+                if ran < timeout && !mp_core::mutant!("pool.timeout.from-the-giving") {
                     found.since = now.checked_sub(ran).unwrap_or(now);
                     continue;
                 }
             }
-            if watch.compare_exchange(what(number), id, id | CONDEMNED).is_ok() {
+            if mp_core::mutant!("pool.condemned.without-swap")
+                || watch.compare_exchange(what(number), id, id | CONDEMNED).is_ok()
+            {
                 found.condemned = Some(id);
                 if let Some(process) = &found.process {
                     // It fails only if it has ended.

@@ -160,7 +160,9 @@ impl Shared {
     /// The process of a worker has ended.
     pub(crate) fn exited(&self, exited: Exited) {
         self.events.lock().push(exited);
-        self.ring();
+        if !mp_core::mutant!("pool.death-not-rung") {
+            self.ring();
+        }
     }
 
     /// Takes over so many more tasks of a call; `bring` puts them into it, once they are counted and before anybody looks for
@@ -176,7 +178,7 @@ impl Shared {
             return false;
         }
         self.feed();
-        if job.terms.timeout.is_some() {
+        if job.terms.timeout.is_some() && !mp_core::mutant!("pool.timeout-not-told") {
             self.ring();
         }
         true
@@ -278,7 +280,9 @@ impl Shared {
             self.changed.notify_all();
             if last {
                 // The workers may end now.
-                self.ring();
+                if !mp_core::mutant!("pool.end-not-rung") {
+                    self.ring();
+                }
             }
         }
         told.iter().for_each(|job| job.notify());
@@ -294,6 +298,9 @@ impl Shared {
             }
             state.phase = phase;
             self.changed.notify_all();
+            if mp_core::mutant!("pool.stop.jobs-kept") {
+                return;
+            }
             (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned))
         };
         let mut settled = Settled::default();

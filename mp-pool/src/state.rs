@@ -171,7 +171,10 @@ impl Worker {
 
     fn wants(&self) -> bool {
         // One that is stopped may have a queue full of notes, and no task.
-        self.ready && !self.feeding && self.outstanding <= self.depth() / 2 && self.given.len() < ROOM
+        self.ready
+            && !self.feeding
+            && self.outstanding <= self.depth() / 2
+            && (self.given.len() < ROOM || mp_core::mutant!("pool.room-ignored"))
     }
 
     /// How many tasks to give it, if a call wants `chunk` at once.
@@ -203,7 +206,7 @@ impl Worker {
         let at = self.given.iter().position(is)?;
         match self.given.remove(at)? {
             Given::Task { taken, .. } => {
-                self.outstanding -= 1;
+                self.outstanding -= usize::from(!mp_core::mutant!("pool.answer-not-counted"));
                 self.had_tasks = true;
                 Some(taken)
             }
@@ -235,7 +238,7 @@ impl Worker {
 
     /// Whether tasks may be taken out of its queue while it lives. What it is about to get was made for what it knows now.
     fn may_be_recalled(&self) -> bool {
-        !(self.feeding && self.is_learning())
+        !(self.feeding && self.is_learning()) || mp_core::mutant!("pool.recalled-while-learning")
     }
 
     /// Whether it has tasks of this call beside the one that it may have begun.
@@ -263,7 +266,7 @@ impl Worker {
         while let Some((packed, given)) = self.recall() {
             match given {
                 Given::Task { taken, .. } => recalled.push(Ready { taken, packed }),
-                Given::Note { .. } if dead => {}
+                Given::Note { .. } if dead || mp_core::mutant!("pool.note-lost-in-recall") => {}
                 note => notes.push((packed, note)),
             }
         }
@@ -283,10 +286,13 @@ impl Worker {
         self.process = None;
         self.outstanding = 0;
         self.pace = 0;
-        self.knows.clear();
+        if !mp_core::mutant!("pool.successor-knows") {
+            self.knows.clear();
+        }
         let (mut lost, mut reading) = (Vec::new(), None);
         for given in self.given.drain(..) {
             match given {
+                Given::Task { .. } if mp_core::mutant!("pool.lost-task-forgotten") => {}
                 Given::Task { taken, .. } => lost.push(taken),
                 Given::Note { code, .. } => reading = Some(code),
             }
@@ -296,7 +302,7 @@ impl Worker {
 
     /// When the time of its first task is over.
     pub(crate) fn deadline(&self) -> Option<(u64, Instant, Duration)> {
-        if self.condemned.is_some() || !self.ready {
+        if self.condemned.is_some() || !self.ready || mp_core::mutant!("pool.deadline-ignored") {
             return None;
         }
         let first = self.given.iter().find_map(|given| match given {
@@ -331,7 +337,11 @@ impl State {
     pub(crate) fn is_hopeless(&self) -> bool {
         let patient_until = self.last_ready.map(|at| at + PATIENCE);
         let late = |at: Option<Instant>| patient_until.is_none_or(|until| at.is_some_and(|at| at >= until));
-        self.workers.iter().all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
+        !mp_core::mutant!("pool.never-hopeless")
+            && self
+                .workers
+                .iter()
+                .all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
     }
 
     /// The worker that most needs something to do.
@@ -361,7 +371,7 @@ impl State {
     /// There is nothing else to do for this worker: takes back tasks that another one has not begun. How many it gets of
     /// them: not all, or the other one would be without and take them back again.
     pub(crate) fn help(&mut self, idle: usize) -> usize {
-        if self.workers[idle].outstanding > 0 {
+        if self.workers[idle].outstanding > 0 || mp_core::mutant!("pool.idle-not-helped") {
             return 0;
         }
         let busy = |worker: &&mut Worker| worker.outstanding > 1 && worker.may_be_recalled();
@@ -390,6 +400,9 @@ impl State {
     }
     /// Whether workers that die are replaced.
     pub(crate) fn is_serving(&self) -> bool {
-        matches!(self.phase, Phase::Open) || matches!(self.phase, Phase::Closed) && self.unsettled > 0
+        matches!(self.phase, Phase::Open)
+            || matches!(self.phase, Phase::Closed)
+                && self.unsettled > 0
+                && !mp_core::mutant!("pool.closed-restarts-nothing")
     }
 }

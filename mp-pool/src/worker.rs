@@ -94,7 +94,10 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
     while let Some(task) = tasks.get()? {
         life.take(task)?;
         // What waits is this process's alone.
-        if most_tasks != 0 && life.done >= most_tasks && life.waiting.is_empty() {
+        if most_tasks != 0
+            && life.done >= most_tasks + u64::from(mp_core::mutant!("pool.maxtasks.one-too-many"))
+            && life.waiting.is_empty()
+        {
             break;
         }
     }
@@ -127,7 +130,9 @@ impl Life {
                 if self.known.contains_key(&code) {
                     return self.run(code, run);
                 }
-                self.waiting.entry(code).or_default().push(run);
+                if !mp_core::mutant!("pool.early-task-dropped") {
+                    self.waiting.entry(code).or_default().push(run);
+                }
                 Ok(())
             }
             Task::Learn { code, runner } => {
@@ -154,7 +159,10 @@ impl Life {
             (Some(Err(why)), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
             _ => Ran::Undecodable("the worker does not know the function".into()),
         };
-        if timed && watch.compare_exchange(what(worker), id, 0).is_err() {
+        if timed
+            && watch.compare_exchange(what(worker), id, 0).is_err()
+            && !mp_core::mutant!("pool.condemned.answers")
+        {
             wait_for_the_end();
         }
         self.done += 1;

@@ -136,7 +136,9 @@ fn tell(line: &Line, report: &Report) -> i32 {
 #[inline]
 pub(crate) fn has_parent(parent: u32) -> bool {
     let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    asked.is_ok() && rustix::process::getppid().map(pid_number) == Some(parent)
+    asked.is_ok()
+        && (rustix::process::getppid().map(pid_number) == Some(parent)
+            || mp_core::mutant!("spawn.child.parent-not-compared"))
 }
 
 /// Opens `/dev/null` for each standard stream that is closed, as the standard library does before `main`:

@@ -132,8 +132,11 @@ fn care() {
         Member::Free { .. } | Member::Cared(_) => None,
     });
     let (daemons, others): (Vec<_>, Vec<_>) = free.partition(|(_, daemon)| *daemon);
+    if mp_core::mutant!("spawn.exit.daemons-not-ended") {
+        return;
+    }
     Group::end_together(&daemons.iter().map(|(group, _)| group.as_ref()).collect::<Vec<_>>(), GRACE);
-    for (group, _) in &others {
+    for (group, _) in others.iter().filter(|_| !mp_core::mutant!("spawn.exit.others-not-waited-for")) {
         group.wait(None, false);
     }
     for (group, _) in daemons.iter().chain(&others) {

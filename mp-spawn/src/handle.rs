@@ -117,7 +117,7 @@ impl Handle {
     /// Sends it a signal; `SRCH` if it is over.
     pub(crate) fn signal(&self, signal: Signal) -> std::result::Result<(), Errno> {
         let reaped = self.reaped.lock();
-        if *reaped {
+        if *reaped && !mp_core::mutant!("spawn.signal.after-reaped") {
             return Err(Errno::SRCH);
         }
         if self.is_pidfd {
@@ -155,7 +155,7 @@ impl Handle {
             // Somebody else has reaped it.
             Err(_) => Exit::Unknown,
         };
-        *reaped = true;
+        *reaped = !mp_core::mutant!("spawn.reap.not-noted");
         Some(exit)
     }
 

@@ -178,6 +178,9 @@ impl Ticket {
 
 impl Drop for Parcel {
     fn drop(&mut self) {
+        if mp_core::mutant!("spawn.parcel-not-taken-back") {
+            return;
+        }
         // SAFETY: promised to one child, which claims it by the same compare-and-swap: one of the two gets it.
         let back = unsafe { self.arena.claim_envelope(self.id, self.owner) };
         drop(back);
@@ -273,10 +276,15 @@ fn tell_parent(me: Member) {
 /// after it was reaped.
 pub(crate) fn child_died(member: Option<u32>) -> usize {
     let Some(arena) = Arena::get() else { return 0 };
-    if let Some(member) = member {
+    if let Some(member) = member
+        && !mp_core::mutant!("spawn.death-not-declared")
+    {
         // SAFETY: the child has been reaped.
         unsafe { arena.declare_dead(Member::from_raw(u64::from(member))) };
     }
     // Fails only in a forked process, whose children these are not.
+    if mp_core::mutant!("spawn.death-not-swept") {
+        return 0;
+    }
     arena.sweep().unwrap_or(0)
 }

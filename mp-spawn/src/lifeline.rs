@@ -55,7 +55,12 @@ impl Pipe {
             // Nothing is ever to be waited for here.
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             match rustix::fs::open(path, flags, Mode::empty()) {
-                Ok(end) if identity(&end)? == identity(&self.read)? => return Ok(Some(above_standard(end)?)),
+                Ok(end)
+                    if identity(&end)? == identity(&self.read)?
+                        || mp_core::mutant!("spawn.lifeline.any-file") =>
+                {
+                    return Ok(Some(above_standard(end)?));
+                }
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
                 Ok(_) | Err(_) => {}
             }
@@ -104,14 +109,14 @@ pub(crate) fn hold(end: OwnedFd) -> bool {
 
 #[inline]
 fn heed(end: &OwnedFd) -> bool {
-    if sys::be_killed_by(end.as_fd()).is_err() {
+    if mp_core::mutant!("spawn.lifeline.not-armed") || sys::be_killed_by(end.as_fd()).is_err() {
         return true;
     }
     let closed = PollFlags::HUP;
     let mut ends = [PollFd::new(end, closed)];
     let hung_up = rustix::event::poll(&mut ends, Some(&Timespec::default())).is_ok()
         && ends[0].revents().contains(closed);
-    !hung_up
+    !hung_up || mp_core::mutant!("spawn.lifeline.end-not-seen")
 }
 
 /// From now on this process outlives the one that started it, however that ends: for what is detached on purpose, as a

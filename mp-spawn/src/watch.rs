@@ -184,14 +184,15 @@ impl Watch {
             self.reported |= matches!(frame.kind, Kind::Report | Kind::Done);
             match FromChild::from_frame(&frame)? {
                 FromChild::Hello(Hello { nonce, member }) => {
-                    if nonce != self.nonce {
+                    if nonce != self.nonce && !mp_core::mutant!("spawn.hello.nonce-not-compared") {
                         return Err("it is not the process that was started".to_string());
                     }
                     self.seen.hello = true;
-                    self.member = member;
+                    self.member = member.filter(|_| !mp_core::mutant!("spawn.hello.member-not-noted"));
                     self.hello_until = None;
                 }
                 _ if !self.seen.hello => return Err("something came before the hello".to_string()),
+                FromChild::Joined(_) if mp_core::mutant!("spawn.joined.not-noted") => {}
                 FromChild::Joined(Joined { member }) => self.member = Some(member),
                 FromChild::Panic(note) => self.seen.note_panic(note),
                 FromChild::Crash(crash) => self.seen.crash = Some(crash),
@@ -205,7 +206,9 @@ impl Watch {
                     self.group.returned(self.rank, Value::Shared(ticket.claim()?));
                     self.seen.done = true;
                     self.seen.returned = true;
-                    self.outbox.append(Kind::Taken, &[]).map_err(|e| e.to_string())?;
+                    if !mp_core::mutant!("spawn.result.taken-not-said") {
+                        self.outbox.append(Kind::Taken, &[]).map_err(|e| e.to_string())?;
+                    }
                     // The child reads nothing else, so there is room for it.
                     let _ = self.send();
                 }
@@ -232,7 +235,9 @@ impl Watch {
             return;
         }
         let doing = Doing::of(self.who.pid);
-        if doing.as_ref().is_some_and(|doing| doing.is_excused(self.patience)) {
+        if doing.as_ref().is_some_and(|doing| doing.is_excused(self.patience))
+            && !mp_core::mutant!("spawn.hello.stopped-not-excused")
+        {
             self.hello_until = deadline(self.patience);
             return;
         }
@@ -267,7 +272,9 @@ impl Watch {
 
     /// Reaps it if it has ended; true if it has. Everything that it has said is heard first.
     pub(crate) fn reap(&mut self) -> bool {
-        self.read(CHUNKS_AT_END);
+        if !mp_core::mutant!("spawn.reap.last-words-not-read") {
+            self.read(CHUNKS_AT_END);
+        }
         let Some(exit) = self.handle.reap() else { return false };
         self.swept = handoff::child_died(self.member);
         self.group.exited(self.rank, exit, self.seen.hello);

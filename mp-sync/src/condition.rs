@@ -235,7 +235,11 @@ impl Condition {
         let mut place = enlist();
         if place.is_none() {
             // A token of the dead is a place as good as any: with the token, which the first look finds.
-            place = self.tend(me).or_else(enlist);
+            place = if mp_core::mutant!("condition.full-of-the-dead") {
+                None
+            } else {
+                self.tend(me).or_else(enlist)
+            };
         }
         let Some(mine) = place else {
             let limit = u64::from(self.slots().limit);
@@ -283,7 +287,7 @@ impl Condition {
                 return Ok(true);
             }
             if wait.is_over() {
-                if self.leave(mine) {
+                if self.leave(mine) || mp_core::mutant!("condition.late-token-dropped") {
                     return Ok(false);
                 }
                 continue;
@@ -311,10 +315,12 @@ impl Condition {
             self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED]), next))
         {
             next = seen.index + 1;
-            if seen.slot.member == me || !self.shared.arena().is_dead(seen.slot.member) {
+            if seen.slot.member == me && !mp_core::mutant!("condition.tends-its-own")
+                || !self.shared.arena().is_dead(seen.slot.member)
+            {
                 continue;
             }
-            if seen.slot.state != NOTIFIED {
+            if seen.slot.state != NOTIFIED || mp_core::mutant!("condition.token-of-the-dead-lost") {
                 self.leave(seen);
                 continue;
             }
@@ -330,7 +336,9 @@ impl Condition {
     fn keep_one(&self, mine: Seen, taken: Seen) {
         if !self.leave(mine) {
             let own = self.look(mine);
-            _ = self.notify(1);
+            if !mp_core::mutant!("condition.spare-token-kept") {
+                _ = self.notify(1);
+            }
             self.leave(own);
         }
         self.leave(taken);

@@ -183,10 +183,14 @@ impl Drop for Permit {
             return;
         }
         let then = if *to == KEPT { seen.slot.into_state(KEPT) } else { seen.slot.given_back(*to) };
-        permits.change(*seen, then);
+        if !mp_core::mutant!("semaphore.permit-kept") {
+            permits.change(*seen, then);
+        }
         if *to == OPEN {
             permits.hint.store(seen.index, Ordering::Relaxed);
-            permits.parking().wake_one();
+            if !mp_core::mutant!("semaphore.wake-dropped") {
+                permits.parking().wake_one();
+            }
         }
     }
 }

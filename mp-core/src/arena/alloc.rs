@@ -53,8 +53,10 @@ impl Arena {
                 let fresh = match committed {
                     Ok(fresh) => fresh,
                     Err(e) => {
-                        run(Unclaim::new(self.block_at(block), state), self.map());
-                        self.hint_free(block);
+                        if !mutant!("arena.alloc.not-given-back") {
+                            run(Unclaim::new(self.block_at(block), state), self.map());
+                            self.hint_free(block);
+                        }
                         return Err(e);
                     }
                 };
@@ -131,11 +133,16 @@ impl Arena {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // Always written: a load could come before the store that freed the block, find the bit still set, and the
         // bit be taken before the block shows as free.
+        if mutant!("arena.hint.block-not-set") {
+            return;
+        }
         self.map().or(self.slab_word(slab, 1), bit);
-        self.map().fence_after_rmw();
+        if !mutant!("arena.hint.fence-away") {
+            self.map().fence_after_rmw();
+        }
         if let Some((class, _)) = self.slab(slab) {
             let (map, bit) = self.class_map(class, slab);
-            if self.map().load(map) & bit == 0 {
+            if self.map().load(map) & bit == 0 && !mutant!("arena.hint.class-not-set") {
                 self.map().or(map, bit);
             }
         }
@@ -185,7 +192,8 @@ impl Arena {
                 // Nothing there. A block freed since then sets the bit again, after its own.
                 let (at, bit) = self.class_map(class, slab);
                 self.map().and(at, !bit);
-                if self.slab(slab).is_some_and(|(c, _)| c == class)
+                if !mutant!("arena.search.second-look-away")
+                    && self.slab(slab).is_some_and(|(c, _)| c == class)
                     && self.map().load(self.slab_word(slab, 1)) != 0
                 {
                     self.map().or(at, bit);
@@ -239,7 +247,11 @@ impl Arena {
         self.touch(me, slab);
         let at = self.slab_word(slab, 1);
         // A slab that had more blocks in another class may have hints of those.
-        let blocks = u64::MAX >> (64 - blocks_of(class));
+        let blocks = if mutant!("arena.hint.of-another-class") {
+            u64::MAX
+        } else {
+            u64::MAX >> (64 - blocks_of(class))
+        };
         let mut hints = self.map().load(at);
         while hints & blocks != 0 {
             let bit = hints & blocks & (hints & blocks).wrapping_neg();
@@ -276,7 +288,7 @@ impl Arena {
         let mut i = 0;
         while let Some((arena, block, state)) = next(i) {
             // Without the ring layer its messages can't be released: it stays claimed until somebody sweeps us.
-            if arena.finalize_ring(block) {
+            if mutant!("arena.free.ring-not-drained") || arena.finalize_ring(block) {
                 arena.free_claimed(block, state);
             }
             i += 1;
@@ -286,7 +298,9 @@ impl Arena {
 
     fn free_claimed(&self, block: BlockId, state: BlockState) {
         let at = self.block_at(block);
-        self.free_seat_pages(block);
+        if !mutant!("arena.free.seat-pages-kept") {
+            self.free_seat_pages(block);
+        }
         // As long as it is claimed, it has a size.
         let bytes = self.data_of(block).1;
         if state.kind == Kind::Ring {

@@ -57,7 +57,7 @@ impl Meta {
     }
     pub(super) fn unpack(w: u64) -> Result<Self> {
         let version = w >> 24 & 0xff;
-        if version != WIRE_VERSION {
+        if version != WIRE_VERSION && !mutant!("arena.envelope.version-ignored") {
             return Err(Error::Version {
                 what: "the wire version of a message",
                 theirs: version,
@@ -78,10 +78,11 @@ impl Meta {
         let inline = if self.spilled { 0 } else { listed };
         let room = spill.unwrap_or(INLINE as u64);
         let from = if spill.is_some() && !self.spilled { 0 } else { listed };
+        let room_for_bytes = room + u64::from(mutant!("arena.envelope.bytes-off-by-one"));
         if self.spilled && spill.is_none()
             || inline > INLINE
-            || self.bytes as u64 > room
-            || from as u64 > room - self.bytes as u64
+            || self.bytes as u64 > room_for_bytes
+            || from as u64 > room_for_bytes - self.bytes as u64
         {
             return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
         }
@@ -212,13 +213,15 @@ impl Envelope {
             let hold = arena.adopt(id, attach)?;
             inc.arrives(AttachRequest { hold, grant: attach.grant });
         }
-        if meta.attachments != 0 {
+        if meta.attachments != 0 && !mutant!("arena.open.list-not-cleared") {
             map.store(arena.envelope_word(id, field::META), Meta::default().pack());
         }
         match spill {
             Some(attach) => {
                 let hold = arena.adopt(id, attach)?;
-                map.store(arena.envelope_word(id, field::SPILL), 0);
+                if !mutant!("arena.open.spill-not-cleared") {
+                    map.store(arena.envelope_word(id, field::SPILL), 0);
+                }
                 inc.spilled(Spill { hold, from, len: meta.bytes });
             }
             None => {
@@ -295,7 +298,14 @@ impl Arena {
             }
             None => (self.envelope_word(id, field::INLINE), INLINE as u64),
         };
-        (at, (meta.attachments as u64).min(room / 8))
+        (
+            at,
+            (meta.attachments as u64).min(if mutant!("arena.envelope.list-not-cut") {
+                u64::MAX
+            } else {
+                room / 8
+            }),
+        )
     }
 
     /// Gives up every seat that an envelope of this process holds, also if its message is of another version.
@@ -308,7 +318,9 @@ impl Arena {
         let (entries, n) = self.attachments_at(id, meta);
         for k in 0..n {
             if let Some(attach) = Attach::unpack(map.load_relaxed(entries.plus(k))) {
-                self.release_attachment(id, attach);
+                if !mutant!("arena.empty.attachments-kept") {
+                    self.release_attachment(id, attach);
+                }
                 map.store(entries.plus(k), 0);
             }
         }
@@ -316,7 +328,9 @@ impl Arena {
             map.store(meta_word, Meta::default().pack());
         }
         // After the attachments that were in it, whose number is 0 now.
-        if let Some(attach) = spill {
+        if let Some(attach) = spill
+            && !mutant!("arena.empty.spill-kept")
+        {
             self.release_attachment(id, attach);
             map.store(spill_word, 0);
         }

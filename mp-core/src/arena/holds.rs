@@ -54,7 +54,8 @@ impl Hold {
     /// is not cloned, it is the only one among all processes that gives access.
     pub(crate) fn is_exclusive(&self) -> bool {
         // In this order: a block that was opened to others is never exclusive again.
-        self.count() == 1 && self.arena.kind_of(self.block) == Kind::Data
+        (self.count() == 1 || mutant!("arena.exclusive.count-ignored"))
+            && (self.arena.kind_of(self.block) == Kind::Data || mutant!("arena.exclusive.kind-ignored"))
     }
 
     /// How many handles this process has to the block. Others may come and go meanwhile.
@@ -139,7 +140,7 @@ impl Arena {
         }
         // From here on the block is held, and its generation stays: this look is the one that counts.
         let hold = Hold { arena: *self, block };
-        (self.generation(block) == generation).then_some(hold)
+        (self.generation(block) == generation || mutant!("arena.hold-again.second-look-away")).then_some(hold)
     }
 
     /// As the last handle's entry says.
@@ -147,7 +148,7 @@ impl Arena {
         let Ok(me) = self.me() else { return };
         let Some(word) = self.seat_word(block, seat(e)) else { return };
         // Who still waits on the ring may be the last one now. To be said while we hold it.
-        if e & RING != 0 {
+        if e & RING != 0 && !mutant!("arena.hold.ring-not-told") {
             self.ring_holder_gone(block, me, std::process::id());
         }
         let (at, m) = (self.block_at(block), *self.map());
@@ -181,7 +182,9 @@ impl Arena {
                     Err(other) => now = other,
                 }
             } else if !seated {
-                self.touch(me, attach.block / SLAB_BLOCKS);
+                if !mutant!("arena.adopt.not-touched") {
+                    self.touch(me, attach.block / SLAB_BLOCKS);
+                }
                 if self.map().cas(word, Seat::Envelope(e).pack(), Seat::Member(me).pack()).is_err() {
                     return Err(gone());
                 }
@@ -200,7 +203,11 @@ impl Arena {
         // Held already, in another seat: this one is too much. No need to look whether the block is free.
         let hold = Hold { arena: *self, block: attach.block };
         let extra = if seated { Seat::Member(me) } else { Seat::Envelope(e) };
-        match self.map().cas(word, extra.pack(), Seat::Free.pack()) {
+        match self.map().cas(
+            word,
+            extra.pack(),
+            if mutant!("arena.adopt.second-seat-kept") { extra } else { Seat::Free }.pack(),
+        ) {
             Ok(()) => Ok(hold),
             Err(_) => Err(gone()),
         }
@@ -210,7 +217,9 @@ impl Arena {
     pub(crate) fn take_seat(&self, hold: Hold) -> std::result::Result<SeatAt, Hold> {
         let at = &self.holds()[hold.block as usize];
         let e = at.load(Ordering::Acquire);
-        if count(e) != 1 || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if count(e) != 1 && !mutant!("arena.take-seat.count-ignored")
+            || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
             return Err(hold);
         }
         std::mem::forget(hold);

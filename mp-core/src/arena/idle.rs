@@ -46,7 +46,9 @@ impl Arena {
     /// Makes an envelope of this process anybody's.
     pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
         self.map().store(self.owner_words().of(id), owner.then(Holder::Free).pack());
-        self.hint_envelope(id);
+        if !mutant!("arena.envelope.hint-lost") {
+            self.hint_envelope(id);
+        }
     }
 
     /// Makes a batch of envelopes of this process anybody's. Their hints are given 64 at a time, where they lie together.
@@ -54,7 +56,7 @@ impl Arena {
         let (mut group, mut bits) = (0, 0);
         for (_, id, owner) in batch {
             self.map().store(self.owner_words().of(id), owner.then(Holder::Free).pack());
-            if id / 64 != group {
+            if id / 64 != group && !mutant!("arena.envelope.batch-in-one-group") {
                 self.hint_group(group, bits);
                 (group, bits) = (id / 64, 0);
             }
@@ -125,7 +127,8 @@ impl Arena {
                     continue;
                 }
                 // What another process was faster to take is not among them.
-                wanted &= self.map().and(at, !wanted);
+                let taken = self.map().and(at, !wanted);
+                wanted &= if mutant!("arena.envelope.hint-taken-twice") { wanted } else { taken };
                 // All at once, instead of a wait for each: another process freed them.
                 for i in (0..64).filter(|i| wanted >> i & 1 == 1) {
                     self.map().will_write(self.owner_words().of(group * 64 + i));
@@ -136,7 +139,7 @@ impl Arena {
                     let word = self.owner_words().of(id);
                     let old = self.map().load(word);
                     let owner = Owner::unpack(old).then(Holder::Member(me));
-                    if Owner::unpack(old).holder == Holder::Free
+                    if (Owner::unpack(old).holder == Holder::Free || mutant!("arena.envelope.holder-ignored"))
                         && self.map().cas(word, old, owner.pack()).is_ok()
                     {
                         got.push((id, owner));

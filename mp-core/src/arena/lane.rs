@@ -27,7 +27,9 @@ struct Mine(Cell<Option<u32>>);
 
 impl Drop for Mine {
     fn drop(&mut self) {
-        if let Some(lane) = self.0.get() {
+        if let Some(lane) = self.0.get()
+            && !mutant!("arena.lane.kept")
+        {
             LANES_TAKEN.lock().taken &= !(1 << lane);
         }
     }
@@ -76,7 +78,9 @@ fn take(taken: &impl Fn(u32)) -> Option<u32> {
     if lane >= LANES {
         return None;
     }
-    lanes.taken |= 1 << lane;
+    if !mutant!("arena.lane.given-twice") {
+        lanes.taken |= 1 << lane;
+    }
     taken(lane);
     Some(lane)
 }

@@ -77,17 +77,22 @@ impl Arena {
                 continue;
             }
             // Somebody may have had the slot, and died in it, since we looked. From here on nobody else can join it.
-            if self.tenancy(slot) != before {
+            if self.tenancy(slot) != before && !mutant!("member.join.second-look-away") {
                 self.unlock_slot(slot);
                 continue;
             }
-            let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
+            let now = Tenancy {
+                presence: Presence::Live,
+                epoch: before.epoch.wrapping_add(u32::from(!mutant!("member.join.epoch-not-counted"))),
+            };
             for (word, v) in [(PID, u64::from(std::process::id())), (LANES_USED, 0), (USES, 0), (VISITING, 0)]
             {
                 self.map().store(self.layout().member(slot, word), v);
             }
             // Its last tenant may have died while it made one.
-            self.map().store(self.layout().updates().making(slot), 0);
+            if !mutant!("member.join.update-not-withdrawn") {
+                self.map().store(self.layout().updates().making(slot), 0);
+            }
             self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
             if self.change_tenancy(slot, before, now) {
                 return Ok(Member::new(slot, now.epoch));
@@ -127,7 +132,8 @@ impl Arena {
         let word = self.layout().member(slot, SEEN_TO);
         let (before, now) = (self.map().load(word), seen_to(epoch, but));
         // Who comes late takes nothing back.
-        if before != seen_to(epoch, None) && before != now {
+        let done = before == seen_to(epoch, None) && !mutant!("member.seen-to.taken-back");
+        if !done && before != now {
             _ = self.map().cas(word, before, now);
         }
     }
@@ -142,7 +148,8 @@ impl Arena {
             {
                 let seen = self.map().load(self.layout().member(m.slot(), SEEN_TO));
                 // All, or all but another ring.
-                seen & seen_to(u32::MAX, None) == seen_to(t.epoch, None)
+                (seen & seen_to(u32::MAX, None) == seen_to(t.epoch, None)
+                    || mutant!("member.left.before-seen-to"))
                     && seen != seen_to(t.epoch, Some(ring))
             }
             _ => true,
@@ -157,7 +164,8 @@ impl Arena {
 
     pub(super) fn set_dead(&self, m: Member) {
         let t = self.tenancy(m.slot());
-        if t.presence == Presence::Live && Member::new(m.slot(), t.epoch) == m {
+        let same = Member::new(m.slot(), t.epoch) == m || mutant!("member.dead.tag-not-compared");
+        if t.presence == Presence::Live && same {
             self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t });
         }
     }
@@ -237,7 +245,9 @@ impl Arena {
     /// Called before this process uses a lane for the first time.
     pub(crate) fn note_lane(&self, me: Member, lane: u32) {
         self.raise(self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
-        self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
+        if !mutant!("member.lane.not-noted") {
+            self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
+        }
     }
 
     /// Makes a word at least `to`.
@@ -257,6 +267,6 @@ impl Arena {
     }
 
     pub(crate) fn uses_rings(&self, m: Member) -> bool {
-        self.map().load(self.layout().member(m.slot(), USES)) != 0
+        self.map().load(self.layout().member(m.slot(), USES)) != 0 && !mutant!("member.rings.not-noted")
     }
 }

@@ -38,7 +38,7 @@ impl Arena {
         let map = self.map();
         map.store_relaxed(self.envelope_word(envelope.id, field::TYPE), fingerprint);
         match attachments {
-            None if bytes.len() <= INLINE => {
+            None if bytes.len() <= INLINE + usize::from(mutant!("arena.pack.one-byte-too-many")) => {
                 let meta = Meta { attachments: 0, spilled: false, bytes: bytes.len() };
                 map.store(self.envelope_word(envelope.id, field::META), meta.pack());
                 self.write_inline(envelope.id, 0, bytes);
@@ -63,7 +63,9 @@ impl Arena {
                 "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
             )));
         }
-        if attachments.iter().any(|a| a.grant.access() == Access::Exclusive && !a.hold.is_exclusive()) {
+        if attachments.iter().any(|a| a.grant.access() == Access::Exclusive && !a.hold.is_exclusive())
+            && !mutant!("arena.pack.exclusive-not-checked")
+        {
             return Err(crate::message::not_exclusive());
         }
         let (id, map) = (envelope.id, self.map());
@@ -72,9 +74,9 @@ impl Arena {
         let mut meta = Meta { attachments: n, spilled: false, bytes: bytes.len() };
         let mut entries = self.envelope_word(id, field::INLINE);
         let mut data = None;
-        if head + bytes.len() > INLINE {
+        if head + bytes.len() > INLINE + usize::from(mutant!("arena.pack.one-byte-too-many-attached")) {
             // The last words of an envelope that spills are free for its queue.
-            meta.spilled = head > INLINE - TAIL;
+            meta.spilled = head > INLINE - if mutant!("arena.pack.list-in-the-tail") { 0 } else { TAIL };
             let spill_head = if meta.spilled { head } else { 0 };
             let hold = self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill)?;
             let at = self.data_of(hold.block()).0;
@@ -86,7 +88,9 @@ impl Arena {
             self.move_seat(id, self.envelope_word(id, field::SPILL), spill);
         }
         for k in 0..n as u64 {
-            map.store_relaxed(entries.plus(k), 0);
+            if !mutant!("arena.pack.list-not-cleared") {
+                map.store_relaxed(entries.plus(k), 0);
+            }
         }
         map.store(meta_word, meta.pack());
         match data {
@@ -122,7 +126,9 @@ impl Arena {
         let spill_word = self.envelope_word(id, field::SPILL);
         let meta = Meta::unpack(map.load_relaxed(self.envelope_word(id, field::META)))?;
         let listed = 8 * meta.attachments;
-        if map.load_relaxed(spill_word) != 0 || listed + meta.bytes <= INLINE - TAIL {
+        if map.load_relaxed(spill_word) != 0
+            || listed + meta.bytes <= INLINE - TAIL + usize::from(mutant!("arena.spill.one-byte-too-many"))
+        {
             return Ok(());
         }
         let mut bytes = vec![0; meta.bytes];
@@ -140,7 +146,9 @@ impl Arena {
         let block = hold.block();
         match self.take_seat(hold) {
             Ok(seat) => {
-                self.map().store(entry, Attach { block, seat, grant }.pack());
+                if !mutant!("arena.move.not-noted") {
+                    self.map().store(entry, Attach { block, seat, grant }.pack());
+                }
                 if let Some(word) = self.seat_word(block, seat) {
                     _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
                 }

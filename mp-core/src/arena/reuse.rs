@@ -75,7 +75,11 @@ impl Plan for Change {
         &self.reads
     }
     fn writes(&self, values: &[u64]) -> Vec<(usize, u64)> {
-        if values == self.seen { self.writes.clone() } else { Vec::new() }
+        if values == self.seen || mutant!("arena.reuse.words-not-compared") {
+            self.writes.clone()
+        } else {
+            Vec::new()
+        }
     }
     fn exclusive(&self) -> bool {
         true
@@ -207,10 +211,12 @@ impl Arena {
                 None => break,
             }
         }
-        let all = claimed.len() == blocks_of(class) as usize;
+        let all = claimed.len() == blocks_of(class) as usize || mutant!("arena.reuse.blocks-in-use");
         let done = if all {
             // Nobody else has anything in it. The bits first: see `trim`.
-            self.map().store(self.slab_word(e.slab, 2), 0);
+            if !mutant!("arena.reuse.bits-kept") {
+                self.map().store(self.slab_word(e.slab, 2), 0);
+            }
             self.punch_at(e.base, span_of(class));
             let change = Change::new([
                 (seen.word, e.word, Some(retired(e.base))),
@@ -238,7 +244,7 @@ impl Arena {
             (next_span, next.span, Some(0)),
         ]);
         // What lies between two that are no neighbours is another's.
-        if first.base + span != next.base {
+        if first.base + span != next.base && !mutant!("arena.reuse.not-neighbours") {
             return Ok(false);
         }
         self.change(change, me)

@@ -76,6 +76,7 @@ impl Plan for NewSlab {
         let slab = |row| (row, describe(self.class, base));
         let mut writes = match gap {
             0 => vec![slab(FIRST)],
+            _ if mutant!("arena.carve.gap-lost") => vec![slab(SECOND)],
             _ => vec![(FIRST, retired(frontier)), (FIRST + 1, gap), slab(SECOND)],
         };
         // The rows first: who sees the count looks at them.
@@ -178,7 +179,8 @@ impl Arena {
         }
         let at = base + u64::from(i) * len;
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
-        (state.life != Life::Free && state.kind == Kind::Ring).then_some((Word::at(at), len))
+        (state.life != Life::Free && (state.kind == Kind::Ring || mutant!("arena.ring.kind-not-compared")))
+            .then_some((Word::at(at), len))
     }
 
     /// Adds a slab of the class.
@@ -211,8 +213,10 @@ impl Arena {
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
             // If we die before its hints are set, the sweep sets them.
-            self.touch(me, slab);
-            self.touch(me, slab + 1);
+            if !mutant!("arena.carve.not-touched") {
+                self.touch(me, slab);
+                self.touch(me, slab + 1);
+            }
             match self.update(me, NewSlab { class, slab, limit, reads }) {
                 UpdateEnd::Done(read) if read[1] == u64::from(slab) && fits(class, read[0], limit) => {
                     let slab = slab + u32::from(gap(class, read[0]) != 0);
@@ -251,7 +255,9 @@ impl Arena {
     pub(super) fn hint_new_slab(&self, slab: u32, class: u32) {
         self.map().or(self.slab_word(slab, 1), u64::MAX >> (64 - blocks_of(class)));
         let (map, bit) = self.class_map(class, slab);
-        self.map().or(map, bit);
+        if !mutant!("arena.carve.slab-not-hinted") {
+            self.map().or(map, bit);
+        }
     }
 
     /// Notes which blocks of a slab are free.

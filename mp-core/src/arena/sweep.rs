@@ -113,7 +113,9 @@ impl Arena {
             .map(|(slot, t)| (Member::new(slot, t.epoch), t.epoch))
             .filter(|&(member, _)| member != me && self.is_dead(member))
             // Who doesn't know rings leaves those who used them to others.
-            .filter(|&(member, _)| !self.uses_rings(member) || RINGS.get().is_some())
+            .filter(|&(member, _)| {
+                !self.uses_rings(member) || RINGS.get().is_some() || mutant!("sweep.rings-not-known")
+            })
             .map(|(member, epoch)| Dead { member, pid: self.pid_of(member), epoch })
             .collect();
         if dead.is_empty() {
@@ -152,9 +154,12 @@ impl Arena {
     /// Becomes the sweeper of a member whose sweeper is dead.
     fn take_over(&self, dead: &Dead, me: Member) -> bool {
         let t = self.tenancy(dead.member.slot());
-        let sweeper_died = matches!(t.presence, Presence::Sweeping(by) if by != me && self.is_dead(by));
+        let sweeper_died = matches!(t.presence, Presence::Sweeping(by) if by != me && (self.is_dead(by) || mutant!("sweep.taken-over-from-the-living")));
         let mine = Tenancy { presence: Presence::Sweeping(me), epoch: dead.epoch };
-        sweeper_died && t.epoch == dead.epoch && self.change_tenancy(dead.member.slot(), t, mine)
+        sweeper_died
+            && !mutant!("sweep.not-taken-over")
+            && t.epoch == dead.epoch
+            && self.change_tenancy(dead.member.slot(), t, mine)
     }
 
     /// Sweeps members whose sweeper this process is; how many.
@@ -163,7 +168,7 @@ impl Arena {
             return 0;
         }
         for d in dead {
-            if self.update_is_of(d.member) {
+            if self.update_is_of(d.member) && !mutant!("sweep.update-not-completed") {
                 self.update(me, Complete);
             }
         }
@@ -174,20 +179,26 @@ impl Arena {
                 return;
             }
             // What we take over there is ours until it is released.
-            self.touch(me, slab);
+            if !mutant!("sweep.taken-over-not-touched") {
+                self.touch(me, slab);
+            }
             // All that a slab can have: it may have died while it made a slab of this one with fewer blocks.
             for i in 0..SLAB_BLOCKS {
                 self.sweep_block(slab * SLAB_BLOCKS + i, dead, me);
             }
         });
         for d in dead {
-            self.forget_touched(d.member.slot());
+            if !mutant!("sweep.touched-not-forgotten") {
+                self.forget_touched(d.member.slot());
+            }
         }
         for d in dead {
             self.map().add(Word::at(control::DEATHS), 1);
             let sweeping = Tenancy { presence: Presence::Sweeping(me), epoch: d.epoch };
             let free = Tenancy { presence: Presence::Free, ..sweeping };
-            self.change_tenancy(d.member.slot(), sweeping, free);
+            if !mutant!("sweep.slot-kept") {
+                self.change_tenancy(d.member.slot(), sweeping, free);
+            }
         }
         self.clean_up();
         dead.len()
@@ -213,10 +224,11 @@ impl Arena {
                 Holder::Member(m) if dead.iter().any(|d| d.member == m) => {
                     // Ours first: if we die in it, whoever sweeps us finds it.
                     let mine = owner.then(Holder::Member(me));
-                    if self.map().cas(word, found, mine.pack()).is_ok() {
+                    if !mutant!("sweep.envelope-kept") && self.map().cas(word, found, mine.pack()).is_ok() {
                         self.release_taken(e);
                     }
                 }
+                Holder::Free if mutant!("sweep.envelope-hint-lost") => {}
                 Holder::Free => self.hint_envelope(e),
                 Holder::Member(_)
                 | Holder::Queued
@@ -232,14 +244,18 @@ impl Arena {
         let found = self.map().load(at.state);
         let state = BlockState::unpack(found);
         match state.life {
-            Life::Free if self.block_exists(block) => self.hint_free(block),
+            Life::Free if self.block_exists(block) && !mutant!("sweep.block-hint-lost") => {
+                self.hint_free(block)
+            }
             Life::Free => {}
-            Life::Busy(m) if dead.iter().any(|d| d.member == m) => {
+            Life::Busy(m) if dead.iter().any(|d| d.member == m) && !mutant!("sweep.claimed-block-kept") => {
                 let mine = state.with(Life::Busy(me));
                 if self.map().cas(at.state, found, mine.pack()).is_ok() {
                     // It may have died before it cleared its seat, or after it set one.
                     for i in 0..INLINE_SEATS {
-                        self.map().store(at.seat(i), Seat::Free.pack());
+                        if !mutant!("sweep.seats-not-cleared") {
+                            self.map().store(at.seat(i), Seat::Free.pack());
+                        }
                     }
                     self.finish_free(block, mine);
                 }
@@ -259,8 +275,12 @@ impl Arena {
         let theirs = Seat::Member(dead.member).pack();
         if kind == Kind::Seats
             && let Some(owner) = self.page_is_linked(block)
+            && !mutant!("sweep.page-of-seats-freed")
         {
             _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
+            return;
+        }
+        if mutant!("sweep.seat-kept") {
             return;
         }
         let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(dead.member));

@@ -76,7 +76,9 @@ impl Arena {
         let slots = || dead.iter().map(|d| d.member.slot());
         let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
         let mine = self.visiting_word(me.slot());
-        self.map().store(mine, Visiting { first, last }.pack());
+        if !mutant!("visit.not-said") {
+            self.map().store(mine, Visiting { first, last }.pack());
+        }
         let begun = |&dead: &Dead| {
             let word = self.tenancy_word(dead.member.slot());
             let counted = run(Visit::new(word, dead.epoch), self.map())?;
@@ -88,7 +90,11 @@ impl Arena {
         let mut disturbed = false;
         let mut end = |v: Visited| {
             let word = self.tenancy_word(v.dead.member.slot());
-            let next = if v.alone { run(EndVisit::new(word, v.counted, me), self.map()) } else { None };
+            let next = if v.alone || mutant!("visit.ended-beside-others") {
+                run(EndVisit::new(word, v.counted, me), self.map())
+            } else {
+                None
+            };
             disturbed |= next.is_none();
             next.map(|counted| Visited { counted, ..v })
         };
@@ -109,15 +115,17 @@ impl Arena {
                 }
             }
         }
-        if !to_vacate.is_empty() {
+        if !to_vacate.is_empty() && !mutant!("visit.queues-not-vacated") {
             // This process was alone when it saw all of theirs: they have no seats in other queues.
             self.vacate(&members(&to_vacate), told);
         }
-        if !late.is_empty() {
+        if !late.is_empty() && !mutant!("visit.late-queues-not-vacated") {
             self.vacate_all(&members(&late));
         }
         let to_sweep = to_vacate.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
-        self.map().store(mine, 0);
+        if !mutant!("visit.said-for-ever") {
+            self.map().store(mine, 0);
+        }
         (to_sweep, disturbed)
     }
 
@@ -131,7 +139,9 @@ impl Arena {
     fn see_to(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut found = Found::default();
-        self.see_to_envelopes(dead, &mut found.deserted);
+        if !mutant!("visit.envelopes-not-seen-to") {
+            self.see_to_envelopes(dead, &mut found.deserted);
+        }
         self.each_block_touched(dead, |block| self.see_to_block(block, dead, Queues::Tell, &mut found));
         self.see_to_deserted(found.deserted);
         (settled, found.told)
@@ -172,7 +182,7 @@ impl Arena {
     fn settle_intents(&self, dead: Member) -> InDoubt {
         let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
         let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
-        if intents.is_empty() {
+        if intents.is_empty() || mutant!("visit.intents-not-settled") {
             return InDoubt::Nothing;
         }
         let others = || {
@@ -195,7 +205,9 @@ impl Arena {
             while let Holder::Member(m) = Owner::unpack(found).holder
                 && theirs(m)
             {
-                match self.map().cas(word, found, Owner::unpack(found).then(Holder::Member(m)).pack()) {
+                let counted = Owner::unpack(found).then(Holder::Member(m)).pack();
+                let counted = if mutant!("visit.promise-not-revoked") { found } else { counted };
+                match self.map().cas(word, found, counted) {
                     Ok(()) => {
                         self.give_up_attachments(e, m, deserted);
                         break;
@@ -206,6 +218,7 @@ impl Arena {
             let owner = Owner::unpack(found);
             if let (Holder::Leased(m), Some(rings)) = (owner.holder, RINGS.get())
                 && theirs(m)
+                && !mutant!("visit.leases-not-returned")
             {
                 rings.take_back(*self, e, owner);
             }
@@ -230,7 +243,9 @@ impl Arena {
     /// Gives up a seat. If it was the last one, the block is the dead member's then.
     fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
         // Who sweeps that one finds it there.
-        self.touch(dead, block / SLAB_BLOCKS);
+        if !mutant!("visit.claimed-not-touched") {
+            self.touch(dead, block / SLAB_BLOCKS);
+        }
         let release = Release::new(self.block_at(block), self.pages(), dead, seat.0, seat.1);
         Self::claimed(block, run(release, self.map()), deserted);
     }
@@ -262,21 +277,25 @@ impl Arena {
             let holder = Seat::unpack(self.map().load(seat));
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
                 (Some(d), Kind::Ring) if queues == Queues::Tell => {
-                    self.ring_holder_gone(block, d.member, d.pid);
+                    if !mutant!("visit.queue-not-told") {
+                        self.ring_holder_gone(block, d.member, d.pid);
+                    }
                     had = Some(d.member);
                 }
                 // Of a page of seats it depends on its block to whom it goes over.
-                (Some(_), Kind::Seats) => held = true,
+                (Some(_), Kind::Seats) if !mutant!("visit.page-of-seats-given-up") => held = true,
                 (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),
                 (None, _) => held |= holder != Seat::Free,
             }
         });
         if let Some(had) = had {
             found.told.push(block);
-            if self.only_dead_hold(block) {
+            if self.only_dead_hold(block) && !mutant!("visit.deserted-not-emptied") {
                 found.deserted.push((block, had));
             }
-        } else if !held && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
+        } else if !held
+            && !mutant!("visit.last-seat-not-looked-at")
+            && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
         {
             // Who gave up the last seat died, or is stopped, before it looked whether it was the last one.
             let check = FreeCheck::new(self.block_at(block), self.pages(), d.member);
@@ -297,6 +316,6 @@ impl Arena {
                 Seat::Envelope(_) | Seat::Block(_) => false,
             };
         });
-        only && self.map().load(at) == before
+        only && (self.map().load(at) == before || mutant!("visit.state-not-compared"))
     }
 }

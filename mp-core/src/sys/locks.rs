@@ -64,8 +64,11 @@ pub(crate) fn release(fd: BorrowedFd<'_>, slot: u32) {
 
 /// Whether nobody holds any of the two locks of `slot`. Not to be asked of one's own slot.
 pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
-    for byte in [ofd_byte(slot), posix_byte(slot)] {
-        let mut lock = range(libc::F_WRLCK, byte);
+    let both = [ofd_byte(slot), posix_byte(slot)];
+    for byte in &both[usize::from(mutant!("member.dead.posix-lock-suffices"))
+        ..2 - usize::from(mutant!("member.dead.ofd-lock-suffices"))]
+    {
+        let mut lock = range(libc::F_WRLCK, *byte);
         fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
         if lock.l_type != libc::F_UNLCK as libc::c_short {
             return Ok(false);

@@ -286,7 +286,8 @@ impl RingMemory {
     #[inline]
     pub(crate) fn made_room(&self, messages: u32) {
         // Whose message fits into what is free now, only they can tell.
-        let n = if self.bytes == 0 { messages } else { u32::MAX >> 1 };
+        let all = self.bytes != 0 && !mp_core::mutant!("queue.one-producer-woken-for-bytes");
+        let n = if all { u32::MAX >> 1 } else { messages };
         self.not_full().wake_some(n);
     }
 
@@ -421,7 +422,8 @@ impl RingMemory {
 
     /// Whether a get would not wait: there is a message, or the end.
     pub(crate) fn is_ready(&self) -> bool {
-        self.any_returned() || self.next() != Standing::Nothing
+        self.any_returned() && !mp_core::mutant!("queue.returned-is-not-ready")
+            || self.next() != Standing::Nothing
     }
 
     /// Whether it is closed and drained; what was leased may come back still.
