@@ -62,7 +62,7 @@ fn main() -> mp::Result<()> {
         }
     }
     loader.join()?;
-    workers.into_iter().try_for_each(Process::join)?;
+    workers.into_iter().try_for_each(|worker| worker.join())?;
     let missing = seen.iter().filter(|&&s| !s).count();
     println!("{IMAGES} images, {killed} workers killed, {missing} images missing");
     assert!(missing <= killed);

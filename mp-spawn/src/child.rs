@@ -25,13 +25,13 @@ use crate::lifeline;
 use crate::line::{self, Line};
 use crate::message::{Changes, Hello, Report, Serve, Start};
 use crate::method;
-use crate::outbox::{Files, MAX_FDS};
+use crate::outbox::{Files, OWN_FDS};
 use crate::outcome::{Ended, Fault};
 use crate::rank::pid_number;
 use crate::token::Token;
 use crate::wire::{Frame, Inbox, Kind};
 use crate::zygote::Copy;
-use crate::{crash, embed, entry, fork, function, panics, sys, zygote};
+use crate::{crash, embed, entry, fork, function, inherit, panics, sys, zygote};
 
 /// The exit code after a failure that was reported.
 const FAILED: i32 = 1;
@@ -54,7 +54,7 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
 
 /// `heeds_interrupts`: whether SIGINT, which is ignored so far, is to end it as soon as it has its orders.
 #[inline]
-fn live(token: Token, socket: OwnedFd, fit: Result<(), String>, heeds_interrupts: bool) -> i32 {
+fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_interrupts: bool) -> i32 {
     if !has_parent(token.parent) {
         // Killed a moment ago, probably: there is nobody to tell.
         return USELESS;
@@ -79,7 +79,12 @@ fn live(token: Token, socket: OwnedFd, fit: Result<(), String>, heeds_interrupts
     if heeds_interrupts {
         sys::heed_interrupts();
     }
-    let Files { memory, lifeline, ends } = files;
+    let Files { mut memory, mut lifeline, mut ends, inherited } = files;
+    if !inherited.is_empty() {
+        let own = [&mut memory, &mut lifeline, &mut ends.stdout, &mut ends.stderr].into_iter().flatten();
+        let mut own: Vec<_> = own.chain([&mut socket]).collect();
+        fit = fit.and(inherit::place(inherited, &mut own));
+    }
     if lifeline.is_some_and(|end| !lifeline::hold(end)) {
         return USELESS;
     }
@@ -217,7 +222,7 @@ pub(crate) struct Source<'a> {
 impl<'a> Source<'a> {
     #[inline]
     pub(crate) fn new(socket: &'a OwnedFd) -> Source<'a> {
-        Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(MAX_FDS) }
+        Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(OWN_FDS) }
     }
 
     /// The file descriptors that have arrived.

@@ -118,13 +118,9 @@ where
     };
     let args = ToChild::encode(&args)?;
     let group = start::start(plan, &options, |_| ToChild::pack(&args))?;
-    if options.daemon {
-        family::note(&group);
-    } else {
-        family::adopt(&group, false);
-    }
+    family::note(&group, options.daemon);
     let Options { on_failure, grace_period, daemon, .. } = options;
-    Ok(ProcessContext { group, on_failure, grace_period, daemon, value: PhantomData })
+    Ok(ProcessContext { group, on_failure, grace_period, daemon, detached: false, value: PhantomData })
 }
 
 /// Starts processes that run a [`Closure`] with what it captures; it is called with rank and arguments. See
@@ -175,8 +171,10 @@ where
 /// ```
 ///
 /// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. That blocks until they are
-/// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one. If they are no
-/// [daemons](Options::daemon), they live on.
+/// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one. If they are to live on,
+/// [`detach`](Self::detach) it. If this process exits while the context lives (`exit` is called, or `main` returns while
+/// another thread has it), it waits for the processes, or ends them if they are [daemons](Options::daemon); and prints a
+/// failure that the program was not told of.
 ///
 /// `T` is what the function returns. What each failure looks like is told where the errors are: [`SpawnError`].
 #[doc(alias = "SpawnContext")]
@@ -186,6 +184,8 @@ pub struct ProcessContext<T = ()> {
     on_failure: OnFailure,
     grace_period: Option<Duration>,
     daemon: bool,
+    /// Whether the processes live on when this is dropped.
+    detached: bool,
     value: PhantomData<fn() -> T>,
 }
 
@@ -201,10 +201,27 @@ impl<T: Message> ProcessContext<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
+    /// After a failure, the context tells how each process did:
+    ///
+    /// ```
+    /// use mp_spawn::{Options, Status, start_processes};
+    ///
+    /// let picky = |rank: usize, (): ()| if rank == 1 { Err("not for me") } else { Ok(rank) };
+    /// let workers = start_processes(picky, (), Options::nprocs(2))?;
+    /// assert_eq!(workers.join().unwrap_err().rank(), Some(1));
+    /// assert!(matches!(workers.status(1)?, Status::Failed(_)));
+    /// assert!(workers.exit(0)?.is_some() && workers.exit(1)?.is_some());
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// What the functions returned is moved out of the context: a second call finds only failures, and functions that
+    /// return nothing.
+    ///
     /// # Errors
     ///
-    /// Those of [`wait`](Self::wait); [`SpawnError::Value`] when a value can't be decoded here.
-    pub fn join(self) -> Result<Vec<T>> {
+    /// Those of [`wait`](Self::wait); [`SpawnError::Value`] when a value can't be decoded here, or an earlier call has taken
+    /// it.
+    pub fn join(&self) -> Result<Vec<T>> {
         self.wait()?;
         (0..self.group.len()).map(|rank| value(&self.group, rank)).collect()
     }
@@ -223,10 +240,12 @@ impl<T: Message> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::OtherProcess`] in a process forked from this one.
-    pub fn results(self) -> Result<Vec<Result<T>>> {
+    /// [`SpawnError::OtherProcess`] in a process forked from this one. Values that an earlier call has taken are
+    /// [`SpawnError::Value`].
+    pub fn results(&self) -> Result<Vec<Result<T>>> {
         self.group.check_owner()?;
         self.group.wait(None, false);
+        self.group.tell_all();
         Ok((0..self.group.len()).map(|rank| result(&self.group, rank)).collect())
     }
 }
@@ -253,7 +272,7 @@ pub(crate) fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
         return Ok(*nothing);
     }
     let unreadable = |message: String| SpawnError::Value { who: group.who(rank).into(), message };
-    let value = group.take_value(rank).ok_or_else(|| unreadable("it did not arrive".to_string()))?;
+    let value = group.take_value(rank).map_err(|why| unreadable(why.to_string()))?;
     value.unpack().map_err(|error| unreadable(error.to_string()))
 }
 
@@ -300,7 +319,26 @@ impl<T> ProcessContext<T> {
         if or_failure && self.group.first_failure().is_some() {
             self.group.end_all(grace, grace.unwrap_or(GRACE));
         }
+        self.group.tell_all();
         self.group.first_failure().map_or(Ok(true), Err)
+    }
+
+    /// Lets the processes live on without the context. This process waits for them when it exits, or ends them if they are
+    /// [daemons](Options::daemon), and prints the first failure.
+    ///
+    /// ```
+    /// use mp_spawn::{Options, start_processes};
+    ///
+    /// let quick = |_: usize, (): ()| {};
+    /// start_processes(quick, (), Options::nprocs(2))?.detach();
+    /// // Both run to their end: this process waits for that before it exits.
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    pub fn detach(mut self) {
+        if self.group.check_owner().is_ok() {
+            family::release(&self.group, self.daemon);
+        }
+        self.detached = true;
     }
 
     /// The process ids, by rank. Those of processes that have ended may belong to others by now.
@@ -310,7 +348,8 @@ impl<T> ProcessContext<T> {
     }
 
     /// What becomes readable when a process ends, by rank: for `poll(2)` and its like, and for [`wait`](crate::wait) together
-    /// with other things. They stay open, and readable, until this is dropped.
+    /// with other things. They stay open, and readable, until this is dropped. (One that is not asked for is closed when its
+    /// process has ended.)
     ///
     /// ```
     /// use mp_spawn::{Descriptor, Exit, Options, Waitable, start_processes, wait};
@@ -329,7 +368,8 @@ impl<T> ProcessContext<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// They are pidfds (see `pidfd_open(2)`), or eventfds where the kernel gives none. A process whose sentinel is readable
+    /// They are pidfds (see `pidfd_open(2)`), or eventfds where the kernel gives none and of processes that have ended before
+    /// this was called. A process whose sentinel is readable
     /// has ended: its [`exit`](Self::exit) is known.
     #[must_use]
     pub fn sentinels(&self) -> Vec<BorrowedFd<'_>> {
@@ -342,7 +382,11 @@ impl<T> ProcessContext<T> {
     ///
     /// [`SpawnError::NoSuchRank`].
     pub fn status(&self, rank: usize) -> Result<Status> {
-        self.group.status(rank)
+        let status = self.group.status(rank)?;
+        if matches!(status, Status::Failed(_)) {
+            self.group.tell(rank);
+        }
+        Ok(status)
     }
 
     /// How the process of this rank ended; `None` while it runs. Does not block.
@@ -352,7 +396,11 @@ impl<T> ProcessContext<T> {
     /// [`SpawnError::NoSuchRank`].
     pub fn exit(&self, rank: usize) -> Result<Option<Exit>> {
         self.group.status(rank)?;
-        Ok(self.group.exit(rank))
+        let exit = self.group.exit(rank);
+        if exit.is_some() {
+            self.group.tell(rank);
+        }
+        Ok(exit)
     }
 
     /// What the process of this rank has written to its standard output so far, where that is captured: see
@@ -377,7 +425,9 @@ impl<T> ProcessContext<T> {
     /// All failures so far, in the order in which they happened. Does not block.
     #[must_use]
     pub fn failures(&self) -> Vec<SpawnError> {
-        self.group.failures()
+        let failures = self.group.failures();
+        failures.iter().filter_map(SpawnError::rank).for_each(|rank| self.group.tell(rank));
+        failures
     }
 
     /// Sends a SIGKILL to the process of this rank; nothing happens if it has ended. That is a failure of the
@@ -441,7 +491,7 @@ impl<T> ProcessContext<T> {
 
 impl<T> Drop for ProcessContext<T> {
     fn drop(&mut self) {
-        if self.daemon && self.group.check_owner().is_ok() {
+        if !self.detached && self.group.check_owner().is_ok() {
             self.group.end_all(None, self.grace_period.unwrap_or(GRACE));
         }
     }

@@ -13,7 +13,10 @@
 //! |---|---|
 //! | while it stands still | the child executes the program, which finds that its parent is gone: see `lifeline` |
 //!
-//! Kernels before 5.5, filters of sandboxes that don't know the call, valgrind, and processors for which nobody has written
+//! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`): it keeps the standard streams, its
+//! socket, and what it was given by name.
+//!
+//! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call, valgrind, and processors for which nobody has written
 //! the ten instructions below get [`posix_spawn`](crate::sys::posix_spawn).
 //!
 //! # Safety
@@ -30,6 +33,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::{mem, ptr};
 
+use mp_core::sync::shared::{AtomicBool, Ordering};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use crate::handle;
@@ -64,13 +68,12 @@ mod vfork {
     use super::*;
 
     /// What the child does, and what became of it.
-    struct Plan {
+    struct Plan<'a> {
         path: *const c_char,
         argv: *const *mut c_char,
         environment: *const *mut c_char,
-        inherit: RawFd,
-        /// What takes the place of standard output, and of standard error; or -1.
-        streams: [RawFd; 2],
+        /// What is to be under which number; the same, or another one that nothing else is moved from.
+        moves: &'a [(RawFd, RawFd)],
         /// What failed and why, where the program was not executed; 0 if it was, or if the child was killed before.
         error: Cell<(&'static str, c_int)>,
     }
@@ -78,16 +81,28 @@ mod vfork {
     /// See `clone(2)`; handlers become the default, and what is ignored stays ignored.
     const CLEAR_HANDLERS: u64 = 1 << 32;
 
+    const CLOSE_RANGE: &str = "close_range";
+
+    /// Whether the kernel, or a filter, was found to lack that call.
+    // fork: the kernel is the same for copies.
+    static NO_CLOSE_RANGE: AtomicBool = AtomicBool::new(false);
+
     /// `None` where the system can't.
     pub(super) fn start(program: &Program<'_>) -> Result<Option<Started>, (&'static str, io::Error)> {
+        if NO_CLOSE_RANGE.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         let (argv, environment) = (program.argv(), program.environment());
-        let number = |fd: Option<std::os::fd::BorrowedFd<'_>>| fd.map_or(-1, |fd| fd.as_raw_fd());
+        let inherit = program.inherit.as_raw_fd();
+        let streams = [(program.stdout, libc::STDOUT_FILENO), (program.stderr, libc::STDERR_FILENO)];
+        let streams = streams.into_iter().filter_map(|(fd, to)| Some((fd?.as_raw_fd(), to)));
+        let files = program.files.iter().map(|(number, file)| (file.as_raw_fd(), *number));
+        let moves: Vec<_> = [(inherit, inherit)].into_iter().chain(streams).chain(files).collect();
         let plan = Plan {
             path: program.path.as_ptr(),
             argv: argv.as_ptr(),
             environment: environment.as_ptr(),
-            inherit: program.inherit.as_raw_fd(),
-            streams: [number(program.stdout), number(program.stderr)],
+            moves: &moves,
             error: Cell::new(("", 0)),
         };
         let mut pidfd: c_int = -1;
@@ -122,6 +137,10 @@ mod vfork {
             // It has ended. It fails where the kernel has reaped it already, as it does where SIGCHLD is ignored.
             let id = WaitId::PidFd(pidfd.as_fd());
             let _ = rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), WaitIdOptions::EXITED));
+            if what == CLOSE_RANGE {
+                NO_CLOSE_RANGE.store(true, Ordering::Relaxed);
+                return Ok(None);
+            }
             return Err((what, io::Error::from_raw_os_error(error)));
         }
         // Nobody would learn of its death.
@@ -132,7 +151,7 @@ mod vfork {
 
     /// Makes the child, and waits until it has executed the program or ended: its number, or the negative number of an error.
     #[inline(never)]
-    fn clone(args: &libc::clone_args, plan: &Plan) -> i64 {
+    fn clone(args: &libc::clone_args, plan: &Plan<'_>) -> i64 {
         let made: i64;
         // SAFETY:
         // - The arguments are as large as they say. `CLONE_VM` without a stack of its own has the child go on with this
@@ -162,7 +181,7 @@ mod vfork {
     }
 
     /// What the child does. It shares the memory of its parent, other threads of which run.
-    extern "C" fn in_child(plan: *const Plan) -> ! {
+    extern "C" fn in_child(plan: *const Plan<'_>) -> ! {
         // SAFETY: `clone` was given a reference, and waits.
         let plan = unsafe { &*plan };
         // Not by the C library, which in newer versions takes a lock to change what SIGABRT does.
@@ -180,10 +199,11 @@ mod vfork {
                 )
             };
         }
-        let [stdout, stderr] = plan.streams;
-        let moves =
-            [(plan.inherit, plan.inherit), (stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO)];
-        let moved = moves.into_iter().all(|(from, to)| from == -1 || place(from, to));
+        // SAFETY: this call takes numbers. The child has a table of files of its own.
+        let marked =
+            unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        let marked = marked == 0;
+        let moved = marked && plan.moves.iter().all(|(from, to)| place(*from, *to));
         if moved {
             // SAFETY: an empty mask of 8 bytes; the old one isn't wanted.
             unsafe {
@@ -199,7 +219,13 @@ mod vfork {
             // which waits.
             unsafe { libc::execve(plan.path, plan.argv.cast(), plan.environment.cast()) };
         }
-        let what = if moved { "execve" } else { "dup2" };
+        let what = if moved {
+            "execve"
+        } else if marked {
+            "dup2"
+        } else {
+            CLOSE_RANGE
+        };
         // The place of this number is the parent's as well, which reads it after calls of its own only.
         plan.error.set((what, io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)));
         sys::exit_at_once(127)

@@ -186,7 +186,7 @@ pub enum Note {
     /// sent it.
     NotBegun,
     /// This program sent the signal, through [`ProcessContext::kill`](crate::ProcessContext::kill) or
-    /// [`ProcessContext::terminate`](crate::ProcessContext::terminate).
+    /// [`ProcessContext::terminate`](crate::ProcessContext::terminate). That is no news, so it is not printed at the exit.
     AskedFor,
 }
 

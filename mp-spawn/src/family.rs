@@ -9,14 +9,14 @@ use crate::error::SpawnError;
 use crate::group::{GRACE, Group};
 use crate::{reader, sys};
 
-/// Processes that somebody holds and cares for, and those that nobody need hold.
+/// The processes of one start, as their parent knows them beside the handles.
 #[derive(Debug)]
 enum Member {
-    /// Of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped.
-    Cared(Weak<Group>),
-    /// Of a [`Process`](crate::Process), or of a context without daemons: they live on when the handle is dropped.
+    /// Of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped: they are no concern then.
+    Held { group: Weak<Group>, daemon: bool },
+    /// Of a [`Process`](crate::Process), or of a context that was detached: they live on without a handle.
     Free { group: Arc<Group>, daemon: bool },
-    /// What is left of one that has failed, when nobody holds it any more and nobody has asked: what to say at the exit.
+    /// What is left of one that has failed, when it has no handle any more and the program was not told: what to say at the exit.
     Failed(SpawnError),
 }
 
@@ -61,24 +61,37 @@ pub fn active_children() -> Vec<ActiveChild> {
 }
 
 impl Member {
+    /// Whether these are the processes of a context.
+    fn is_held(&self, group: &Arc<Group>) -> bool {
+        matches!(self, Member::Held { group: held, .. } if held.as_ptr() == Arc::as_ptr(group))
+    }
+
     fn group(&self) -> Option<Arc<Group>> {
         match self {
-            Member::Cared(group) => group.upgrade(),
+            Member::Held { group, .. } => group.upgrade(),
             Member::Free { group, .. } => Some(Arc::clone(group)),
             Member::Failed(_) => None,
         }
     }
 }
 
-/// Notes processes whose context cares for them.
-pub(crate) fn note(group: &Arc<Group>) {
-    add(Member::Cared(Arc::downgrade(group)));
+/// Notes processes that end with their context. If that lives when this process exits, it ends them (`daemon`) or waits for
+/// them.
+pub(crate) fn note(group: &Arc<Group>, daemon: bool) {
+    care_at_exit();
+    add(Member::Held { group: Arc::downgrade(group), daemon });
 }
 
 /// Notes processes that live without their handle. When this one exits, it ends them (`daemon`) or waits for them.
 pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
     care_at_exit();
     add(Member::Free { group: Arc::clone(group), daemon });
+}
+
+/// Lets processes that were held live on without their context.
+pub(crate) fn release(group: &Arc<Group>, daemon: bool) {
+    FAMILY.lock().retain(|member| !member.is_held(group));
+    adopt(group, daemon);
 }
 
 /// Sees to it that what is to be done at exit is done.
@@ -98,17 +111,16 @@ fn add(member: Member) {
     family.push(member);
 }
 
-/// Those whose failure nobody has seen stay, to be named at the exit: without their descriptors, once nobody can ask.
+/// Those with a failure that the program was not told of stay, to be named at the exit: in words alone, once there is no handle
+/// to ask.
 fn forget_the_done(family: &mut Vec<Member>) {
     let mut failed = family.iter().filter(|member| matches!(member, Member::Failed(_))).count();
     family.retain_mut(|member| match member {
         Member::Failed(_) => true,
-        Member::Cared(group) => group.upgrade().is_some_and(|group| !group.all_over()),
+        Member::Held { group, .. } => group.upgrade().is_some_and(|group| !group.all_over()),
         Member::Free { group, .. } if !group.all_over() => true,
         Member::Free { group, .. } => {
-            let Some(error) = group.first_failure().filter(|_| group.has_unseen_failure()) else {
-                return false;
-            };
+            let Some(error) = group.untold_failure() else { return false };
             if Arc::strong_count(group) == 1 {
                 failed += 1;
                 *member = Member::Failed(error);
@@ -118,19 +130,20 @@ fn forget_the_done(family: &mut Vec<Member>) {
     });
 }
 
-/// At exit: daemonic processes are ended, then all are waited for, and failures that nobody has seen are named.
+/// At exit: daemonic processes are ended, then all are waited for, and failures that the program was not told of are named.
 fn care() {
     // Nothing is started any more, and whoever still holds the lock could wait for ever.
     let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
     let family = std::mem::take(&mut *family);
     let free = family.into_iter().filter_map(|member| match member {
-        Member::Free { group, daemon } if group.check_owner().is_ok() => Some((group, daemon)),
+        Member::Free { group, daemon } => Some((group, daemon)),
+        Member::Held { group, daemon } => group.upgrade().map(|group| (group, daemon)),
         Member::Failed(error) => {
             eprintln!("mp: {error}");
             None
         }
-        Member::Free { .. } | Member::Cared(_) => None,
     });
+    let free = free.filter(|(group, _)| group.check_owner().is_ok());
     let (daemons, others): (Vec<_>, Vec<_>) = free.partition(|(_, daemon)| *daemon);
     if mp_core::mutant!("spawn.exit.daemons-not-ended") {
         return;
@@ -140,9 +153,7 @@ fn care() {
         group.wait(None, false);
     }
     for (group, _) in daemons.iter().chain(&others) {
-        if group.has_unseen_failure()
-            && let Some(error) = group.first_failure()
-        {
+        if let Some(error) = group.untold_failure() {
             eprintln!("mp: {error}");
         }
     }

@@ -48,7 +48,7 @@ use crate::outbox::Outbox;
 use crate::output::Ends;
 use crate::setup::Setup;
 use crate::token::{Taker, Token};
-use crate::{entry, forkserver, sys};
+use crate::{entry, forkserver, inherit, sys};
 
 /// Whether the first thread of this process runs on the stack of a thread that was not the first of the original.
 static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
@@ -139,6 +139,6 @@ impl Taken {
         forkserver::inherit_preload(preload);
         entry::change_environment(setup.environment.iter().cloned());
         let streams = ends.take().map_err(|error| format!("setting its streams failed: {error}"));
-        child::main(token, socket, fit.and(streams))
+        child::main(token, socket, fit.and(streams).and_then(|()| inherit::restore(&setup.inherited)))
     }
 }

@@ -1,6 +1,6 @@
 //! What is known about the processes of one start, shared between the supervisor and whoever waits.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,9 +11,8 @@ use rustix::process::Pid;
 
 use crate::clock::{deadline, now, timespec};
 use crate::error::{Result, SpawnError};
-use crate::exit::{Exit, Signal};
+use crate::exit::{Exit, Note, Signal};
 use crate::family::ActiveChild;
-use crate::handle::Handle;
 use crate::handoff::Value;
 use crate::output::Streams;
 use crate::rank::{Rank, Running, Status};
@@ -36,10 +35,11 @@ pub(crate) struct Group {
     changed: Condvar,
     /// Becomes readable, for good, at the next change: for who waits for the end of the last process as well.
     bell: Mutex<Option<Arc<OwnedFd>>>,
-    /// Whether somebody has asked how they did.
-    seen: OnceLock<()>,
-    /// The processes that were started, by rank. Each is kept as long as the group, for its sentinel.
-    handles: Vec<OnceLock<Arc<Handle>>>,
+    /// The sentinels that were asked for, by rank: these are kept as long as the group. All others are closed when their
+    /// processes are over.
+    sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
+    /// The sentinel of those that were over when theirs was asked for: readable for good.
+    over: OnceLock<Arc<OwnedFd>>,
     /// What is called when all are over.
     at_end: Mutex<Vec<AtEnd>>,
 }
@@ -59,11 +59,11 @@ impl Group {
         Group {
             owner: std::process::id(),
             ranked,
-            handles: ranks.iter().map(|_| OnceLock::new()).collect(),
+            sentinels: ranks.iter().map(|_| OnceLock::new()).collect(),
             ranks: Mutex::new(ranks),
             changed: Condvar::new(),
             bell: Mutex::new(None),
-            seen: OnceLock::new(),
+            over: OnceLock::new(),
             at_end: Mutex::new(Vec::new()),
         }
     }
@@ -93,14 +93,15 @@ impl Group {
     }
 
     pub(crate) fn started(&self, rank: usize, pid: Pid, running: Running) {
-        if let Some(handle) = self.handles.get(rank) {
-            // Set once: a rank is started once.
-            let _ = handle.set(Arc::clone(&running.handle));
-        }
         self.change(rank, |rank| {
             rank.pid = Some(pid);
             rank.running = Some(running);
         });
+    }
+
+    /// What is readable from now on, for good.
+    pub(crate) fn readable_at_the_end(&self, over: &Arc<OwnedFd>) {
+        self.over.get_or_init(|| Arc::clone(over));
     }
 
     /// What this rank writes to.
@@ -132,8 +133,14 @@ impl Group {
     }
 
     /// Takes what the function of this rank returned.
-    pub(crate) fn take_value(&self, rank: usize) -> Option<Value> {
-        self.ranks.lock().get_mut(rank).and_then(|rank| rank.value.take())
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(crate) fn take_value(&self, rank: usize) -> Result<Value, &'static str> {
+        let mut ranks = self.ranks.lock();
+        let rank = ranks.get_mut(rank).ok_or("there is no such rank")?;
+        let before = std::mem::replace(&mut rank.value_taken, true);
+        rank.value.take().ok_or(if before { "an earlier call has taken it" } else { "it did not arrive" })
     }
 
     /// The process of this rank ended like this.
@@ -185,15 +192,25 @@ impl Group {
         running.map(|rank| ActiveChild { name: rank.name.clone(), pid: rank.number() }).collect()
     }
 
-    /// Somebody has asked how the processes did.
-    pub(crate) fn see(&self) {
-        // It may have been set before.
-        let _ = self.seen.set(());
+    /// The program is told of all failures so far.
+    pub(crate) fn tell_all(&self) {
+        self.ranks.lock().iter_mut().for_each(Rank::tell);
     }
 
-    /// Whether a process has failed, and nobody has asked.
-    pub(crate) fn has_unseen_failure(&self) -> bool {
-        self.seen.get().is_none() && self.first_failure().is_some()
+    /// The program is told how this rank is doing.
+    pub(crate) fn tell(&self, rank: usize) {
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.tell();
+        }
+    }
+
+    /// The first failure that the program was not told of, and has not asked for by a signal.
+    pub(crate) fn untold_failure(&self) -> Option<SpawnError> {
+        let ranks = self.ranks.lock();
+        let untold = ranks.iter().filter(|rank| !rank.told).filter_map(|rank| rank.failure.as_ref());
+        let asked_for = |error: &SpawnError| matches!(error, SpawnError::ProcessExited(exited) if exited.note == Some(Note::AskedFor));
+        let untold = untold.filter(|(_, error)| !asked_for(error));
+        untold.min_by_key(|(at, _)| *at).map(|(_, error)| error.clone())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -205,9 +222,25 @@ impl Group {
         self.ranks.lock().iter().all(|rank| rank.over)
     }
 
-    /// The sentinels of the processes that were started, by rank, which stay open after their ends.
+    /// The sentinels of the processes, by rank, which stay open from now on, also after their ends.
     pub(crate) fn sentinels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.handles.iter().filter_map(|handle| handle.get()).map(|handle| handle.sentinel())
+        let all = self.sentinels.iter().enumerate();
+        all.filter_map(|(rank, kept)| {
+            if kept.get().is_none() {
+                let sentinel = self.sentinel_now(rank)?;
+                // Another thread may have been faster; either will do.
+                let _ = kept.set(sentinel);
+            }
+            kept.get().map(|sentinel| sentinel.as_fd())
+        })
+    }
+
+    fn sentinel_now(&self, rank: usize) -> Option<Arc<OwnedFd>> {
+        let ranks = self.ranks.lock();
+        match &ranks.get(rank)?.running {
+            Some(running) => Some(Arc::clone(running.handle.shared_sentinel())),
+            None => self.over.get().cloned(),
+        }
     }
 
     /// The rank failed at this time, unless it failed before, or only because it was being ended.

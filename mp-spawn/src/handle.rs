@@ -110,6 +110,11 @@ impl Handle {
         self.sentinel.as_fd()
     }
 
+    /// The same, for those who keep it longer than this handle.
+    pub(crate) fn shared_sentinel(&self) -> &Arc<OwnedFd> {
+        &self.sentinel
+    }
+
     pub(crate) fn raw(&self) -> RawFd {
         self.sentinel.as_raw_fd()
     }

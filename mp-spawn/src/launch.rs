@@ -3,7 +3,7 @@
 use std::ffi::{CString, NulError, OsStr};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -19,6 +19,7 @@ use crate::error::{Launch, Result, SpawnError};
 use crate::exec;
 use crate::function::FunctionRef;
 use crate::handle::Handle;
+use crate::inherit;
 use crate::myself::{Myself, myself};
 use crate::output::Ends;
 use crate::setup::Setup;
@@ -47,13 +48,16 @@ pub(crate) struct Particulars {
     environment: Option<Environment>,
     /// What it writes to, where that is not inherited.
     pub(crate) ends: Ends,
+    /// What it is to have open, and under which numbers.
+    pub(crate) files: Vec<(RawFd, Arc<OwnedFd>)>,
 }
 
 impl Command {
     /// What is particular about a process with this setup.
     pub(crate) fn particulars(&self, setup: &Setup) -> Result<Particulars> {
+        let files = inherit::ready(&setup.inherited)?;
         if setup.environment.is_empty() {
-            return Ok(Particulars::default());
+            return Ok(Particulars { files, ..Particulars::default() });
         }
         let mut environment = Environment::without(token::VARIABLE);
         for (name, value) in &setup.environment {
@@ -62,7 +66,8 @@ impl Command {
                 failed("the setting of an environment variable", Some(Path::new(name)), error)
             })?;
         }
-        Ok(Particulars { environment: Some(self.with_library(environment)), ..Particulars::default() })
+        let environment = Some(self.with_library(environment));
+        Ok(Particulars { environment, files, ..Particulars::default() })
     }
 
     /// This program, or what somebody has set, for a function.
@@ -147,7 +152,18 @@ pub(crate) struct Launched {
 
 /// Starts a process. The calling thread becomes the one whose end ends the process.
 pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Launched> {
-    let (ours, theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
+    let (ours, mut theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
+    let Particulars { environment, ends, files } = particulars;
+    let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
+    let moved = |fd: BorrowedFd<'_>| {
+        inherit::out_of_the_way(fd, &numbers).map_err(|error| failed("fcntl", None, error))
+    };
+    if let Some(elsewhere) = moved(theirs.as_fd())? {
+        theirs = elsewhere;
+    }
+    let [stdout, stderr] = [&ends.stdout, &ends.stderr];
+    let [out, err] = [stdout, stderr].map(|end| end.as_ref().map_or(Ok(None), |end| moved(end.as_fd())));
+    let (out, err) = (out?, err?);
     let nonce = nonce();
     let taker = command.taker;
     let token = Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker };
@@ -156,11 +172,12 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
     let (pid, pidfd) = exec::start(&Program {
         path: &command.path,
         argv: &command.argv,
-        environment: particulars.environment.as_ref().unwrap_or_else(|| command.environment()),
+        environment: environment.as_ref().unwrap_or_else(|| command.environment()),
         token,
         inherit: theirs.as_fd(),
-        stdout: particulars.ends.stdout.as_ref().map(AsFd::as_fd),
-        stderr: particulars.ends.stderr.as_ref().map(AsFd::as_fd),
+        files,
+        stdout: out.as_ref().or(stdout.as_ref()).map(AsFd::as_fd),
+        stderr: err.as_ref().or(stderr.as_ref()).map(AsFd::as_fd),
     })
     .map_err(|(what, error)| failed(what, Some(&command.program), error))?;
     let handle = pidfd.map_or_else(|| Handle::of(pid), |pidfd| Ok(Handle::with(pid, pidfd)))?;

@@ -71,7 +71,10 @@
 //! # What does not
 //!
 //! A worker does not run `main`, so what `main` sets up (logging, allocators' options, a random seed) is to be set
-//! up in the function. Other threads and open files of the parent do not exist in a worker.
+//! up in the function. Other threads of the parent do not exist in a worker. Its open files don't either, but for the standard
+//! streams and those that [`Options::inherit_fds`] names, close-on-exec or not; only in a copy by [`StartMethod::Fork`] they do,
+//! as all that a copy has. (Where the kernel has no `close_range(2)` that marks files, or a filter refuses it, a file that
+//! another thread opens without close-on-exec in the moment of a start is in the worker as well.)
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -101,6 +104,7 @@ mod group;
 mod handle;
 mod handoff;
 mod identity;
+mod inherit;
 mod launch;
 mod lifeline;
 mod line;

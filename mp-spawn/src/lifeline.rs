@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use crate::error::Result;
+use crate::inherit;
 use crate::launch::{above_standard, failed};
 use crate::line::identity;
 use crate::sys;
@@ -74,6 +75,23 @@ static PIPES: PerProcess<Mutex<Vec<Pipe>>> = PerProcess::new([const { Mutex::new
 
 /// What ends this process.
 static HELD: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+
+/// The same under another number, if that was in the way of what this process inherits. Its first number is another file's then.
+static MOVED: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+
+/// What ends this process, under its number of now.
+fn held() -> Option<&'static OwnedFd> {
+    MOVED.get().or_else(|| HELD.get())
+}
+
+/// In a child that begins: if what ends it has one of these numbers, gives it another one, and returns the number that is to be
+/// another file's.
+pub(crate) fn make_way(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
+    let Some(own) = HELD.get() else { return Ok(None) };
+    let Some(moved) = inherit::out_of_the_way(own.as_fd(), numbers)? else { return Ok(None) };
+    MOVED.set(moved);
+    Ok(Some(own.as_raw_fd()))
+}
 
 /// The end that goes to one child, which nobody else has; `None` where there is no `/proc`.
 pub(crate) fn end() -> Result<Option<OwnedFd>> {
@@ -137,7 +155,7 @@ fn heed(end: &OwnedFd) -> bool {
 pub fn detach() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(None)?;
     // It stays open: closing it can be news as well.
-    let held = HELD.get().map(|own| (own, rustix::fs::fcntl_getfl(own)));
+    let held = held().map(|own| (own, rustix::fs::fcntl_getfl(own)));
     match held {
         // Else this process has closed it, and its number may be that of another file by now.
         Some((own, Ok(flags))) if flags.contains(OFlags::ASYNC) => {

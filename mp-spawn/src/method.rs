@@ -40,7 +40,8 @@ use crate::process::{Process, ProcessBuilder};
 /// | a process is | this program, executed anew | a copy of a process that was executed once and has waited since | a copy of this process, now |
 /// | costs | a start of the program | a copy of its few pages, made ahead; and two processes that wait, the server and the next one | a copy of this process's page tables: more, the more memory it has |
 /// | static data | as at the start of a program | what the preloaded function left: see [`set_forkserver_preload`] | this process's, as it is now |
-/// | environment, directory, open files | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
+/// | environment, directory | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
+/// | open files | the standard streams, and what [`Options::inherit_fds`] names | the same, and what the preloaded function left open | this process's, now |
 /// | `atexit(3)` | as in any program | what is registered in the copy itself (with glibc) | the same |
 /// | to be had | always | always | after [`allow_fork`], which is `unsafe` |
 /// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
@@ -56,6 +57,7 @@ use crate::process::{Process, ProcessBuilder};
 /// arguments in the same way, tensors and queues without a copy of their data. [`allow_fork`] says what it must not do.
 ///
 /// [`set_forkserver_preload`]: crate::set_forkserver_preload
+/// [`Options::inherit_fds`]: crate::Options::inherit_fds
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StartMethod {

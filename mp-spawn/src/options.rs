@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +77,7 @@ impl Options {
             setup: Setup::default(),
             per_rank: None,
             method: None,
-            daemon: true,
+            daemon: false,
             #[cfg(feature = "authkey")]
             key: None,
         }
@@ -127,17 +128,18 @@ impl Options {
         self
     }
 
-    /// Whether the processes end with who cares for them (true without this): when the
-    /// [`ProcessContext`](crate::ProcessContext) is dropped, or this process returns from `main`. If not, they live on
-    /// when the context is dropped, this process waits for them when it exits, and prints the first failure if nobody has
-    /// asked for it. However this process ends otherwise, they end with it.
+    /// Whether the processes are ended when this process exits (by returning from `main`, or by `exit`) while they run,
+    /// instead of being waited for: false without this, as with [`ProcessBuilder::daemon`](crate::ProcessBuilder::daemon).
+    /// It is about those whose [`ProcessContext`](crate::ProcessContext) still lives then, or was
+    /// [detached](crate::ProcessContext::detach): dropping the context ends them in any case. However this process ends
+    /// otherwise, they end with it.
     ///
     /// ```
     /// use mp_spawn::{Options, start_processes};
     ///
-    /// let quick = |_: usize, (): ()| {};
-    /// drop(start_processes(quick, (), Options::nprocs(2).daemon(false))?);
-    /// // Both run to their end: this process waits for that before it exits.
+    /// let serve = |_: usize, (): ()| std::thread::park();
+    /// start_processes(serve, (), Options::nprocs(2).daemon(true))?.detach();
+    /// // They serve until this process exits, and end then.
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     pub fn daemon(mut self, daemon: bool) -> Options {
@@ -192,6 +194,49 @@ impl Options {
     /// Where the standard error of the processes goes.
     pub fn stderr(mut self, output: Output) -> Options {
         self.setup = self.setup.stderr(output);
+        self
+    }
+
+    /// File descriptors of this process that the processes have as well, under the same numbers. All others, but the standard
+    /// streams, are closed in processes that are started by [`Spawn`](StartMethod::Spawn) or
+    /// [`ForkServer`](StartMethod::ForkServer), whether they are close-on-exec or not; copies by
+    /// [`Fork`](StartMethod::Fork) have all of them in any case.
+    ///
+    /// ```
+    /// use mp_spawn::{Options, start_processes};
+    /// use std::io::{Read, Write};
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// let (mut reader, writer) = std::io::pipe()?;
+    /// // What a worker does with a number is up to it; here it finds the file by its path.
+    /// let write = |_: usize, number: i32| {
+    ///     std::fs::File::options().write(true).open(format!("/proc/self/fd/{number}"))?.write_all(b"hello")
+    /// };
+    /// let options = Options::nprocs(1).inherit_fds([&writer]);
+    /// start_processes(write, writer.as_raw_fd(), options)?.join()?;
+    /// drop(writer);
+    /// # let options = ();
+    /// let mut text = String::new();
+    /// reader.read_to_string(&mut text)?;
+    /// assert_eq!(text, "hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// They are duplicated at once, and kept as long as the options are: this process may close its own, and their numbers
+    /// become other files' here. In the processes they are not close-on-exec, so that programs which those execute have
+    /// them. Called again, it adds more. Standard streams are not for this, but for [`stdout`](Self::stdout) and
+    /// [`stderr`](Self::stderr).
+    ///
+    /// # Errors
+    ///
+    /// The start says if one could not be duplicated, or if there are more than 200: [`SpawnError::Launch`]. If what a fork
+    /// server preloads has opened another file under such a number, the process says so, and is not started:
+    /// [`SpawnError::Launch`].
+    ///
+    /// [`SpawnError::Launch`]: crate::SpawnError::Launch
+    #[doc(alias = "pass_fds")]
+    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> Options {
+        self.setup = self.setup.inherit_fds(fds);
         self
     }
 

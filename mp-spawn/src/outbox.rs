@@ -6,18 +6,22 @@
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::fields::{put_bytes, put_number, put_option};
+use crate::inherit;
 use crate::output::Ends;
 use crate::wire::{self, Kind, WireError};
 
-/// The most file descriptors that go to a process.
-pub(crate) const MAX_FDS: usize = 4;
+/// The most file descriptors that go to a process for our own use.
+pub(crate) const OWN_FDS: usize = 4;
+/// The most that go to it.
+pub(crate) const MAX_FDS: usize = OWN_FDS + inherit::MOST;
 
 const MEMORY: u8 = 1;
 const LIFELINE: u8 = 2;
@@ -33,12 +37,14 @@ pub(crate) struct Outbox {
     memory: Option<BorrowedFd<'static>>,
     /// With the first byte as well, in their order. Closed when they are sent.
     own: Vec<OwnedFd>,
+    /// Behind these, what it inherits.
+    files: Vec<Arc<OwnedFd>>,
 }
 
 impl Outbox {
     /// Frames, and the file of the shared memory.
     pub(crate) fn new(bytes: Vec<u8>, memory: BorrowedFd<'static>) -> Outbox {
-        Outbox { bytes, sent: 0, memory: Some(memory), own: Vec::new() }
+        Outbox { bytes, sent: 0, memory: Some(memory), own: Vec::new(), files: Vec::new() }
     }
 
     /// Puts first what is this process's own: what ends it with its parent, what it is to write to, and changes to its
@@ -48,6 +54,7 @@ impl Outbox {
         lifeline: Option<OwnedFd>,
         ends: Ends,
         environment: &[(OsString, Option<OsString>)],
+        files: &[(RawFd, Arc<OwnedFd>)],
     ) -> Result<(), WireError> {
         let mut which = if self.memory.is_some() { MEMORY } else { 0 };
         for (bit, end) in [(LIFELINE, lifeline), (STDOUT, ends.stdout), (STDERR, ends.stderr)] {
@@ -57,7 +64,13 @@ impl Outbox {
             }
         }
         let mut bytes = Vec::with_capacity(self.bytes.len() + 64);
-        wire::append(&mut bytes, Kind::Fds, &[which])?;
+        let mut all = Vec::with_capacity(1 + size_of::<RawFd>() * files.len());
+        all.push(which);
+        for (number, file) in files {
+            all.extend(number.to_le_bytes());
+            self.files.push(Arc::clone(file));
+        }
+        wire::append(&mut bytes, Kind::Fds, &all)?;
         if !environment.is_empty() {
             let mut changes = Vec::new();
             put_number(&mut changes, environment.len() as u64);
@@ -82,7 +95,9 @@ impl Outbox {
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            let fds: Vec<_> = self.memory.into_iter().chain(self.own.iter().map(AsFd::as_fd)).collect();
+            let more = self.files.iter().map(|file| file.as_fd());
+            let fds: Vec<_> =
+                self.memory.into_iter().chain(self.own.iter().map(AsFd::as_fd)).chain(more).collect();
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
                 return Err(Errno::INVAL.into());
             }
@@ -92,6 +107,7 @@ impl Outbox {
                     self.sent += count;
                     self.memory = None;
                     self.own.clear();
+                    self.files.clear();
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),
@@ -110,19 +126,27 @@ pub(crate) struct Files {
     /// See [`lifeline`](crate::lifeline).
     pub(crate) lifeline: Option<OwnedFd>,
     pub(crate) ends: Ends,
+    /// What it inherits, and under which numbers.
+    pub(crate) inherited: Vec<(RawFd, OwnedFd)>,
 }
 
 impl Files {
     /// Tells those that arrived apart, by the payload that announced them; `None` if they are not as announced.
     #[inline]
     pub(crate) fn sort(which: &[u8], mut arrived: Vec<OwnedFd>) -> Option<Files> {
-        let &[which] = which else { return None };
+        let (&which, numbers) = which.split_first()?;
+        let (numbers, rest) = numbers.as_chunks();
+        let inherited = arrived.split_off(arrived.len().checked_sub(numbers.len())?);
+        let numbers = numbers.iter().map(|number| RawFd::from_le_bytes(*number));
+        let inherited: Vec<_> = numbers.zip(inherited).collect();
         // From the last to the first.
         let mut last = |bit| if which & bit == 0 { Some(None) } else { arrived.pop().map(Some) };
         let (stderr, stdout, lifeline, memory) =
             (last(STDERR)?, last(STDOUT)?, last(LIFELINE)?, last(MEMORY)?);
-        let files = Files { memory, lifeline, ends: Ends { stdout, stderr } };
-        (arrived.is_empty() && which <= MEMORY | LIFELINE | STDOUT | STDERR).then_some(files)
+        let known = which <= MEMORY | LIFELINE | STDOUT | STDERR;
+        let sound = known && rest.is_empty() && inherited.iter().all(|(number, _)| *number >= 3);
+        let files = Files { memory, lifeline, ends: Ends { stdout, stderr }, inherited };
+        (arrived.is_empty() && sound).then_some(files)
     }
 }
 
@@ -156,9 +180,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_inherited_comes_with_its_numbers() {
+        let files: Vec<_> = (0..3).map(|_| file("f")).collect();
+        let ids: Vec<_> = files.iter().map(id).collect();
+        let which = [&[MEMORY][..], &9_i32.to_le_bytes(), &700_i32.to_le_bytes()].concat();
+        let sorted = Files::sort(&which, files).unwrap();
+        let got: Vec<_> = sorted.inherited.iter().map(|(number, file)| (*number, id(file))).collect();
+        assert_eq!((sorted.memory.as_ref().map(id), got), (Some(ids[0]), vec![(9, ids[1]), (700, ids[2])]));
+    }
+
+    #[test]
     fn files_that_are_not_as_announced_are_refused() {
         let some = |count: usize| (0..count).map(|_| file("f")).collect::<Vec<_>>();
-        for (which, count) in [(&[3_u8][..], 1), (&[3], 3), (&[0], 1), (&[16], 0), (&[], 0), (&[1, 0], 1)] {
+        for (which, count) in [
+            (&[3_u8][..], 1),
+            (&[3], 3),
+            (&[0], 1),
+            (&[16], 0),
+            (&[], 0),
+            (&[1, 0], 1),
+            (&[0, 9, 0, 0, 0], 0),
+            (&[0, 9, 0, 0, 0], 2),
+            // A standard stream, and no number.
+            (&[0, 2, 0, 0, 0], 1),
+            (&[0, 255, 255, 255, 255], 1),
+        ] {
             assert!(Files::sort(which, some(count)).is_none(), "{which:?} {count}");
         }
     }

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::marker::PhantomData;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +45,9 @@ use crate::start::{self, Plan};
 ///
 /// As with a thread, dropping the handle lets the process run on. When this process exits (by returning from `main` or by
 /// `exit`), it waits for the processes that it has started like this, or ends them if they are
-/// [daemonic](ProcessBuilder::daemon); and prints the failures that nobody has asked for. However it ends otherwise,
-/// they end with it.
+/// [daemonic](ProcessBuilder::daemon); and prints the failures that the program was not told of, by [`join`](Self::join),
+/// [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), and did not ask for, by [`kill`](Self::kill) or
+/// [`terminate`](Self::terminate). However it ends otherwise, they end with it.
 #[must_use = "`join` tells how it did; `let _ =` lets it run on"]
 pub struct Process<T = ()> {
     group: Arc<Group>,
@@ -88,21 +89,52 @@ impl Process {
 }
 
 impl<T: Message> Process<T> {
-    /// Waits for the end of the process, and returns what its function returned.
+    /// Waits for the end of the process, and returns what its function returned, which is moved out of the handle.
+    ///
+    /// ```
+    /// use mp_spawn::{Exit, Process};
+    ///
+    /// let child = Process::spawn(|(): ()| std::process::exit(3), ())?;
+    /// assert!(child.join().is_err());
+    /// assert_eq!(child.exit(), Some(Exit::Code(3)));
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// How the process failed: see [`ProcessContext`](crate::ProcessContext). [`SpawnError::Value`] when the value can't be
-    /// decoded here, [`SpawnError::OtherProcess`] in a process forked from this one.
-    pub fn join(self) -> Result<T> {
+    /// decoded here, or an earlier call has taken it; [`SpawnError::OtherProcess`] in a process forked from this one.
+    pub fn join(&self) -> Result<T> {
         self.group.check_owner()?;
-        self.group.see();
         self.group.wait(None, false);
+        self.group.tell_all();
         context::result(&self.group, 0)
     }
 }
 
 impl<T> Process<T> {
+    /// Waits for the end of the process, and returns how it ended. [`join`](Self::join) tells more, and returns what the
+    /// function returned; both can be called, in any order.
+    ///
+    /// ```
+    /// use mp_spawn::{Exit, Process};
+    ///
+    /// let child = Process::spawn(|(): ()| Ok::<_, String>(17), ())?;
+    /// assert_eq!(child.wait()?, Exit::Code(0));
+    /// assert_eq!(child.join()?, 17);
+    /// # Ok::<(), mp_spawn::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError::OtherProcess`] in a process forked from this one.
+    pub fn wait(&self) -> Result<Exit> {
+        self.group.check_owner()?;
+        self.group.wait(None, false);
+        self.group.tell_all();
+        Ok(self.group.exit(0).unwrap_or(Exit::Unknown))
+    }
+
     /// Waits for the end of the process, at most for this long: true if it has ended, well or not, and its lines are passed on
     /// ([`Output::Tee`]). In a process that was forked from the one that started it, false at once: nobody hears of its end
     /// there.
@@ -138,19 +170,27 @@ impl<T> Process<T> {
     /// How it is doing. Does not block.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.group.see();
-        self.group.status(0).unwrap_or(Status::Running)
+        let status = self.group.status(0).unwrap_or(Status::Running);
+        if matches!(status, Status::Failed(_)) {
+            self.group.tell(0);
+        }
+        status
     }
 
     /// How it ended; `None` while it runs: once its [`sentinel`](Self::sentinel) is readable, no more. Does not block.
     #[must_use]
     #[doc(alias = "exitcode")]
     pub fn exit(&self) -> Option<Exit> {
-        self.group.exit(0)
+        let exit = self.group.exit(0);
+        if exit.is_some() {
+            self.group.tell(0);
+        }
+        exit
     }
 
     /// Becomes readable when the process ends: for `poll(2)` and its like, together with sockets and other sentinels.
-    /// It is a pidfd (see `pidfd_open(2)`), or an eventfd where the kernel gives none.
+    /// It is a pidfd (see `pidfd_open(2)`), or an eventfd where the kernel gives none. It stays open until this is dropped, if
+    /// it was asked for before the process had ended; else it is closed at that end, and what this returns then is an eventfd.
     ///
     /// As a future, in any runtime; it may be dropped at any time:
     ///
@@ -318,7 +358,8 @@ impl ProcessBuilder {
         self
     }
 
-    /// Whether it is ended when this process exits, instead of being waited for.
+    /// Whether it is ended when this process exits, instead of being waited for: false without this, as with
+    /// [`Options::daemon`].
     pub fn daemon(mut self, daemon: bool) -> ProcessBuilder {
         self.daemon = daemon;
         self
@@ -357,6 +398,12 @@ impl ProcessBuilder {
     /// Where its standard error goes.
     pub fn stderr(mut self, output: Output) -> ProcessBuilder {
         self.setup = self.setup.stderr(output);
+        self
+    }
+
+    /// File descriptors of this process that it has as well, under the same numbers: see [`Options::inherit_fds`].
+    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessBuilder {
+        self.setup = self.setup.inherit_fds(fds);
         self
     }
 

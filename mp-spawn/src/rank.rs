@@ -71,8 +71,12 @@ pub(crate) struct Rank {
     pub(crate) exit: Option<Exit>,
     /// Whether it had said that it is a worker, if it has ended.
     pub(crate) begun: bool,
+    /// Whether the program was told of its failure.
+    pub(crate) told: bool,
     /// What its function returned.
     pub(crate) value: Option<Value>,
+    /// Whether somebody has asked for that.
+    pub(crate) value_taken: bool,
     pub(crate) streams: Streams,
     pub(crate) over: bool,
 }
@@ -88,7 +92,9 @@ impl Rank {
             asked: None,
             exit: None,
             begun: false,
+            told: false,
             value: None,
+            value_taken: false,
             streams: Streams::default(),
             over: false,
         }
@@ -101,6 +107,11 @@ impl Rank {
             (None, true, Some((_, signal))) => Status::EndedByUs(signal),
             (None, true, None) => Status::Ended,
         }
+    }
+
+    /// The program is told how it is doing: if it has failed, that is no news any more.
+    pub(crate) fn tell(&mut self) {
+        self.told |= self.failure.is_some();
     }
 
     /// Its process id; 0 before it has one.

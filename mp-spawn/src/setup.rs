@@ -1,7 +1,10 @@
 //! What a process is started with: environment, directory, processors, streams.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
+
+use crate::inherit::Inherited;
 
 /// Where what a process writes to its standard output, or to its standard error, goes.
 ///
@@ -82,6 +85,8 @@ pub struct Setup {
     pub(crate) number: Option<usize>,
     pub(crate) stdout: Output,
     pub(crate) stderr: Output,
+    /// What it is to have open.
+    pub(crate) inherited: Vec<Inherited>,
 }
 
 impl Setup {
@@ -119,6 +124,13 @@ impl Setup {
     /// Where its standard error goes.
     pub fn stderr(mut self, output: Output) -> Setup {
         self.stderr = output;
+        self
+    }
+
+    /// File descriptors of its parent that the process has as well, under the same numbers: see
+    /// [`Options::inherit_fds`](crate::Options::inherit_fds).
+    pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> Setup {
+        self.inherited.extend(fds.into_iter().map(|fd| Inherited::of(fd.as_fd())));
         self
     }
 

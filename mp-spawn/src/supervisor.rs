@@ -93,6 +93,8 @@ struct Supervisor {
     wake: OwnedFd,
     /// Fires when the time of some process to say hello may be over.
     timer: OwnedFd,
+    /// Readable from the beginning, for good: the sentinel of those whose end was seen before anybody asked for theirs.
+    over: Arc<OwnedFd>,
     requests: Mutex<Sender<Request>>,
     watches: Mutex<Watches>,
     /// The fork servers that have not been reaped.
@@ -103,8 +105,8 @@ struct Supervisor {
 #[derive(Debug, Default)]
 struct Watches {
     by_id: HashMap<u64, Watch>,
-    /// Those that have ended, whose sentinels somebody may still have.
-    over: Vec<Weak<Handle>>,
+    /// The sentinels of those that have ended, which somebody may still have.
+    over: Vec<Weak<OwnedFd>>,
     next: u64,
     /// For when the timer is set.
     timer: Option<Instant>,
@@ -196,6 +198,7 @@ pub(crate) fn hear(id: u64) {
 fn begin() -> Result<Arc<Supervisor>> {
     let refused = |what| move |error: Errno| failed(what, None, error.into());
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
+    let over = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .map_err(refused("timerfd_create"))?;
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create"))?;
@@ -206,7 +209,8 @@ fn begin() -> Result<Arc<Supervisor>> {
     let (requests, incoming) = channel();
     let process = std::process::id();
     let (requests, watches, servers) = (Mutex::new(requests), Mutex::default(), Mutex::default());
-    let supervisor = Arc::new(Supervisor { process, poll, wake, timer, requests, watches, servers });
+    let supervisor =
+        Arc::new(Supervisor { process, poll, wake, timer, over: Arc::new(over), requests, watches, servers });
     let run = Loop { shared: Arc::clone(&supervisor), incoming, jobs: Vec::new() };
     thread::Builder::new()
         .name("mp-supervisor".to_string())
@@ -246,13 +250,13 @@ impl Supervisor {
 
     /// The files that a copy of this process has no use for. Of processes that have ended: `over`, so that nobody closes
     /// theirs meanwhile.
-    fn files(&self, watches: &Watches, over: &[Arc<Handle>]) -> Vec<RawFd> {
+    fn files(&self, watches: &Watches, over: &[Arc<OwnedFd>]) -> Vec<RawFd> {
         let of_children = watches.by_id.values().flat_map(|watch| {
             let socket = watch.socket.as_ref().map(AsRawFd::as_raw_fd);
             [Some(watch.handle.raw()), socket].into_iter().flatten()
         });
-        let own = [&self.poll, &self.wake, &self.timer].into_iter().map(AsRawFd::as_raw_fd);
-        let of_ended = over.iter().map(|handle| handle.raw());
+        let own = [&self.poll, &self.wake, &self.timer, &*self.over].into_iter().map(AsRawFd::as_raw_fd);
+        let of_ended = over.iter().map(|sentinel| sentinel.as_raw_fd());
         of_children
             .chain(of_ended)
             .chain(own)
@@ -292,7 +296,7 @@ impl Supervisor {
                 let launched = launch::launch(&batch.command, &particulars)?;
                 // Only now: the process takes its time until it asks for that.
                 let addressed = lifeline::end()
-                    .and_then(|end| outbox.address(end, Ends::default(), &[]).map_err(refused));
+                    .and_then(|end| outbox.address(end, Ends::default(), &[], &[]).map_err(refused));
                 if let Err(error) = addressed {
                     launched.handle.end();
                     return Err(error);
@@ -300,12 +304,12 @@ impl Supervisor {
                 launched
             }
             StartMethod::ForkServer => {
-                outbox.address(None, ends, &setup.environment).map_err(refused)?;
+                outbox.address(None, ends, &setup.environment, &particulars.files).map_err(refused)?;
                 forkserver::launch(&batch.command, outbox, batch.common.patience)?
             }
             StartMethod::Fork => {
                 particulars.ends = ends;
-                outbox.address(lifeline::end()?, Ends::default(), &[]).map_err(refused)?;
+                outbox.address(lifeline::end()?, Ends::default(), &[], &[]).map_err(refused)?;
                 // Held, so that the copy knows which files are ours.
                 let watches = self.watches.lock();
                 let over: Vec<_> = watches.over.iter().filter_map(Weak::upgrade).collect();
@@ -314,6 +318,7 @@ impl Supervisor {
             }
         };
         batch.common.group.streams(order.rank, streams);
+        batch.common.group.readable_at_the_end(&self.over);
         let mut watches = self.watches.lock();
         let id = watches.next;
         let mut watch = Watch::new(batch.common.clone(), order, launched, id);
@@ -335,12 +340,12 @@ impl Supervisor {
 }
 
 impl Watches {
-    /// A process has ended; its handle may be kept by those who started it.
-    fn note_over(&mut self, handle: &Arc<Handle>) {
+    /// A process has ended; its sentinel may be kept by those who started it.
+    fn note_over(&mut self, handle: &Handle) {
         if self.over.len() == self.over.capacity() {
-            self.over.retain(|handle| handle.strong_count() > 0);
+            self.over.retain(|sentinel| sentinel.strong_count() > 0);
         }
-        self.over.push(Arc::downgrade(handle));
+        self.over.push(Arc::downgrade(handle.shared_sentinel()));
     }
 
     /// Sees to it that the timer fires at this time, or before.

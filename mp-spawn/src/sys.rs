@@ -10,14 +10,15 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use rustix::process::Pid;
 
 use crate::environment::Environment;
+use crate::inherit;
 use crate::outbox::MAX_FDS;
 
 /// What is to be executed, and how.
@@ -29,8 +30,10 @@ pub(crate) struct Program<'a> {
     pub(crate) environment: &'a Environment,
     /// One more entry of the environment.
     pub(crate) token: CString,
-    /// Inherited at its own number; everything else that is close-on-exec stays behind.
+    /// Inherited at its own number. Everything else stays behind, but the standard streams and `files`.
     pub(crate) inherit: BorrowedFd<'a>,
+    /// Inherited at these numbers, which none of the files here has by itself.
+    pub(crate) files: &'a [(RawFd, Arc<OwnedFd>)],
     /// Its standard output, where it is not inherited.
     pub(crate) stdout: Option<BorrowedFd<'a>>,
     /// Its standard error, where it is not inherited.
@@ -63,7 +66,14 @@ pub(crate) const STANDARD_SIGNALS: std::ops::Range<c_int> = 1..32;
 pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
     let mut actions = Actions::new()?;
+    // What other threads open meanwhile without close-on-exec, the program has: there is no call here that would close all.
+    for number in inherit::inheritable() {
+        actions.close(number)?;
+    }
     actions.duplicate(program.inherit, program.inherit.as_raw_fd())?;
+    for (number, file) in program.files {
+        actions.duplicate(file.as_fd(), *number)?;
+    }
     for (from, to) in [(program.stdout, libc::STDOUT_FILENO), (program.stderr, libc::STDERR_FILENO)] {
         from.map_or(Ok(()), |from| actions.duplicate(from, to))?;
     }
@@ -139,6 +149,33 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     Ok(received)
+}
+
+/// Whether there is a file with this number.
+pub(crate) fn is_open(number: RawFd) -> bool {
+    flags(number).is_some()
+}
+
+/// Whether a program that is executed finds a file with this number.
+pub(crate) fn is_inheritable(number: RawFd) -> bool {
+    flags(number).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
+fn flags(number: RawFd) -> Option<c_int> {
+    // SAFETY: a command that takes nothing; a number that is no file's is an error.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    (flags != -1).then_some(flags)
+}
+
+/// Has a file under another number as well, which programs that are executed find.
+pub(crate) fn place(file: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+    // SAFETY: the file is open, and the number one that no file of this process has: the callers have looked, in a process
+    // with one thread.
+    if unsafe { libc::dup2(file.as_raw_fd(), number) } == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Copies this process, as `fork(3)` of the C library does it; `None` in the copy.
@@ -324,6 +361,12 @@ impl Actions {
         check(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) })?;
         // SAFETY: initialised just now, for the call returned zero.
         Ok(Actions(unsafe { actions.assume_init() }))
+    }
+
+    /// The child doesn't have this file. It need not be open.
+    fn close(&mut self, number: RawFd) -> io::Result<()> {
+        // SAFETY: the actions are initialised; the number is a value, checked in the child.
+        check(unsafe { libc::posix_spawn_file_actions_addclose(&raw mut self.0, number) })
     }
 
     /// The child has this file under the number `to`.

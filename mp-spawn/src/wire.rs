@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::inherit;
+
 /// Bytes before the payload.
 pub(crate) const HEADER: usize = 5;
 
@@ -80,7 +82,7 @@ impl Kind {
     pub(crate) fn limit(self) -> usize {
         match self {
             Kind::Taken | Kind::Done | Kind::Ask => 0,
-            Kind::Fds => 1,
+            Kind::Fds => 1 + size_of::<i32>() * inherit::MOST,
             Kind::Fork => 8,
             Kind::Start | Kind::Serve => 64 * KIB,
             Kind::Answer => 256 * KIB,

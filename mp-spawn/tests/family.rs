@@ -99,7 +99,7 @@ fn nobody_outlives_a_parent_that_executes_another_program() {
     fn executes(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let start = move || -> Outcome {
-            let child = start_processes(middle, meeting, Options::nprocs(1))?;
+            let child = start_processes(middle, meeting, Options::nprocs(1).daemon(true))?;
             let _runs_on = std::mem::ManuallyDrop::new(child);
             Ok(())
         };
@@ -132,7 +132,7 @@ fn nobody_outlives_a_parent_that_panics() {
     /// With the context of its child in its hands, which ends it, or out of them.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
-        let child = start_processes(middle, meeting, Options::nprocs(1))?;
+        let child = start_processes(middle, meeting, Options::nprocs(1).daemon(true))?;
         let (_ends, _runs_on) = match rank {
             0 => (Some(child), None),
             _ => (None, Some(std::mem::ManuallyDrop::new(child))),
@@ -161,7 +161,8 @@ fn nobody_outlives_a_parent_that_ends() {
     /// In good order, with a child that it doesn't wait for, whose child waits for nobody.
     fn ends(_: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-go");
-        let _runs_on = std::mem::ManuallyDrop::new(start_processes(middle, meeting, Options::nprocs(1))?);
+        let _runs_on =
+            std::mem::ManuallyDrop::new(start_processes(middle, meeting, Options::nprocs(1).daemon(true))?);
         wait_for_word(&go)?;
         std::process::exit(0)
     }

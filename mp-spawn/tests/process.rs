@@ -168,14 +168,14 @@ fn a_process_waits_at_its_exit_for_those_it_has_started() {
 }
 
 #[test]
-fn ranks_that_are_no_daemons_outlive_their_context_and_are_waited_for() {
+fn ranks_that_are_detached_outlive_their_context_and_are_waited_for() {
     fn late(rank: usize, meeting: String) -> Outcome {
         wait_for_word(&format!("{meeting}-go-{rank}"))?;
         assert!(!mp_spawn::current_process().daemon);
         if rank == 1 { Err("rank 1 failed at last".into()) } else { say(&meeting, "late") }
     }
     let worker = |_: usize, meeting: String| -> Outcome {
-        drop(start_processes(late, meeting, Options::nprocs(2).daemon(false))?);
+        start_processes(late, meeting, Options::nprocs(2))?.detach();
         Ok(())
     };
     let meeting = Meeting::new("no-daemons");

@@ -87,7 +87,7 @@ fn command() -> Vec<OsString> {
 
 /// Prints how it failed.
 fn failure(started: Result<mp::ProcessContext<usize>, SpawnError>) -> Outcome {
-    let error = started.and_then(mp::ProcessContext::join).err().ok_or("it did not fail")?;
+    let error = started.and_then(|context| context.join()).err().ok_or("it did not fail")?;
     println!("embedded: failed: {error}");
     Ok(())
 }

@@ -157,7 +157,7 @@ impl Crew {
             if let Some(exit) = process.exit() {
                 let ours =
                     place.killed && matches!(exit, Exit::Signal { signal, .. } if signal == mp::Signal::KILL);
-                let end = place.process.take().map_or(Ok(()), Process::join);
+                let end = place.process.take().map_or(Ok(()), |process| process.join());
                 if ours {
                     self.groups[place.group].killed(place.index);
                 } else {

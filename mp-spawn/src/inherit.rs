@@ -1,0 +1,129 @@
+//! File descriptors that a worker gets from its parent on purpose. All others, but the standard streams, stay behind: what is
+//! open in a worker for no reason keeps sockets, pipes and locks alive that their owner has closed.
+//!
+//! | start method | the others stay behind by | these get there by |
+//! |---|---|---|
+//! | spawn | `close_range(2)` in the child, which marks all close-on-exec; without that call, one by one | `dup2(2)` in the child |
+//! | fork server | the same, when the server is started | the message that starts the worker, and `dup2(2)` in it |
+//! | fork | nothing: a copy has all that its original has, which its function may use | that, too |
+//!
+//! A file is duplicated when it is named, so that it may be closed here before the worker is started, and its number be
+//! another file's by then. All that is moved in a child is first moved out of the way of the numbers that it gets.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::error::Result;
+use crate::launch::failed;
+use crate::{lifeline, sys};
+
+/// As many as the kernel lets one message carry, beside our own.
+pub(crate) const MOST: usize = 200;
+
+const WHAT: &str = "the inheritance of file descriptors";
+
+/// A file, and its number when it was named.
+#[derive(Clone, Debug)]
+pub(crate) struct Inherited {
+    pub(crate) number: RawFd,
+    /// A duplicate, or why there is none.
+    file: std::result::Result<Arc<OwnedFd>, Errno>,
+}
+
+impl Inherited {
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Inherited {
+        let file = rustix::io::fcntl_dupfd_cloexec(fd, 3).map(Arc::new);
+        Inherited { number: fd.as_raw_fd(), file }
+    }
+}
+
+/// Those of one process: numbers, and files whose own numbers are none of these. Of a number that was named twice, the later file.
+///
+/// # Errors
+/// Those of duplicating one, or that there are too many.
+pub(crate) fn ready(all: &[Inherited]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>> {
+    let refused = |error: io::Error| failed(WHAT, None, error);
+    let mut files: Vec<(RawFd, Arc<OwnedFd>)> = Vec::with_capacity(all.len());
+    // The standard streams go where the options say.
+    for Inherited { number, file } in all.iter().filter(|one| one.number >= 3) {
+        let file = file.clone().map_err(|error| refused(error.into()))?;
+        files.retain(|(other, _)| other != number);
+        files.push((*number, file));
+    }
+    if files.len() > MOST {
+        let why = format!("{} were named, and at most {MOST} can be inherited", files.len());
+        return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, why)));
+    }
+    let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
+    for (_, file) in &mut files {
+        if let Some(moved) = out_of_the_way(file.as_fd(), &numbers).map_err(refused)? {
+            *file = Arc::new(moved);
+        }
+    }
+    Ok(files)
+}
+
+/// The same file under a number that is none of these, if its own is one of them.
+pub(crate) fn out_of_the_way(file: BorrowedFd<'_>, numbers: &[RawFd]) -> io::Result<Option<OwnedFd>> {
+    if !numbers.contains(&file.as_raw_fd()) {
+        return Ok(None);
+    }
+    let most = numbers.iter().max().copied().unwrap_or(0);
+    Ok(Some(rustix::io::fcntl_dupfd_cloexec(file, most.saturating_add(1))?))
+}
+
+/// In a worker that was made by a fork server: puts files where they are to be, and `own` ones out of the way.
+pub(crate) fn place(
+    files: Vec<(RawFd, OwnedFd)>,
+    own: &mut [&mut OwnedFd],
+) -> std::result::Result<(), String> {
+    let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
+    let refused = |number: RawFd, why: &dyn std::fmt::Display| {
+        format!("it can't inherit the file descriptor {number}: {why}")
+    };
+    let left = lifeline::make_way(&numbers)
+        .map_err(|error| format!("it can't make way for what it inherits: {error}"))?;
+    let mut files = files;
+    let all = own.iter_mut().map(|own| &mut **own).chain(files.iter_mut().map(|(_, file)| file));
+    for file in all {
+        if let Some(moved) =
+            out_of_the_way(file.as_fd(), &numbers).map_err(|e| refused(file.as_raw_fd(), &e))?
+        {
+            *file = moved;
+        }
+    }
+    for (number, file) in &files {
+        if left != Some(*number) && sys::is_open(*number) {
+            let why = "the fork server has another file under this number, which what it preloads has opened";
+            return Err(refused(*number, &why));
+        }
+        sys::place(file.as_fd(), *number).map_err(|error| refused(*number, &error))?;
+    }
+    Ok(())
+}
+
+/// In a copy of this process: gives files their numbers back that were closed here since.
+pub(crate) fn restore(all: &[Inherited]) -> std::result::Result<(), String> {
+    for Inherited { number, file } in all.iter().filter(|one| one.number >= 3 && !sys::is_open(one.number)) {
+        let file = file.as_ref().map_err(|error| io::Error::from(*error));
+        let placed = file.and_then(|file| sys::place(file.as_fd(), *number));
+        placed.map_err(|error| format!("it can't inherit the file descriptor {number}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// The numbers of the files that a program which is executed from here would find, the standard streams apart.
+pub(crate) fn inheritable() -> Vec<RawFd> {
+    let numbers: Vec<RawFd> = match std::fs::read_dir("/proc/self/fd") {
+        Ok(entries) => entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect(),
+        // Where there is no `/proc`, as many as there may be, within reason.
+        Err(_) => {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+            (3..limit.map_or(1 << 16, |limit| limit.min(1 << 16)) as RawFd).collect()
+        }
+    };
+    numbers.into_iter().filter(|number| *number >= 3 && sys::is_inheritable(*number)).collect()
+}

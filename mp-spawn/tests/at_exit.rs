@@ -1,0 +1,175 @@
+//! What a process does about its children when it exits: which it waits for, which it ends, and which failures it prints.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
+use mp_spawn::{OnFailure, Options, Output, Process, ProcessContext, SpawnError, Status, start_processes};
+
+fn fail(_: usize, (): ()) -> Result<(), String> {
+    Err("it went wrong".to_string())
+}
+
+/// What a process that runs this has printed on its standard error by its end.
+fn printed(test: fn(usize, ()) -> Outcome, rank: usize) -> String {
+    let all = move |_: usize, (test, rank): (u8, usize)| TESTS[usize::from(test)](rank, ());
+    let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
+    let options = Options::nprocs(1).stderr(Output::Capture);
+    let context = start_processes(all, (number as u8, rank), options).unwrap();
+    join(&context).unwrap();
+    context.stderr(0).unwrap().text()
+}
+
+const TESTS: [fn(usize, ()) -> Outcome; 3] = [asks_a_context, asks_a_process, kills_and_looks];
+
+/// A context whose processes have failed, which lives on: asked in one way or another, and in none (0).
+fn asks_a_context(how: usize, (): ()) -> Outcome {
+    let context = start_processes(fail, (), Options::nprocs(2).on_failure(OnFailure::Continue))?;
+    eventually("they have ended", || mp_spawn::active_children().is_empty());
+    match how {
+        0 => {}
+        1 => assert!(context.join().is_err()),
+        2 => assert!(context.wait().is_err()),
+        3 => assert!(context.results()?.iter().all(Result::is_err)),
+        4 => assert_eq!(context.failures().len(), 2),
+        5 => assert!((0..2).all(|rank| matches!(context.status(rank), Ok(Status::Failed(_))))),
+        6 => assert!((0..2).all(|rank| matches!(context.exit(rank), Ok(Some(_))))),
+        7 => assert!(context.join_timeout(DEADLINE).is_err()),
+        // Of one of the two.
+        _ => assert!(matches!(context.status(0), Ok(Status::Failed(_)))),
+    }
+    context.detach();
+    Ok(())
+}
+
+#[test]
+fn failures_of_a_context_that_were_asked_for_are_not_printed() {
+    for how in 1..8 {
+        assert_eq!(printed(asks_a_context, how), "", "{how}");
+    }
+    let nobody_asked = printed(asks_a_context, 0);
+    assert!(
+        nobody_asked.starts_with("mp: rank ") && nobody_asked.contains("it went wrong"),
+        "{nobody_asked}"
+    );
+    assert_eq!(nobody_asked.lines().count(), 1, "{nobody_asked}");
+    let of_the_other = printed(asks_a_context, 8);
+    assert!(of_the_other.starts_with("mp: rank 1 (pid "), "{of_the_other}");
+}
+
+fn asks_a_process(how: usize, (): ()) -> Outcome {
+    let child = Process::builder().name("asked").spawn(|(): ()| fail(0, ()), ())?;
+    match how {
+        0 => {}
+        1 => assert!(child.join().is_err()),
+        2 => assert_ne!(child.wait()?, mp_spawn::Exit::Code(0)),
+        3 => eventually("it has failed", || matches!(child.status(), Status::Failed(_))),
+        4 => eventually("it has ended", || child.exit().is_some()),
+        // While it runs, perhaps: that is no answer.
+        _ => drop((child.is_alive(), child.pid())),
+    }
+    Ok(())
+}
+
+#[test]
+fn failures_of_a_process_that_were_asked_for_are_not_printed() {
+    for how in 1..5 {
+        assert_eq!(printed(asks_a_process, how), "", "{how}");
+    }
+    for how in [0, 5] {
+        let text = printed(asks_a_process, how);
+        assert!(text.starts_with("mp: asked (pid ") && text.contains("it went wrong"), "{text}");
+    }
+}
+
+/// Kills what it has started, and looks whether it is gone.
+fn kills_and_looks(how: usize, (): ()) -> Outcome {
+    let child = Process::spawn(|(): ()| wait_for_the_end(), ())?;
+    assert!(matches!(child.status(), Status::Running));
+    match how {
+        0 => child.kill()?,
+        _ => child.terminate()?,
+    }
+    assert!(child.wait_timeout(DEADLINE) && !child.is_alive());
+    Ok(())
+}
+
+#[test]
+fn what_the_program_has_killed_is_no_news() {
+    for how in 0..2 {
+        assert_eq!(printed(kills_and_looks, how), "", "{how}");
+    }
+}
+
+#[test]
+fn a_failure_after_the_question_is_printed() {
+    fn late(meeting: String) -> Outcome {
+        wait_for_word(&meeting)?;
+        Err("it went wrong at last".into())
+    }
+    let worker = |_: usize, meeting: String| -> Outcome {
+        let child = Process::spawn(late, meeting.clone())?;
+        assert!(matches!(child.status(), Status::Running) && child.exit().is_none());
+        eventually("it listens", || say(&meeting, "go").is_ok());
+        Ok(())
+    };
+    let name = Meeting::new("late-failure").name;
+    let context = start_processes(worker, name, Options::nprocs(1).stderr(Output::Capture)).unwrap();
+    join(&context).unwrap();
+    let text = context.stderr(0).unwrap().text();
+    assert!(text.contains("it went wrong at last"), "{text}");
+}
+
+/// Without a word about it they are waited for, as daemons they are ended; whether by a handle or by a context that lives.
+#[test]
+fn contexts_and_processes_are_treated_alike_at_exit() {
+    fn sleeper(_: usize, meeting: String) -> Outcome {
+        say(&meeting, &std::process::id().to_string())?;
+        wait_for_word(&format!("{meeting}-go"))
+    }
+    let worker = |_: usize, (kind, daemon, meeting): (u8, bool, String)| -> Outcome {
+        match kind {
+            0 => drop(
+                Process::builder().daemon(daemon).spawn(|meeting: String| sleeper(0, meeting), meeting)?,
+            ),
+            1 => start_processes(sleeper, meeting, Options::nprocs(1).daemon(daemon))?.detach(),
+            _ => {
+                _ = Box::leak(Box::new(start_processes(sleeper, meeting, Options::nprocs(1).daemon(daemon))?))
+            }
+        }
+        Ok(())
+    };
+    let start = |kind: u8, daemon: bool| -> (Meeting, ProcessContext) {
+        let meeting = Meeting::new(&format!("alike-{kind}-{daemon}"));
+        let args = (kind, daemon, meeting.name.clone());
+        let context = start_processes(worker, args, Options::nprocs(1)).unwrap();
+        (meeting, context)
+    };
+    for kind in 0..3 {
+        // The sleeper may be ended before it has said anything.
+        let (_, context) = start(kind, true);
+        join(&context).unwrap();
+        let (meeting, context) = start(kind, false);
+        let sleeper: u32 = meeting.hear().parse().unwrap();
+        assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "{kind}: it did not wait");
+        assert!(alive(sleeper));
+        eventually("it listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
+        join(&context).unwrap();
+    }
+}
+
+#[test]
+fn what_was_taken_once_is_not_there_twice() -> Result<(), SpawnError> {
+    let context = start_processes(|rank: usize, (): ()| Ok::<_, String>(rank), (), Options::nprocs(2))?;
+    assert_eq!(context.join()?, [0, 1]);
+    let error = context.join().unwrap_err();
+    assert!(error.to_string().contains("an earlier call has taken it"), "{error}");
+    let child = Process::spawn(|(): ()| Ok::<_, String>(1), ())?;
+    assert_eq!((child.wait()?, child.join()?), (mp_spawn::Exit::Code(0), 1));
+    assert!(matches!(child.join(), Err(SpawnError::Value { .. })));
+    // Nothing is always there.
+    let nothing = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(2))?;
+    assert_eq!((nothing.join()?.len(), nothing.join()?.len()), (2, 2));
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Which file descriptors a start leaves open here, and which a worker finds. Each test runs in a process of its own, for it
+//! looks at all of them.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{DEADLINE, alone, eventually};
+use mp_spawn::{Options, Process, StartMethod, start_processes};
+
+/// The open files of this process, by number.
+fn files() -> BTreeMap<i32, String> {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
+    let numbers: Vec<_> = entries.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect();
+    let target = |number: i32| std::fs::read_link(format!("/proc/self/fd/{number}"));
+    let all = numbers.into_iter().filter_map(|number| Some((number, target(number).ok()?)));
+    all.map(|(number, target)| (number, target.to_string_lossy().into_owned())).collect()
+}
+
+fn pidfds() -> usize {
+    files().values().filter(|target| target.contains("pidfd")).count()
+}
+
+const METHODS: [StartMethod; 2] = [StartMethod::Spawn, StartMethod::ForkServer];
+
+#[test]
+fn pidfds_are_closed_when_processes_are_joined_and_dropped() {
+    alone(|()| {
+        for method in METHODS {
+            let start = || Process::builder().start_method(method).spawn(|(): ()| {}, ()).unwrap();
+            let one = || start_processes(|_: usize, (): ()| {}, (), Options::nprocs(2).start_method(method));
+            start().join().unwrap();
+            // The fork server's own.
+            let before = pidfds();
+            let joined: Vec<_> = (0..30)
+                .map(|_| {
+                    let child = start();
+                    child.join().unwrap();
+                    child
+                })
+                .collect();
+            assert_eq!(pidfds(), before, "{method}: of joined processes that have a handle");
+            drop(joined);
+            let contexts: Vec<_> = (0..10)
+                .map(|_| {
+                    let context = one().unwrap();
+                    context.join().unwrap();
+                    context
+                })
+                .collect();
+            assert_eq!(pidfds(), before, "{method}: of joined contexts");
+            drop(contexts);
+            (0..30).for_each(|_| drop(start()));
+            // The kernel tells of their ends when it does.
+            eventually("those of dropped ones are closed", || pidfds() == before);
+        }
+    });
+}
+
+#[test]
+fn a_sentinel_that_was_asked_for_stays_and_one_that_is_asked_for_late_is_readable() {
+    alone(|()| {
+        let kept = Process::spawn(|(): ()| {}, ()).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&kept.sentinel());
+        kept.join().unwrap();
+        assert!(files()[&number].contains("pidfd"));
+        assert_eq!(mp_spawn::wait(&[&kept], Some(DEADLINE)).unwrap(), [0]);
+        let late = Process::spawn(|(): ()| {}, ()).unwrap();
+        late.join().unwrap();
+        assert_eq!(mp_spawn::wait(&[&late], Some(DEADLINE)).unwrap(), [0]);
+        drop(kept);
+        assert_eq!(pidfds(), 0);
+    });
+}
+
+/// A file that programs which are executed find, if nothing prevents it.
+fn leaking(name: &str) -> std::fs::File {
+    let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::empty()).unwrap();
+    file.into()
+}
+
+/// The files of a worker whose names contain this, by number.
+fn finds(name: String) -> Result<Vec<i32>, String> {
+    Ok(files().into_iter().filter(|(_, target)| target.contains(&name)).map(|(number, _)| number).collect())
+}
+
+/// With and without the calls that a worker is usually made by.
+fn with_and_without_clone3(test: fn()) {
+    for refused in [false, true] {
+        let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
+        let alone = |(number, refused): (usize, bool)| {
+            if refused {
+                common::refuse([libc::SYS_close_range; 3], libc::ENOSYS);
+            }
+            TESTS[number]();
+        };
+        let child =
+            Process::builder().start_method(StartMethod::Spawn).spawn(alone, (number, refused)).unwrap();
+        assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
+        child.join().unwrap();
+    }
+}
+
+const TESTS: [fn(); 3] = [nothing_leaks, what_is_named_is_there, numbers_may_be_in_the_way];
+
+fn nothing_leaks() {
+    let file = leaking("leaked");
+    for method in METHODS {
+        let child = Process::builder().start_method(method).spawn(finds, "leaked".to_string()).unwrap();
+        assert_eq!(child.join().unwrap(), [], "{method}");
+        let options = Options::nprocs(2).start_method(method);
+        let all =
+            start_processes(|_: usize, name: String| finds(name), "leaked".to_string(), options).unwrap();
+        assert_eq!(all.join().unwrap(), [[], []] as [[i32; 0]; 2], "{method}");
+    }
+    drop(file);
+}
+
+#[test]
+fn a_worker_has_no_files_of_its_parent() {
+    with_and_without_clone3(nothing_leaks);
+}
+
+#[allow(unsafe_code)]
+fn what_is_named_is_there() {
+    use std::os::fd::AsRawFd;
+
+    // SAFETY: what runs in copies looks at its files.
+    unsafe { mp_spawn::allow_fork() };
+    for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
+        let (named, other) = (leaking("named"), leaking("unnamed"));
+        let number = named.as_raw_fd();
+        let builder = Process::builder().start_method(method).inherit_fds([&named]);
+        // What this process does with its own is its business.
+        drop(named);
+        let reused = leaking("reused");
+        assert_eq!(
+            (reused.as_raw_fd() == number, method == StartMethod::Fork),
+            (true, method == StartMethod::Fork)
+        );
+        if method == StartMethod::Fork {
+            // A copy has what this process has; a number that is free gets its file back.
+            drop(reused);
+            assert!(builder.spawn(finds, "named".to_string()).unwrap().join().unwrap().contains(&number));
+            continue;
+        }
+        let found = builder.spawn(finds, "memfd:named".to_string()).unwrap().join().unwrap();
+        assert_eq!(found, [number], "{method}");
+        let options = Options::nprocs(2).start_method(method).inherit_fds([&reused, &other]);
+        let all = start_processes(|_: usize, name: String| finds(name), "memfd:reused".to_string(), options);
+        assert_eq!(all.unwrap().join().unwrap(), [[number], [number]], "{method}");
+    }
+}
+
+#[test]
+fn a_worker_has_the_files_that_were_named() {
+    with_and_without_clone3(what_is_named_is_there);
+}
+
+/// Numbers that the worker's own files would have, and those that are used to get them there.
+fn numbers_may_be_in_the_way() {
+    use std::os::fd::AsRawFd;
+
+    for method in METHODS {
+        for _ in 0..2 {
+            let many: Vec<_> = (0..100).map(|n| leaking(&format!("way-{n}-"))).collect();
+            let numbers: Vec<_> = many.iter().map(AsRawFd::as_raw_fd).collect();
+            let options = Options::nprocs(1).start_method(method).inherit_fds(&many);
+            // So that what is opened for the start gets these.
+            drop(many);
+            let look = |_: usize, numbers: Vec<i32>| -> Result<bool, String> {
+                let files = files();
+                let is_there =
+                    |(n, number)| files.get(number).is_some_and(|f| f.contains(&format!("way-{n}-")));
+                Ok(numbers.iter().enumerate().all(is_there))
+            };
+            let options = options.stdout(mp_spawn::Output::Capture).stderr(mp_spawn::Output::Capture);
+            let context = start_processes(look, numbers, options).unwrap();
+            assert_eq!(context.join().unwrap(), [true], "{method}");
+        }
+        let few = leaking("few");
+        let all = (0..300).map(|_| few.try_clone().unwrap()).collect::<Vec<_>>();
+        let options = Options::nprocs(1).start_method(method).inherit_fds(&all);
+        let error = start_processes(|_: usize, (): ()| {}, (), options).unwrap_err();
+        assert!(error.to_string().contains("300 were named, and at most 200"), "{error}");
+    }
+}
+
+#[test]
+fn numbers_that_are_in_use_elsewhere_are_no_obstacle() {
+    with_and_without_clone3(numbers_may_be_in_the_way);
+}
