@@ -63,6 +63,8 @@ mod strategy;
 pub mod sync;
 mod sys;
 mod tensor;
+#[doc(hidden)]
+pub mod users;
 mod value;
 mod wait;
 mod weak;

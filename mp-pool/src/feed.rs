@@ -26,6 +26,7 @@ impl Shared {
     fn feed_one(&self) -> bool {
         let mut ready = Vec::new();
         let mut job = None;
+        let sent;
         let (worker, pid, portion) = {
             let mut state = self.state.lock();
             let Some(worker) = state.wanting() else { return false };
@@ -45,25 +46,28 @@ impl Shared {
             ready.extend(state.returned.drain(..returned));
             let found = &mut state.workers[worker];
             found.feeding = true;
-            (worker, found.pid, portion)
+            let fed = (worker, found.pid, portion);
+            sent = std::mem::take(&mut state.sent);
+            fed
         };
-        let mut settled = Settled::default();
+        drop(sent);
+        let mut settled = Settled::new(self);
         if let Some(job) = job {
             for item in job.take(portion - ready.len()) {
                 self.pack(&job, item, &mut ready, &mut settled);
             }
         }
         self.give(worker, pid, ready, &mut settled);
-        self.tell(settled);
+        settled.tell();
         true
     }
 
     /// Encodes a task.
-    fn pack(&self, job: &Arc<Job>, item: Item, ready: &mut Vec<Ready>, settled: &mut Settled) {
+    fn pack(&self, job: &Arc<Job>, item: Item, ready: &mut Vec<Ready>, settled: &mut Settled<'_>) {
         let Item { index, tries, args, kept } = item;
         let taken = Taken { id: self.next_id(), job: Arc::clone(job), index, tries, kept };
         let timed = job.terms.timeout.is_some();
-        let run = |args| Task::Run { id: taken.id, code: job.code.number, timed, args: Body::Out(args) };
+        let run = |args| Task::Run { id: taken.id, code: job.code.number, timed, args: Body::out(args) };
         match args.and_then(|args| self.packed(run(args))) {
             Ok(packed) => ready.push(Ready { taken, packed }),
             Err(why) => settled.add(taken, Err(TaskError::Arguments(why))),
@@ -77,7 +81,7 @@ impl Shared {
     }
 
     /// Gives tasks to a worker that was marked as being fed, if it is still the same one.
-    fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, settled: &mut Settled) {
+    fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, settled: &mut Settled<'_>) {
         let unknown: Vec<Arc<Code>> = {
             let state = self.state.lock();
             let knows = &state.workers[worker].knows;
@@ -92,7 +96,8 @@ impl Shared {
         let mut notes = Vec::new();
         let mut unsendable = HashMap::new();
         for code in unknown {
-            let runner = Body::Out(Box::new(code.runner.clone()));
+            let Some(runner) = code.runner.get().cloned() else { continue };
+            let runner = Body::out(Box::new(runner));
             match self.packed(Task::Learn { code: code.number, runner }) {
                 Ok(packed) => notes.push((code.number, packed)),
                 Err(why) => _ = unsendable.insert(code.number, why),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::Incoming;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
+use mp_core::users::{Apart, Each, caught, drop_caught};
 use mp_reduce::Message;
 use mp_spawn::{Closure, Raise};
 
@@ -18,7 +19,8 @@ use crate::shared::Shared;
 /// A function, as the workers know it.
 pub(crate) struct Code {
     pub(crate) number: u64,
-    pub(crate) runner: Closure<(), Runner>,
+    /// It holds what the user's closure captures.
+    pub(crate) runner: Apart<Closure<(), Runner>>,
     /// Who is told when nobody uses it any more.
     pub(crate) pool: Weak<Shared>,
 }
@@ -47,17 +49,20 @@ pub(crate) struct Item {
     pub(crate) tries: u32,
     /// Or why there are none.
     pub(crate) args: Result<Box<dyn Write>, String>,
-    pub(crate) kept: Option<Box<dyn Keep>>,
+    pub(crate) kept: Option<Kept>,
 }
+
+/// Arguments that were kept; dropping them lets no panic out.
+pub(crate) type Kept = Apart<Box<dyn Keep>>;
 
 /// Arguments that were kept for another attempt.
 pub(crate) trait Keep: Send {
     fn again(&self) -> Result<Box<dyn Write>, String>;
 }
 
-struct Kept<A>(A, fn(&A) -> A);
+struct Original<A>(A, fn(&A) -> A);
 
-impl<A: Message + Send> Keep for Kept<A> {
+impl<A: Message + Send> Keep for Original<A> {
     fn again(&self) -> Result<Box<dyn Write>, String> {
         Ok(Box::new(cloned(&self.0, self.1)?))
     }
@@ -72,25 +77,25 @@ fn cloned<A>(args: &A, clone: fn(&A) -> A) -> Result<A, String> {
 pub(crate) trait Source: Send + Sync {
     fn take(&self, most: usize, into: &mut Vec<Item>);
     fn left(&self) -> usize;
-    /// Drops what is left; which they were.
-    fn clear(&self) -> Range<usize>;
+    /// Takes what is left: which they were, and themselves, to be dropped when nothing depends on it.
+    fn clear(&self) -> (Range<usize>, Rubbish);
 }
 
 /// Arguments that are there already.
 pub(crate) struct Items<A> {
     /// And the index of the first.
-    queue: Mutex<(VecDeque<A>, usize)>,
+    queue: Mutex<(Each<A>, usize)>,
     clone: Option<fn(&A) -> A>,
 }
 
 impl<A> Items<A> {
     pub(crate) fn new(clone: Option<fn(&A) -> A>) -> Self {
-        Self { queue: Mutex::new((VecDeque::new(), 0)), clone }
+        Self { queue: Mutex::new((Each::default(), 0)), clone }
     }
 
     /// The first items, all at once.
     pub(crate) fn bring(&self, items: VecDeque<A>) {
-        self.queue.lock().0 = items;
+        self.queue.lock().0 = Each::from(items);
     }
 
     pub(crate) fn push(&self, items: impl Iterator<Item = A>) {
@@ -109,11 +114,16 @@ impl<A: Message + Send> Source for Items<A> {
         };
         // Code of the user runs here, without the lock.
         into.extend(taken.into_iter().zip(first..).map(|(args, index)| {
-            let kept =
-                self.clone.map(|clone| cloned(&args, clone).map(|args| Box::new(Kept(args, clone)) as _));
-            match kept.transpose() {
+            let keep = |clone| {
+                let copy = cloned(&args, clone)?;
+                Ok(Apart::new(Box::new(Original(copy, clone)) as Box<dyn Keep>))
+            };
+            match self.clone.map(keep).transpose() {
                 Ok(kept) => Item { index, tries: 0, args: Ok(Box::new(args)), kept },
-                Err(why) => Item { index, tries: 0, args: Err(why), kept: None },
+                Err(why) => {
+                    drop_caught(args);
+                    Item { index, tries: 0, args: Err(why), kept: None }
+                }
             }
         }));
     }
@@ -122,15 +132,18 @@ impl<A: Message + Send> Source for Items<A> {
         self.queue.lock().0.len()
     }
 
-    fn clear(&self) -> Range<usize> {
+    fn clear(&self) -> (Range<usize>, Rubbish) {
         let mut queue = self.queue.lock();
         let items = std::mem::take(&mut queue.0);
         let first = queue.1;
         queue.1 += items.len();
-        drop(queue);
-        first..first + items.len()
+        let range = first..first + items.len();
+        (range, Box::new(items))
     }
 }
+
+/// What the user has made and nothing needs any more; dropping it lets no panic out.
+pub(crate) type Rubbish = Box<dyn Send>;
 
 /// What came of a task: bytes and attachments of its result, not read yet.
 pub(crate) type Outcome = Result<Box<Incoming>, TaskError>;
@@ -171,8 +184,8 @@ pub(crate) struct Slots {
     base: usize,
     outcomes: VecDeque<Option<Outcome>>,
     progress: Progress,
-    wakers: Vec<Waker>,
-    on_done: Option<Box<dyn FnOnce() + Send>>,
+    wakers: Vec<Apart<Waker>>,
+    on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
     cancelled: bool,
 }
 
@@ -193,10 +206,8 @@ impl Slots {
     pub(crate) fn progress(&self) -> Progress {
         self.progress
     }
-    pub(crate) fn wake(&mut self, waker: &Waker) {
-        if !self.wakers.iter().any(|w| w.will_wake(waker)) {
-            self.wakers.push(waker.clone());
-        }
+    fn will_wake(&self, waker: &Waker) -> bool {
+        self.wakers.iter().any(|known| known.get().is_some_and(|known| known.will_wake(waker)))
     }
 }
 
@@ -204,7 +215,7 @@ impl Slots {
 pub(crate) struct Lost {
     pub(crate) index: usize,
     pub(crate) tries: u32,
-    pub(crate) kept: Box<dyn Keep>,
+    pub(crate) kept: Kept,
 }
 
 /// One call.
@@ -259,7 +270,7 @@ impl Job {
             lost.drain(..count).collect::<Vec<_>>()
         };
         let again = |Lost { index, tries, kept }| {
-            let args = kept.again();
+            let args = kept.get().map_or_else(|| Err("they were not kept".into()), |kept| kept.again());
             Item { index, tries, args, kept: Some(kept) }
         };
         let mut items: Vec<Item> = lost.into_iter().map(again).collect();
@@ -275,16 +286,16 @@ impl Job {
     }
 
     /// This task is to be sent once more.
-    pub(crate) fn again(&self, index: usize, tries: u32, kept: Box<dyn Keep>) {
+    pub(crate) fn again(&self, index: usize, tries: u32, kept: Kept) {
         self.lost.lock().push(Lost { index, tries, kept });
     }
 
-    /// Sends no more tasks; which ones were not sent. Somebody has to settle them.
-    pub(crate) fn cancel(&self) -> impl Iterator<Item = usize> + use<> {
+    /// Sends no more tasks; which ones were not sent, for the caller to settle, and what they were to be sent with.
+    pub(crate) fn cancel(&self) -> (Vec<Lost>, Range<usize>, Rubbish) {
         self.slots.lock().cancelled = true;
         let lost = if mp_core::mutant!("pool.cancel.retries-kept") { Vec::new() } else { self.take_lost() };
-        let rest = self.source.clear();
-        lost.into_iter().map(|lost| lost.index).chain(rest)
+        let (rest, rubbish) = self.source.clear();
+        (lost, rest, rubbish)
     }
 
     /// Takes those that were to be tried again.
@@ -323,21 +334,43 @@ impl Job {
             (wakers, if done { slots.on_done.take() } else { None })
         };
         self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        // The panic hook has shown what panics in them; the pool goes on.
+        for waker in wakers {
+            caught(|| waker.into_inner().map(Waker::wake));
+        }
         if let Some(on_done) = on_done {
-            // The panic hook has shown it; the pool goes on.
-            _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(on_done));
+            caught(|| on_done.into_inner().map(|call| call()));
         }
     }
 
     /// Calls this when all is done: at once if it is.
     pub(crate) fn on_done(&self, call: Box<dyn FnOnce() + Send>) {
-        self.slots.lock().on_done = Some(call);
+        self.slots.lock().on_done = Some(Apart::new(call));
         self.notify();
     }
 
     pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock()
+    }
+
+    /// Has this waker woken when more outcomes come; false if all are there.
+    pub(crate) fn wake(&self, waker: &Waker) -> bool {
+        {
+            let slots = self.slots.lock();
+            if slots.all_done() || slots.will_wake(waker) {
+                return !slots.all_done();
+            }
+        }
+        // Without the lock: cloning is code of the user, and so is dropping it.
+        let waker = Apart::new(waker.clone());
+        let mut slots = self.slots.lock();
+        let waits = !slots.all_done();
+        if waits {
+            slots.wakers.push(waker);
+            return true;
+        }
+        drop(slots);
+        false
     }
 
     /// Waits until something is so; false when the time is over.

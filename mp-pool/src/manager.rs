@@ -13,10 +13,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "log")]
+use mp_core::users::caught;
 use mp_queue::GetError;
 use mp_spawn::{Exit, Raise, SpawnError, Status, Who};
 
-use crate::error::{TaskError, WorkerLost};
+use crate::error::{PoolError, TaskError, WorkerLost};
 use crate::job::Outcome;
 use crate::message::Reply;
 use crate::shared::{Exited, Settled, Shared};
@@ -69,13 +71,21 @@ impl Manager {
             shared.break_off("the thread of the pool has panicked");
         }
         // There are workers still only after a panic, or if one does not even obey a SIGKILL.
-        let mut settled = Settled::default();
-        for worker in &mut shared.state.lock().workers {
-            // It fails only if it has ended.
-            worker.process.iter().for_each(|process| _ = process.kill());
-            worker.bury().0.into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
+        let mut settled = Settled::new(&shared);
+        let mut ended = Vec::new();
+        {
+            let mut state = shared.state.lock();
+            for worker in &mut state.workers {
+                // It fails only if it has ended.
+                worker.process.iter().for_each(|process| _ = process.kill());
+                ended.extend(worker.process.take());
+                worker.bury().0.into_iter().for_each(|taken| settled.add(taken, Err(TaskError::Terminated)));
+            }
+            let returned = std::mem::take(&mut state.returned);
+            returned.into_iter().for_each(|ready| settled.add(ready.taken, Err(TaskError::Terminated)));
         }
-        shared.tell(settled);
+        settled.tell();
+        drop(ended);
         shared.state.lock().over = true;
         shared.changed.notify_all();
     }
@@ -119,7 +129,7 @@ impl Manager {
         if replies.is_empty() {
             return;
         }
-        let mut settled = Settled::default();
+        let mut settled = Settled::new(&self.shared);
         let now = Instant::now();
         let mut state = self.shared.state.lock();
         let mut answered = vec![0_u32; state.workers.len()];
@@ -174,7 +184,7 @@ impl Manager {
             worker.keeps_pace(count, now);
         }
         drop(state);
-        self.shared.tell(settled);
+        settled.tell();
     }
 
     /// Replaces the workers that have ended, and settles what they had.
@@ -194,7 +204,7 @@ impl Manager {
 
     fn bury(&mut self, Exited { worker: number, pid }: Exited) {
         let shared = Arc::clone(&self.shared);
-        let mut settled = Settled::default();
+        let mut settled = Settled::new(&shared);
         let mut state = shared.state.lock();
         let end = state.phase.error();
         let Some(worker) = state.workers.get_mut(number).filter(|worker| worker.pid == pid) else { return };
@@ -282,9 +292,12 @@ impl Manager {
         #[cfg(feature = "log")]
         if replaced {
             let level = if exit.success() { log::Level::Info } else { log::Level::Warn };
-            log::log!(target: "mp::pool", level, "worker {number} (pid {pid}) {exit}, and is replaced");
+            // The logger is the program's.
+            caught(
+                || log::log!(target: "mp::pool", level, "worker {number} (pid {pid}) {exit}, and is replaced"),
+            );
         }
-        shared.tell(settled);
+        settled.tell();
     }
 
     /// Starts workers whose time it is.
@@ -301,7 +314,10 @@ impl Manager {
         };
         for number in due {
             if let Err(error) = start(&self.shared, number) {
-                self.why = error.to_string();
+                self.why = match error {
+                    PoolError::Start(error) => error.to_string(),
+                    other => other.to_string(),
+                };
                 let worker = &mut self.shared.state.lock().workers[number];
                 worker.start_failed(Instant::now());
             }

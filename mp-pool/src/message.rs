@@ -10,6 +10,7 @@ use std::fmt;
 
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing};
+use mp_core::users::Apart;
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Raise};
 
@@ -28,17 +29,27 @@ impl<T: Message + Send> Write for T {
 
 /// Something on its way: a value before it is sent, bytes and attachments after that.
 pub(crate) enum Body {
-    Out(Box<dyn Write>),
+    /// Its drop lets no panic out: what was sent is sent.
+    Out(Apart<Box<dyn Write>>),
     In(Box<Incoming>),
 }
 
 impl Body {
+    /// A value that is to be sent.
+    pub(crate) fn out(value: Box<dyn Write>) -> Body {
+        Body::Out(Apart::new(value))
+    }
+
     /// Writes it. Code of the user runs here: a panic of it is an error.
     fn write(&self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
-            Body::Out(value) => Raise::catch(|| value.write(out)).unwrap_or_else(|raise| {
-                Err(Error::Malformed(format!("its `Serialize` panicked: {}", raise.message())))
-            }),
+            Body::Out(value) => {
+                let gone = || Err(Error::Malformed("it is not there any more".into()));
+                let write = || value.get().map_or_else(gone, |value| value.write(out));
+                Raise::catch(write).unwrap_or_else(|raise| {
+                    Err(Error::Malformed(format!("its `Serialize` panicked: {}", raise.message())))
+                })
+            }
             Body::In(_) => Err(Error::Malformed("it was received, and is not sent again".into())),
         }
     }
@@ -185,11 +196,12 @@ impl Runner {
                 Ok(Err(error)) => return Ran::Undecodable(error.to_string()),
                 Err(raise) => return Ran::Raised(raise),
             };
-            match Raise::catch(|| function(args).into_result()) {
-                Ok(Ok(value)) => Ran::Done(Box::new(value)),
-                Ok(Err(error)) => Ran::Raised(Raise::error(&*error)),
-                Err(raise) => Ran::Raised(raise),
-            }
+            // An error of the user's is shown and dropped in here, too.
+            let run = || match function(args).into_result() {
+                Ok(value) => Ran::Done(Box::new(value)),
+                Err(error) => Ran::Raised(Raise::error(&*error)),
+            };
+            Raise::catch(run).unwrap_or_else(Ran::Raised)
         }))
     }
 

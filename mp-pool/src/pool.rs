@@ -104,6 +104,7 @@ impl Pool {
             workers,
             returned: VecDeque::new(),
             jobs: VecDeque::new(),
+            sent: Vec::new(),
             deadly: HashMap::new(),
             last_ready: None,
             unsettled: 0,

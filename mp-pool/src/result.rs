@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use mp_core::users::Each;
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
@@ -71,7 +72,12 @@ impl<T: Message> Shape<T> for Many {
     type Value = Vec<T>;
 
     fn read(slots: &mut Taking<'_>) -> Result<Vec<T>, TaskError> {
-        std::iter::from_fn(|| slots.next()).map(read).collect()
+        // If one failed, what was read before is dropped, each by itself.
+        let mut values = Each::default();
+        while let Some(outcome) = slots.next() {
+            values.push_back(read(outcome)?);
+        }
+        Ok(std::mem::take(&mut *values).into())
     }
 }
 
@@ -246,12 +252,8 @@ impl<T, S: Shape<T>> Future for AsyncResult<T, S> {
         if !self.job.is_ours() && self.taken {
             return Poll::Pending;
         }
-        if self.job.is_ours() {
-            let mut slots = self.job.slots();
-            if self.taken || !slots.all_done() {
-                slots.wake(context.waker());
-                return Poll::Pending;
-            }
+        if self.job.is_ours() && (self.taken || self.job.wake(context.waker())) {
+            return Poll::Pending;
         }
         self.taken = true;
         Poll::Ready(self.take())

@@ -12,13 +12,14 @@ use mp_core::SharedTensor;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
+use mp_core::users::Apart;
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
 
 use crate::builder::Settings;
 use crate::error::{PoolError, TaskError};
-use crate::job::{Code, Job, Lost, Outcome};
+use crate::job::{Code, Job, Lost, Outcome, Rubbish};
 use crate::message::{Reply, Runner, Task};
 use crate::outcome::TaskOutcome;
 use crate::state::{Phase, State, Taken};
@@ -30,18 +31,34 @@ pub(crate) struct Exited {
     pub(crate) pid: u32,
 }
 
-/// Outcomes that are to be told once no lock is held.
-#[derive(Default)]
-pub(crate) struct Settled(Vec<(Taken, Outcome)>);
+/// Outcomes that are to be told once no lock is held: when this is dropped, also by a panic. So it is made before a lock is
+/// taken, and goes after it.
+pub(crate) struct Settled<'a> {
+    shared: &'a Shared,
+    outcomes: Vec<(Taken, Outcome)>,
+    /// Dropped when all have been told.
+    rubbish: Vec<Rubbish>,
+}
 
-impl Settled {
+impl<'a> Settled<'a> {
+    pub(crate) fn new(shared: &'a Shared) -> Self {
+        Settled { shared, outcomes: Vec::new(), rubbish: Vec::new() }
+    }
+
     pub(crate) fn add(&mut self, taken: Taken, outcome: Outcome) {
-        self.0.push((taken, outcome));
+        self.outcomes.push((taken, outcome));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.outcomes.len()
     }
 
     /// Of tasks that never left their call.
     fn add_rest(&mut self, job: &Arc<Job>, error: &TaskError) {
-        for index in job.cancel() {
+        let (lost, rest, rubbish) = job.cancel();
+        self.rubbish.push(rubbish);
+        self.add_all(job, lost, error);
+        for index in rest {
             let taken = Taken { id: 0, job: Arc::clone(job), index, tries: 0, kept: None };
             self.add(taken, Err(error.clone()));
         }
@@ -49,11 +66,27 @@ impl Settled {
 
     /// Of tasks that were to be tried again.
     fn add_lost(&mut self, job: &Arc<Job>, error: &TaskError) {
-        for Lost { index, tries, kept } in job.take_lost() {
-            // What was kept is dropped later: that runs code of the user.
+        self.add_all(job, job.take_lost(), error);
+    }
+
+    fn add_all(&mut self, job: &Arc<Job>, lost: Vec<Lost>, error: &TaskError) {
+        for Lost { index, tries, kept } in lost {
             let taken = Taken { id: 0, job: Arc::clone(job), index, tries, kept: Some(kept) };
             self.add(taken, Err(error.clone()));
         }
+    }
+
+    /// Hands the outcomes to their calls. No lock may be held.
+    pub(crate) fn tell(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        self.shared.hand_out(std::mem::take(&mut self.outcomes));
+        // Each lets no panic out.
+        self.rubbish.clear();
     }
 }
 
@@ -121,7 +154,7 @@ impl Shared {
     }
 
     fn code(self: &Arc<Self>, runner: Closure<(), Runner>) -> Arc<Code> {
-        Arc::new(Code { number: self.next_id(), runner, pool: Arc::downgrade(self) })
+        Arc::new(Code { number: self.next_id(), runner: Apart::new(runner), pool: Arc::downgrade(self) })
     }
 
     /// The code of a function, which is sent to each worker once.
@@ -172,9 +205,8 @@ impl Shared {
         let refused = self.count(tasks).err();
         bring();
         if let Some(error) = refused.or_else(|| self.enlist(job)) {
-            let mut settled = Settled::default();
+            let mut settled = Settled::new(self);
             settled.add_rest(job, &error);
-            self.tell(settled);
             return false;
         }
         self.feed();
@@ -235,7 +267,7 @@ impl Shared {
         if self.check_owner().is_err() {
             return 0;
         }
-        let mut settled = Settled::default();
+        let mut settled = Settled::new(self);
         settled.add_rest(job, &TaskError::Cancelled);
         {
             let mut state = self.state.lock();
@@ -254,18 +286,22 @@ impl Shared {
                 }
             }
         }
-        let count = settled.0.len();
-        self.tell(settled);
+        let count = settled.len();
+        settled.tell();
         self.feed();
         count
     }
 
-    /// Hands outcomes to their calls. No lock may be held.
-    pub(crate) fn tell(&self, settled: Settled) {
+    /// Hands outcomes to their calls. All are settled before code of the user runs: callbacks, wakers, and the drop of what was
+    /// kept. No lock may be held.
+    fn hand_out(&self, outcomes: Vec<(Taken, Outcome)>) {
         let mut count = 0;
         let mut told: Vec<Arc<Job>> = Vec::new();
-        for (Taken { job, index, .. }, outcome) in settled.0 {
+        let mut kept = Vec::new();
+        for (taken, outcome) in outcomes {
+            let Taken { job, index, kept: copy, .. } = taken;
             count += usize::from(job.settle(index, outcome));
+            kept.extend(copy);
             if told.last().is_none_or(|last| !Arc::ptr_eq(last, &job)) {
                 told.push(job);
             }
@@ -286,6 +322,8 @@ impl Shared {
             }
         }
         told.iter().for_each(|job| job.notify());
+        // Each lets no panic out.
+        drop(kept);
     }
 
     /// Takes no more tasks, and ends the workers: `phase` says why.
@@ -303,10 +341,10 @@ impl Shared {
             }
             (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned))
         };
-        let mut settled = Settled::default();
+        let mut settled = Settled::new(self);
         jobs.iter().for_each(|job| settled.add_rest(job, &error));
         returned.into_iter().for_each(|ready| settled.add(ready.taken, Err(error.clone())));
-        self.tell(settled);
+        settled.tell();
         self.ring();
     }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{Process, SpawnError};
+use mp_spawn::{Process, Raise};
 
+use crate::error::PoolError;
 use crate::shared::{Exited, Shared};
 use crate::worker::{Orders, work};
 
@@ -27,25 +28,32 @@ pub(crate) fn back_off(failures: u32) -> Duration {
 }
 
 /// Starts a worker in an empty place.
-pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), SpawnError> {
+pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError> {
     let settings = &shared.settings;
+    // Code of the user: what a worker is configured by, and what its initializer is sent with.
+    let launch = |tasks, first| {
+        let orders = Orders {
+            worker: number,
+            tasks,
+            replies: shared.replies.clone(),
+            watch: shared.watch.clone(),
+            most_tasks: settings.most_tasks,
+            initializer: settings.initializer.clone(),
+        };
+        let builder = Process::builder().name(name(&settings.name, number)).number(number).daemon(true);
+        let builder = settings.configured(number, builder);
+        // What the one before has written is what tells why it has ended.
+        let builder = if first { builder } else { builder.replaces() };
+        builder.spawn(work, orders)
+    };
     let (tasks, first) = {
         let worker = &shared.state.lock().workers[number];
         (worker.tasks.clone(), worker.pid == 0)
     };
-    let orders = Orders {
-        worker: number,
-        tasks,
-        replies: shared.replies.clone(),
-        watch: shared.watch.clone(),
-        most_tasks: settings.most_tasks,
-        initializer: settings.initializer.clone(),
-    };
-    let builder = Process::builder().name(name(&settings.name, number)).number(number).daemon(true);
-    let builder = settings.configured(number, builder);
-    // What the one before has written is what tells why it has ended.
-    let builder = if first { builder } else { builder.replaces() };
-    let process = builder.spawn(work, orders)?;
+    let process = Raise::catch(|| launch(tasks, first)).map_err(|raise| {
+        let why = raise.message();
+        PoolError::Options(format!("what worker {number} is to be started with panicked: {why}"))
+    })??;
     let pid = process.pid();
     let told = Arc::downgrade(shared);
     let mut state = shared.state.lock();

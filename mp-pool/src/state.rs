@@ -24,7 +24,7 @@ use mp_queue::{Packed, Queue};
 use mp_spawn::Process;
 
 use crate::error::TaskError;
-use crate::job::{Job, Keep};
+use crate::job::{Job, Kept};
 use crate::message::Task;
 use crate::start::back_off;
 
@@ -46,7 +46,7 @@ pub(crate) struct Taken {
     pub(crate) index: usize,
     /// How often it was begun before.
     pub(crate) tries: u32,
-    pub(crate) kept: Option<Box<dyn Keep>>,
+    pub(crate) kept: Option<Kept>,
 }
 
 /// A task that can be given to a worker.
@@ -321,6 +321,8 @@ pub(crate) struct State {
     pub(crate) returned: VecDeque<Ready>,
     /// Calls with tasks that are still to be sent.
     pub(crate) jobs: VecDeque<Arc<Job>>,
+    /// Calls all of whose tasks are sent: they may hold values of the user's, so they are dropped without the lock.
+    pub(crate) sent: Vec<Arc<Job>>,
     /// For each function, how many workers in a row have died while they read it.
     pub(crate) deadly: HashMap<u64, u32>,
     /// When the last worker died that had been ready; `None` if there was none.
@@ -356,7 +358,7 @@ impl State {
             if job.left() > 0 {
                 return Some(Arc::clone(job));
             }
-            self.jobs.pop_front();
+            self.sent.extend(self.jobs.pop_front());
         }
         None
     }

@@ -1,7 +1,9 @@
 //! Results one after the other.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use mp_reduce::Message;
@@ -61,13 +63,24 @@ impl<I: Iterator, T> Imap<I, T> {
                 return;
             }
             let portion = under_way.max(1).min(self.ahead - under_way);
-            let items: Vec<I::Item> = self.iter.by_ref().take(portion).collect();
-            self.exhausted = items.len() < portion;
+            // Those before one that panics are sent; it is not asked again.
+            let mut items = VecDeque::new();
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                while items.len() < portion
+                    && let Some(item) = self.iter.next()
+                {
+                    items.push_back(item);
+                }
+            }));
+            self.exhausted = panicked.is_err() || items.len() < portion;
             let count = items.len();
             self.sent += count;
             under_way += count;
             let bring = || self.items.push(items.into_iter());
             self.exhausted |= count > 0 && !self.shared.submit(&self.job, count, bring);
+            if let Err(payload) = panicked {
+                resume_unwind(payload);
+            }
         }
     }
 }

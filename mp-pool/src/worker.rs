@@ -25,6 +25,7 @@ use std::sync::OnceLock;
 
 use mp_core::SharedTensor;
 use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::users::Apart;
 use mp_queue::{PutError, Queue};
 use mp_spawn::{Closure, Raise};
 use serde::{Deserialize, Serialize};
@@ -115,7 +116,7 @@ struct Life {
     worker: usize,
     replies: Queue<Reply>,
     watch: SharedTensor<u64>,
-    known: HashMap<u64, Result<Runner, String>>,
+    known: HashMap<u64, Result<Apart<Runner>, String>>,
     /// Tasks of functions that it is about to learn: the note was taken back with other tasks, by the pool, and comes again.
     waiting: HashMap<u64, Vec<Run>>,
     done: u64,
@@ -136,7 +137,7 @@ impl Life {
                 Ok(())
             }
             Task::Learn { code, runner } => {
-                self.known.insert(code, Runner::read(runner));
+                self.known.insert(code, Runner::read(runner).map(Apart::new));
                 say(&self.replies, Reply::Noted { worker, code })?;
                 let waiting = self.waiting.remove(&code).unwrap_or_default();
                 waiting.into_iter().try_for_each(|run| self.run(code, run))
@@ -154,8 +155,8 @@ impl Life {
             watch.store(since(worker), now());
             watch.store(what(worker), id);
         }
-        let ran = match (self.known.get(&code), args.received()) {
-            (Some(Ok(runner)), Some(args)) => runner.run(*args),
+        let ran = match (self.known.get(&code).map(|known| known.as_ref().map(Apart::get)), args.received()) {
+            (Some(Ok(Some(runner))), Some(args)) => runner.run(*args),
             (Some(Err(why)), _) => Ran::Undecodable(format!("the function can't be read: {why}")),
             _ => Ran::Undecodable("the worker does not know the function".into()),
         };
@@ -173,17 +174,20 @@ impl Life {
 /// Puts the reply; if the result can't be sent, another one that says so.
 fn answer(replies: &Queue<Reply>, worker: usize, id: u64, ran: Ran) -> Result<(), Failure> {
     let reply = match ran {
-        Ran::Done(value) => Reply::Done { worker, id, value: Body::Out(value) },
+        Ran::Done(value) => Reply::Done { worker, id, value: Body::out(value) },
         Ran::Raised(raise) => Reply::Raised { worker, id, raise },
         Ran::Undecodable(why) => Reply::Unsendable { worker, id, result: false, why },
     };
-    // Packing drops the result, which may be a type of the user's that panics in it.
-    let why = match Raise::catch(|| replies.put(reply)) {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(PutError::Failed { error, .. })) => {
-            Reply::Unsendable { worker, id, result: true, why: error.to_string() }
-        }
-        Ok(Err(error)) => return Err(error.to_string().into()),
+    // Code of the user runs in here; what it raises there is what the task ends with.
+    let put = || match replies.put(reply) {
+        Ok(()) => Ok(None),
+        Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
+        Err(error) => Err(error.to_string()),
+    };
+    let why = match Raise::catch(put) {
+        Ok(Ok(None)) => return Ok(()),
+        Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, result: true, why },
+        Ok(Err(error)) => return Err(error.into()),
         Err(raise) => Reply::Raised { worker, id, raise },
     };
     say(replies, why)
@@ -211,10 +215,10 @@ mod tests {
     fn a_task_that_comes_before_its_function_waits_for_it() {
         let (tasks, replies) = (Queue::bounded(4).unwrap(), Queue::bounded(8).unwrap());
         let watch = Tensor::zeros(&[2]).unwrap().share();
-        let args = |x: u32| Body::Out(Box::new(x));
+        let args = |x: u32| Body::out(Box::new(x));
         let runner: Closure<(), Runner> = mp_spawn::closure!([] |_none: ()| Runner::new(|x: u32| x + 1));
         tasks.put(Task::Run { id: 7, code: 1, timed: false, args: args(3) }).unwrap();
-        tasks.put(Task::Learn { code: 1, runner: Body::Out(Box::new(runner)) }).unwrap();
+        tasks.put(Task::Learn { code: 1, runner: Body::out(Box::new(runner)) }).unwrap();
         tasks.put(Task::Run { id: 8, code: 1, timed: false, args: args(4) }).unwrap();
         let orders =
             Orders { worker: 0, tasks, replies: replies.clone(), watch, most_tasks: 2, initializer: None };

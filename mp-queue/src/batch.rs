@@ -210,6 +210,7 @@ impl<T: Message> Queue<T> {
                     return Err(PutManyError { put, error, rest: values });
                 }
             }
+            letter.sent();
             put += 1;
         }
     }

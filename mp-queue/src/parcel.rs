@@ -1,5 +1,6 @@
 //! Messages on their way into a queue and out of it: in an envelope, or so small that they need none.
 
+use mp_core::users::drop_caught;
 use mp_core::{Envelope, Message};
 use mp_reduce::{Error, TypeFingerprint, Written, pack_as, pack_unless, unpack_as, unpack_plain};
 
@@ -75,7 +76,18 @@ impl<T: Message> Letter<T> {
     pub(crate) fn into_parcel(self) -> Parcel {
         match self {
             Letter::Envelope(envelope) => Parcel::Envelope(envelope),
-            Letter::Small(small, _) => Parcel::Small(small),
+            Letter::Small(small, value) => {
+                drop_caught(value);
+                Parcel::Small(small)
+            }
+        }
+    }
+
+    /// It was put: the value is dropped, and a panic of its `Drop` ends here, for the message is on its way.
+    #[inline]
+    pub(crate) fn sent(self) {
+        if let Letter::Small(_, value) = self {
+            drop_caught(value);
         }
     }
 

@@ -337,7 +337,10 @@ pub(crate) fn put_as<T: Message>(
 ) -> Result<(), PutError<T>> {
     let mut letter = Letter::write(raw, fingerprint, value)?;
     match raw.put(letter.item(), wait, alone) {
-        Ok(PutRaw::Done) => Ok(()),
+        Ok(PutRaw::Done) => {
+            letter.sent();
+            Ok(())
+        }
         end => Err(not_put(letter.back(fingerprint), end)),
     }
 }

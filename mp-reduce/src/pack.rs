@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::thread::LocalKey;
 
 use mp_core::message::{Incoming, Message, Outgoing};
+use mp_core::users::drop_caught;
 use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -150,7 +151,8 @@ pub fn pack_unless<T: Message, S>(
         return Ok(Written::Plain(taken, value));
     }
     // From here on the message is the value: exclusive handles in it must be the only ones.
-    drop(value);
+    // A panic of its `Drop` does not stop the message.
+    drop_caught(value);
     match arena.pack(&mut out, fingerprint.get()) {
         Ok(envelope) => {
             if out.reuse() {

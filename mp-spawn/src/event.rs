@@ -7,12 +7,16 @@
 //! | info | a process was started; a process ended |
 //! | debug | a fork server was started; a worker calls its function; what the dead held was released |
 //!
-//! Loggers are code of users: they are called while no lock of this crate is held.
+//! Loggers are code of users: they are called while no lock of this crate is held, and a panic of one ends there.
 
 /// Tells of something: `event!(Info, "{name} was started")`.
 #[cfg(feature = "log")]
 macro_rules! event {
-    ($level:ident, $($what:tt)+) => { ::log::log!(target: "mp::process", ::log::Level::$level, $($what)+) };
+    ($level:ident, $($what:tt)+) => {
+        _ = ::mp_core::users::caught(|| {
+            ::log::log!(target: "mp::process", ::log::Level::$level, $($what)+);
+        })
+    };
 }
 
 /// Does nothing, and evaluates nothing.

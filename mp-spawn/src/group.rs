@@ -1,11 +1,11 @@
 //! What is known about the processes of one start, shared between the supervisor and whoever waits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
+use mp_core::users::{Apart, caught};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
@@ -45,7 +45,7 @@ pub(crate) struct Group {
 }
 
 /// Called when all processes are over.
-struct AtEnd(Box<dyn FnOnce() + Send>);
+struct AtEnd(Apart<Box<dyn FnOnce() + Send>>);
 
 impl std::fmt::Debug for AtEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -268,7 +268,7 @@ impl Group {
 
     /// Calls this when all are over; at once if they are.
     pub(crate) fn at_end(&self, call: impl FnOnce() + Send + 'static) {
-        self.at_end.lock().push(AtEnd(Box::new(call)));
+        self.at_end.lock().push(AtEnd(Apart::new(Box::new(call))));
         self.call_at_end();
         // So that the supervisor hears of the end at once.
         let running = |rank: &Rank| rank.running.as_ref().map(|running| running.id);
@@ -281,7 +281,7 @@ impl Group {
             let calls = std::mem::take(&mut *self.at_end.lock());
             for AtEnd(call) in calls {
                 // Its panic, which the hook has shown, is not the end of the thread that watches all processes.
-                _ = std::panic::catch_unwind(AssertUnwindSafe(call));
+                caught(|| call.into_inner().map(|call| call()));
             }
         }
     }

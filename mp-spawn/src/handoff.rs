@@ -88,7 +88,7 @@ impl ToChild {
         let encoded = args.encode::<MessagePack>(&mut out).and_then(|()| out.check_exclusive());
         encoded.map_err(|e| unencodable(e.into()))?;
         // From here on the message is the value.
-        drop(args);
+        mp_core::users::drop_caught(args);
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => ToChild::plain(&bytes),
             Err(mut out) => {
@@ -231,7 +231,7 @@ impl Value {
         value.encode::<MessagePack>(&mut out)?;
         out.check_exclusive()?;
         // From here on the message is the value.
-        drop(value);
+        mp_core::users::drop_caught(value);
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => Ok(Value::Plain(bytes)),
             Err(mut out) => {

@@ -31,7 +31,7 @@ impl Raise {
         panic::catch_unwind(AssertUnwindSafe(|| __rust_begin_short_backtrace(function))).map_err(|payload| {
             let PanicNote { message, location, backtrace } = panics::caught(&*payload);
             // Dropping the payload may panic again.
-            std::mem::forget(payload);
+            mp_core::users::drop_payload(payload);
             let (chain, debug) = (Vec::new(), String::new());
             Box::new(Raise { panicked: true, message, chain, debug, location, backtrace })
         })

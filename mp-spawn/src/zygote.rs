@@ -104,7 +104,9 @@ fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>>
         };
         tell(socket, &Answer::Preloading)?;
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(desc.entry)) {
-            return Ok(Err(format!("{} panicked: {}", preload.name, panics::caught(&*payload).message)));
+            let note = panics::caught(&*payload);
+            mp_core::users::drop_payload(payload);
+            return Ok(Err(format!("{} panicked: {}", preload.name, note.message)));
         }
         // What is left in a buffer, each copy would print.
         let _ = std::io::stdout().flush();

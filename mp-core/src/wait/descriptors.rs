@@ -16,7 +16,6 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
@@ -27,6 +26,7 @@ use crate::arena::SLICE;
 use crate::error::{Error, Result};
 use crate::fork::{GENERATIONS, PerProcess};
 use crate::sys::epoll::{self, Epoll};
+use crate::users::caught;
 
 struct Poller {
     epoll: Epoll,
@@ -74,7 +74,7 @@ impl Poller {
             for id in ready {
                 let waker = self.waiting.lock().wakers.remove(&id);
                 // What a waker does is not this library's: its panic ends nothing.
-                _ = catch_unwind(AssertUnwindSafe(|| waker.map(Waker::wake)));
+                caught(|| waker.map(Waker::wake));
             }
         }
     }

@@ -16,7 +16,6 @@
 //! A raw `fork` copies no thread: entries are made, and taken back, by members only, so a copy never touches the lock.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -28,6 +27,7 @@ use crate::error::Result;
 use crate::fork::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
+use crate::users::{caught, drop_caught};
 
 /// The most words of one thread; it sleeps on one of its own besides.
 const MOST: usize = futex::MOST - 1;
@@ -202,10 +202,8 @@ impl Drop for Entry {
 /// Wakes them; nothing is locked meanwhile. What a waker does is not this library's: its panic ends nothing.
 fn wake(waiting: Vec<Waiting>) {
     for Waiting { waker, what, .. } in waiting {
-        _ = catch_unwind(AssertUnwindSafe(|| {
-            drop(what);
-            waker.wake();
-        }));
+        drop_caught(what);
+        caught(|| waker.wake());
     }
 }
 
@@ -268,12 +266,12 @@ fn look(i: usize) {
     // In a thread of a member: it fails for nobody here.
     arenas.iter().for_each(|arena| _ = arena.sweep_if_due());
     for (key, id, what) in watched {
-        let is_ready = catch_unwind(AssertUnwindSafe(|| what.is_ready_after_all())).unwrap_or(true);
+        let is_ready = caught(|| what.is_ready_after_all()).unwrap_or(true);
         if is_ready {
             let taken = REACTOR.lock().take(key, id);
             wake(taken.into_iter().map(|(waiting, _)| waiting).collect());
         }
         // The last of it may go here.
-        _ = catch_unwind(AssertUnwindSafe(|| drop(what)));
+        drop_caught(what);
     }
 }

@@ -1,0 +1,150 @@
+//! Code of the user at places that it must not unwind through: destructors, wakers, callbacks.
+//!
+//! A panic there has been shown by the panic hook, and ends where it was raised. Nothing of the library is left half done by
+//! it, and a second one in what is dropped next aborts nothing, because each value is dropped by itself.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Calls code of the user; `None` if it panicked.
+pub fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            drop_payload(payload);
+            None
+        }
+    }
+}
+
+/// Drops what a panic was raised with, which may panic itself, with a payload that may do so as well: that one stays.
+pub fn drop_payload(payload: Box<dyn Any + Send>) {
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(second);
+    }
+}
+
+/// Drops a value of the user's.
+pub fn drop_caught<T>(value: T) {
+    if std::mem::needs_drop::<T>() {
+        caught(|| drop(value));
+    }
+}
+
+/// A value of the user's whose drop lets no panic out.
+pub struct Apart<T>(Option<T>);
+
+impl<T> Apart<T> {
+    /// Takes care of a value.
+    pub fn new(value: T) -> Self {
+        Apart(Some(value))
+    }
+
+    /// The value.
+    pub fn get(&self) -> Option<&T> {
+        self.0.as_ref()
+    }
+
+    /// The value, and the care with it.
+    pub fn into_inner(mut self) -> Option<T> {
+        self.0.take()
+    }
+}
+
+impl<T> fmt::Debug for Apart<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Apart(..)")
+    }
+}
+
+impl<T> Drop for Apart<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            drop_caught(value);
+        }
+    }
+}
+
+/// Values of the user's; each is dropped by itself, and lets no panic out.
+pub struct Each<T>(VecDeque<T>);
+
+impl<T> Default for Each<T> {
+    fn default() -> Self {
+        Each(VecDeque::new())
+    }
+}
+
+impl<T> From<VecDeque<T>> for Each<T> {
+    fn from(values: VecDeque<T>) -> Self {
+        Each(values)
+    }
+}
+
+impl<T> fmt::Debug for Each<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Each({})", self.0.len())
+    }
+}
+
+impl<T> Deref for Each<T> {
+    type Target = VecDeque<T>;
+
+    fn deref(&self) -> &VecDeque<T> {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Each<T> {
+    fn deref_mut(&mut self) -> &mut VecDeque<T> {
+        &mut self.0
+    }
+}
+
+impl<T> Drop for Each<T> {
+    fn drop(&mut self) {
+        if std::mem::needs_drop::<T>() {
+            while let Some(value) = self.0.pop_front() {
+                drop_caught(value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::resume_unwind;
+
+    use super::*;
+
+    /// Panics when it is dropped, with another one as long as there are any.
+    struct Bomb(u32);
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                resume_unwind(Box::new(Bomb(self.0 - 1)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_lets_no_panic_out() {
+        drop(Apart::new(Bomb(3)));
+        drop(Each::from(VecDeque::from([Bomb(3), Bomb(1), Bomb(2)])));
+        assert!(caught::<()>(|| resume_unwind(Box::new(Bomb(2)))).is_none());
+        assert_eq!(caught(|| 1), Some(1));
+        assert_eq!(Apart::new(5).into_inner(), Some(5));
+    }
+
+    #[test]
+    fn also_while_a_panic_unwinds() {
+        let both = caught::<()>(|| {
+            let _values = Each::from(VecDeque::from([Bomb(1), Bomb(1)]));
+            resume_unwind(Box::new(Bomb(1)));
+        });
+        assert!(both.is_none());
+    }
+}

@@ -1,0 +1,310 @@
+//! Code of the user that panics where a pool does not expect it: every call has its outcomes all the same, and the pool goes on.
+
+mod common;
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use common::{DEADLINE, Gate, eventually, got, join, kill, stop_at};
+use mp_pool::{Pool, PoolError, TaskError};
+use mp_spawn::closure;
+use serde::{Deserialize, Serialize};
+
+/// Panics when it is dropped, with a payload that does the same, as often as it says. One that was received does not.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Bomb {
+    #[serde(skip)]
+    times: u32,
+}
+
+fn bomb(times: u32) -> Bomb {
+    Bomb { times }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.times > 0 {
+            resume_unwind(Box::new(bomb(self.times - 1)));
+        }
+    }
+}
+
+fn square(x: u64) -> u64 {
+    x * x
+}
+
+fn passes((gate, _bomb): (Gate, Bomb)) {
+    gate.pass(0);
+}
+
+fn takes(_bomb: Bomb) {}
+
+/// The one worker of the pool stands at the gate.
+fn busy(pool: &Pool) -> (Gate, mp_pool::AsyncResult<u32>) {
+    let gate = Gate::new();
+    let first = pool.apply_async(stop_at, (gate.clone(), 7));
+    gate.arrived();
+    (gate, first)
+}
+
+#[test]
+fn arguments_that_panic_when_a_pool_is_terminated() {
+    let pool = Pool::new(1).unwrap();
+    let (_gate, first) = busy(&pool);
+    let bombs = || (0..200).map(|_| bomb(2));
+    let calls = [pool.map_async(takes, bombs()), pool.map_async(takes, bombs())];
+    let last = pool.map_async(square, 0..300);
+    pool.terminate();
+    for call in calls {
+        assert!(call.wait_timeout(DEADLINE), "{call:?}");
+        assert!(call.results().into_iter().all(|result| matches!(result, Err(TaskError::Terminated))));
+    }
+    assert!(matches!(got(last), Err(TaskError::Terminated)));
+    assert!(matches!(got(first), Err(TaskError::Terminated)));
+    join(&pool);
+}
+
+#[test]
+fn arguments_that_panic_when_a_call_is_cancelled() {
+    let pool = Pool::new(1).unwrap();
+    let (gate, first) = busy(&pool);
+    let call = pool.map_async(takes, (0..200).map(|_| bomb(2)));
+    assert!(call.cancel() >= 190);
+    assert!(call.wait_timeout(DEADLINE), "{call:?}");
+    gate.open(1);
+    assert_eq!(got(first).unwrap(), 7);
+    assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
+    join(&pool);
+}
+
+#[test]
+fn arguments_that_panic_when_a_stream_is_dropped() {
+    let pool = Pool::new(1).unwrap();
+    let gate = Gate::new();
+    let sent = gate.clone();
+    let mut stream = pool.task(passes).ahead(4000).imap((0..4000).map(move |_| (sent.clone(), bomb(1))));
+    gate.open(1);
+    // They are dropped when they are sent, too.
+    stream.next().expect("a result").unwrap();
+    drop(stream);
+    gate.open(4000);
+    join(&pool);
+}
+
+/// Its clones panic when they are dropped, or are none.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    gate: Gate,
+    #[serde(skip)]
+    clone: Option<fn() -> Bomb>,
+    bomb: Bomb,
+}
+
+impl Clone for Kept {
+    fn clone(&self) -> Self {
+        let bomb = self.clone.map_or_else(Bomb::default, |clone| clone());
+        Kept { gate: self.gate.clone(), clone: self.clone, bomb }
+    }
+}
+
+#[test]
+fn copies_for_a_retry_that_panic() {
+    let pool = Pool::new(1).unwrap();
+    let task = |kept: Kept| kept.gate.pass(3);
+    let calls: [fn() -> Bomb; 2] = [|| bomb(2), || resume_unwind(Box::new(bomb(2)))];
+    for clone in calls {
+        let gate = Gate::new();
+        let kept = |bomb| Kept { gate: gate.clone(), clone: Some(clone), bomb };
+        // What is kept panics when the task is done; what was sent did so before.
+        let results = pool.task(task).retries(1).map_async([kept(bomb(1)), kept(bomb(1)), kept(bomb(0))]);
+        gate.open(3);
+        assert!(results.wait_timeout(DEADLINE), "{results:?}");
+        assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
+    }
+    // And with a worker that dies meanwhile: the second copy can't be made.
+    let gate = Gate::new();
+    let again: fn() -> Bomb = || {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        match MADE.fetch_add(1, Ordering::Relaxed) {
+            0 => bomb(0),
+            _ => resume_unwind(Box::new(bomb(2))),
+        }
+    };
+    let kept = Kept { gate: gate.clone(), clone: Some(again), bomb: Bomb::default() };
+    let result = pool.task(task).retries(3).apply_async(kept);
+    kill(gate.arrived().1);
+    assert!(matches!(got(result), Err(TaskError::Arguments(_))));
+    assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
+    join(&pool);
+}
+
+/// Panics when it wakes.
+struct Rude(mpsc::Sender<()>);
+
+impl Wake for Rude {
+    fn wake(self: Arc<Self>) {
+        _ = self.0.send(());
+        resume_unwind(Box::new(bomb(2)));
+    }
+}
+
+#[test]
+fn wakers_and_callbacks_that_panic() {
+    let pool = Pool::new(1).unwrap();
+    let (gate, first) = busy(&pool);
+    let (tell, told) = mpsc::channel();
+    let rude = || Waker::from(Arc::new(Rude(tell.clone())));
+    let mut polled = pin!(pool.apply_async(square, 3));
+    for waker in [rude(), rude()] {
+        assert!(polled.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    first.on_done(|_| resume_unwind(Box::new(bomb(2))));
+    let captured = (bomb(2), tell.clone());
+    pool.apply_async(square, 4).on_done(move |_| {
+        let all = captured;
+        _ = all.1.send(());
+    });
+    gate.open(1);
+    for _ in 0..3 {
+        told.recv_timeout(DEADLINE).expect("each waker is woken, and each callback called");
+    }
+    assert!(matches!(polled.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(9))));
+    assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
+    join(&pool);
+}
+
+/// Can't be shown.
+#[derive(Debug)]
+struct Mute;
+
+impl fmt::Display for Mute {
+    fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        resume_unwind(Box::new("no words"))
+    }
+}
+
+impl std::error::Error for Mute {}
+
+/// Can be shown, and not dropped.
+#[derive(Debug)]
+struct Last;
+
+impl fmt::Display for Last {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the last")
+    }
+}
+
+impl std::error::Error for Last {}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        resume_unwind(Box::new("dropped"));
+    }
+}
+
+/// Panics when it is dropped, wherever.
+#[derive(Serialize, Deserialize)]
+struct Everywhere;
+
+impl Drop for Everywhere {
+    fn drop(&mut self) {
+        resume_unwind(Box::new("everywhere"));
+    }
+}
+
+#[test]
+fn what_panics_in_a_worker_costs_no_worker() {
+    let pool = Pool::new(1).unwrap();
+    let pid = || pool.apply(|(): ()| std::process::id(), ()).unwrap();
+    let worker = pid();
+    let raised = |result: Result<(), TaskError>| match result {
+        Err(TaskError::Raised(raised)) => raised.message.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(raised(got(pool.apply_async(|(): ()| Err::<(), _>(Mute), ()))), "no words");
+    assert_eq!(raised(got(pool.apply_async(|(): ()| Err::<(), _>(Last), ()))), "dropped");
+    // A result that was sent is sent, small or not.
+    let result = pool.apply_async(|(): ()| Ok::<_, TaskError>(Everywhere), ());
+    std::mem::forget(got(result).unwrap());
+    let result = pool.apply_async(|(): ()| Ok::<_, TaskError>((Everywhere, "x".repeat(1000))), ());
+    std::mem::forget(got(result).unwrap());
+    // What a closure captures is dropped there when the pool has no more use for it.
+    let captured = Everywhere;
+    let factor = 2;
+    let scaled = pool.task_closure(closure!([captured, factor] |x: u64| {
+        let _ = captured;
+        x * factor
+    }));
+    assert_eq!(got(scaled.apply_async(4)).unwrap(), 8);
+    drop(scaled);
+    (0..20).for_each(|_| assert_eq!(pid(), worker));
+    join(&pool);
+}
+
+#[test]
+fn an_iterator_that_panics_loses_none_of_the_items_before() {
+    let pool = Pool::new(2).unwrap();
+    let items = (0..100_u64).inspect(|&x| {
+        if x == 50 {
+            resume_unwind(Box::new("no more"))
+        }
+    });
+    let mut stream = pool.imap(square, items);
+    let (mut squares, mut panics) = (Vec::new(), 0);
+    loop {
+        match catch_unwind(AssertUnwindSafe(|| stream.next())) {
+            Ok(None) => break,
+            Ok(Some(result)) => squares.push(result.unwrap()),
+            Err(_) => panics += 1,
+        }
+    }
+    assert!(squares.into_iter().eq((0..50).map(square)) && panics == 1);
+    // One that says that it has far more items than it has, or fewer, is believed in nothing.
+    struct Liar(u64);
+    impl Iterator for Liar {
+        type Item = u64;
+        fn next(&mut self) -> Option<u64> {
+            self.0 = self.0.checked_sub(1)?;
+            Some(self.0)
+        }
+        fn size_hint(&self) -> (usize, Option<usize>) {
+            (usize::MAX, Some(0))
+        }
+    }
+    assert_eq!(pool.imap(square, Liar(5)).map(Result::unwrap).sum::<u64>(), 30);
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.map(square, Liar(5)))).is_err());
+    assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
+    join(&pool);
+}
+
+#[test]
+fn settings_that_panic_are_a_failed_start() {
+    let error = Pool::builder().processes(2).per_worker(|number, process| match number {
+        0 => process,
+        _ => resume_unwind(Box::new("no settings")),
+    });
+    let error = error.build().unwrap_err();
+    assert!(matches!(&error, PoolError::Options(why) if why.contains("no settings")), "{error}");
+    // In a worker's successor: it is tried again.
+    let times = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&times);
+    let pool = Pool::builder()
+        .processes(1)
+        .per_worker(move |_, process| match counted.fetch_add(1, Ordering::Relaxed) {
+            1 | 2 => resume_unwind(Box::new(bomb(2))),
+            _ => process,
+        })
+        .build()
+        .unwrap();
+    kill(pool.apply(|(): ()| std::process::id(), ()).unwrap());
+    assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
+    eventually("it was started anew", || times.load(Ordering::Relaxed) == 4);
+    join(&pool);
+}

@@ -1,0 +1,86 @@
+//! Code of the user that panics in threads of this crate: they go on, and all that they see to goes on.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use mp_spawn::Process;
+use serde::{Serialize, Serializer};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Panics when it is dropped, with another one as long as there are any.
+struct Bomb(u32);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            resume_unwind(Box::new(Bomb(self.0 - 1)));
+        }
+    }
+}
+
+#[cfg(feature = "log")]
+mod rude {
+    /// Panics whenever it is told of a process.
+    struct Rude;
+
+    impl log::Log for Rude {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, _: &log::Record<'_>) {
+            std::panic::resume_unwind(Box::new(super::Bomb(2)));
+        }
+        fn flush(&self) {}
+    }
+
+    pub(super) fn install() {
+        log::set_logger(&Rude).unwrap();
+        log::set_max_level(log::LevelFilter::Trace);
+    }
+}
+
+#[test]
+fn a_callback_or_a_logger_that_panics_ends_no_thread_that_watches_processes() {
+    #[cfg(feature = "log")]
+    rude::install();
+    for _ in 0..2 {
+        let (tell, told) = mpsc::channel();
+        let child = Process::spawn(|x: u32| Ok::<_, String>(x + 1), 1).unwrap();
+        let captured = (tell, Bomb(2));
+        child.on_exit(move || {
+            let all = captured;
+            _ = all.0.send(());
+        });
+        child.on_exit(|| resume_unwind(Box::new(Bomb(2))));
+        told.recv_timeout(DEADLINE).expect("it has ended");
+        assert!(child.wait_timeout(DEADLINE));
+        assert_eq!(child.join().unwrap(), 2);
+    }
+}
+
+/// Can't be sent.
+struct Stays;
+
+impl Serialize for Stays {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        resume_unwind(Box::new("it stays"))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Stays {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Ok(Stays)
+    }
+}
+
+#[test]
+fn arguments_that_panic_when_they_are_sent_start_nothing() {
+    let before = mp_spawn::active_children().len();
+    let start = || Process::spawn(|_: Stays| (), Stays);
+    assert!(catch_unwind(AssertUnwindSafe(start)).is_err());
+    assert!(mp_spawn::active_children().len() <= before + 1, "beside the process of the other test");
+}
