@@ -1,8 +1,8 @@
 //! Waiting for a lock between processes: the [steps](crate::steps::lock) driven on an arena.
 //!
 //! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a slice
-//! ([`SLICE`]) at a time. After a millisecond, after each slice and before it gives up it asks whether the holder is dead:
-//! not before, since most waits are shorter than it takes to ask. No wake-up is relied upon.
+//! ([`SLICE`]) at a time. After a millisecond, after each slice, when a death was noticed, and before it gives up it asks
+//! whether the holder is dead: not before, since most waits are shorter than it takes to ask. No wake-up is relied upon.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,6 +12,7 @@ use crate::arena::{Arena, Patience, SLICE};
 use crate::error::Error;
 use crate::mem::{Mem, Word, run};
 use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, IsMine, LockAt, LockWord, Park, Unlock, Who};
+use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, identity};
 use crate::words::Member;
 
@@ -121,35 +122,39 @@ impl LockWait {
 /// The first time that somebody who waits asks for the dead.
 const FIRST: Duration = Duration::from_millis(1);
 
-/// When somebody who waits asks for the dead: by the clock, not by how a sleep ended, since signals may end each of them
-/// early.
+/// When a waiter asks for the dead: by the clock, not by how a sleep ended, since signals may end each of them early; and
+/// when a process has noticed a death since.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
     next: Instant,
-    asked: bool,
+    /// How many deaths were noticed when it asked last, if it has asked.
+    asked: Option<u32>,
 }
 
 impl Default for Asking {
     fn default() -> Self {
-        Self { next: Instant::now() + FIRST, asked: false }
+        Self { next: Instant::now() + FIRST, asked: None }
     }
 }
 
 impl Asking {
-    /// Whether to ask now: after a millisecond, then after each slice, and when the time is over. When it is not the first
-    /// time, the arena is swept as well, if that is due.
+    /// Whether to ask now: after a millisecond, then after each slice, when a death was noticed that it has not asked about, and
+    /// when the time is over. After a slice, the arena is swept as well, if that is due.
     ///
     /// # Errors
     /// [`Error::Forked`].
     pub fn is_due(&mut self, arena: Arena, wait: LockWait) -> Result<bool, Error> {
         let now = Instant::now();
-        if now < self.next && !wait.is_over_at(now) {
+        // Before the caller asks: see `arena::park`.
+        let noticed = arena.noticed();
+        let news = self.asked.is_some_and(|asked| asked != noticed);
+        if now < self.next && !news && !wait.is_over_at(now) {
             return Ok(false);
         }
-        if self.asked && now >= self.next {
+        if self.asked.is_some() && now >= self.next {
             arena.sweep_if_due()?;
         }
-        *self = Self { next: now + SLICE, asked: true };
+        *self = Self { next: now + SLICE, asked: Some(noticed) };
         Ok(true)
     }
 
@@ -158,6 +163,24 @@ impl Asking {
         match wait {
             LockWait::Until(t) => t.min(self.next),
             LockWait::Never | LockWait::Forever => self.next,
+        }
+    }
+
+    /// Sleeps while `word` is as expected, until it is time to ask again. Whether it may have been woken.
+    ///
+    /// The first sleep is short, and most waits end in it: that one is on one word, which is cheaper.
+    pub(crate) fn sleep(&self, arena: Arena, word: &AtomicU32, expected: u32, wait: LockWait) -> bool {
+        self.sleep_for(arena, word, expected, self.until(wait).saturating_duration_since(Instant::now()))
+    }
+
+    /// As [`sleep`](Self::sleep), for so long.
+    pub(crate) fn sleep_for(&self, arena: Arena, word: &AtomicU32, expected: u32, left: Duration) -> bool {
+        match self.asked {
+            Some(noticed) if futex::can_wait_for_many() => {
+                futex::wait_for_any(&[(word, expected), (arena.noticed_word(), noticed)], Some(left));
+                true
+            }
+            _ => futex::wait(word, expected, left),
         }
     }
 }
@@ -284,8 +307,7 @@ impl RawLock {
             let Some(parked) = run(Park::new(self.at, seen), map) else { continue };
             let asleep = Instant::now();
             slept = true;
-            let left = asking.until(wait).saturating_duration_since(asleep);
-            if futex::wait(self.futex(), parked.0 as u32, left) {
+            if asking.sleep(self.arena, self.futex(), parked.0 as u32, wait) {
                 patience.slept(asleep);
             }
         }
@@ -296,7 +318,7 @@ impl RawLock {
         futex::wake(self.futex(), 1);
     }
 
-    fn futex(&self) -> &'static crate::sync::shared::AtomicU32 {
+    fn futex(&self) -> &'static AtomicU32 {
         let low = if cfg!(target_endian = "big") { 4 } else { 0 };
         self.arena.map().u32_at(self.at.word().offset() + low)
     }

@@ -251,9 +251,7 @@ impl Raw {
     }
 
     pub(crate) fn wake_everybody(&self) {
-        self.memory.not_empty().wake_all();
-        self.memory.not_full().wake_all();
-        self.memory.finished().wake_all();
+        self.memory.wake_all();
     }
 
     /// Puts a message; an envelope is emptied only if it is put. Wakes nobody.

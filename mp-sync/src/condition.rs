@@ -63,8 +63,9 @@ const WAITERS: u32 = 1024;
 /// ```
 ///
 /// # When a process dies
-/// One that waits, or was notified and has not noticed: its notification goes to another one that waits, within 100 ms (also
-/// to one that has begun to wait since). One that holds the lock: those that were notified get [`LockError::OwnerDied`] when they take the lock again.
+/// One that waits, or was notified and has not noticed: its notification goes to another one that waits, when the
+/// death is noticed (the [table](crate#how-soon-a-waiter-hears-of-a-death)), also to one that has begun to wait since. One that
+/// holds the lock: those that were notified get [`LockError::OwnerDied`] when they take the lock again.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Condition")]
 pub struct Condition {
@@ -300,8 +301,8 @@ impl Condition {
                 mine.slot = asleep;
             }
             let begun = Instant::now();
-            let (low, until) = (mine.slot.pack() as u32, asking.until(wait));
-            if self.shared.structure().sleep(SLOTS + u64::from(mine.index), low, Some(until)) {
+            let (word, low) = (SLOTS + u64::from(mine.index), mine.slot.pack() as u32);
+            if self.shared.structure().sleep(word, low, &asking, wait) {
                 self.patience.slept(begun);
             }
         }

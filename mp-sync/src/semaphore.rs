@@ -225,8 +225,9 @@ impl fmt::Debug for Permit {
 /// overlook it.) To look for a permit costs a look at each that is taken: semaphores are for up to some thousand.
 ///
 /// # When a process dies
-/// Its permits return: the next one that waits finds them, at once or within 100 ms. So a permit is something that one has,
-/// not a message: a consumer that takes a permit as a signal that there is work says so by [`Permit::forget`].
+/// Its permits return: a waiter gets them about a millisecond after the parent of the dead process could notice, and within
+/// about 100 ms where it can't (the [table](crate#how-soon-a-waiter-hears-of-a-death)). So a permit is something that a
+/// process has, not a message: a consumer that takes a permit as a signal that there is work says so by [`Permit::forget`].
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Semaphore")]
 pub struct Semaphore(pub(crate) Permits);

@@ -35,7 +35,7 @@ pub(crate) fn until<R>(
             return Ok(Some(found));
         }
         let asleep = Instant::now();
-        if parking.sleep(announced, Some(asking.until(wait))) {
+        if parking.sleep_asking(announced, &asking, wait) {
             patience.slept(asleep);
         }
     }

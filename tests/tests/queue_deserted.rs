@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::task::{block_on, poll_once};
-use common::{DEADLINE, Outcome, alone, eventually, give, join, next, send, signal, take};
+use common::{DEADLINE, Outcome, alone, eventually, give, join, send, signal, take};
 use futures_core::Stream;
 use mp::{
     DesertedWhen, GetError, JoinableQueue, Options, PutError, Queue, QueueOptions, start_processes, wait,
@@ -106,19 +106,20 @@ fn a_get_that_is_asleep_hears_at_once_that_the_last_other_handle_was_dropped() {
     assert!(is_deserted(&getter.join().unwrap()));
 }
 
-fn holds_until_told(_: usize, (queue, go): (Queue<u32>, Queue<()>)) -> Outcome {
-    send(&go, ())?;
-    next(&go)?;
-    drop(queue);
-    Ok(())
+fn holds_until_killed(_: usize, (_queue, ready): (Queue<u32>, Queue<()>)) -> Outcome {
+    send(&ready, ())?;
+    loop {
+        thread::park();
+    }
 }
 
 #[test]
 fn threads_that_all_wait_for_a_killed_process_all_hear_of_it() {
     let _alone = alone();
-    let (queue, go) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(holds_until_told, (queue.clone(), go.clone()), Options::nprocs(1)).unwrap();
-    take(&go);
+    let (queue, ready) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let context =
+        start_processes(holds_until_killed, (queue.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    take(&ready);
     let getters: Vec<_> = (0..3).map(|_| queue.clone()).map(|q| thread::spawn(move || q.get())).collect();
     let shared = Arc::new(queue);
     let by_reference = [shared.clone(), shared].map(|q| thread::spawn(move || q.get()));

@@ -70,6 +70,8 @@ pub(crate) mod control {
     pub(crate) const LOOKED: u64 = 4096 + 1024;
     /// How many members were swept.
     pub(crate) const DEATHS: u64 = 4096 + 640;
+    /// How many deaths were noticed, modulo 2^32 where one sleeps on it: `park`.
+    pub(crate) const NOTICED: u64 = 4096 + 640 + 8;
     /// The most bytes that the arena may have pages for; 0 is no budget.
     pub(crate) const BUDGET: u64 = 4096 + 768;
     /// Whether large blocks should have huge pages: 0 or 1.

@@ -165,8 +165,11 @@ impl Arena {
     pub(super) fn set_dead(&self, m: Member) {
         let t = self.tenancy(m.slot());
         let same = Member::new(m.slot(), t.epoch) == m || mutant!("member.dead.tag-not-compared");
-        if t.presence == Presence::Live && same {
-            self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t });
+        if t.presence == Presence::Live
+            && same
+            && self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t })
+        {
+            self.tell_of_a_death();
         }
     }
 

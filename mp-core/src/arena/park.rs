@@ -7,10 +7,24 @@
 //!
 //! No wake-up is relied upon: a process can be killed between its work and the call, and a sleeper that was woken
 //! can be killed before it does anything. So nobody sleeps longer than a slice ([`SLICE`]) without looking again.
+//!
+//! # Deaths
+//! A waiter of a lock, a permit, a barrier or a notification may wait for something that a dead member has. One word of the
+//! arena counts the deaths that were noticed, and such a waiter sleeps on that word as well, from its second sleep on
+//! ([`Asking`](crate::Asking)).
+//!
+//! | word | who | killed | consequence |
+//! |---|---|---|---|
+//! | noticed: count, low 32 bits to sleep on | whoever swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters look after a slice, as if the word were not there |
+//!
+//! A waiter reads the count, *then* asks whether the holder is dead, then sleeps as long as the count is the same. So a death
+//! that it did not find when it asked ends its sleep.
 
 use std::time::{Duration, Instant};
 
 use super::Arena;
+use super::layout::control;
+use crate::lock::{Asking, LockWait};
 use crate::mem::{Mem, Steps, Word, run};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
@@ -150,6 +164,27 @@ impl Steps for NotifyAll {
     }
 }
 
+impl Arena {
+    /// The word that counts the deaths that were noticed: to sleep on.
+    pub(crate) fn noticed_word(&self) -> &'static AtomicU32 {
+        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+        self.map().u32_at(Word::at(control::NOTICED).offset() + low)
+    }
+
+    /// How many deaths were noticed, by whichever process.
+    #[inline]
+    pub(crate) fn noticed(&self) -> u32 {
+        self.map().load(Word::at(control::NOTICED)) as u32
+    }
+
+    /// A member is dead, which its word says by now: wakes all who may wait for what it held.
+    #[cold]
+    pub(super) fn tell_of_a_death(&self) {
+        self.map().add(Word::at(control::NOTICED), 1);
+        futex::wake(self.noticed_word(), i32::MAX as u32);
+    }
+}
+
 /// A place in the arena where processes sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
@@ -217,8 +252,24 @@ impl Parking {
         run(Announce::new(self.word), self.arena.map())
     }
 
+    /// As [`sleep`](Self::sleep), and until a death is noticed that `asking` did not know of.
+    pub fn sleep_asking(&self, announced: u64, asking: &Asking, wait: LockWait) -> bool {
+        self.sleep_at(announced, Some(asking.until(wait)), |word, expected, left| {
+            asking.sleep_for(self.arena, word, expected, left)
+        })
+    }
+
     /// Sleeps until the word changes, but at most a slice and not beyond `deadline`; whether it was woken.
     pub fn sleep(&self, announced: u64, deadline: Option<Instant>) -> bool {
+        self.sleep_at(announced, deadline, futex::wait)
+    }
+
+    fn sleep_at(
+        &self,
+        announced: u64,
+        deadline: Option<Instant>,
+        how: impl FnOnce(&'static AtomicU32, u32, Duration) -> bool,
+    ) -> bool {
         // On the word as it is, not as it was announced, and until it is woken.
         if mutant!("planted.lost-wake-up") {
             let now = self.arena.map().load(self.word);
@@ -228,7 +279,7 @@ impl Parking {
         crate::inject::planted::sleep(self.arena.map());
         let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
         let slice = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { SLICE };
-        futex::wait(self.futex(), (announced & LOW) as u32, left.min(slice))
+        how(self.futex(), (announced & LOW) as u32, left.min(slice))
     }
 }
 

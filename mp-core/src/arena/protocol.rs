@@ -54,6 +54,9 @@ pub unsafe trait RingLayer: Send + Sync {
     /// process holds it, or visits the dead one, whose seat stays there meanwhile. What that one had leased has been
     /// [taken back](Self::take_back). Any number of processes may do it at once.
     fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
+
+    /// Wakes all sleepers of a ring, under the same conditions: what they look at has changed outside of the ring.
+    fn wake(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 }
 
 impl Arena {

@@ -97,6 +97,14 @@ impl Arena {
         }
     }
 
+    /// Wakes the sleepers of a ring that a dead member has, which this process visits.
+    pub(super) fn wake_ring(&self, block: BlockId) {
+        if let Some(rings) = RINGS.get() {
+            let (at, len) = self.data_of(block);
+            rings.wake(*self, (Word::at(at), len), block);
+        }
+    }
+
     /// Looks for dead members and sweeps them; how many were swept.
     ///
     /// Cheap when nobody died (1–3 µs a member, more when there are hundreds). Waiting functions call

@@ -103,17 +103,21 @@ impl Arena {
         if !to_tell.is_empty() {
             let (settled, queues) = self.see_to(&members(&to_tell));
             told = queues;
+            let mut done = Vec::new();
             for (v, left) in to_tell.into_iter().zip(settled) {
                 let (slot, epoch) = (v.dead.member.slot(), v.dead.epoch);
                 match left {
                     InDoubt::Nothing => {
                         self.note_seen_to(slot, epoch, None);
-                        to_vacate.extend(end(v));
+                        done.push(v);
                     }
                     InDoubt::Ring(ring) => self.note_seen_to(slot, epoch, Some(ring)),
                     InDoubt::Rings => {}
                 }
             }
+            // When they were told, it was not noted yet, and tokens of channels were held: those who looked went back to sleep.
+            told.iter().for_each(|&ring| self.wake_ring(ring));
+            to_vacate.extend(done.into_iter().filter_map(&mut end));
         }
         if !to_vacate.is_empty() && !mutant!("visit.queues-not-vacated") {
             // This process was alone when it saw all of theirs: they have no seats in other queues.

@@ -1,12 +1,11 @@
 //! Words of the arena for the structures of layers above.
 
-use std::time::Instant;
-
 use serde::{Deserializer, Serializer};
 
 use super::header::{Header, receive, send};
-use crate::arena::{Arena, Hold, SLICE};
+use crate::arena::{Arena, Hold};
 use crate::error::Result;
+use crate::lock::{Asking, LockWait};
 use crate::mem::{Mem, Word};
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
@@ -85,10 +84,10 @@ impl Structure {
         self.base.plus(i)
     }
 
-    /// Sleeps while the low half of word `i` is `low`: at most a slice, and not beyond `deadline`. Whether it was woken.
-    pub fn sleep(&self, i: u64, low: u32, deadline: Option<Instant>) -> bool {
-        let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
-        futex::wait(self.futex(i), low, left.min(SLICE))
+    /// Sleeps while the low half of word `i` is `low`, until a death is noticed, or it is time to ask for the dead. Whether it
+    /// may have been woken.
+    pub fn sleep(&self, i: u64, low: u32, asking: &Asking, wait: LockWait) -> bool {
+        asking.sleep(self.arena(), self.futex(i), low, wait)
     }
 
     /// Wakes who sleeps on word `i`.

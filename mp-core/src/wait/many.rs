@@ -11,6 +11,7 @@ use super::{Place, Waitable, reactor};
 use crate::arena::{Arena, Parking, Patience, SLICE};
 use crate::error::Result;
 use crate::fork::{GENERATIONS, PerProcess};
+use crate::sync::shared::AtomicU32;
 use crate::sys::readiness::{self, EventFd};
 use crate::sys::{Errno, futex, os};
 
@@ -41,8 +42,8 @@ use crate::sys::{Errno, futex, os};
 /// while nobody waits, and one system call when somebody does.
 ///
 /// # When a process dies
-/// Things that end with a process become ready with its end: a channel within 100 ms, a sentinel at once. Nobody who dies,
-/// is killed or stopped while it waits keeps others from being woken for longer than 100 ms.
+/// Things that end with a process become ready when its end is noticed: by its parent, at once, or by a process that waits,
+/// which looks every 100 ms. A process that dies or is stopped while it waits keeps others from being woken for up to 100 ms.
 ///
 /// # Errors
 /// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left
@@ -150,30 +151,45 @@ fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
 
 /// What each wait does besides, once a slice.
 struct Sweeps {
-    arenas: Vec<Arena>,
+    /// And how many deaths were noticed there when it looked last.
+    arenas: Vec<(Arena, u32)>,
     next: Instant,
 }
 
 impl Sweeps {
     fn of(things: &[&dyn Waitable]) -> Self {
-        let mut arenas: Vec<Arena> = Vec::new();
+        let mut arenas: Vec<(Arena, u32)> = Vec::new();
         for arena in parkings(things).map(|parking| parking.arena()) {
-            if !arenas.contains(&arena) {
-                arenas.push(arena);
+            if !arenas.iter().any(|(known, _)| *known == arena) {
+                arenas.push((arena, arena.noticed()));
             }
         }
         Self { arenas, next: Instant::now() + SLICE }
     }
 
-    /// By the clock, not by how a sleep ended: signals may end each of them early.
+    /// By the clock, not by how a sleep ended: signals may end each of them early. And when a death was noticed.
     fn if_due(&mut self, things: &[&dyn Waitable]) -> Result<()> {
-        if Instant::now() >= self.next {
-            self.arenas.iter().try_for_each(|arena| arena.sweep_if_due().map(drop))?;
-            // What it finds is found again, by those who look next.
-            things.iter().for_each(|thing| _ = thing.is_ready_after_all());
+        let mut news = false;
+        for (arena, seen) in &mut self.arenas {
+            // Before things are looked at: see `arena::park`.
+            let noticed = arena.noticed();
+            news |= std::mem::replace(seen, noticed) != noticed;
+        }
+        let due = Instant::now() >= self.next;
+        if due {
+            self.arenas.iter().try_for_each(|(arena, _)| arena.sweep_if_due().map(drop))?;
             self.next = Instant::now() + SLICE;
         }
+        if due || news {
+            // What it finds is found again, by those who look next.
+            things.iter().for_each(|thing| _ = thing.is_ready_after_all());
+        }
         Ok(())
+    }
+
+    /// What is to be slept on, so that a death ends the sleep.
+    fn words(&self) -> impl Iterator<Item = (&'static AtomicU32, u32)> + '_ {
+        self.arenas.iter().map(|(arena, seen)| (arena.noticed_word(), *seen))
     }
 }
 
@@ -193,6 +209,8 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
     loop {
         words.clear();
         words.extend(parkings(things).map(|parking| (parking.futex(), parking.announce() as u32)));
+        // Behind the others: where those are as many as the kernel takes, a death is found after a slice.
+        words.extend(sweeps.words());
         if let Some(found) = again(things)? {
             return Ok(found);
         }

@@ -30,7 +30,7 @@ use crate::sys::futex;
 use crate::users::{caught, drop_caught};
 
 /// The most words of one thread; it sleeps on one of its own besides.
-const MOST: usize = futex::MOST - 1;
+const MOST: usize = futex::MOST - 2;
 /// How long it sleeps at least and at most where it can't sleep on the words.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
 
@@ -211,6 +211,8 @@ fn wake(waiting: Vec<Waiting>) {
 fn work(i: usize, control: &'static AtomicU32) {
     let mut next_look = Instant::now() + SLICE;
     let mut pause = PAUSES.0;
+    // How many deaths were noticed when it looked last.
+    let mut deaths: Vec<(Arena, u32)> = Vec::new();
     loop {
         let mut words = Vec::with_capacity(futex::MOST);
         let mut changed = Vec::new();
@@ -219,6 +221,9 @@ fn work(i: usize, control: &'static AtomicU32) {
             thread.groups.retain(|_, group| {
                 let stays = !group.has_changed();
                 if stays {
+                    if !deaths.iter().any(|(arena, _)| *arena == group.arena) {
+                        deaths.push((group.arena, group.arena.noticed()));
+                    }
                     words.push((group.word, group.expected));
                 } else {
                     changed.append(&mut group.waiting);
@@ -239,22 +244,34 @@ fn work(i: usize, control: &'static AtomicU32) {
         }
         if futex::can_wait_for_many() {
             words.push((control, seen));
+            words.extend(deaths.iter().map(|(arena, noticed)| (arena.noticed_word(), *noticed)));
             futex::wait_for_any(&words, Some(SLICE));
         } else {
             futex::wait(control, seen, pause);
             pause = (pause * 2).min(PAUSES.1);
         }
-        if Instant::now() >= next_look {
-            look(i);
+        let mut news = false;
+        for (arena, seen) in &mut deaths {
+            // Before things are looked at: see `arena::park`.
+            let noticed = arena.noticed();
+            news |= std::mem::replace(seen, noticed) != noticed;
+        }
+        let due = Instant::now() >= next_look;
+        if due || news {
+            look(i, news);
+        }
+        if due {
             next_look = Instant::now() + SLICE;
         }
     }
 }
 
-/// Once a slice: sweeps, and looks whether something is ready though nobody was woken.
-fn look(i: usize) {
+/// Once a slice, and when a death was noticed: sweeps, if that is due, and looks whether something is ready though no waker
+/// came. Callers that sleep in `poll` look themselves, so `news` of a death wakes them.
+fn look(i: usize, news: bool) {
     let (mut arenas, mut watched): (Vec<Arena>, Vec<(usize, u64, Watched)>) = Default::default();
-    if let Some(thread) = REACTOR.lock().threads.get(i) {
+    let mut callers = Vec::new();
+    if let Some(thread) = REACTOR.lock().threads.get_mut(i) {
         for (&key, group) in &thread.groups {
             if !arenas.contains(&group.arena) {
                 arenas.push(group.arena);
@@ -262,7 +279,14 @@ fn look(i: usize) {
             let whats = group.waiting.iter().filter_map(|w| Some((key, w.id, w.what.clone()?)));
             watched.extend(whats);
         }
+        if news {
+            thread.groups.retain(|_, group| {
+                callers.extend(group.waiting.extract_if(.., |w| w.what.is_none()));
+                !group.waiting.is_empty()
+            });
+        }
     }
+    wake(callers);
     // In a thread of a member: it fails for nobody here.
     arenas.iter().for_each(|arena| _ = arena.sweep_if_due());
     for (key, id, what) in watched {

@@ -128,8 +128,12 @@ unsafe impl RingLayer for Rings {
             ring.note_returned();
         }
         ring.note_gone(dead, pid);
-        ring.not_empty().wake_all();
-        ring.not_full().wake_all();
-        ring.finished().wake_all();
+        ring.wake_all();
+    }
+
+    fn wake(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
+        if let Some(ring) = RingMemory::at(arena, block, base, len) {
+            ring.wake_all();
+        }
     }
 }

@@ -160,6 +160,13 @@ impl RingMemory {
         unsafe { Parking::new(self.arena, self.header.not_full()) }
     }
 
+    /// Wakes all sleepers, whatever they wait for.
+    pub(crate) fn wake_all(&self) {
+        self.not_empty().wake_all();
+        self.not_full().wake_all();
+        self.finished().wake_all();
+    }
+
     /// Where one waits for something to be finished.
     pub(crate) fn finished(&self) -> Parking {
         // SAFETY: as for `not_empty`.
