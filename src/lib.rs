@@ -120,7 +120,7 @@
 //! preloads something, or by a `fork` of the program's own.
 //!
 //! # Limits
-//! Linux only; one machine. At most 1024 processes in a tree, a million messages in flight, tensors of 8 dimensions.
+//! Linux only; one machine. At most 1024 processes in a tree, the first one included, a million messages in flight, tensors of 8 dimensions.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -44,7 +44,7 @@ use crate::socket::Socket;
 /// |---|---|---|
 /// | between | processes of one tree | any two processes of one user, on one machine |
 /// | tensors, queues and locks in messages | travel, without being copied | are an error: they are in a memory that the other side has not |
-/// | how much may be on its way | as much as there is memory | what the socket buffers (some 200 KiB); then sending waits |
+/// | how much may be on its way | as much as there is memory | what the socket buffers (`net.core.wmem_default` bytes, usually 208 KiB, of which the kernel's bookkeeping takes the larger part if messages are short); then sending waits |
 /// | the end itself in a message | travels | is an error |
 pub struct Connection {
     ends: Ends,

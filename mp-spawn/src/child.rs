@@ -14,9 +14,11 @@ use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::process::{Resource, Signal};
 use rustix::thread::CpuSet;
 
+use crate::cause;
 use crate::clock::now;
 use crate::current::{self, Current};
 use crate::event::event;
@@ -55,15 +57,17 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
 /// `heeds_interrupts`: whether SIGINT, which is ignored so far, is to end it as soon as it has its orders.
 #[inline]
 fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_interrupts: bool) -> i32 {
-    if !has_parent(token.parent) {
+    match has_parent(token.parent) {
+        Ok(true) => {}
         // Killed a moment ago, probably: there is nobody to tell.
-        return USELESS;
+        Ok(false) => return USELESS,
+        Err(error) => fit = fit.and(Err(cause::of_prctl(error))),
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (files, changes, start, args) = match prepared {
         Ok(Orders::Work(files, changes, start, args)) => (files, changes, start, args),
         Ok(Orders::Serve(serve, slip)) => {
-            match zygote::serve(token.parent, &socket, &slip, &serve) {
+            match zygote::serve(token.parent, &socket, &slip, &serve, fit.as_ref().err()) {
                 // In each copy.
                 Ok(Some(Copy { token, socket: mine, heeds_interrupts })) => {
                     drop((socket, slip));
@@ -138,12 +142,14 @@ fn tell(line: &Line, report: &Report) -> i32 {
 }
 
 /// Ends together with the parent from now on; false if that has ended already.
+///
+/// # Errors
+/// If the system refuses that.
 #[inline]
-pub(crate) fn has_parent(parent: u32) -> bool {
-    let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    asked.is_ok()
-        && (rustix::process::getppid().map(pid_number) == Some(parent)
-            || mp_core::mutant!("spawn.child.parent-not-compared"))
+pub(crate) fn has_parent(parent: u32) -> Result<bool, Errno> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(rustix::process::getppid().map(pid_number) == Some(parent)
+        || mp_core::mutant!("spawn.child.parent-not-compared"))
 }
 
 /// Opens `/dev/null` for each standard stream that is closed, as the standard library does before `main`:

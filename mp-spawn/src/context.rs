@@ -23,7 +23,7 @@ use crate::options::{OnFailure, Options};
 use crate::outcome::{Outcome, is_unit};
 use crate::output::Captured;
 use crate::rank::Status;
-use crate::start::{self, Plan};
+use crate::start::{self, Names, Plan};
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.
 ///
@@ -71,8 +71,8 @@ where
 /// nothing of this process's memory goes along but `args`, which are encoded once and read by each. The processes don't
 /// outlive this one, however it ends; they do outlive the thread that started them.
 ///
-/// This blocks until all processes run, about a tenth of a millisecond each, and not until they do anything: while the
-/// next one is started, those that run already load and begin.
+/// This blocks until all processes are executed, and not until they do anything: while the next one is started, those that
+/// run already load and begin. What a start costs here, `cargo xtask bench --only spawn_exec,spawn_64` measures.
 ///
 /// # The function
 ///
@@ -96,8 +96,12 @@ where
 ///
 /// - [`SpawnError::NotInitialised`] if this process is itself a worker-to-be that has not become one.
 /// - [`SpawnError::Arguments`] if `args` can't be encoded. Nothing has been started then.
-/// - [`SpawnError::Launch`] if the system refuses; the limit is named where it is known. Processes that had been
-///   started are ended and reaped first.
+/// - [`SpawnError::Launch`] if the system refuses; the limit, or the cause, is named where it is known. Processes that had
+///   been started are ended and reaped first.
+/// - [`SpawnError::Launch`], before anything is started, if there would be more processes than can share memory: 1,024, or
+///   256 where less than 4 GiB of addresses can be mapped, the first one of the tree and this one counted. (Processes that
+///   others of the tree start at the same time may still be too many: then a worker says so when it first needs shared
+///   memory.)
 ///
 /// What happens in the processes afterwards is told by the [`ProcessContext`].
 #[doc(alias = "spawn_context")]
@@ -114,7 +118,7 @@ where
         returns: !is_unit::<R::Value>(),
         daemon: options.daemon,
         ranked: true,
-        names: (0..options.nprocs).map(|rank| format!("{}-{rank}", options.name)).collect(),
+        names: Names::Ranks(options.name.clone(), options.nprocs),
     };
     let args = ToChild::encode(&args)?;
     let group = start::start(plan, &options, |_| ToChild::pack(&args))?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backtrace;
+use crate::child::USELESS;
 use crate::exit::{End, Exit, Note};
 use crate::function::Refusal;
 use crate::method::StartMethod;
@@ -66,7 +67,9 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 ///
 /// | the start | error | with |
 /// |---|---|---|
-/// | of too many processes, files or bytes | [`Launch`](Self::Launch) | what was refused, and the limit; what had been started is ended and reaped |
+/// | of more processes than can share memory (1,024) | [`Launch`](Self::Launch) | how many were asked for, and the limit; nothing was started |
+/// | of too many processes, files or bytes for the system | [`Launch`](Self::Launch) | what was refused, and the limit, by number (`RLIMIT_NPROC`, `pids.max` and its group, …); what had been started is ended and reaped |
+/// | without `/proc`, or behind a filter that refuses `clone3` or `prctl` | [`Launch`](Self::Launch) | the [cause](Launch::cause), and what to do |
 /// | of a program that is not there | [`Launch`](Self::Launch) | its path |
 /// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`](Self::Launch) | its path, and which build is there |
 /// | by executing a program with privileges that its user lacks (set-user-ID, file capabilities), or in a process whose real and effective user differ | [`Launch`](Self::Launch) | the reason, and what to do |
@@ -228,6 +231,8 @@ pub struct Launch {
     pub program: Option<PathBuf>,
     /// The limit that was hit, with its value, where the error names one.
     pub limit: Option<String>,
+    /// What caused it, and what to do, where the error doesn't say: no `/proc`, a filter of system calls.
+    pub cause: Option<String>,
     /// The system's error.
     pub source: Arc<io::Error>,
 }
@@ -316,6 +321,12 @@ impl fmt::Display for SpawnError {
                     StartMethod::Fork => write!(f, "{who} was made by fork")?,
                 }
                 write!(f, " and {exit} before it reported as a worker")?;
+                if *exit == Exit::Code(USELESS) {
+                    return f.write_str(
+                        ". By this code a process says that it was to be a worker and can't be one: why, it has written \
+                         to its standard error",
+                    );
+                }
                 hint(f, *method)
             }
             SpawnError::Protocol { who, message } => {
@@ -415,6 +426,9 @@ impl fmt::Display for Launch {
         write!(f, " failed: {}", self.source)?;
         if let Some(limit) = &self.limit {
             write!(f, ". The limit is {limit}")?;
+        }
+        if let Some(cause) = &self.cause {
+            write!(f, ". The cause: {cause}")?;
         }
         Ok(())
     }

@@ -95,7 +95,8 @@ pub(crate) fn launch(
         }
         Ok(None) => {
             // First of all: what follows waits for ever if the original was exiting, for that one holds the locks of `exit`.
-            if !child::has_parent(taken.token.parent) {
+            // If that is refused, the worker says so, like any other.
+            if child::has_parent(taken.token.parent) == Ok(false) {
                 sys::exit_at_once(USELESS);
             }
             let code = panic::catch_unwind(AssertUnwindSafe(|| {

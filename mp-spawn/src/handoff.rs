@@ -31,7 +31,8 @@ use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, SpawnError};
+use crate::cause;
+use crate::error::{Launch, Result, SpawnError};
 use crate::line;
 use crate::message::Joined;
 use crate::wire::Kind;
@@ -110,13 +111,27 @@ impl ToChild {
 
     fn new(bytes: Vec<u8>, parcel: Option<Parcel>) -> Result<ToChild> {
         // SAFETY: sent to a child that attaches it, and not duplicated here.
-        let memory = unsafe { arena()?.fd() }.map_err(|e| unencodable(e.into()))?;
+        let memory = unsafe { arena()?.fd() }.map_err(no_memory)?;
         Ok(ToChild { bytes, memory, parcel })
     }
 }
 
-fn arena() -> Result<Arena> {
-    Arena::current().map_err(|e| unencodable(e.into()))
+/// The shared memory of this process, which joins it now if it has not.
+pub(crate) fn arena() -> Result<Arena> {
+    Arena::current().map_err(no_memory)
+}
+
+fn no_memory(error: mp_core::Error) -> SpawnError {
+    match cause::of_memory() {
+        None => unencodable(error.into()),
+        cause => SpawnError::Launch(Box::new(Launch {
+            what: "sharing memory with a worker",
+            program: None,
+            limit: None,
+            cause,
+            source: io::Error::other(error).into(),
+        })),
+    }
 }
 
 fn unencodable(error: mp_reduce::Error) -> SpawnError {

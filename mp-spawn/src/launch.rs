@@ -10,8 +10,9 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, Resource};
+use rustix::process::Pid;
 
+use crate::cause;
 use crate::command::{self, Words};
 use crate::embed;
 use crate::environment::Environment;
@@ -204,26 +205,10 @@ pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST)?) }
 }
 
-/// The error of a start, with the limit that was hit as far as the system tells.
+/// The error of a start, with the limit that was hit and the cause as far as the system tells.
 pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
-    let limit = match source.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::MFILE) => Some(limit("RLIMIT_NOFILE", Resource::Nofile, "open files, ulimit -n")),
-        Some(Errno::NFILE) => Some("the system's, on open files (fs.file-max)".to_string()),
-        Some(Errno::AGAIN) => Some(format!(
-            "{}, or that of a cgroup (pids.max)",
-            limit("RLIMIT_NPROC", Resource::Nproc, "processes, ulimit -u")
-        )),
-        Some(Errno::NOMEM) => {
-            Some("the system's memory, that of a cgroup, or the overcommit policy".to_string())
-        }
-        _ => None,
-    };
+    let error = source.raw_os_error().map(Errno::from_raw_os_error);
+    let (limit, cause) = (cause::limit(error), cause::of(what, program, error));
     let program = program.map(Path::to_owned);
-    SpawnError::Launch(Box::new(Launch { what, program, limit, source: Arc::new(source) }))
-}
-
-fn limit(name: &str, resource: Resource, meaning: &str) -> String {
-    let value = rustix::process::getrlimit(resource).current;
-    let value = value.map_or_else(|| "unlimited".to_string(), |value| value.to_string());
-    format!("{name} = {value} ({meaning})")
+    SpawnError::Launch(Box::new(Launch { what, program, limit, cause, source: Arc::new(source) }))
 }

@@ -79,6 +79,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backtrace;
+mod cause;
 mod child;
 mod clock;
 mod closure;
@@ -125,6 +126,7 @@ mod process;
 mod raise;
 mod rank;
 mod reader;
+mod room;
 mod server;
 mod setup;
 mod sibling;

@@ -65,7 +65,8 @@ pub enum OnFailure {
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Options {
-    /// Starts this many processes, with ranks from 0.
+    /// Starts this many processes, with ranks from 0. None are as good as some: nothing is started, and `join` returns at once.
+    /// More than can share memory (1,024, the first process of the tree and this one counted) are an error of the start.
     pub fn nprocs(nprocs: usize) -> Options {
         Options {
             nprocs,
@@ -90,7 +91,7 @@ impl Options {
         self
     }
 
-    /// How much time the other processes get after a failure: once to end by themselves, before a SIGTERM, and
+    /// How much time (of any length: more than the clock has is for ever) the other processes get after a failure: once to end by themselves, before a SIGTERM, and
     /// once to obey it, before a SIGKILL. Without this they get none before the SIGTERM and 5 seconds after it.
     pub fn grace_period(mut self, grace: Duration) -> Options {
         self.grace_period = Some(grace);

@@ -30,7 +30,7 @@ use crate::outcome::{Outcome, is_unit};
 use crate::output::Captured;
 use crate::rank::Status;
 use crate::setup::{Output, Setup};
-use crate::start::{self, Plan};
+use crate::start::{self, Names, Plan};
 
 /// One process that runs a function; `T` is what the function returns.
 ///
@@ -478,7 +478,7 @@ impl ProcessBuilder {
             returns: !is_unit::<R::Value>(),
             daemon,
             ranked: false,
-            names: vec![name.clone()],
+            names: Names::One(name.clone()),
         };
         let mut args = Some(args);
         let gone = || SpawnError::Arguments { who: None, message: "they were sent already".to_string() };

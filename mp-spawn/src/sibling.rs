@@ -160,7 +160,7 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
     // - The process has one thread (`Alone`), so that the copy finds no lock held and nothing half done; no code of
     //   others has run since that was found.
     let mut made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
-    if made == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+    if made == -1 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
         // Filters of containers say so, for they can't look into the arguments.
         made = clone(&args);
     }

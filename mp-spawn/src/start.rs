@@ -14,6 +14,7 @@ use crate::method::{self, StartMethod, get_start_method};
 use crate::object;
 use crate::options::Options;
 use crate::outbox::Outbox;
+use crate::room;
 use crate::supervisor::{self, Batch};
 use crate::token;
 use crate::watch::{Common, Order};
@@ -28,8 +29,31 @@ pub(crate) struct Plan {
     pub(crate) daemon: bool,
     /// Whether they are told apart by their ranks.
     pub(crate) ranked: bool,
-    /// Of the processes, by rank.
-    pub(crate) names: Vec<String>,
+    pub(crate) names: Names,
+}
+
+/// What the processes of a start are called.
+#[derive(Debug)]
+pub(crate) enum Names {
+    One(String),
+    /// By rank: so many, with this prefix. The number comes from users, and nothing is made of it before it is checked.
+    Ranks(String, usize),
+}
+
+impl Names {
+    fn count(&self) -> usize {
+        match self {
+            Names::One(_) => 1,
+            Names::Ranks(_, count) => *count,
+        }
+    }
+
+    fn all(self) -> Vec<String> {
+        match self {
+            Names::One(name) => vec![name],
+            Names::Ranks(prefix, count) => (0..count).map(|rank| format!("{prefix}-{rank}")).collect(),
+        }
+    }
 }
 
 /// A reference to a function of this program.
@@ -52,6 +76,8 @@ pub(crate) fn start(
     if method == StartMethod::Fork {
         method::check_fork()?;
     }
+    let room = room::reserve(names.count())?;
+    let names = names.all();
     let ways = method::ways(options)?;
     let command = Command::new(options.command.as_ref(), &function)?;
     if method != StartMethod::Fork {
@@ -85,7 +111,7 @@ pub(crate) fn start(
         Ok(Order { rank, outbox: frames(&start, &bytes, memory)?, parcel, setup })
     };
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
-    match supervisor::start(Batch { command, common, orders }) {
+    match supervisor::start(Batch { command, common, orders, room }) {
         Ok(()) => {
             let started = if event::wanted() { group.pids() } else { Vec::new() };
             for (rank, pid) in started.into_iter().enumerate() {

@@ -50,6 +50,7 @@ use crate::lifeline;
 use crate::line::{self, Line};
 use crate::method::StartMethod;
 use crate::output::{Ends, Streams};
+use crate::room::Room;
 use crate::server::Life;
 use crate::watch::{Common, Order, Orders, Watch};
 use crate::wire::WireError;
@@ -68,6 +69,7 @@ pub(crate) struct Batch {
     pub(crate) command: Command,
     pub(crate) common: Common,
     pub(crate) orders: Orders,
+    pub(crate) room: Room,
 }
 
 #[derive(Debug)]
@@ -130,6 +132,11 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
     let (reply, answer) = channel();
     supervisor.ask(Request::Start(Box::new(Job { batch, started: Vec::new(), reply })))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
+}
+
+/// How many processes were started here and have not joined the shared memory.
+pub(crate) fn outside() -> usize {
+    present().map_or(0, |supervisor| supervisor.outside())
 }
 
 /// Calls something in a thread that lives as long as the process, and waits for it.
@@ -328,9 +335,15 @@ impl Supervisor {
             return Err(error);
         }
         watches.next += 1;
+        batch.room.use_one();
         watches.set_timer(&self.timer, watch.due());
         watches.by_id.insert(id, watch);
         Ok(id)
+    }
+
+    /// How many processes are watched that have not joined the shared memory.
+    fn outside(&self) -> usize {
+        self.watches.lock().by_id.values().filter(|watch| !watch.has_joined()).count()
     }
 
     fn kill(&self, started: &[u64]) {

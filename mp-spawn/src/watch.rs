@@ -128,6 +128,10 @@ impl Watch {
         }
     }
 
+    pub(crate) fn has_joined(&self) -> bool {
+        self.member.is_some()
+    }
+
     fn subject(&self) -> Subject<'_> {
         Subject {
             who: &self.who,

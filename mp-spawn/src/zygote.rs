@@ -15,6 +15,7 @@ use std::panic::{self, AssertUnwindSafe};
 use mp_core::Arena;
 use rustix::net::SendFlags;
 
+use crate::cause;
 use crate::child::{self, Source};
 use crate::function::{self, Preload};
 use crate::message::{Answer, Serve};
@@ -32,19 +33,21 @@ pub(crate) struct Copy {
     pub(crate) heeds_interrupts: bool,
 }
 
-/// Serves until the parent is gone: `None`. In each copy it returns what that one is to be.
+/// Serves until the parent is gone, or says why it is `unfit` for that: `None`. In each copy it returns what that one is to be.
 pub(crate) fn serve(
     parent: u32,
     socket: &OwnedFd,
     fds: &[OwnedFd],
     serve: &Serve,
+    unfit: Option<&String>,
 ) -> io::Result<Option<Copy>> {
     let heeds_interrupts = !sys::ignore_interrupts();
     let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
     let slip = Slip::map(slip.as_fd())?;
     // For `ps`.
     sys::name_thread("mp-forkserver");
-    let alone = match prepare(socket, serve)? {
+    let prepared = unfit.map_or_else(|| prepare(socket, serve), |why| Ok(Err(why.clone())))?;
+    let alone = match prepared {
         Ok(alone) => alone,
         Err(message) => {
             tell(socket, &Answer::Failed(message))?;
@@ -120,7 +123,8 @@ fn alone() -> Result<Alone, String> {
     if Arena::get().is_some() {
         return Err(format!("it has made shared memory, and {what}"));
     }
-    let alone = Alone::check().map_err(|error| format!("its threads can't be counted: {error}"))?;
+    let alone =
+        Alone::check().map_err(|error| format!("its threads can't be counted: {}", cause::of_proc(error)))?;
     alone.ok_or_else(|| format!("it has begun threads, and {what}"))
 }
 

@@ -84,7 +84,7 @@ fn a_copy_has_what_its_original_has_and_is_a_worker_of_its_own() {
         LOCAL.set(7);
         let who = |rank: usize, base: usize| {
             let current = current_process();
-            assert_eq!((current.rank, current.daemon, current.pid), (Some(rank), true, std::process::id()));
+            assert_eq!((current.rank, current.daemon, current.pid), (Some(rank), false, std::process::id()));
             assert_eq!((mp_spawn::rank(), name()), (Some(rank), Some(&*format!("copy-{rank}"))));
             assert_eq!(std::env::var("WHICH"), Ok(rank.to_string()));
             assert!(active_children().is_empty(), "its siblings are no children of its own");

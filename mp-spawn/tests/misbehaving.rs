@@ -109,7 +109,7 @@ fn more_processes_than_allowed_are_an_error_with_the_limit() {
         let few = libc::rlimit { rlim_cur: 8, rlim_max: 8 };
         // SAFETY: the limit is valid for reads.
         unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const few) };
-        match start_processes(|_: usize, (): ()| wait_for_the_end(), (), Options::nprocs(5000)) {
+        match start_processes(|_: usize, (): ()| wait_for_the_end(), (), Options::nprocs(500)) {
             Err(SpawnError::Launch(launch)) => Ok(launch.to_string()),
             other => Err(format!("{other:?}")),
         }

@@ -103,6 +103,20 @@ impl Arena {
         Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
     }
 
+    /// How many processes can be members at once, and a number that those who are never exceed, which costs nothing to ask.
+    #[doc(hidden)]
+    pub fn most_members(&self) -> (usize, usize) {
+        let limit = self.layout().members;
+        let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(limit));
+        (limit as usize, used as usize)
+    }
+
+    /// How many slots of members are taken: by those who live, and those whom no sweep has seen off.
+    #[doc(hidden)]
+    pub fn taken_slots(&self) -> usize {
+        self.used_slots().filter(|(_, tenancy)| tenancy.presence != Presence::Free).count()
+    }
+
     /// Takes the locks of a slot; nobody else can have those of a local arena.
     fn lock_slot(&self, slot: u32) -> Result<bool> {
         let Ok(file) = self.file() else { return Ok(true) };

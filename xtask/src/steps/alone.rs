@@ -1,5 +1,6 @@
 //! Step `alone`: each library crate and its tests build by themselves, and all sets of features build that any code asks
-//! for; with one sharing strategy alone, processes pass the same tests.
+//! for; with one sharing strategy alone, processes pass the same tests. Sets without a strategy can do nothing: they are
+//! refused, and the message names what is missing.
 
 use crate::layers::{self, FACADE, LAYERS, Package};
 use crate::session::{Outcome, Session};
@@ -11,8 +12,8 @@ const STRATEGIES: [(&str, &[&str]); 2] =
 /// Tests that are run with each.
 const BOTH: [&str; 3] = ["conformance", "sharing", "queue_deaths"];
 
-/// Features that only add something on top of the others: no code asks for two of them. Each by itself, each with all
-/// the others, and all together; not in every set.
+/// Features that only add something on top of the others: no code asks for two of them. Each with one strategy alone, each
+/// with all the others, and all together; not in every set.
 const ADDED: [&str; 9] =
     ["ndarray", "bytes", "pool", "indicatif", "authkey", "futures", "tokio", "log", "cuda"];
 
@@ -46,6 +47,9 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
                 let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", &set];
                 session.run(&mut session.cargo(&words));
             }
+            for set in without_strategy(&features) {
+                refused(session, &set);
+            }
         }
         None => session.fail(format!("there is no package {FACADE}")),
     }
@@ -59,12 +63,43 @@ fn features(packages: &[Package]) -> Option<Vec<String>> {
     Some(facade.features.iter().filter(is_base).cloned().collect())
 }
 
-/// Every subset of the features, and [`ADDED`] in the company that its comment says; as `--features` takes them.
+/// Whether one of the features is a sharing strategy.
+fn has_strategy(set: &str) -> bool {
+    set.split(',').any(|name| STRATEGIES.iter().any(|(strategy, _)| *strategy == name))
+}
+
+/// The sets that must not build: none of them can share memory.
+fn without_strategy(features: &[String]) -> Vec<String> {
+    powerset(features).into_iter().filter(|set| !has_strategy(set)).collect()
+}
+
+/// Sees that a set of features does not build, and that the message says which features would do.
+fn refused(session: &mut Session, set: &str) {
+    let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", set];
+    let said = session
+        .cargo(&words)
+        .output()
+        .map(|output| (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()));
+    match said {
+        Ok((false, said)) if STRATEGIES.iter().all(|(name, _)| said.contains(&format!("`{name}`"))) => {
+            println!("refused, as it has to be: features {set:?}");
+        }
+        Ok((builds, said)) => {
+            session.fail(format!(
+                "features {set:?} can't share memory; built: {builds}; the compiler said: {said}"
+            ));
+        }
+        Err(error) => session.fail(format!("cargo did not run: {error}")),
+    }
+}
+
+/// Every subset of the features that has a sharing strategy, and [`ADDED`] in the company that its comment says; as
+/// `--features` takes them.
 fn sets(features: &[String]) -> Vec<String> {
     let base = features.join(",");
-    let mut sets = powerset(features);
+    let mut sets: Vec<_> = powerset(features).into_iter().filter(|set| has_strategy(set)).collect();
     for added in ADDED {
-        sets.extend([added.to_owned(), format!("{base},{added}")]);
+        sets.extend([format!("{},{added}", STRATEGIES[0].0), format!("{base},{added}")]);
     }
     sets.push(format!("{base},{}", ADDED.join(",")));
     sets
@@ -92,9 +127,13 @@ mod tests {
 
     #[test]
     fn what_is_added_comes_alone_and_with_all() {
-        let sets = sets(&["a".to_owned(), "b".to_owned()]);
-        assert_eq!(sets.len(), 4 + 2 * ADDED.len() + 1);
-        for set in ["", "a,b", "futures", "a,b,futures"] {
+        let names = ["file_descriptor".to_owned(), "b".to_owned()];
+        let sets = sets(&names);
+        assert_eq!(sets.len(), 2 + 2 * ADDED.len() + 1);
+        assert_eq!(without_strategy(&names), ["", "b"]);
+        for set in
+            ["file_descriptor", "file_descriptor,b", "file_descriptor,futures", "file_descriptor,b,futures"]
+        {
             assert_eq!(sets.iter().filter(|s| *s == set).count(), 1, "{set}");
         }
         assert!(sets.last().is_some_and(|all| ADDED.iter().all(|name| all.contains(name))));

@@ -1,0 +1,153 @@
+//! Why the system refused something at a start, where its error number does not say: which limit was hit, what a container lacks,
+//! what a filter of system calls forbids. Asked only when something has failed.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::Resource;
+
+/// What makes processes or threads, as errors name it.
+const MAKES_PROCESSES: [&str; 6] = [
+    "clone3",
+    "clone3 in the fork server",
+    "posix_spawn",
+    "fork",
+    "the supervisor thread",
+    "a thread in place of a pidfd",
+];
+
+/// The limit that was hit, as far as the system tells.
+pub(crate) fn limit(error: Option<Errno>) -> Option<String> {
+    match error? {
+        Errno::MFILE => Some(resource("RLIMIT_NOFILE", Resource::Nofile, "open files, ulimit -n")),
+        Errno::NFILE => Some("the system's, on open files (fs.file-max)".to_string()),
+        Errno::AGAIN => Some(full_group(Path::new("/sys/fs/cgroup")).unwrap_or_else(|| {
+            format!(
+                "{}, or the system's (kernel.pid_max, kernel.threads-max)",
+                resource("RLIMIT_NPROC", Resource::Nproc, "processes, ulimit -u")
+            )
+        })),
+        Errno::NOMEM => Some("the system's memory, that of a cgroup, or the overcommit policy".to_string()),
+        _ => None,
+    }
+}
+
+fn resource(name: &str, resource: Resource, meaning: &str) -> String {
+    let value = rustix::process::getrlimit(resource).current;
+    let value = value.map_or_else(|| "unlimited".to_string(), |value| value.to_string());
+    format!("{name} = {value} ({meaning})")
+}
+
+/// The control group of this process, or the one above it and so on, that may have no more processes.
+fn full_group(root: &Path) -> Option<String> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups.lines().find_map(|line| {
+        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+        let folders: &[&str] = match controllers {
+            "" => &["", "unified"],
+            one if one.split(',').any(|controller| controller == "pids") => &["pids"],
+            _ => return None,
+        };
+        folders.iter().find_map(|folder| full(&root.join(folder), group))
+    })
+}
+
+fn full(root: &Path, group: &str) -> Option<String> {
+    let groups = Path::new(group).ancestors();
+    groups.filter_map(|group| group.strip_prefix("/").ok()).find_map(|group| {
+        let read = |name| fs::read_to_string(root.join(group).join(name)).ok()?.trim().parse::<u64>().ok();
+        let (most, now) = (read("pids.max")?, read("pids.current")?);
+        let group = group.display();
+        (now >= most).then(|| {
+            format!("pids.max = {most} of the control group /{group}, which has {now} processes and threads")
+        })
+    })
+}
+
+/// What a container lacks, or a filter forbids, in words, and what to do.
+pub(crate) fn of(what: &str, program: Option<&Path>, error: Option<Errno>) -> Option<String> {
+    match error? {
+        Errno::NOENT if program.is_some_and(|program| program.starts_with("/proc")) && !has_proc() => {
+            Some(no_proc("the running program is found there"))
+        }
+        Errno::PERM | Errno::NOSYS if MAKES_PROCESSES.contains(&what) => Some(filtered(what)),
+        _ => None,
+    }
+}
+
+fn has_proc() -> bool {
+    fs::metadata("/proc/self").is_ok()
+}
+
+fn no_proc(why: &str) -> String {
+    format!("there is no /proc here, and {why}: mount it (`mount -t proc proc /proc`)")
+}
+
+/// Why the shared memory can't be had, if this is why.
+pub(crate) fn of_memory() -> Option<String> {
+    (!has_proc()).then(|| no_proc("processes open the memory that they share by it"))
+}
+
+/// Of a call that the kernel itself does not refuse like this.
+fn filtered(what: &str) -> String {
+    let by = match fs::read_to_string("/proc/self/status") {
+        Ok(status) if status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])) => {
+            "a filter of system calls (seccomp) is in force for this process, and refuses it"
+        }
+        _ => "most likely a filter of system calls (seccomp), or a security module, refuses it",
+    };
+    let advice = match what {
+        "prctl" => "let it allow PR_SET_PDEATHSIG, by which a worker ends with its parent",
+        _ => {
+            "let it allow clone, clone3 and vfork, or answer ENOSYS to clone3, so that older calls are tried"
+        }
+    };
+    format!("{by}: {advice}")
+}
+
+/// What to say in a worker that can't ask to end with its parent.
+pub(crate) fn of_prctl(error: Errno) -> String {
+    let why = if matches!(error, Errno::PERM | Errno::NOSYS) { filtered("prctl") } else { String::new() };
+    format!("asking to end with its parent failed (prctl, PR_SET_PDEATHSIG): {error}. {why}")
+        .trim_end()
+        .to_string()
+}
+
+/// What to say of something in `/proc` that can't be read.
+pub(crate) fn of_proc(error: std::io::Error) -> std::io::Error {
+    if has_proc() {
+        return error;
+    }
+    let why = no_proc("what a process is made of is read there");
+    std::io::Error::new(error.kind(), format!("{error}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_that_is_full_is_named_also_if_it_is_one_above() {
+        let root = std::env::temp_dir().join(format!("mp-spawn-groups-{}", std::process::id()));
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        for (group, most, now) in [("a", "7\n", "7\n"), ("a/b", "max\n", "3\n"), ("", "9\n", "8\n")] {
+            fs::write(root.join(group).join("pids.max"), most).unwrap();
+            fs::write(root.join(group).join("pids.current"), now).unwrap();
+        }
+        let said = full(&root, "/a/b").unwrap();
+        assert!(said.starts_with("pids.max = 7 of the control group /a, which has 7 processes"), "{said}");
+        fs::write(root.join("a/pids.current"), "6\n").unwrap();
+        assert_eq!(full(&root, "/a/b"), None);
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_refused_call_has_its_cause_and_others_have_none() {
+        let said = of("posix_spawn", None, Some(Errno::PERM)).unwrap();
+        assert!(said.contains("seccomp") && said.contains("clone3"), "{said}");
+        assert_eq!(of("execve", Some(Path::new("/etc/passwd")), Some(Errno::ACCESS)), None);
+        assert_eq!(of("execve", Some(Path::new("/proc/self/exe")), Some(Errno::NOENT)), None);
+        assert!(of_prctl(Errno::PERM).contains("seccomp"));
+    }
+}

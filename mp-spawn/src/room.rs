@@ -1,0 +1,95 @@
+//! Whether there is room for more processes among those who share memory: asked before any is started, so that the one too many
+//! is an error of the start, and not of a worker that finds no place when it first needs memory.
+//!
+//! A child joins late, or never. So these are counted: members, children of this process that have not joined, and those that
+//! are about to be started, by any thread. Children that other members have started and that have not joined are not
+//! known here; if they are too many, the last one to join says so.
+//!
+//! | a process that is to be started | is counted as |
+//! |---|---|
+//! | its batch was let in | reserved |
+//! | it runs ([`Room::use_one`]) | a child that has not joined |
+//! | it could not be started, or its batch was given up ([`Drop`]) | nothing |
+
+use std::cell::Cell;
+use std::io;
+
+use mp_core::Arena;
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::Mutex;
+
+use crate::error::{Launch, Result, SpawnError};
+use crate::handoff;
+use crate::supervisor;
+
+/// How many places are reserved.
+static RESERVED: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
+
+/// Places for the processes of one start.
+#[derive(Debug)]
+pub(crate) struct Room {
+    left: Cell<usize>,
+}
+
+/// Reserves places for so many processes.
+pub(crate) fn reserve(count: usize) -> Result<Room> {
+    let arena = handoff::arena()?;
+    let mut reserved = RESERVED.lock();
+    let (limit, members) = arena.most_members();
+    let others = supervisor::outside() + *reserved;
+    // Mostly this is enough: it counts some of those who have left.
+    if count > limit.saturating_sub(members + others) {
+        let members = members_now(&arena);
+        let free = limit.saturating_sub(members + others);
+        if count > free {
+            return Err(too_many(count, free, limit));
+        }
+    }
+    *reserved += count;
+    Ok(Room { left: Cell::new(count) })
+}
+
+#[cold]
+fn members_now(arena: &Arena) -> usize {
+    // The dead keep their places until they are swept. It fails only in a forked process, which has no children.
+    let _ = arena.sweep();
+    arena.taken_slots()
+}
+
+#[cold]
+fn too_many(count: usize, free: usize, limit: usize) -> SpawnError {
+    let why = format!("{count} were asked for, and there is room for {free}");
+    let runs = limit - free;
+    SpawnError::Launch(Box::new(Launch {
+        what: "the start of so many",
+        program: None,
+        limit: Some(format!(
+            "{limit} processes that share memory (256 where less than 4 GiB of addresses can be mapped), the first one of \
+             the tree included; {runs} run or are being started"
+        )),
+        cause: None,
+        source: io::Error::new(io::ErrorKind::QuotaExceeded, why).into(),
+    }))
+}
+
+impl Room {
+    /// One of the processes runs.
+    pub(crate) fn use_one(&self) {
+        self.give_back(1);
+    }
+
+    fn give_back(&self, count: usize) {
+        let count = count.min(self.left.get());
+        self.left.set(self.left.get() - count);
+        let mut reserved = RESERVED.lock();
+        *reserved = reserved.saturating_sub(count);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.left.get() > 0 {
+            self.give_back(self.left.get());
+        }
+    }
+}

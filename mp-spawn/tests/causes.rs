@@ -1,0 +1,197 @@
+//! Starts that the system refuses, and what the errors say about why: without `/proc`, behind filters of system calls, in a
+//! control group that is full. Each in a process of its own, which does that to itself.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{DEADLINE, Outcome, refuse, wait_for_the_end};
+use mp_spawn::{Options, Process, SpawnError, StartMethod, allow_fork, start_processes};
+
+/// The error of a start, or of the process that was started, in words; nothing if all went well.
+fn outcome(options: Options) -> String {
+    let error = match start_processes(|_: usize, (): ()| {}, (), options) {
+        Ok(context) => context.join().map(drop),
+        Err(error) => Err(error),
+    };
+    match error {
+        Ok(()) => String::new(),
+        Err(SpawnError::Launch(launch)) => launch.to_string(),
+        Err(other) => format!("not an error of the start: {other}"),
+    }
+}
+
+fn by(method: &str) -> Options {
+    // SAFETY: what runs in copies does nothing.
+    unsafe { allow_fork() };
+    Options::nprocs(1).start_method(method.parse().unwrap())
+}
+
+const METHODS: [&str; 3] = ["spawn", "forkserver", "fork"];
+
+/// In a process of its own: the outcome of a start by each method.
+fn each(test: fn(&str) -> String) -> Vec<String> {
+    let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
+    let call = |(number, method): (usize, String)| Ok::<_, String>(TESTS[number](&method));
+    let start = |method: &str| {
+        let alone = Process::builder().start_method(StartMethod::Spawn);
+        let child = alone.spawn(call, (number, method.to_string())).unwrap();
+        assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
+        child.join().unwrap()
+    };
+    METHODS.into_iter().map(start).collect()
+}
+
+const TESTS: [fn(&str) -> String; 5] =
+    [without_proc, without_proc_later, without_clone3, without_any_clone, without_prctl];
+
+/// Nothing is where `/proc` was; nothing, if this process may do that to itself.
+fn hide_proc() -> bool {
+    // SAFETY: takes a number.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return false;
+    }
+    let mount = |from: &std::ffi::CStr, to: &std::ffi::CStr, kind: &std::ffi::CStr, flags| {
+        // SAFETY: C strings, and no data.
+        unsafe { libc::mount(from.as_ptr(), to.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) == 0 }
+    };
+    mount(c"none", c"/", c"none", libc::MS_REC | libc::MS_PRIVATE) && mount(c"none", c"/proc", c"tmpfs", 0)
+}
+
+fn without_proc(method: &str) -> String {
+    if !hide_proc() {
+        return "SKIPPED".to_string();
+    }
+    outcome(by(method))
+}
+
+/// What this process has opened, it has; but its program is not found any more.
+fn without_proc_later(method: &str) -> String {
+    start_processes(|_: usize, (): ()| {}, (), by("spawn")).unwrap().join().unwrap();
+    if !hide_proc() {
+        return "SKIPPED".to_string();
+    }
+    outcome(by(method))
+}
+
+#[test]
+fn that_there_is_no_proc_any_more_is_said() {
+    let said = each(without_proc_later);
+    if said[0] == "SKIPPED" {
+        return println!("SKIPPED: /proc can't be hidden here");
+    }
+    for text in &said[..2] {
+        assert!(text.contains("there is no /proc here") && text.contains("mount it"), "{said:?}");
+    }
+    assert!(said[2].is_empty() || said[2].contains("/proc"), "{said:?}");
+}
+
+#[test]
+fn that_there_is_no_proc_is_said() {
+    let said = each(without_proc);
+    if said[0] == "SKIPPED" {
+        return println!("SKIPPED: /proc can't be hidden here");
+    }
+    for text in &said {
+        assert!(text.contains("there is no /proc here") && text.contains("mount it"), "{said:?}");
+    }
+}
+
+fn without_clone3(method: &str) -> String {
+    refuse([libc::SYS_clone3; 3], libc::EPERM);
+    outcome(by(method))
+}
+
+#[test]
+fn that_a_filter_refuses_clone3_is_said_where_nothing_else_will_do() {
+    let said = each(without_clone3);
+    // Whether the C library tries an older call after EPERM is its business.
+    for text in &said {
+        assert!(text.is_empty() || text.contains("seccomp") && text.contains("ENOSYS to clone3"), "{said:?}");
+    }
+}
+
+fn without_any_clone(method: &str) -> String {
+    // The arena, and the thread that starts processes, come first.
+    start_processes(|_: usize, (): ()| {}, (), by(method)).unwrap().join().unwrap();
+    refuse([libc::SYS_clone3, libc::SYS_clone, libc::SYS_vfork], libc::EPERM);
+    outcome(by(method))
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn that_a_filter_refuses_all_calls_that_make_processes_is_said() {
+    let said = each(without_any_clone);
+    for (method, text) in METHODS.into_iter().zip(&said) {
+        // A fork server that ran before has no such filter.
+        let expected = if method == "forkserver" { text.is_empty() } else { text.contains("seccomp") };
+        assert!(expected, "{method}: {said:?}");
+    }
+}
+
+fn without_prctl(method: &str) -> String {
+    refuse([libc::SYS_prctl; 3], libc::EPERM);
+    outcome(by(method))
+}
+
+#[test]
+fn that_a_filter_refuses_prctl_is_said() {
+    for (method, text) in METHODS.into_iter().zip(each(without_prctl)) {
+        assert!(text.contains("PR_SET_PDEATHSIG") && text.contains("seccomp"), "{method}: {text:?}");
+    }
+}
+
+/// A control group that may have so many processes, with this one in it.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(most: u32) -> std::io::Result<Group> {
+        let name = format!("mp-causes-{}", std::process::id());
+        let roots = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(PathBuf::from);
+        for group in roots.iter().filter(|root| root.is_dir()).map(|root| root.join(&name)) {
+            if std::fs::create_dir(&group).is_err() {
+                continue;
+            }
+            let made = Group(group);
+            let write = |file, text: String| std::fs::write(made.0.join(file), text);
+            if write("pids.max", most.to_string())
+                .and_then(|()| write("cgroup.procs", std::process::id().to_string()))
+                .is_ok()
+            {
+                return Ok(made);
+            }
+        }
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // This process goes back to where it came from, or the group can't be removed.
+        let parent = self.0.parent().map(|parent| parent.join("cgroup.procs"));
+        let _ = parent.map(|file| std::fs::write(file, std::process::id().to_string()));
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_control_group_that_is_full_is_named_with_its_limit() {
+    fn crowd(method: String) -> Result<Option<String>, String> {
+        let Ok(_group) = Group::new(12) else { return Ok(None) };
+        let many = Options::nprocs(100).start_method(method.parse().unwrap());
+        match start_processes(|_: usize, (): ()| -> Outcome { wait_for_the_end() }, (), many) {
+            Err(SpawnError::Launch(launch)) => Ok(Some(launch.to_string())),
+            other => Err(format!("{other:?}")),
+        }
+    }
+    for method in ["spawn", "forkserver"] {
+        let child =
+            Process::builder().start_method(StartMethod::Spawn).spawn(crowd, method.to_string()).unwrap();
+        assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
+        match child.join().unwrap() {
+            None => return println!("SKIPPED: no control group can be made here"),
+            Some(text) => assert!(text.contains("pids.max = 12 of the control group /"), "{method}: {text}"),
+        }
+    }
+}
