@@ -33,7 +33,12 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
     fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
         Ok(f(*self.raw.view)?.into_iter().map(|v| Self::of(self.raw.another(v))).collect())
     }
+}
 
+/// Views of whatever is in the storage. Not for borrowed tensors: beside a piece of one
+/// ([`chunk_mut`](Tensor::chunk_mut)) lie elements that its siblings write, and where pieces are cut along inner dimensions,
+/// also between its own.
+impl<T: Element, M: Sendable> Tensor<T, M> {
     /// Any shape and strides, with this offset, within its storage.
     ///
     /// # Errors

@@ -49,6 +49,7 @@ fn refused_by_the_compiler() {
         "serialized",
         "tensor_of_bool",
         "value_of_bool",
+        "views_beyond_their_piece",
         "views_that_borrow",
         "views_that_overlap",
     ] {
