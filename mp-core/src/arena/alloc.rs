@@ -8,6 +8,7 @@
 //! when they are given back.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 use super::class::{SEAT_PAGES, blocks_of, class_of, is_near, near, size_of, span_of};
 use super::layout::{SLAB_BLOCKS, control};
@@ -23,13 +24,20 @@ use crate::words::{BlockId, BlockState, Kind, Member};
 const OWN_SLAB: u64 = 2 << 10;
 
 thread_local! {
-    /// Rings that this thread is freeing; the first entry's call works through the list.
-    static RINGS_TO_FREE: RefCell<Vec<(Arena, BlockId, BlockState)>> = const { RefCell::new(Vec::new()) };
+    /// Rings that this thread is freeing; the first entry's call works through the list, and leaves none behind. It has no
+    /// destructor: destructors of the thread's other variables drop queues, too, whichever come last.
+    static RINGS_TO_FREE: RefCell<ManuallyDrop<Vec<(Arena, BlockId, BlockState)>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// In a forked copy that becomes a process of its own: those that this thread was freeing are the original's.
 pub(super) fn forget_thread() {
-    _ = RINGS_TO_FREE.try_with(|rings| rings.borrow_mut().clear());
+    forget_rings();
+}
+
+/// Empties the list, and gives its memory back.
+fn forget_rings() {
+    RINGS_TO_FREE.with(|list| drop(std::mem::take(&mut **list.borrow_mut())));
 }
 
 impl Arena {
@@ -271,20 +279,16 @@ impl Arena {
         if state.kind != Kind::Ring {
             return self.free_claimed(block, state);
         }
-        let listed = RINGS_TO_FREE.try_with(|list| {
+        let first = RINGS_TO_FREE.with(|list| {
             let mut list = list.borrow_mut();
-            let first = list.is_empty();
             list.push((*self, block, state));
-            first
+            list.len() == 1
         });
-        match listed {
-            Ok(true) => {}
-            // Somebody further up this stack works through the list.
-            Ok(false) => return,
-            // The thread is ending: whoever sweeps this process frees it.
-            Err(_) => return,
+        if !first {
+            // A call further up this stack works through the list.
+            return;
         }
-        let next = |i: usize| RINGS_TO_FREE.try_with(|list| list.borrow().get(i).copied()).ok().flatten();
+        let next = |i: usize| RINGS_TO_FREE.with(|list| list.borrow().get(i).copied());
         let mut i = 0;
         while let Some((arena, block, state)) = next(i) {
             // Without the ring layer its messages can't be released: it stays claimed until somebody sweeps us.
@@ -293,7 +297,7 @@ impl Arena {
             }
             i += 1;
         }
-        _ = RINGS_TO_FREE.try_with(|list| list.borrow_mut().clear());
+        forget_rings();
     }
 
     fn free_claimed(&self, block: BlockId, state: BlockState) {

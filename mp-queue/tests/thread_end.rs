@@ -1,0 +1,42 @@
+//! What a thread drops as it ends, in destructors of its thread-local variables: it is gone with the thread.
+
+use std::cell::RefCell;
+
+use mp_core::{Arena, Tensor};
+use mp_queue::Queue;
+
+type Kept = (Queue<Tensor<u8>>, Queue<Queue<String>>);
+
+thread_local! {
+    static FIRST: RefCell<Option<Kept>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<Kept>> = const { RefCell::new(None) };
+}
+
+/// Queues with a tensor, and with a queue that has a message.
+fn kept() -> Kept {
+    let (tensors, queues) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
+    tensors.put(Tensor::zeros(&[100_000]).unwrap()).unwrap();
+    let inner = Queue::bounded(1).unwrap();
+    inner.put("a text that is too long for a slot of a queue".to_string()).unwrap();
+    queues.put(inner).unwrap();
+    (tensors, queues)
+}
+
+#[test]
+fn queues_in_thread_local_variables_are_freed() {
+    // What the arena makes once, for the process.
+    drop(kept());
+    let before = Arena::current().unwrap().memory_stats().live_blocks;
+    for _ in 0..20 {
+        let thread = || {
+            // Its destructor is the last one: it was the first to be registered. The others, those of this library included,
+            // have run by then.
+            FIRST.with(|first| *first.borrow_mut() = None);
+            drop(kept());
+            FIRST.with(|first| *first.borrow_mut() = Some(kept()));
+            LAST.with(|last| *last.borrow_mut() = Some(kept()));
+        };
+        std::thread::spawn(thread).join().unwrap();
+    }
+    assert_eq!(Arena::current().unwrap().memory_stats().live_blocks, before);
+}
