@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use super::copy::fits;
 use crate::error::{Error, Result};
-use crate::mem::{Mem, Word};
+use crate::mem::Word;
 use crate::mem_bytes;
 use crate::sys::foreign;
 use crate::sys::region::{MapFor, Region};
@@ -32,7 +32,8 @@ use crate::tensor::{Element, Tensor};
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Elements are read and written whole, by relaxed atomics of 8 bytes. It is no message: send what
+/// Elements are read and written whole, by relaxed atomics of 8 bytes (one of [`Complex<f64>`](crate::Complex) is two numbers,
+/// each of which is whole). It is no message: send what
 /// [`to_tensor`](Self::to_tensor) gives.
 ///
 /// # When the file shrinks
@@ -129,10 +130,9 @@ impl<T: Element> Foreign<T> {
     /// If there is no such element, as indexing a slice.
     #[inline]
     pub fn load(&self, i: usize) -> T {
-        let at = self.at(i);
-        let word = self.region.load_relaxed(Word::at(at)).to_ne_bytes();
-        let from = (at % 8) as usize;
-        bytemuck::pod_read_unaligned(&word[from..from + size_of::<T>()])
+        let mut value = T::zeroed();
+        mem_bytes::read(&self.region, Word::at(0), self.at(i), bytemuck::bytes_of_mut(&mut value));
+        value
     }
 
     /// Writes one element.

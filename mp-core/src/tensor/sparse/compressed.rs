@@ -206,18 +206,20 @@ impl<T: Element> SparseCompressed<T, Frozen> {
             let why = format!("a tensor of shape {:?} is no matrix to be compressed", dense.shape());
             return Err(crate::error::Error::Shape(why));
         };
-        let (mut starts, mut plain, mut values) = (vec![0_i64], Vec::new(), Vec::new());
+        // First: of an empty matrix, there may be more rows than there is memory for.
+        let mut starts = Tensor::<i64>::zeros(&[rows.saturating_add(1)])?;
+        let (mut plain, mut values) = (Vec::new(), Vec::new());
         let mut all = dense.iter();
-        for _ in 0..rows {
+        for start in &mut starts.as_mut_slice()?[1..] {
             for (i, v) in all.by_ref().take(columns).enumerate().filter(|(_, v)| *v != T::zeroed()) {
                 plain.push(i as i64);
                 values.push(v);
             }
-            starts.push(plain.len() as i64);
+            *start = plain.len() as i64;
         }
         let line = |all: &[i64]| Ok::<_, crate::Error>(Tensor::from_slice(all, &[all.len()])?.freeze());
         let values = Tensor::from_slice(&values, &[values.len()])?.freeze();
-        Self::new(Layout::Csr, line(&starts)?, line(&plain)?, values, [rows, columns])
+        Self::new(Layout::Csr, starts.freeze(), line(&plain)?, values, [rows, columns])
     }
 }
 

@@ -117,6 +117,10 @@ impl<T: Number, M: Sendable> SparseCoo<T, M> {
     /// range into shared memory meanwhile.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
         let mut dense = Tensor::zeros(&self.shape)?;
+        if dense.is_empty() {
+            // Beside a dimension of no entries, the others may be as large as they like.
+            return Ok(dense);
+        }
         let inner: usize = self.values.shape()[1..].iter().product();
         let to: &mut [T] = dense.as_mut_slice()?;
         for k in 0..self.nnz() {
