@@ -15,8 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 pub use crate::error::Result;
 pub use incoming::{Arrived, Incoming};
-pub(crate) use outgoing::not_exclusive;
-pub use outgoing::{Attached, Outgoing};
+pub use outgoing::{Attached, Outgoing, Returned};
 
 /// A value that can be sent to another process.
 ///
@@ -30,11 +29,18 @@ pub use outgoing::{Attached, Outgoing};
     note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; somebody else's type: `#[serde(with = \"mp::reduced\")]`"
 )]
 pub trait Message: Sized + 'static {
-    /// Writes the value. The caller drops it afterwards, and only then sends what was written.
+    /// Writes the value. What is exclusive in it moves into the message: an exclusive tensor is empty afterwards.
+    ///
+    /// The value lives on until it is known whether its message leaves. If it does, the value is dropped; if not, it gets
+    /// by [`take_back`](Self::take_back) what has moved, and is given back to its sender.
     ///
     /// # Errors
     /// Whatever keeps the value from being written; then it is given back to the sender.
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()>;
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()>;
+
+    /// Takes back what [`encode`](Self::encode) moved into a message that does not leave: calls this of each part, in the order
+    /// in which `encode` wrote them. (Parts that `encode` didn't come to stay as they are.)
+    fn take_back(&mut self, back: &mut Returned);
 
     /// Reads the value that [`encode`](Self::encode) wrote.
     ///
@@ -56,12 +62,17 @@ pub trait Message: Sized + 'static {
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
         // Known when this is compiled, for each type.
         match Number::of(self) {
             Some(number) => C::write_number(out, number),
             None => C::write(out, self),
         }
+    }
+
+    #[inline]
+    fn take_back(&mut self, _: &mut Returned) {
+        // It holds nothing exclusively: what is attached of it is in it, too.
     }
 
     #[inline]

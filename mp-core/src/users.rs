@@ -48,6 +48,11 @@ impl<T> Apart<T> {
         self.0.as_ref()
     }
 
+    /// The value, to change it.
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        self.0.as_mut()
+    }
+
     /// The value, and the care with it.
     pub fn into_inner(mut self) -> Option<T> {
         self.0.take()

@@ -59,6 +59,10 @@ pub struct StorageId {
 /// holds memory may pass it on, or a process could take hold of what another one is just freeing. If the same storage is
 /// received again while somebody has kept it alive, references to it work again: it is the same memory.
 ///
+/// # What it does to tensors
+/// Nothing. The storage that [`upgrade`](Self::upgrade) returns keeps memory and gives no access to elements: an exclusive tensor
+/// can be sent and received meanwhile, and the storage keeps the memory of a tensor that has left.
+///
 /// In a forked copy of the process, which holds nothing, everything has expired.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[doc(alias = "StorageWeakRef")]

@@ -30,42 +30,58 @@ fn crate_path(input: &DeriveInput) -> syn::Result<Path> {
     Ok(path)
 }
 
-/// The pattern that binds all fields, the calls that write them, and the expression that reads them again.
-fn fields(fields: &Fields, m: &Tokens) -> (Tokens, Tokens, Tokens) {
+/// What is made for the fields of a struct or a variant.
+struct Parts {
+    /// The pattern that binds all of them.
+    pattern: Tokens,
+    /// The calls that write them.
+    write: Tokens,
+    /// The calls by which they take back what was written.
+    back: Tokens,
+    /// The expression that reads them again.
+    read: Tokens,
+}
+
+fn fields(fields: &Fields, m: &Tokens) -> Parts {
     let names: Vec<_> = match fields {
         Fields::Named(named) => named.named.iter().filter_map(|f| f.ident.clone()).collect(),
         Fields::Unnamed(unnamed) => (0..unnamed.unnamed.len()).map(|i| format_ident!("f{i}")).collect(),
         Fields::Unit => Vec::new(),
     };
     let write = quote!(#(#m::Message::encode::<__C>(#names, out)?;)*);
+    let back = quote!(#(#m::Message::take_back(#names, back);)*);
     let read = quote!(#m::Message::decode::<__C>(inc)?);
     let reads = names.iter().map(|_| &read);
-    match fields {
-        Fields::Named(_) => (quote!({ #(#names),* }), write, quote!({ #(#names: #reads),* })),
-        Fields::Unnamed(_) => (quote!(( #(#names),* )), write, quote!(( #(#reads),* ))),
-        Fields::Unit => (quote!(), write, quote!()),
-    }
+    let (pattern, read) = match fields {
+        Fields::Named(_) => (quote!({ #(#names),* }), quote!({ #(#names: #reads),* })),
+        Fields::Unnamed(_) => (quote!(( #(#names),* )), quote!(( #(#reads),* ))),
+        Fields::Unit => (quote!(), quote!()),
+    };
+    Parts { pattern, write, back, read }
 }
 
 fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
     let root = crate_path(&input)?;
     let m = quote!(#root::message);
-    let (encode, decode) = match &input.data {
+    let (encode, take_back, decode) = match &input.data {
         Data::Struct(s) => {
-            let (pattern, write, read) = fields(&s.fields, &m);
-            (quote!({ let Self #pattern = self; #write }), quote!(Ok(Self #read)))
+            let Parts { pattern, write, back, read } = fields(&s.fields, &m);
+            let bind = quote!(let Self #pattern = self;);
+            (quote!({ #bind #write }), quote!({ #bind #back }), quote!(Ok(Self #read)))
         }
         Data::Enum(e) => {
-            let (mut writes, mut reads) = (Vec::new(), Vec::new());
+            let (mut writes, mut backs, mut reads) = (Vec::new(), Vec::new(), Vec::new());
             for (i, v) in e.variants.iter().enumerate() {
                 let (name, i) = (&v.ident, i as u32);
-                let (pattern, write, read) = fields(&v.fields, &m);
+                let Parts { pattern, write, back, read } = fields(&v.fields, &m);
                 writes.push(quote!(Self::#name #pattern => { __C::write(out, &#i)?; #write }));
+                backs.push(quote!(Self::#name #pattern => { #back }));
                 reads.push(quote!(#i => Ok(Self::#name #read)));
             }
             let name = input.ident.to_string();
             (
                 quote!(match self { #(#writes)* }),
+                quote!(match self { #(#backs)* }),
                 quote!(match <__C as #m::Codec>::read::<u32>(inc)? {
                     #(#reads,)*
                     other => Err(#m::no_such_variant(#name, other)),
@@ -85,9 +101,13 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
     Ok(quote! {
         #[automatically_derived]
         impl #impl_generics #m::Message for #name #type_generics #where_clause {
-            fn encode<__C: #m::Codec>(&self, out: &mut #m::Outgoing) -> #m::Result<()> {
+            fn encode<__C: #m::Codec>(&mut self, out: &mut #m::Outgoing) -> #m::Result<()> {
                 #encode
                 Ok(())
+            }
+
+            fn take_back(&mut self, back: &mut #m::Returned) {
+                #take_back
             }
 
             fn decode<__C: #m::Codec>(inc: &mut #m::Incoming) -> #m::Result<Self> {

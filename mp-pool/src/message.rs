@@ -9,7 +9,7 @@
 use std::fmt;
 
 use mp_core::Error;
-use mp_core::message::{Codec, Incoming, Message, Outgoing};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
 use mp_core::users::Apart;
 use mp_reduce::MessagePack;
 use mp_spawn::{Closure, Raise};
@@ -18,12 +18,17 @@ use crate::outcome::TaskOutcome;
 
 /// A value with its type forgotten, to be written into a message.
 pub(crate) trait Write: Send {
-    fn write(&self, out: &mut Outgoing) -> mp_core::Result<()>;
+    fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()>;
+    fn take_back(&mut self, back: &mut Returned);
 }
 
 impl<T: Message + Send> Write for T {
-    fn write(&self, out: &mut Outgoing) -> mp_core::Result<()> {
+    fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         self.encode::<MessagePack>(out)
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        Message::take_back(self, back);
     }
 }
 
@@ -41,16 +46,25 @@ impl Body {
     }
 
     /// Writes it. Code of the user runs here: a panic of it is an error.
-    fn write(&self, out: &mut Outgoing) -> mp_core::Result<()> {
+    fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             Body::Out(value) => {
                 let gone = || Err(Error::Malformed("it is not there any more".into()));
-                let write = || value.get().map_or_else(gone, |value| value.write(out));
+                let write = || value.get_mut().map_or_else(gone, |value| value.write(out));
                 Raise::catch(write).unwrap_or_else(|raise| {
                     Err(Error::Malformed(format!("its `Serialize` panicked: {}", raise.message())))
                 })
             }
             Body::In(_) => Err(Error::Malformed("it was received, and is not sent again".into())),
+        }
+    }
+
+    /// Its message stays here.
+    fn take_back(&mut self, back: &mut Returned) {
+        if let Body::Out(value) = self
+            && let Some(value) = value.get_mut()
+        {
+            value.take_back(back);
         }
     }
 
@@ -84,7 +98,7 @@ const LEARN: u8 = 2;
 const FORGET: u8 = 3;
 
 impl Message for Task {
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> mp_core::Result<()> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             Task::Run { id, code, timed, args } => {
                 C::write(out, &(if *timed { RUN_TIMED } else { RUN }, *id, *code))?;
@@ -95,6 +109,12 @@ impl Message for Task {
                 runner.write(out)
             }
             Task::Forget { code } => C::write(out, &(FORGET, 0_u64, *code)),
+        }
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        if let Task::Run { args: body, .. } | Task::Learn { runner: body, .. } = self {
+            body.take_back(back);
         }
     }
 
@@ -134,7 +154,7 @@ const WAKE: u8 = 5;
 const NOTED: u8 = 6;
 
 impl Message for Reply {
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> mp_core::Result<()> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             Reply::Ready { worker, pid } => C::write(out, &(READY, *worker, u64::from(*pid))),
             Reply::Noted { worker, code } => C::write(out, &(NOTED, *worker, *code)),
@@ -151,6 +171,12 @@ impl Message for Reply {
                 C::write(out, why)
             }
             Reply::Wake => C::write(out, &(WAKE, 0_usize, 0_u64)),
+        }
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        if let Reply::Done { value, .. } = self {
+            value.take_back(back);
         }
     }
 

@@ -200,13 +200,13 @@ impl<T: Message> Queue<T> {
                     match raw.put(letter.item(), wait, || raw.deserted(For::Room)) {
                         Ok(crate::raw::PutRaw::Done) => run = Run::new(raw, true),
                         end => {
-                            let error = not_put(letter.back(self.fingerprint()), end);
+                            let error = not_put(letter.back(), end);
                             return Err(PutManyError { put, error, rest: values });
                         }
                     }
                 }
                 Err(error) => {
-                    let error = not_put(letter.back(self.fingerprint()), Err(error));
+                    let error = not_put(letter.back(), Err(error));
                     return Err(PutManyError { put, error, rest: values });
                 }
             }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mp_core::Message;
-use mp_core::message::{Codec, Incoming, Outgoing};
+use mp_core::message::{Codec, Incoming, Outgoing, Returned};
 
 use crate::connection::Connection;
 use crate::error::{GetError, PutError, RecvIntoError};
@@ -13,10 +13,12 @@ use crate::raw::Wait;
 struct Bytes(Vec<u8>);
 
 impl Message for Bytes {
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> mp_core::Result<()> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         out.bytes().extend_from_slice(&self.0);
         Ok(())
     }
+
+    fn take_back(&mut self, _: &mut Returned) {}
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let bytes = inc.rest().to_vec();

@@ -140,7 +140,7 @@ impl Connection {
     pub(crate) fn send_within<T: Message>(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
         let out = match &self.ends {
             Ends::Both { out, .. } | Ends::Out(out) => out,
-            Ends::Into(_) => return Err(PutError::Failed { value: Some(value), error: one_way("send") }),
+            Ends::Into(_) => return Err(PutError::Failed { value, error: one_way("send") }),
             Ends::Socket(socket) => return socket.send(value, wait),
         };
         if out.alone().is_some() {

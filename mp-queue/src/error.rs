@@ -4,7 +4,7 @@ use std::fmt;
 
 use mp_core::words::Member;
 
-/// Why a value was not put. It is in here, to be taken out with [`into_value`](Self::into_value).
+/// Why a value was not put. It is in here, as it was, to be taken out with [`into_value`](Self::into_value).
 #[non_exhaustive]
 pub enum PutError<T> {
     /// The queue is full, and stays so as long as this call was willing to wait.
@@ -34,23 +34,23 @@ pub enum PutError<T> {
     },
     /// It could not be encoded, or there is no memory for it.
     Failed {
-        /// The value. `None` only if its `Deserialize` refuses what its `Serialize` wrote.
-        value: Option<T>,
+        /// The value.
+        value: T,
         /// Why.
         error: mp_reduce::Error,
     },
 }
 
 impl<T> PutError<T> {
-    /// The value that was not put.
-    pub fn into_value(self) -> Option<T> {
+    /// The value that was not put: the very value, fields that are not encoded included.
+    pub fn into_value(self) -> T {
         match self {
             PutError::Full(v)
             | PutError::Closed(v)
             | PutError::Disconnected(v)
             | PutError::TooLarge { value: v, .. }
-            | PutError::Deserted { value: v, .. } => Some(v),
-            PutError::Failed { value, .. } => value,
+            | PutError::Deserted { value: v, .. }
+            | PutError::Failed { value: v, .. } => v,
         }
     }
 
@@ -64,7 +64,7 @@ impl<T> PutError<T> {
                 PutError::TooLarge { value: f(value), bytes, limit }
             }
             PutError::Deserted { value, last, pid } => PutError::Deserted { value: f(value), last, pid },
-            PutError::Failed { value, error } => PutError::Failed { value: value.map(f), error },
+            PutError::Failed { value, error } => PutError::Failed { value: f(value), error },
         }
     }
 

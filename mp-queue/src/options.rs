@@ -70,7 +70,7 @@ impl QueueOptions {
     /// let error = batches.try_put(Tensor::zeros(&[40 << 20])?).unwrap_err();
     /// assert!(error.is_full());
     /// batches.get()?;
-    /// batches.put(error.into_value().expect("it comes back"))?;
+    /// batches.put(error.into_value())?;
     /// // What would never fit is no reason to wait.
     /// let error = batches.put(Tensor::zeros(&[65 << 20])?).unwrap_err();
     /// assert!(matches!(error, PutError::TooLarge { bytes, limit, .. } if bytes > limit));

@@ -71,8 +71,10 @@ impl<T: Message> Queue<T> {
     /// As [`put`](Self::put), when it can't be encoded or there is no memory; the value comes back.
     pub fn pack(&self, value: T) -> Result<Packed<T>, PackError<T>> {
         let fingerprint = self.fingerprint();
-        let pack = |value| pack_as(self.raw().arena(), fingerprint, value);
-        pack(value).map(|envelope| Packed { parcel: Parcel::Envelope(envelope), fingerprint })
+        let (envelope, kept) = pack_as(self.raw().arena(), fingerprint, value)?;
+        // The message is the value now.
+        kept.sent();
+        Ok(Packed { parcel: Parcel::Envelope(envelope), fingerprint })
     }
 
     /// Puts a packed message if the queue is not full.
@@ -85,7 +87,7 @@ impl<T: Message> Queue<T> {
             Ok(PutRaw::Closed) => Err(PutError::Closed(packed)),
             Ok(PutRaw::TooLarge { bytes, limit }) => Err(PutError::TooLarge { value: packed, bytes, limit }),
             Ok(PutRaw::Not(_)) => Err(PutError::Full(packed)),
-            Err(error) => Err(PutError::Failed { value: Some(packed), error }),
+            Err(error) => Err(PutError::Failed { value: packed, error }),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use mp_core::users::drop_caught;
 use mp_core::{Envelope, Message};
-use mp_reduce::{Error, TypeFingerprint, Written, pack_as, pack_unless, unpack_as, unpack_plain};
+use mp_reduce::{Error, Kept, TypeFingerprint, Written, pack_as, pack_unless, unpack_as, unpack_plain};
 
 use crate::error::PutError;
 use crate::raw::Raw;
@@ -38,12 +38,10 @@ impl Parcel {
     }
 }
 
-/// A value that is to be put into a queue.
+/// A value that is to be put into a queue: its message, and the value itself until that is put. Then it is [`sent`](Self::sent).
 #[derive(Debug)]
 pub(crate) enum Letter<T> {
-    /// The message is the value.
-    Envelope(Envelope),
-    /// The message, and the value until it is put.
+    Envelope(Envelope, Kept<T>),
     Small(Small, T),
 }
 
@@ -54,10 +52,10 @@ impl<T: Message> Letter<T> {
         let written = if raw.memory().takes_small() {
             pack_unless(raw.arena(), fingerprint, value, Small::new)
         } else {
-            pack_as(raw.arena(), fingerprint, value).map(Written::Envelope)
+            pack_as(raw.arena(), fingerprint, value).map(|(envelope, kept)| Written::Envelope(envelope, kept))
         };
         match written {
-            Ok(Written::Envelope(envelope)) => Ok(Letter::Envelope(envelope)),
+            Ok(Written::Envelope(envelope, kept)) => Ok(Letter::Envelope(envelope, kept)),
             Ok(Written::Plain(small, value)) => Ok(Letter::Small(small, value)),
             Err(e) => Err(PutError::Failed { value: e.value, error: e.error }),
         }
@@ -67,35 +65,25 @@ impl<T: Message> Letter<T> {
     #[inline]
     pub(crate) fn item(&mut self) -> Item<'_> {
         match self {
-            Letter::Envelope(envelope) => Item::Envelope(envelope),
+            Letter::Envelope(envelope, _) => Item::Envelope(envelope),
             Letter::Small(small, _) => Item::Small(*small),
-        }
-    }
-
-    /// The message alone; the value is in it.
-    pub(crate) fn into_parcel(self) -> Parcel {
-        match self {
-            Letter::Envelope(envelope) => Parcel::Envelope(envelope),
-            Letter::Small(small, value) => {
-                drop_caught(value);
-                Parcel::Small(small)
-            }
         }
     }
 
     /// It was put: the value is dropped, and a panic of its `Drop` ends here, for the message is on its way.
     #[inline]
     pub(crate) fn sent(self) {
-        if let Letter::Small(_, value) = self {
-            drop_caught(value);
+        match self {
+            Letter::Envelope(_, kept) => kept.sent(),
+            Letter::Small(_, value) => drop_caught(value),
         }
     }
 
-    /// The value, of a message that was not put.
-    pub(crate) fn back(self, fingerprint: TypeFingerprint<T>) -> Result<T, Error> {
+    /// The value, as it was, of a message that was not put.
+    pub(crate) fn back(self) -> T {
         match self {
-            Letter::Envelope(envelope) => unpack_as(fingerprint, envelope),
-            Letter::Small(_, value) => Ok(value),
+            Letter::Envelope(envelope, kept) => kept.back(envelope),
+            Letter::Small(_, value) => value,
         }
     }
 }

@@ -341,25 +341,20 @@ pub(crate) fn put_as<T: Message>(
             letter.sent();
             Ok(())
         }
-        end => Err(not_put(letter.back(fingerprint), end)),
+        end => Err(not_put(letter.back(), end)),
     }
 }
 
 /// The message returns to its sender.
 #[cold]
-pub(crate) fn not_put<T>(value: Result<T, Error>, end: Result<PutRaw, Error>) -> PutError<T> {
-    let Ok(value) = value else {
-        let lost = mp_core::Error::Malformed("the value that was not put can't be decoded again".into());
-        let error = end.err().unwrap_or_else(|| lost.into());
-        return PutError::Failed { value: None, error };
-    };
+pub(crate) fn not_put<T>(value: T, end: Result<PutRaw, Error>) -> PutError<T> {
     match end {
         Ok(PutRaw::Closed) => PutError::Closed(value),
         Ok(PutRaw::TooLarge { bytes, limit }) => PutError::TooLarge { value, bytes, limit },
         Ok(PutRaw::Not(Ended::Alone(Alone::Deserted(last, pid)))) => PutError::Deserted { value, last, pid },
         Ok(PutRaw::Not(Ended::Alone(Alone::Disconnected))) => PutError::Disconnected(value),
         Ok(PutRaw::Done | PutRaw::Not(_)) => PutError::Full(value),
-        Err(error) => PutError::Failed { value: Some(value), error },
+        Err(error) => PutError::Failed { value, error },
     }
 }
 

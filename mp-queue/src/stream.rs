@@ -13,7 +13,7 @@ use mp_core::{Message, Watch, Watched};
 use crate::channel::{Receiver, Sender};
 use crate::error::{GetError, PutError};
 use crate::handles::{Able, For};
-use crate::parcel::{Letter, Parcel};
+use crate::parcel::Letter;
 use crate::queue::{Queue, not_put};
 use crate::raw::{Alone, PutRaw, Raw};
 use crate::task::{poll_get, poll_put};
@@ -25,12 +25,31 @@ pub struct Messages<Q> {
     over: bool,
 }
 
+mod sealed {
+    /// What messages are put into.
+    pub trait Sends {
+        /// What they are.
+        type Message;
+    }
+}
+use sealed::Sends;
+
+impl<T: Message> Sends for Queue<T> {
+    type Message = T;
+}
+impl<T: Message> Sends for Sender<T> {
+    type Message = T;
+}
+
 /// A [`Queue`] or a [`Sender`] as a sink; see [`Queue::sink`].
-pub struct Outlet<Q> {
+pub struct Outlet<Q: Sends> {
     of: Q,
     watch: Option<Watch>,
-    waiting: Option<Parcel>,
+    waiting: Option<Letter<Q::Message>>,
 }
+
+/// Nothing in it is pinned.
+impl<Q: Sends> Unpin for Outlet<Q> {}
 
 impl<Q: fmt::Debug> fmt::Debug for Messages<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +57,7 @@ impl<Q: fmt::Debug> fmt::Debug for Messages<Q> {
     }
 }
 
-impl<Q: fmt::Debug> fmt::Debug for Outlet<Q> {
+impl<Q: Sends + fmt::Debug> fmt::Debug for Outlet<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outlet").field("of", &self.of).field("waiting", &self.waiting.is_some()).finish()
     }
@@ -128,15 +147,19 @@ macro_rules! sink {
         impl<T: Message> Outlet<$of<T>> {
             fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<T>>> {
                 let Self { of, watch, waiting } = self;
-                let Some(parcel) = waiting else { return Poll::Ready(Ok(())) };
+                let Some(letter) = waiting else { return Poll::Ready(Ok(())) };
                 let raw: fn(&$of<T>) -> &Raw = $raw;
                 let alone: fn(&$of<T>) -> Option<Alone> = $alone;
                 let room: fn(&$of<T>, u64) -> Watched = $room;
                 let put =
-                    ready!(poll_put(watch, cx, raw(of), || alone(of), |weight| room(of, weight), parcel));
+                    ready!(poll_put(watch, cx, raw(of), || alone(of), |weight| room(of, weight), letter));
                 match (put, waiting.take()) {
-                    (Ok(PutRaw::Done), _) | (_, None) => Poll::Ready(Ok(())),
-                    (end, Some(parcel)) => Poll::Ready(Err(not_put(parcel.unpack(of.fingerprint()), end))),
+                    (_, None) => Poll::Ready(Ok(())),
+                    (Ok(PutRaw::Done), Some(letter)) => {
+                        letter.sent();
+                        Poll::Ready(Ok(()))
+                    }
+                    (end, Some(letter)) => Poll::Ready(Err(not_put(letter.back(), end))),
                 }
             }
         }
@@ -154,8 +177,7 @@ macro_rules! sink {
                     return Err(PutError::Full(value));
                 }
                 let raw: fn(&$of<T>) -> &Raw = $raw;
-                let letter = Letter::write(raw(&this.of), this.of.fingerprint(), value)?;
-                this.waiting = Some(letter.into_parcel());
+                this.waiting = Some(Letter::write(raw(&this.of), this.of.fingerprint(), value)?);
                 Ok(())
             }
 

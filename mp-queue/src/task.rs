@@ -49,17 +49,17 @@ pub(crate) fn poll_get(
 }
 
 /// Polls until the message is put; until then it is the caller's. `what` is the room for its weight.
-pub(crate) fn poll_put(
+pub(crate) fn poll_put<T: Message>(
     watch: &mut Option<Watch>,
     cx: &Context<'_>,
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
     what: impl FnOnce(u64) -> Watched,
-    parcel: &mut Parcel,
+    letter: &mut Letter<T>,
 ) -> Poll<Result<PutRaw, Error>> {
-    let weight = parcel.item().weight();
+    let weight = letter.item().weight();
     let look = || {
-        Ok::<_, Error>(match raw.put(parcel.item(), Wait::Never, || None)? {
+        Ok::<_, Error>(match raw.put(letter.item(), Wait::Never, || None)? {
             PutRaw::Not(_) => alone().map(|alone| PutRaw::Not(Ended::Alone(alone))),
             end => Some(end),
         })
@@ -67,17 +67,19 @@ pub(crate) fn poll_put(
     poll_until(watch, cx, || what(weight), look)
 }
 
-/// A message that is on its way, and goes back to where it came from if it is dropped before.
+/// A message that is on its way; its value goes back to where it came from if it is dropped before.
 struct Lent<'a, T: Message> {
     from: &'a mut Option<T>,
-    parcel: Option<Parcel>,
-    fingerprint: TypeFingerprint<T>,
+    letter: Option<Letter<T>>,
 }
+
+/// Nothing in it is pinned.
+impl<T: Message> Unpin for Lent<'_, T> {}
 
 impl<T: Message> Drop for Lent<'_, T> {
     fn drop(&mut self) {
-        if let Some(parcel) = self.parcel.take() {
-            *self.from = parcel.unpack(self.fingerprint).ok();
+        if let Some(letter) = self.letter.take() {
+            *self.from = Some(letter.back());
         }
     }
 }
@@ -91,16 +93,20 @@ async fn put<T: Message>(
     what: impl Fn(u64) -> Watched,
 ) -> Result<(), PutError<T>> {
     let Some(value) = from.take() else { return Ok(()) };
-    let parcel = Letter::write(raw, fingerprint, value)?.into_parcel();
-    let mut lent = Lent { from, parcel: Some(parcel), fingerprint };
+    let letter = Letter::write(raw, fingerprint, value)?;
+    let mut lent = Lent { from, letter: Some(letter) };
     let mut watch = None;
     let end = poll_fn(|cx| {
-        let Some(parcel) = &mut lent.parcel else { return Poll::Ready(Ok(PutRaw::Done)) };
-        poll_put(&mut watch, cx, raw, &alone, &what, parcel)
+        let Some(letter) = &mut lent.letter else { return Poll::Ready(Ok(PutRaw::Done)) };
+        poll_put(&mut watch, cx, raw, &alone, &what, letter)
     });
-    match (end.await, lent.parcel.take()) {
-        (Ok(PutRaw::Done), _) | (_, None) => Ok(()),
-        (end, Some(parcel)) => Err(not_put(parcel.unpack(fingerprint), end)),
+    match (end.await, lent.letter.take()) {
+        (_, None) => Ok(()),
+        (Ok(PutRaw::Done), Some(letter)) => {
+            letter.sent();
+            Ok(())
+        }
+        (end, Some(letter)) => Err(not_put(letter.back(), end)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tuples, vectors and options of messages that are no serde types.
 
 use mp_core::Result;
-use mp_core::message::{Codec, Incoming, Message, Outgoing};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
 
 /// Makes a message of a tuple, a `Vec` or an `Option` whose parts are messages, exclusive tensors for example.
 ///
@@ -24,9 +24,13 @@ pub struct Bundle<T>(pub T);
 macro_rules! tuples {
     ($(($($name:ident $i:tt),+))*) => {$(
         impl<$($name: Message),+> Message for Bundle<($($name,)+)> {
-            fn encode<Co: Codec>(&self, out: &mut Outgoing) -> Result<()> {
+            fn encode<Co: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
                 $(self.0.$i.encode::<Co>(out)?;)+
                 Ok(())
+            }
+
+            fn take_back(&mut self, back: &mut Returned) {
+                $(self.0.$i.take_back(back);)+
             }
 
             fn decode<Co: Codec>(inc: &mut Incoming) -> Result<Self> {
@@ -46,9 +50,13 @@ tuples! {
 }
 
 impl<T: Message> Message for Bundle<Vec<T>> {
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
         C::write(out, &(self.0.len() as u64))?;
-        self.0.iter().try_for_each(|v| v.encode::<C>(out))
+        self.0.iter_mut().try_for_each(|v| v.encode::<C>(out))
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        self.0.iter_mut().for_each(|v| v.take_back(back));
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
@@ -63,9 +71,13 @@ impl<T: Message> Message for Bundle<Vec<T>> {
 }
 
 impl<T: Message> Message for Bundle<Option<T>> {
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
         C::write(out, &self.0.is_some())?;
-        self.0.iter().try_for_each(|v| v.encode::<C>(out))
+        self.0.iter_mut().try_for_each(|v| v.encode::<C>(out))
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        self.0.iter_mut().for_each(|v| v.take_back(back));
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {

@@ -113,9 +113,9 @@ mod tests {
         let type_of = TypeFingerprint::<String>::new().get();
         let lengths = [0, 1, 100, 251, 252, 253, 254, 255, 256, 257, 70_000];
         for (before, now) in lengths.iter().flat_map(|&before| lengths.map(|now| (before, now))) {
-            to_bytes(&"a".repeat(before)).unwrap();
+            to_bytes(&mut "a".repeat(before)).unwrap();
             let value = "b".repeat(now);
-            let bytes = to_bytes(&value).unwrap();
+            let bytes = to_bytes(&mut value.clone()).unwrap();
             assert_eq!(from_bytes::<String>(bytes.clone(), type_of).unwrap(), value, "{now} after {before}");
             for cut in (0..bytes.len()).filter(|cut| *cut < 10 || bytes.len() - cut < 3) {
                 assert!(from_bytes::<String>(bytes[..cut].to_vec(), type_of).is_err(), "{cut} of {now}");

@@ -7,7 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::thread::LocalKey;
 
-use mp_core::message::{Incoming, Message, Outgoing};
+use mp_core::message::{Codec, Incoming, Message, Outgoing};
 use mp_core::users::drop_caught;
 use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
@@ -52,8 +52,8 @@ impl<T> TypeFingerprint<T> {
 
 /// A value that could not be packed.
 pub struct PackError<T> {
-    /// The value. `None` only if its `Deserialize` refuses what its `Serialize` wrote.
-    pub value: Option<T>,
+    /// The value, as it was.
+    pub value: T,
     /// Why.
     pub error: Error,
 }
@@ -99,12 +99,17 @@ fn keep<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<T>) {
 /// When the value's `Serialize` refuses, or there is no memory; the value comes back.
 pub fn pack<T: Message>(value: T) -> Result<Envelope, PackError<T>> {
     match Arena::current() {
-        Ok(arena) => pack_as(arena, TypeFingerprint::new(), value),
-        Err(e) => Err(PackError { value: Some(value), error: e.into() }),
+        Ok(arena) => {
+            let (envelope, kept) = pack_as(arena, TypeFingerprint::new(), value)?;
+            // The message is the value now.
+            kept.sent();
+            Ok(envelope)
+        }
+        Err(e) => Err(PackError { value, error: e.into() }),
     }
 }
 
-/// As [`pack`], with the arena and the fingerprint at hand.
+/// As [`pack`], with the arena and the fingerprint at hand; the value lives on until it is known whether the envelope leaves.
 ///
 /// # Errors
 /// As [`pack`].
@@ -113,18 +118,73 @@ pub fn pack_as<T: Message>(
     arena: Arena,
     fingerprint: TypeFingerprint<T>,
     value: T,
-) -> Result<Envelope, PackError<T>> {
+) -> Result<(Envelope, Kept<T>), PackError<T>> {
     match pack_unless(arena, fingerprint, value, |_| None::<Infallible>)? {
-        Written::Envelope(envelope) => Ok(envelope),
+        Written::Envelope(envelope, kept) => Ok((envelope, kept)),
         Written::Plain(never, _) => match never {},
     }
+}
+
+/// A value whose message is in an envelope that has not left yet. When it has, the value is [`sent`](Self::sent); until then
+/// it can be had [back](Self::back).
+///
+/// What is exclusive in the value is in the message: in the value, such tensors are empty meanwhile.
+pub struct Kept<T> {
+    value: T,
+    lent: Lent,
+}
+
+/// The buffers of a message with something exclusive in it, where is written what that was.
+struct Lent(Option<Box<Outgoing>>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(mut out) = self.0.take()
+            && out.reuse()
+        {
+            keep(&OUTGOING, out);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Kept<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kept<{}>", type_name::<T>())
+    }
+}
+
+impl<T> Kept<T> {
+    /// Its message has left: the value is dropped, and a panic of its `Drop` ends here.
+    #[inline]
+    pub fn sent(self) {
+        drop_caught(self.value);
+    }
+}
+
+impl<T: Message> Kept<T> {
+    /// The value, as it was: its message stays.
+    pub fn back(mut self, envelope: Envelope) -> T {
+        if let Some(mut out) = self.lent.0.take() {
+            self.value.take_back(&mut out.returned(Some(envelope)));
+        }
+        self.value
+    }
+}
+
+/// A value that could not be packed, as it was.
+#[cold]
+fn unpacked<T: Message>(mut value: T, out: &mut Outgoing, error: Error) -> PackError<T> {
+    if out.lends() {
+        value.take_back(&mut out.returned(None));
+    }
+    PackError { value, error }
 }
 
 /// A value that was written.
 #[derive(Debug)]
 pub enum Written<S, T> {
-    /// It is in an envelope.
-    Envelope(Envelope),
+    /// It is in an envelope, and lives on until it is known whether that leaves.
+    Envelope(Envelope, Kept<T>),
     /// Its bytes were taken as they are, as this; the value itself.
     Plain(S, T),
 }
@@ -137,12 +197,12 @@ pub enum Written<S, T> {
 pub fn pack_unless<T: Message, S>(
     arena: Arena,
     fingerprint: TypeFingerprint<T>,
-    value: T,
+    mut value: T,
     plain: impl FnOnce(&[u8]) -> Option<S>,
 ) -> Result<Written<S, T>, PackError<T>> {
     let mut out = take(&OUTGOING);
-    if let Err(e) = value.encode::<MessagePack>(&mut out).and_then(|()| out.check_exclusive()) {
-        return Err(PackError { value: Some(value), error: e.into() });
+    if let Err(e) = value.encode::<MessagePack>(&mut out) {
+        return Err(unpacked(value, &mut out, e.into()));
     }
     if let Some(taken) = out.plain().and_then(plain) {
         if out.reuse() {
@@ -150,20 +210,19 @@ pub fn pack_unless<T: Message, S>(
         }
         return Ok(Written::Plain(taken, value));
     }
-    // From here on the message is the value: exclusive handles in it must be the only ones.
-    // A panic of its `Drop` does not stop the message.
-    drop_caught(value);
     match arena.pack(&mut out, fingerprint.get()) {
         Ok(envelope) => {
-            if out.reuse() {
-                keep(&OUTGOING, out);
-            }
-            Ok(Written::Envelope(envelope))
+            let lent = if out.lends() {
+                Lent(Some(out))
+            } else {
+                if out.reuse() {
+                    keep(&OUTGOING, out);
+                }
+                Lent(None)
+            };
+            Ok(Written::Envelope(envelope, Kept { value, lent }))
         }
-        Err(error) => {
-            let value = T::decode::<MessagePack>(&mut out.into_incoming()).ok();
-            Err(PackError { value, error: error.into() })
-        }
+        Err(error) => Err(unpacked(value, &mut out, error.into())),
     }
 }
 
@@ -193,7 +252,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     /// When the value's `Serialize` refuses, or there is no memory.
     pub fn new(arena: Arena, value: &T) -> Result<Encoded<T>> {
         let mut out = Outgoing::default();
-        value.encode::<MessagePack>(&mut out)?;
+        MessagePack::write(&mut out, value)?;
         Encoded::finish(arena, out)
     }
 
@@ -266,7 +325,7 @@ pub fn unpack_with<T: Message>(
 /// ```
 /// use mp_reduce::{from_bytes, to_bytes, TypeFingerprint};
 ///
-/// let bytes = to_bytes(&vec![1_u64, 2])?;
+/// let bytes = to_bytes(&mut vec![1_u64, 2])?;
 /// let there = TypeFingerprint::<Vec<u64>>::new().get();
 /// assert_eq!(from_bytes::<Vec<u64>>(bytes, there)?, [1, 2]);
 /// # Ok::<(), mp_reduce::Error>(())
@@ -274,12 +333,18 @@ pub fn unpack_with<T: Message>(
 ///
 /// # Errors
 /// When its `Serialize` refuses, or it has tensors, queues or locks in it: those are in the memory of this tree of processes.
-pub fn to_bytes<T: Message>(value: &T) -> Result<Vec<u8>> {
+pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
     let mut out = Outgoing::default();
-    value.encode::<MessagePack>(&mut out)?;
-    let stays =
-        "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
-    out.into_plain(usize::MAX).map_err(|_| mp_core::Error::NotShared(stays.into()).into())
+    let written = value.encode::<MessagePack>(&mut out).and_then(|()| {
+        let stays =
+            "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
+        out.plain().map(drop).ok_or_else(|| mp_core::Error::NotShared(stays.into()))
+    });
+    if out.lends() {
+        value.take_back(&mut out.returned(None));
+    }
+    written?;
+    Ok(std::mem::take(out.bytes()))
 }
 
 /// A value out of bytes from elsewhere, of which anything may be wrong.

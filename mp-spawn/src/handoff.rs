@@ -24,7 +24,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use mp_core::message::{Incoming, Message, Outgoing};
+use mp_core::message::{Codec, Incoming, Message, Outgoing};
 use mp_core::words::{EnvelopeId, Member};
 use mp_core::{Arena, Envelope};
 use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
@@ -68,7 +68,7 @@ impl ToChild {
     /// Encodes arguments, to be packed for each of several children.
     pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<Args<A>> {
         let mut out = Outgoing::default();
-        args.encode::<MessagePack>(&mut out).map_err(|e| unencodable(e.into()))?;
+        MessagePack::write(&mut out, args).map_err(|e| unencodable(e.into()))?;
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => Ok(Args::Plain(bytes)),
             Err(out) => Ok(Args::Shared(Encoded::finish(arena()?, out).map_err(unencodable)?)),
@@ -84,10 +84,9 @@ impl ToChild {
     }
 
     /// Moves arguments to one child.
-    pub(crate) fn pack_moved<A: Message>(args: A) -> Result<ToChild> {
+    pub(crate) fn pack_moved<A: Message>(mut args: A) -> Result<ToChild> {
         let mut out = Outgoing::default();
-        let encoded = args.encode::<MessagePack>(&mut out).and_then(|()| out.check_exclusive());
-        encoded.map_err(|e| unencodable(e.into()))?;
+        args.encode::<MessagePack>(&mut out).map_err(|e| unencodable(e.into()))?;
         // From here on the message is the value.
         mp_core::users::drop_caught(args);
         match out.into_plain(MOST_PLAIN) {
@@ -241,10 +240,9 @@ pub(crate) enum Value {
 
 impl Value {
     /// In a child: packs what its function returned.
-    pub(crate) fn pack<T: Message>(value: T) -> mp_reduce::Result<Value> {
+    pub(crate) fn pack<T: Message>(mut value: T) -> mp_reduce::Result<Value> {
         let mut out = Outgoing::default();
         value.encode::<MessagePack>(&mut out)?;
-        out.check_exclusive()?;
         // From here on the message is the value.
         mp_core::users::drop_caught(value);
         match out.into_plain(MOST_PLAIN) {

@@ -39,7 +39,7 @@ fn a_message_larger_than_the_arena() {
     let before = in_use();
     let error = queue.put("x".repeat(300 * MIB)).unwrap_err();
     let text = error.to_string();
-    let PutError::Failed { value: Some(value), error: MessageError::Memory(error) } = error else {
+    let PutError::Failed { value, error: MessageError::Memory(error) } = error else {
         panic!("{text}");
     };
     assert!(value.len() == 300 * MIB && value.ends_with('x'), "the value comes back");
@@ -116,7 +116,7 @@ fn put_two(_: usize, (queue, large): (Rows, Queue<String>)) -> Outcome {
         Err(error) => return Err(error.to_string().into()),
     }
     match large.put("y".repeat(40 * MIB)) {
-        Err(PutError::Failed { value: Some(value), .. }) if value.len() == 40 * MIB => Ok(()),
+        Err(PutError::Failed { value, .. }) if value.len() == 40 * MIB => Ok(()),
         other => Err(format!("there is no room for that message: {other:?}").into()),
     }
 }

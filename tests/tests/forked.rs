@@ -88,8 +88,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
         let handles = Cell::new(Some((own, kept, queue.clone())));
         let code = in_a_fork(|| {
             let refused = queue.put(vec![2; 10]);
-            let given_back =
-                matches!(&refused, Err(PutError::Failed { value: Some(v), .. }) if v == &[2; 10]);
+            let given_back = matches!(&refused, Err(PutError::Failed { value: v, .. }) if v == &[2; 10]);
             let checks = [
                 ("current", forked(&Arena::current())),
                 ("me", forked(&arena.me())),

@@ -232,7 +232,7 @@ fn foreign_types_travel_as_something_else() {
     let queue = Queue::bounded(1).unwrap();
     let error = queue.put(weather(-300.0)).unwrap_err();
     assert!(error.to_string().contains("below absolute zero"), "{error}");
-    assert!(error.into_value().is_some_and(|w| w.high.0 == -300.0), "the value came back");
+    assert!(error.into_value().high.0 == -300.0, "the value came back");
     give(&queue, weather(1e9));
     let error = queue.get().map(drop).unwrap_err();
     assert!(error.to_string().contains("hotter than anything"), "{error}");

@@ -75,7 +75,7 @@ fn many_at_once_are_given_back_where_they_do_not_fit() {
     let queue = Queue::bounded(100).unwrap();
     let error = queue.try_put_many((0..150).map(|i| i.to_string())).unwrap_err();
     assert_eq!(error.put, 100);
-    assert_eq!(error.error.into_value().as_deref(), Some("100"));
+    assert_eq!(error.error.into_value(), "100");
     assert!(error.rest.eq((101..150).map(|i| i.to_string())));
     let mut got = Vec::new();
     assert_eq!(queue.try_get_many(&mut got, 70).unwrap(), 70);

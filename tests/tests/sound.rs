@@ -6,49 +6,39 @@ use mp::message::{Message, Outgoing};
 use mp::{Arena, FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
 use mp_reduce::MessagePack;
 
-/// Writes a tensor into a message that is then read back on this side, while the tensor itself goes elsewhere.
-fn read_back(t: Tensor<u64>, elsewhere: impl FnOnce(Tensor<u64>)) -> mp::Result<Tensor<u64>, mp::Error> {
+/// Writes a tensor into a message that is then read back on this side; and what is left of the tensor.
+fn read_back(mut t: Tensor<u64>) -> mp::Result<(Tensor<u64>, Tensor<u64>), mp::Error> {
     let mut out = Outgoing::default();
     t.encode::<MessagePack>(&mut out)?;
-    elsewhere(t);
-    Tensor::decode::<MessagePack>(&mut out.into_incoming())
+    Ok((Tensor::decode::<MessagePack>(&mut out.into_incoming())?, t))
 }
 
 #[test]
-fn a_tensor_that_was_frozen_and_sent_is_never_exclusive_again() {
+fn a_tensor_that_is_in_a_message_is_empty_elsewhere() {
+    let (got, left) = read_back(Tensor::full(&[8], 5).unwrap()).unwrap();
+    assert_eq!((got.to_vec(), left.to_vec()), (vec![5; 8], vec![]));
+    assert!(got.storage() != left.storage());
+    // Whatever is made of what is left, it is nobody's memory.
     let queue = Queue::<FrozenTensor<u64>>::bounded(1).unwrap();
-    let back = read_back(Tensor::zeros(&[8]).unwrap(), |t| queue.put(t.freeze()).unwrap());
-    assert!(back.unwrap_err().to_string().contains("exclusive"));
-    assert_eq!(queue.get().unwrap().unwrap().to_vec(), [0; 8]);
-}
-
-#[test]
-fn a_tensor_that_was_shared_and_sent_is_never_exclusive_again() {
+    assert!(queue.put(left.freeze()).is_err());
+    let (_, left) = read_back(got).unwrap();
     let queue = Queue::<SharedTensor<u64>>::bounded(1).unwrap();
-    let back = read_back(Tensor::zeros(&[8]).unwrap(), |t| queue.put(t.share()).unwrap());
-    assert!(back.unwrap_err().to_string().contains("exclusive"));
+    assert!(queue.put(left.share()).is_err());
 }
 
 #[test]
-fn a_tensor_has_one_handle_at_a_time() {
-    let mut kept = None;
-    let back = read_back(Tensor::zeros(&[8]).unwrap(), |t| kept = Some(t));
-    assert!(back.unwrap_err().to_string().contains("exclusive"));
-    // When it is gone, the message is the only handle.
-    assert!(read_back(Tensor::zeros(&[8]).unwrap(), drop).is_ok());
-}
-
-#[test]
-fn a_tensor_whose_storage_is_held_elsewhere_stays() {
-    let queue = Queue::<Tensor<u64>>::bounded(1).unwrap();
-    let t = Tensor::full(&[8], 5).unwrap();
-    let storage = t.storage().clone();
-    let error = queue.put(t).unwrap_err();
-    assert!(error.to_string().contains("exclusive"), "{error}");
-    let t = error.into_value().expect("it comes back");
-    assert_eq!(t.to_vec(), [5; 8]);
-    drop(storage);
-    queue.put(t).unwrap();
+fn a_tensor_is_in_one_message_at_a_time() {
+    let (mut one, mut other, mut t) =
+        (Outgoing::default(), Outgoing::default(), Tensor::<u64>::zeros(&[8]).unwrap());
+    t.encode::<MessagePack>(&mut one).unwrap();
+    let error = t.encode::<MessagePack>(&mut other).unwrap_err();
+    assert!(error.to_string().contains("was sent already"), "{error}");
+    t.take_back(&mut other.returned(None));
+    assert!(t.is_empty(), "the other message has nothing of it");
+    t.take_back(&mut one.returned(None));
+    assert_eq!(t.len(), 8);
+    t.take_back(&mut one.returned(None));
+    assert_eq!(t.len(), 8, "it has what it had");
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn parts_that_are_written_there_are_seen_here() {
 }
 
 /// Writes one value as a message, and reads its bytes as another.
-fn reread<T: Message>(value: impl Message) -> String {
+fn reread<T: Message>(mut value: impl Message) -> String {
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out).unwrap();
     T::decode::<MessagePack>(&mut out.into_incoming()).map(drop).unwrap_err().to_string()

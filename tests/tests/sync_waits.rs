@@ -412,7 +412,7 @@ fn all_of_them_travel_inside_messages() {
     eventually("all is freed", || in_use().0 == before);
 }
 
-fn sent(a: impl mp::Message) -> mp::message::Incoming {
+fn sent(mut a: impl mp::Message) -> mp::message::Incoming {
     let mut out = mp::message::Outgoing::default();
     a.encode::<mp_reduce::MessagePack>(&mut out).unwrap();
     out.into_incoming()

@@ -183,7 +183,7 @@ fn sleepers_get_it_one_after_the_other() {
 #[test]
 fn handles_of_another_type_are_refused() {
     let _alone = alone();
-    fn confuse<A: mp::Message, B: mp::Message>(a: A, what: &str) {
+    fn confuse<A: mp::Message, B: mp::Message>(mut a: A, what: &str) {
         use mp::message::{Incoming, Outgoing};
         let mut out = Outgoing::default();
         a.encode::<mp_reduce::MessagePack>(&mut out).unwrap();

@@ -9,13 +9,16 @@ use super::layout::SLAB_BLOCKS;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, run_straight};
 use crate::steps::{Release, Released, generation_of};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat, SeatAt};
 
 /// Handles and their seat: how many 31 bits, whether the block is a ring 1, seat 32. (A ring is to be told of the last handle.
 /// The block says so, too, in a word that others write all the time.)
 const ONE: u64 = 1;
 const RING: u64 = 1 << 31;
+/// The block of a handle that was given to a message: there is none. Such a handle counts nowhere.
+const NOWHERE: BlockId = BlockId::MAX;
+
 /// Handles that were forgotten, not dropped: with more than these, a further one could overflow the count.
 const MOST: u32 = 1 << 30;
 const fn entry(ring: bool, seat: SeatAt) -> u64 {
@@ -32,6 +35,9 @@ const fn seat(e: u64) -> SeatAt {
 ///
 /// Cloning counts, dropping the last one gives this process's seat up; the block is freed when nobody else holds
 /// it. In a forked copy of the process, dropping does nothing: the copy holds nothing.
+///
+/// A handle keeps memory; it gives nobody access to it. Who may read and write is the tensor's to say that has it: there is
+/// one exclusive tensor of a block, which moves, and it does not matter to it how many handles there are.
 pub struct Hold {
     arena: Arena,
     block: BlockId,
@@ -50,17 +56,34 @@ impl Hold {
         self.block
     }
 
-    /// Whether this is the only handle, in this process, to a block that was never frozen or shared. Then, and as long as it
-    /// is not cloned, it is the only one among all processes that gives access.
-    pub(crate) fn is_exclusive(&self) -> bool {
-        // In this order: a block that was opened to others is never exclusive again.
-        (self.count() == 1 || mutant!("arena.exclusive.count-ignored"))
+    /// Takes the handle; what is left holds nothing.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Self {
+        let left = Self { arena: self.arena, block: NOWHERE };
+        std::mem::replace(self, left)
+    }
+
+    /// Whether it holds nothing, for what it was is in a message.
+    #[inline]
+    pub(crate) fn is_nowhere(&self) -> bool {
+        self.block == NOWHERE
+    }
+
+    /// Whether the block was never frozen or shared.
+    pub(crate) fn was_never_opened(&self) -> bool {
+        !self.is_nowhere()
             && (self.arena.kind_of(self.block) == Kind::Data || mutant!("arena.exclusive.kind-ignored"))
+    }
+
+    /// Where it is counted.
+    #[inline]
+    fn entry(&self) -> Option<&AtomicU64> {
+        self.arena.holds().get(self.block as usize)
     }
 
     /// How many handles this process has to the block. Others may come and go meanwhile.
     pub fn count(&self) -> u32 {
-        count(self.arena.holds()[self.block as usize].load(Ordering::Acquire))
+        self.entry().map_or(0, |at| count(at.load(Ordering::Acquire)))
     }
 }
 
@@ -74,8 +97,9 @@ impl Clone for Hold {
     #[inline]
     fn clone(&self) -> Self {
         // As `Arc`: a new handle comes from an existing one, so that nothing needs to be ordered.
-        let before = self.arena.holds()[self.block as usize].fetch_add(ONE, Ordering::Relaxed);
-        if count(before) > MOST {
+        if let Some(at) = self.entry()
+            && count(at.fetch_add(ONE, Ordering::Relaxed)) > MOST
+        {
             std::process::abort();
         }
         Self { arena: self.arena, block: self.block }
@@ -88,7 +112,7 @@ impl Drop for Hold {
         if !self.arena.is_here() {
             return;
         }
-        let at = &self.arena.holds()[self.block as usize];
+        let Some(at) = self.entry() else { return };
         let mut e = at.load(Ordering::Relaxed);
         loop {
             let next = if count(e) > 1 { e - ONE } else { 0 };
@@ -110,26 +134,33 @@ impl Arena {
         Hold { arena: *self, block }
     }
 
-    /// Which allocation of its memory a block is in: another one each time that it is claimed.
+    /// Which allocation of its memory a block is in: another one each time that it is claimed. Of no block, none.
     pub(crate) fn generation(&self, block: BlockId) -> u64 {
-        generation_of(self.map().load(self.block_at(block).link()))
+        if (block as usize) < self.holds().len() {
+            generation_of(self.map().load(self.block_at(block).link()))
+        } else {
+            0
+        }
     }
 
-    /// Whether this process has a handle to a block, in this generation.
+    /// Whether this process has a handle to a block, in this generation. The block may be any number.
     pub(crate) fn is_held(&self, block: BlockId, generation: u64) -> bool {
+        let counted = |at: &AtomicU64| count(at.load(Ordering::Acquire)) > 0;
         self.is_here()
-            && count(self.holds()[block as usize].load(Ordering::Acquire)) > 0
+            && self.holds().get(block as usize).is_some_and(counted)
             && self.generation(block) == generation
     }
 
     /// One more handle to a block that this process holds, if it is in this generation still.
     ///
     /// Safe against threads that drop the last handle meanwhile, and against a block that was freed and claimed again.
+    ///
+    /// The block may be any number.
     pub(crate) fn hold_again(&self, block: BlockId, generation: u64) -> Option<Hold> {
-        let at = &self.holds()[block as usize];
+        let at = self.holds().get(block as usize)?;
         let mut now = at.load(Ordering::Acquire);
         loop {
-            // Before it is counted: a handle to another tensor, however short, would let its owner believe that it is shared.
+            // Before it is counted: a handle to another tensor, however short, would keep that from giving its seat away.
             if !(1..=MOST).contains(&count(now)) || !self.is_held(block, generation) {
                 return None;
             }
@@ -213,16 +244,17 @@ impl Arena {
         }
     }
 
-    /// The seat of the only handle, which is consumed; `None` (and the handle back) if there are others.
-    pub(crate) fn take_seat(&self, hold: Hold) -> std::result::Result<SeatAt, Hold> {
-        let at = &self.holds()[hold.block as usize];
+    /// The seat of the only handle, which holds nothing any more then; `None` if there are others, who keep it.
+    pub(crate) fn take_seat(&self, hold: &mut Hold) -> Option<SeatAt> {
+        let at = hold.entry()?;
         let e = at.load(Ordering::Acquire);
+        // One moment: who upgrades a weak reference comes before it, and counts, or after it, and finds nothing.
         if count(e) != 1 && !mutant!("arena.take-seat.count-ignored")
             || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
-            return Err(hold);
+            return None;
         }
-        std::mem::forget(hold);
-        Ok(seat(e))
+        hold.block = NOWHERE;
+        Some(seat(e))
     }
 }

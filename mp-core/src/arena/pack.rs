@@ -13,7 +13,7 @@ use crate::words::{Access, Attach, BlockId, EnvelopeId, Grant, Kind, Seat};
 /// a block follows from the type of the sender's handle.
 #[derive(Debug)]
 pub struct AttachRequest {
-    /// The handle; an exclusive one must be the only one of this process.
+    /// The handle; of something exclusive it is the tensor's own, which was moved here.
     pub(crate) hold: Hold,
     /// What the receiver gets. [`Access::Exclusive`] moves it, everything else adds a holder.
     pub(crate) grant: Grant,
@@ -63,11 +63,6 @@ impl Arena {
                 "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
             )));
         }
-        if attachments.iter().any(|a| a.grant.access() == Access::Exclusive && !a.hold.is_exclusive())
-            && !mutant!("arena.pack.exclusive-not-checked")
-        {
-            return Err(crate::message::not_exclusive());
-        }
         let (id, map) = (envelope.id, self.map());
         let head = 8 * n;
         let meta_word = self.envelope_word(id, field::META);
@@ -84,8 +79,8 @@ impl Arena {
             if meta.spilled {
                 entries = Word::at(at);
             }
-            let spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };
-            self.move_seat(id, self.envelope_word(id, field::SPILL), spill);
+            let mut spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };
+            self.move_seat(id, self.envelope_word(id, field::SPILL), &mut spill);
         }
         for k in 0..n as u64 {
             if !mutant!("arena.pack.list-not-cleared") {
@@ -97,27 +92,39 @@ impl Arena {
             Some(at) => super::bytes::write_own(map, at, bytes),
             None => self.write_inline(id, head, bytes),
         }
-        // First everything that can fail; moving can't.
-        for (k, a) in attachments.iter().enumerate() {
+        for k in 0..n {
             if let Some(ahead) = attachments.get(k + AHEAD) {
                 map.will_write(self.block_at(ahead.hold.block()).state);
             }
-            if a.grant.access() != Access::Exclusive {
-                let note = Note {
-                    entry: entries.plus(k as u64),
-                    count: meta_word,
-                    counted: meta.pack(),
-                    grant: a.grant,
-                };
-                self.share_seat(id, note, &a.hold)?;
+            let (a, entry) = (&mut attachments[k], entries.plus(k as u64));
+            // What is exclusive leaves with the seat of this process, unless that is needed: something here keeps the storage,
+            // without access to it. Then the envelope has a seat beside it, as for everything else.
+            if a.grant.access() == Access::Exclusive && self.move_seat(id, entry, a) {
+                continue;
+            }
+            let note = Note { entry, count: meta_word, counted: meta.pack(), grant: a.grant };
+            if let Err(error) = self.share_seat(id, note, &a.hold) {
+                self.take_seats_back(id, entries, &mut attachments[..k]);
+                return Err(error);
             }
         }
-        for (k, a) in attachments.drain(..).enumerate() {
-            if a.grant.access() == Access::Exclusive {
-                self.move_seat(id, entries.plus(k as u64), a);
-            }
-        }
+        attachments.clear();
         Ok(())
+    }
+
+    /// What was moved to an envelope already, when something after it could not be attached.
+    #[cold]
+    fn take_seats_back(&self, id: EnvelopeId, entries: Word, attachments: &mut [AttachRequest]) {
+        let map = self.map();
+        for (k, a) in attachments.iter_mut().enumerate().filter(|(_, a)| a.hold.is_nowhere()) {
+            let entry = entries.plus(k as u64);
+            let back = Attach::unpack(map.load_relaxed(entry)).map(|attach| self.adopt(id, attach));
+            // The seat is this envelope's, which is this process's: there is nothing that could be in the way.
+            if let Some(Ok(hold)) = back {
+                a.hold = hold;
+                map.store(entry, 0);
+            }
+        }
     }
 
     /// Moves an envelope's bytes into a block if they reach into its last two words. What was attached stays.
@@ -135,28 +142,22 @@ impl Arena {
         self.read_inline(id, listed, &mut bytes);
         let hold = self.alloc_kind(meta.bytes as u64, Kind::Spill)?;
         super::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
-        self.move_seat(id, spill_word, AttachRequest { hold, grant: Grant::new(Access::Object, 0) });
+        let mut spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };
+        self.move_seat(id, spill_word, &mut spill);
         Ok(())
     }
 
-    /// Gives the seat of the only handle to an envelope.
-    pub(super) fn move_seat(&self, e: EnvelopeId, entry: Word, request: AttachRequest) {
-        let Ok(me) = self.me() else { return };
-        let AttachRequest { hold, grant } = request;
-        let block = hold.block();
-        match self.take_seat(hold) {
-            Ok(seat) => {
-                if !mutant!("arena.move.not-noted") {
-                    self.map().store(entry, Attach { block, seat, grant }.pack());
-                }
-                if let Some(word) = self.seat_word(block, seat) {
-                    _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
-                }
-            }
-            // Somebody made another handle since `pack` looked (by unpacking a message in another thread that carries the
-            // storage itself). Then the tensor stays here, and the receiver is told that it is missing.
-            Err(_others) => {}
+    /// Gives the seat of the only handle to an envelope; whether it was the only one.
+    pub(super) fn move_seat(&self, e: EnvelopeId, entry: Word, request: &mut AttachRequest) -> bool {
+        let (Ok(me), block) = (self.me(), request.hold.block()) else { return false };
+        let Some(seat) = self.take_seat(&mut request.hold) else { return false };
+        if !mutant!("arena.move.not-noted") {
+            self.map().store(entry, Attach { block, seat, grant: request.grant }.pack());
         }
+        if let Some(word) = self.seat_word(block, seat) {
+            _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
+        }
+        true
     }
 
     /// Takes another seat for an envelope.

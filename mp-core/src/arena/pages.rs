@@ -40,11 +40,11 @@ impl Arena {
     /// Links one more page of seats to a block that this process holds.
     pub(crate) fn add_seat_page(&self, block: BlockId) -> Result<()> {
         let me = self.me()?;
-        let hold = self.alloc_kind(SEAT_PAGE, Kind::Seats)?;
+        let mut hold = self.alloc_kind(SEAT_PAGE, Kind::Seats)?;
         let page = hold.block();
         let first = Word::at(self.data_of(page).0);
         // No handle any more: its seat is handed over to the block.
-        if self.take_seat(hold).is_ok() {
+        if self.take_seat(&mut hold).is_some() {
             let (at, page) = (self.block_at(block), self.block_at(page));
             run(LinkPage::new(at, page, first, me, self.pages()), self.map());
         }

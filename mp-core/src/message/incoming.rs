@@ -34,6 +34,12 @@ impl Given {
 #[derive(Debug, Default)]
 pub struct Arrived(Vec<Given>);
 
+impl From<Vec<AttachRequest>> for Arrived {
+    fn from(attached: Vec<AttachRequest>) -> Self {
+        Self(attached.into_iter().map(Given::from).collect())
+    }
+}
+
 impl Arrived {
     /// A handle that gives no access to memory by itself.
     ///
@@ -54,10 +60,9 @@ impl Arrived {
             return given.hold.clone().ok_or_else(|| wrong("was taken already"));
         }
         let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
-        // A message that never left (it is given back to its sender) while the value it was made of lives on, or
-        // was frozen or shared since.
-        if !hold.is_exclusive() {
-            return Err(wrong("is exclusive, and other handles to it exist"));
+        // It was moved here by the only tensor that had access to it, so that it is not asked who else keeps its memory.
+        if !hold.was_never_opened() {
+            return Err(wrong("is exclusive, and its memory was frozen or shared"));
         }
         Ok(hold)
     }
@@ -82,8 +87,7 @@ impl Incoming {
 
     /// Of a message that never left.
     pub(super) fn returned(bytes: Vec<u8>, attached: Vec<AttachRequest>) -> Self {
-        let arrived = Arrived(attached.into_iter().map(Given::from).collect());
-        Self { bytes, arrived: Some(Box::new(arrived)), ..Self::default() }
+        Self { bytes, arrived: Some(Box::new(attached.into())), ..Self::default() }
     }
 
     /// The buffer of a message that is being taken out of its envelope.

@@ -1,9 +1,10 @@
 //! A message being written: its bytes, and what is attached.
 
-use super::incoming::Incoming;
+use super::incoming::{Arrived, Incoming};
 use super::{KEEP, Result};
-use crate::arena::{AttachRequest, Hold, MAX_ATTACHMENTS};
+use crate::arena::{AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
 use crate::error::Error;
+use crate::tensor::{DType, Lent};
 use crate::words::{Access, BlockId, Grant};
 
 /// A message being written.
@@ -23,6 +24,25 @@ pub struct Attached {
     /// Where each block is in the list, once the list is long: one more than its place, at or after the place that its number
     /// hashes to; 0 is free. More than half of it always is.
     index: Vec<u32>,
+    /// What is exclusive among them, in the order in which it was attached.
+    lent: Vec<Lent>,
+}
+
+/// What was moved into a message that does not leave, on its way back into the value.
+#[derive(Debug)]
+pub struct Returned {
+    arrived: Arrived,
+    lent: std::vec::IntoIter<Lent>,
+}
+
+impl Returned {
+    /// What was attached next, if it is of this type, and its handle.
+    pub(crate) fn next(&mut self, dtype: DType) -> Option<(Hold, Lent)> {
+        let grant = self.lent.as_slice().first()?.grant(dtype)?;
+        let lent = self.lent.next()?;
+        let hold = self.arrived.take(lent.attachment, grant).ok()?;
+        Some((hold, lent))
+    }
 }
 
 /// Lists up to this length are searched as they are.
@@ -48,32 +68,59 @@ impl Attached {
     ///
     /// One that was copied along when a process was copied is the original's: [`Error::Forked`].
     pub(crate) fn attach(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
-        hold.arena().me()?;
-        let free = match self.position(hold.block()) {
-            Ok(_) if grant.access() == Access::Exclusive => {
-                return Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()));
-            }
-            Ok(i) => return Ok(i),
-            Err(free) => free,
-        };
-        let i = self.list.len();
-        if i >= MAX_ATTACHMENTS {
-            let why = format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
-            return Err(Error::Malformed(why));
+        self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.clone(), grant, free)))
+    }
+
+    /// Moves the handle of something exclusive here.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach); then the handle stays.
+    pub(crate) fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
+        self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.take(), grant, free)))
+    }
+
+    /// Notes what a tensor that was moved here needs to be as it was.
+    pub(crate) fn lends(&mut self, lent: Lent) {
+        self.lent.push(lent);
+    }
+
+    /// Where a block is among the attachments; else where the index has room for it.
+    fn place(&self, hold: &Hold, grant: Grant) -> Result<std::result::Result<u32, usize>> {
+        if hold.is_nowhere() {
+            let why = "this tensor was sent already: what is left of it in the value that it was in is empty";
+            return Err(Error::Malformed(why.into()));
         }
-        self.list.push(AttachRequest { hold: hold.clone(), grant });
+        hold.arena().me()?;
+        match self.position(hold.block()) {
+            Ok(_) if grant.access() == Access::Exclusive => {
+                Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()))
+            }
+            Err(_) if self.list.len() >= MAX_ATTACHMENTS => {
+                let why =
+                    format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
+                Err(Error::Malformed(why))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Attaches something that is not attached yet; its number.
+    fn add(&mut self, hold: Hold, grant: Grant, free: usize) -> u32 {
+        let i = self.list.len();
+        self.list.push(AttachRequest { hold, grant });
         let room = 2 * i < self.index.len();
         match self.index.get_mut(free) {
             Some(at) if room => *at = i as u32 + 1,
             _ => self.renew_index(),
         }
-        Ok(i as u32)
+        i as u32
     }
 
     #[inline(never)]
     fn clear(&mut self) {
         self.list.clear();
         self.index.clear();
+        self.lent.clear();
     }
 
     /// Where a block is in the list; else where the index has room for it.
@@ -158,18 +205,26 @@ impl Outgoing {
         Incoming::returned(self.bytes, list)
     }
 
-    /// Whether the exclusive tensors in it can leave: each is known to the value and to this message only.
-    ///
-    /// # Errors
-    /// [`Error::Malformed`] when other handles to one of them exist in this process, or it was frozen or shared.
+    /// Whether something exclusive was moved into it, which the value has to take back if the message stays.
     #[inline]
-    pub fn check_exclusive(&self) -> Result<()> {
-        // With the value's own handle, which is dropped before the message is packed, there are two.
-        let stays = |a: &AttachRequest| a.grant.access() == Access::Exclusive && a.hold.count() != 2;
-        match &self.attached {
-            Some(attached) if attached.list.iter().any(stays) => Err(not_exclusive()),
-            _ => Ok(()),
-        }
+    pub fn lends(&self) -> bool {
+        self.attached.as_deref().is_some_and(|a| !a.lent.is_empty())
+    }
+
+    /// What was moved into it, for [`Message::take_back`](super::Message::take_back): out of the envelope, if it was packed.
+    #[cold]
+    pub fn returned(&mut self, envelope: Option<Envelope>) -> Returned {
+        let attached = self.attached.take().map(|attached| *attached).unwrap_or_default();
+        let arrived = match envelope {
+            None => attached.list.into(),
+            Some(envelope) => {
+                let mut inc = Incoming::default();
+                // It was packed here: only a forked copy of the process can't open it, which has none of its memory either.
+                _ = envelope.open(&mut inc);
+                std::mem::take(inc.arrived())
+            }
+        };
+        Returned { arrived, lent: attached.lent.into_iter() }
     }
 
     /// Empties it for the next message; whether its buffers are worth keeping.
@@ -178,18 +233,12 @@ impl Outgoing {
         self.bytes.clear();
         // Packing took the list; the index stays.
         if let Some(attached) = self.attached.as_deref_mut()
-            && !(attached.list.is_empty() && attached.index.is_empty())
+            && !(attached.list.is_empty() && attached.index.is_empty() && attached.lent.is_empty())
         {
             attached.clear();
         }
         self.bytes.capacity() <= KEEP
     }
-}
-
-/// Why an exclusive tensor can't leave.
-pub(crate) fn not_exclusive() -> Error {
-    let why = "an exclusive tensor can't be sent while other handles to its storage exist in this process";
-    Error::Malformed(why.into())
 }
 
 #[cfg(test)]

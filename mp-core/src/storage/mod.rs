@@ -1,7 +1,8 @@
 //! # Safety
 //! A storage: a block's bytes, as memory of this process. Unsafe, because it makes pointers and slices from the
 //! mapping; sound, because
-//! - the block is held as long as the storage (a [`Hold`] in it), and stays where it is;
+//! - the block is held as long as the storage (a [`Hold`] in it), and stays where it is; the storage of a tensor that is in a
+//!   message holds none, and has no bytes;
 //! - elements are [`Element`]s: every bit pattern is a value, and the kernel gave zeros, so that there is no
 //!   uninitialised memory;
 //! - which access is used follows from the mode of the tensor that keeps the storage: slices that nobody writes, slices
@@ -82,9 +83,19 @@ impl Storage {
         Self::in_range(hold, at, len as usize)
     }
 
+    /// Moves its handle somewhere; how many bytes it had. What is left has none.
+    ///
+    /// # Errors
+    /// Those of `take`, which leaves the handle where it is then.
+    pub(crate) fn lend<R>(&mut self, take: impl FnOnce(&mut Hold) -> Result<R>) -> Result<(R, usize)> {
+        let taken = take(&mut self.hold)?;
+        self.base = NonNull::dangling();
+        Ok((taken, std::mem::take(&mut self.bytes)))
+    }
+
     /// Lets others read, or read and write: the block remembers it, so that it never has an exclusive owner again.
     pub(crate) fn open_to_others(&self, kind: crate::words::Kind) {
-        if self.hold.arena().is_here() {
+        if self.hold.arena().is_here() && !self.hold.is_nowhere() {
             self.hold.arena().open_to_others(self.hold.block(), kind);
         }
     }

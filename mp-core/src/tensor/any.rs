@@ -16,7 +16,7 @@ use super::raw::Raw;
 use super::tensor::Tensor;
 use super::view::View;
 use crate::error::{Error, Result};
-use crate::message::{Codec, Incoming, Message, Outgoing, scope};
+use crate::message::{Codec, Incoming, Message, Outgoing, Returned, scope};
 use crate::storage::Storage;
 use crate::words::{Access, Kind};
 
@@ -207,9 +207,12 @@ impl<M: Mode<Keep = Storage>> AnyTensor<M> {
 }
 
 impl Message for AnyTensor<Exclusive> {
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
-        let handle = self.raw.attach(out.attached(), Access::Exclusive, self.dtype)?;
-        C::write(out, &handle)
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        self.raw.lend::<C>(out, self.dtype)
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        self.raw.take_back(back, self.dtype);
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {

@@ -8,7 +8,7 @@ use super::recent;
 use super::tensor::{FrozenTensor, SharedTensor, Tensor};
 use super::view::{View, count};
 use crate::error::{Error, Result};
-use crate::message::{Codec, Incoming, Message, Outgoing};
+use crate::message::{Codec, Incoming, Message, Outgoing, Returned};
 use crate::storage::Storage;
 use crate::words::{Access, Kind};
 
@@ -102,9 +102,12 @@ impl<T: Element> Tensor<T, Exclusive> {
 }
 
 impl<T: Element> Message for Tensor<T, Exclusive> {
-    fn encode<C: Codec>(&self, out: &mut Outgoing) -> Result<()> {
-        let handle = self.raw.attach(out.attached(), Access::Exclusive, T::DTYPE)?;
-        C::write(out, &handle)
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        self.raw.lend::<C>(out, T::DTYPE)
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        self.raw.take_back(back, T::DTYPE);
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {

@@ -54,6 +54,7 @@ pub use mode::{
 };
 pub use nested::NestedTensor;
 pub use num_complex::Complex;
+pub(crate) use raw::Lent;
 pub use scalars::{Bool, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
 pub use share_memory::ShareMemory;
 pub use sparse::{Layout, SparseCompressed, SparseCoo};

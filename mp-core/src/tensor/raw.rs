@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::dtype::DType;
 use super::grad::Grad;
 use super::handle::{Handle, What};
-use super::mode::{Mode, Sendable};
+use super::mode::{Exclusive, Mode, Sendable};
+use super::recent;
 use super::view::View;
 use crate::error::{Error, Result};
-use crate::message::{Arrived, Attached};
+use crate::message::{Arrived, Attached, Codec, Outgoing, Returned};
 use crate::storage::Storage;
 use crate::words::{Access, Grant};
 
@@ -89,13 +90,6 @@ fn overlaps(view: &View) -> Error {
 }
 
 impl<M: Mode<Keep = Storage>> Raw<M> {
-    /// Attaches it to a message.
-    pub(crate) fn attach(&self, out: &mut Attached, access: Access, dtype: DType) -> Result<Handle<&View>> {
-        let requires = self.grad.to_wire()?;
-        let attachment = out.attach(self.keep.hold(), grant(access, dtype))?;
-        Ok(Handle { what: What::new(attachment, dtype.code(), requires), view: &self.view })
-    }
-
     /// Takes it out of a message, checked.
     #[inline(always)]
     pub(crate) fn receive(inc: &mut Arrived, handle: Handle, access: Access, dtype: DType) -> Result<Self> {
@@ -113,8 +107,61 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
     }
 }
 
+/// What an exclusive tensor was beside its memory, which is in a message: all that it needs to be as it was.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// Its number in the message.
+    pub(crate) attachment: u32,
+    dtype: DType,
+    /// How many bytes its storage had.
+    bytes: usize,
+    view: Arc<View>,
+    grad: Grad,
+}
+
+impl Lent {
+    /// As what its memory is attached, if its elements are of this type.
+    pub(crate) fn grant(&self, dtype: DType) -> Option<Grant> {
+        (self.dtype == dtype).then(|| grant(Access::Exclusive, dtype))
+    }
+}
+
+impl Raw<Exclusive> {
+    /// Moves its memory into a message; what is left is an empty tensor.
+    ///
+    /// # Errors
+    /// When it can't be attached; then it stays as it is.
+    pub(crate) fn lend<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> Result<()> {
+        let requires = self.grad.to_wire()?;
+        let attach = |hold: &mut _| out.attached().attach_own(hold, grant(Access::Exclusive, dtype));
+        let (attachment, bytes) = self.keep.lend(attach)?;
+        let view = std::mem::replace(&mut self.view, recent::nothing());
+        let what = What::new(attachment, dtype.code(), requires);
+        let written = C::write(out, &Handle { what, view: &*view });
+        let grad = std::mem::take(&mut self.grad);
+        out.attached().lends(Lent { attachment, dtype, bytes, view, grad });
+        written
+    }
+
+    /// Takes back what it lent, if it did.
+    pub(crate) fn take_back(&mut self, back: &mut Returned, dtype: DType) {
+        if !self.keep.hold().is_nowhere() {
+            return;
+        }
+        let Some((hold, Lent { bytes, view, grad, .. })) = back.next(dtype) else { return };
+        let keep = Storage::of(hold, bytes);
+        // It does, unless this is what was in another message.
+        if view.fits(keep.len() / dtype.size()) {
+            *self = Self { keep, view, grad };
+        }
+    }
+}
+
 impl<M: Sendable> Raw<M> {
+    /// Attaches it to a message.
     pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<Handle<&View>> {
-        self.attach(out, M::ACCESS, dtype)
+        let requires = self.grad.to_wire()?;
+        let attachment = out.attach(self.keep.hold(), grant(M::ACCESS, dtype))?;
+        Ok(Handle { what: What::new(attachment, dtype.code(), requires), view: &self.view })
     }
 }

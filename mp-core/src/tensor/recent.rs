@@ -12,6 +12,7 @@ use crate::error::Result;
 
 thread_local! {
     static LAST: RefCell<Option<Arc<View>>> = const { RefCell::new(None) };
+    static NOTHING: Arc<View> = Arc::new(View::NONE);
 }
 
 /// The view that was made last, if it is the row-major one of this shape from `offset` on.
@@ -20,6 +21,12 @@ pub(super) fn same(offset: usize, shape: impl ExactSizeIterator<Item = usize>) -
     // When the thread is ending, there is none any more.
     LAST.try_with(|last| last.borrow().as_ref().filter(|view| view.is_row_major(offset, shape)).cloned())
         .ok()?
+}
+
+/// A view of nothing.
+#[inline]
+pub(super) fn nothing() -> Arc<View> {
+    NOTHING.try_with(Clone::clone).unwrap_or_else(|_| Arc::new(View::NONE))
 }
 
 /// A row-major view of so many elements from `offset` on.

@@ -1,10 +1,11 @@
 //! # Safety
 //! Writing through slices and references. Unsafe, because it makes `&mut [T]` of memory that other processes map;
 //! sound, because
-//! - this is for [`Writable`] modes only, which are sealed. An exclusive tensor is the only handle to its storage among all
-//!   processes: it is made with fresh memory, it is no `Clone`; sending and receiving it require that no other handle
-//!   exists in the process and that the block has never been frozen or shared, which the block itself remembers. It
-//!   is borrowed mutably as long as anything made of it lives;
+//! - this is for [`Writable`] modes only, which are sealed. An exclusive tensor is the only way to its elements among all
+//!   processes: it is made with fresh memory, it is no `Clone`; sending it moves its handle into the message, and leaves
+//!   a tensor without memory; receiving it requires that the block has never been frozen or shared, which the block itself
+//!   remembers. (Handles that are no tensors keep memory, and give no access.) It is borrowed mutably as long as anything
+//!   made of it lives;
 //! - a mutably borrowed view comes from a mutably borrowed tensor, and several at once are pieces of one view that have no
 //!   element in common;
 //! - in both, no two indices are one element ([`Raw`]), also when it arrived in a message;

@@ -169,7 +169,7 @@ impl Socket {
     }
 
     /// A value as it is sent.
-    fn frame<T: Message>(&self, value: &T) -> Result<Vec<u8>, Error> {
+    fn frame<T: Message>(&self, value: &mut T) -> Result<Vec<u8>, Error> {
         let bytes = to_bytes(value)?;
         let len = match u32::try_from(bytes.len()) {
             Ok(len) if bytes.len() <= self.limit => len,
@@ -189,10 +189,10 @@ impl Socket {
     }
 
     /// Sends a value. When the time is over, what was begun is sent on, by whoever comes.
-    pub(crate) fn send<T: Message>(self: &Arc<Self>, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        let mut sending = match self.frame(&value) {
+    pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
+        let mut sending = match self.frame(&mut value) {
             Ok(frame) => Sending::new(self, frame),
-            Err(error) => return Err(PutError::Failed { value: Some(value), error }),
+            Err(error) => return Err(PutError::Failed { value, error }),
         };
         let sent = loop {
             match sending.advance() {
@@ -215,10 +215,10 @@ impl Socket {
     }
 
     /// As [`send`](Self::send), as a future. Dropped before the message is begun, it has sent nothing; after that, it sends it.
-    pub(crate) async fn send_async<T: Message>(self: &Arc<Self>, value: T) -> Result<(), PutError<T>> {
-        let mut sending = match self.frame(&value) {
+    pub(crate) async fn send_async<T: Message>(self: &Arc<Self>, mut value: T) -> Result<(), PutError<T>> {
+        let mut sending = match self.frame(&mut value) {
             Ok(frame) => Sending::new(self, frame),
-            Err(error) => return Err(PutError::Failed { value: Some(value), error }),
+            Err(error) => return Err(PutError::Failed { value, error }),
         };
         let what = || Arc::new(Room(self.clone())) as Watched;
         let sent = mp_core::until(what, || sending.advance().map(|all| all.then_some(()))).await;

@@ -49,7 +49,7 @@ impl WriteError {
     pub(super) fn with<T>(self, value: T) -> PutError<T> {
         match self {
             Self::Gone => PutError::Disconnected(value),
-            Self::Failed(e) => PutError::Failed { value: Some(value), error: Error::from(e) },
+            Self::Failed(e) => PutError::Failed { value, error: Error::from(e) },
         }
     }
 }
