@@ -109,7 +109,7 @@ impl PoolBuilder {
 
     /// What each worker calls before its first task, with a copy of `args`; also one that takes the place of another.
     ///
-    /// If it fails, or the worker dies in it, it is tried again in a new process, later each time, at least once a second.
+    /// If it fails, or the worker dies in it, it is tried again in a new process, later each time, up to a second.
     /// When all workers have failed five times in a row, the pool is [`Broken`](crate::TaskError::Broken), and says why; one
     /// that has worked only when it has had no worker for ten seconds: it may want for memory for a while.
     #[doc(alias = "initargs")]

@@ -50,14 +50,19 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
 
     /// Gives a worker so many tasks at once. Without this, as many as it does in a millisecond, at most 64, and one if it
     /// takes longer. Tasks that a worker has not begun go to one that has nothing to do, or when it dies, to another; so a chunk
-    /// is not bound to a worker, and none of its tasks is lost but the one that runs.
+    /// is not bound to a worker.
     pub fn chunksize(mut self, tasks: usize) -> Self {
         self.terms.chunk = tasks;
         self
     }
 
     /// How long a task may take from its beginning; then its worker is killed, and it ends with
-    /// [`TaskError::TimedOut`]. The worker is replaced, and no other task is lost.
+    /// [`TaskError::TimedOut`]. The worker is replaced, and its other tasks go on.
+    ///
+    /// A task that its worker does not begin, because it is stopped (SIGSTOP, a debugger), is taken back when another worker
+    /// has nothing to do, a tenth of a second to about a second later, and done there; the stopped one can't begin it any
+    /// more, whenever it goes on. If there is no such worker, the time runs from when it was the stopped one's turn, and the
+    /// task ends as if it had begun.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.terms.timeout = Some(time);
         self
@@ -103,7 +108,8 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
         self.apply_async(args).get()
     }
 
-    /// Calls it, and returns at once, unless [as many tasks wait](crate::PoolBuilder::max_waiting) as the pool allows.
+    /// Calls it, and returns without waiting for its result; for room it waits if
+    /// [as many tasks wait](crate::PoolBuilder::max_waiting) as the pool allows.
     pub fn apply_async(&self, args: A) -> AsyncResult<T> {
         AsyncResult::new(Arc::clone(self.shared), self.send([args].into()))
     }
@@ -135,7 +141,7 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
         self.map_async(items).get()
     }
 
-    /// Calls it for each item, and returns at once.
+    /// Calls it for each item, and returns without waiting for the results.
     pub fn map_async(&self, items: impl IntoIterator<Item = A>) -> MapResult<T> {
         MapResult::new(Arc::clone(self.shared), self.send(items.into_iter().collect()))
     }

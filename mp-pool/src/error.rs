@@ -30,17 +30,18 @@ use mp_spawn::{End, Exit, Note, ProcessRaised, SpawnError};
 /// | the function returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, place of the panic | go on | goes on |
 /// | the worker is killed, crashes, aborts, calls `exit` | [`WorkerLost`](Self::WorkerLost), or another attempt ([`Call::retries`](crate::Call::retries)) | go on, in another worker | is replaced |
 /// | the worker is killed between two tasks | – | go on, in another worker | is replaced |
-/// | the worker is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or [`Call::timeout`](crate::Call::timeout) says | go on, in another worker | is waited for |
+/// | the worker is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or [`Call::timeout`](crate::Call::timeout) says: then [`TimedOut`](Self::TimedOut), also for the one that it would begin next | go on, in another worker that has nothing to do, once: the stopped one can't begin them any more | is waited for, or killed and replaced when a time is over |
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
-/// | the initializer fails, or the worker dies in it | – | wait | is tried again, later each time, at least once a second |
+/// | the initializer fails, or the worker dies in it | – | wait | is tried again, later each time, up to a second |
 /// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason | – |
 /// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
 /// | the program that has the pool dies, however | – | – | ends with it |
 ///
-/// A worker takes one task at a time, so there is never more than one task that could be lost with it. What is lost was
-/// begun, or was just being taken; what it did before it was lost, it did. (If worker after worker dies while it reads what
+/// A worker takes one task at a time, so the one that it has is what can be lost with it. (A rare exception: tasks that it took
+/// ahead of their function, because the pool took that function's note back in the same moment, are lost together.) What is lost
+/// was begun, or was just being taken; what it did before it was lost, it did. (If worker after worker dies while it reads what
 /// a closure captures, from the fifth on each of them costs a task of that closure.)
 #[derive(Clone, Debug)]
 #[non_exhaustive]

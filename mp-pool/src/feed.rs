@@ -75,7 +75,7 @@ impl Shared {
     }
 
     /// A message for a worker. Whatever the user's code does in it: a panic is an error.
-    fn packed(&self, task: Task) -> Result<Packed<Task>, String> {
+    pub(crate) fn packed(&self, task: Task) -> Result<Packed<Task>, String> {
         let pack = || self.form.pack(task).map_err(|error| error.to_string());
         Raise::catch(pack).unwrap_or_else(|raise| Err(raise.message().to_string()))
     }

@@ -24,10 +24,12 @@
 //! | [`TaskError`], [`PoolError`] | what can go wrong, in a table |
 //!
 //! # What holds
-//! - **A worker that dies costs the task that it was at, and no other.** It is replaced.
-//! - **Nobody waits for ever:** each task has an outcome, whatever happens to workers, pool and program.
+//! - **A worker that dies costs the task that it was at** (for a rare exception see [`TaskError`]). It is replaced.
+//! - **Each task has an outcome** when its worker dies, and when the pool breaks, is terminated or dropped. A worker that is
+//!   stopped (SIGSTOP, a debugger) keeps the task that it has begun until it goes on, or [`Call::timeout`] is over.
+//! - **Code of the user may panic** wherever it runs: that costs its own task at most.
 //! - **Tensors are not copied**, neither in arguments nor in results.
-//! - **No system call for a task** while the pool and its workers are awake.
+//! - **Tasks and results travel through queues**, which need no system call while both sides are awake.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -20,10 +20,10 @@ use mp_spawn::{Exit, Raise, SpawnError, Status, Who};
 
 use crate::error::{PoolError, TaskError, WorkerLost};
 use crate::job::Outcome;
-use crate::message::Reply;
+use crate::message::{Reply, Task};
 use crate::shared::{Exited, Settled, Shared};
 use crate::start::{back_off, name, start};
-use crate::state::{Phase, Ready, Taken};
+use crate::state::{NO_CODE, Phase, Ready, Taken};
 use crate::worker::{self, CONDEMNED, what};
 
 /// So many replies are taken at once.
@@ -96,6 +96,7 @@ impl Manager {
             self.hear(&mut replies);
             self.bury_the_dead(&mut replies);
             self.watch_the_time();
+            self.take_over();
             self.restart();
             self.send_forgotten();
             self.shared.feed();
@@ -252,6 +253,8 @@ impl Manager {
         for ready in recalled.into_iter().rev() {
             match &end {
                 Some(end) => settled.add(ready.taken, Err(end.clone())),
+                // It was not begun, and its time is over.
+                None if condemned == Some(ready.taken.id) => lost.push(ready.taken),
                 None => state.returned.push_front(ready),
             }
         }
@@ -334,12 +337,13 @@ impl Manager {
         let now = Instant::now();
         let state = &mut *self.shared.state.lock();
         for (number, found) in state.workers.iter_mut().enumerate() {
-            let Some((id, deadline, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
+            let Some((id, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
                 continue;
             };
-            _ = deadline;
             let watch = &self.shared.watch;
-            if watch.load(what(number)) == id {
+            let later = now + (timeout / 8).max(Duration::from_millis(1));
+            let runs = watch.load(what(number)) == id;
+            if runs {
                 // It may have been stopped, or busy with reading a function, before it began.
                 let ran =
                     Duration::from_nanos(worker::now().saturating_sub(watch.load(worker::since(number))));
@@ -347,9 +351,15 @@ impl Manager {
                     found.since = now.checked_sub(ran).unwrap_or(now);
                     continue;
                 }
+            } else if !mp_spawn::is_stopped(found.pid) || mp_core::mutant!("pool.timeout.stopped-waits") {
+                // It is about to begin; or it is done, and the reply is on its way.
+                found.since = later.checked_sub(timeout).unwrap_or(now);
+                continue;
             }
+            // One that is stopped may go on just now: it begins the task, or it is condemned, and never both.
+            let seen = if runs { id } else { 0 };
             if mp_core::mutant!("pool.condemned.without-swap")
-                || watch.compare_exchange(what(number), id, id | CONDEMNED).is_ok()
+                || watch.compare_exchange(what(number), seen, id | CONDEMNED).is_ok()
             {
                 found.condemned = Some(id);
                 if let Some(process) = &found.process {
@@ -357,10 +367,15 @@ impl Manager {
                     _ = process.kill();
                 }
             } else {
-                // It has not begun, for its worker is stopped; or it is done, and the reply is on its way.
-                found.since += (timeout / 8).max(Duration::from_millis(1));
+                found.since = later.checked_sub(timeout).unwrap_or(now);
             }
         }
+    }
+
+    /// Has tasks that stopped workers have not begun done by those that have nothing to do.
+    fn take_over(&self) {
+        let note = || self.shared.packed(Task::Forget { code: NO_CODE }).ok();
+        self.shared.state.lock().take_over(Instant::now(), note);
     }
 
     /// Tells the workers which functions nobody uses any more.
@@ -420,7 +435,7 @@ impl Manager {
         let restarts = state.workers.iter().filter(|w| state.is_serving() && w.process.is_none());
         let restarts = restarts.filter_map(|worker| worker.restart_at);
         let tasks = state.workers.iter().filter_map(|worker| worker.deadline().map(|(_, at, _)| at));
-        restarts.chain(tasks).chain(ending).min()
+        restarts.chain(tasks).chain(ending).chain(state.next_look()).min()
     }
 }
 

@@ -51,7 +51,8 @@ const MOST_PROCESSES: usize = 1000;
 ///
 /// # Its end
 /// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it: tasks that are
-/// not done end with [`TaskError::Terminated`], and so nobody waits for ever. Both return when the workers are gone. A pool
+/// not done end with [`TaskError::Terminated`], so that callers that wait for them return. Both return when the workers are
+/// gone, or ten seconds after a SIGKILL that one does not obey, in an uninterruptible system call. A pool
 /// can be used, and dropped, in a task of another pool, in a callback and while a panic unwinds. In a copy of the process that
 /// made it, it is closed, and dropping it does nothing.
 #[doc(alias = "multiprocessing.Pool")]
@@ -184,7 +185,7 @@ impl Pool {
         self.task(function).apply(args)
     }
 
-    /// Calls `function(args)` in a worker, and returns at once.
+    /// Calls `function(args)` in a worker, and returns without waiting for its result.
     pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
         F: Fn(A) -> R + Copy + Send + 'static,
@@ -212,7 +213,7 @@ impl Pool {
         self.task(function).map(items)
     }
 
-    /// As [`map`](Self::map), but returns at once.
+    /// As [`map`](Self::map), but returns without waiting for the results.
     pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
     where
         F: Fn(A) -> R + Copy + Send + 'static,
@@ -278,7 +279,7 @@ impl Pool {
         self.starmap_async(function, items).get()
     }
 
-    /// As [`starmap`](Self::starmap), but returns at once.
+    /// As [`starmap`](Self::starmap), but returns without waiting for the results.
     pub fn starmap_async<F, A>(
         &self,
         function: F,

@@ -101,7 +101,7 @@ impl<T: Message> Shape<T> for Many {
 /// It is a future as well, of any runtime: `pool.apply_async(f, x).await?`. Dropping it drops the result; the tasks are done
 /// all the same, unless they are [cancelled](Self::cancel).
 ///
-/// Waiting ends in any case: when the pool is dropped, or breaks, tasks that are not done get an error. In a copy of the
+/// When the pool is dropped, or breaks, tasks that are not done get an error, so waiting ends. In a copy of the
 /// process that made the call (`fork`), nobody hears of the tasks, not even of those that were done: there each of them has
 /// ended with [`TaskError::Terminated`], whoever asks and however.
 #[must_use = "the result is lost if nobody asks for it"]
@@ -163,7 +163,7 @@ impl<T, S: Shape<T>> AsyncResult<T, S> {
         S::read(&mut Taking(&self.job))
     }
 
-    /// Calls `call` with the result when it is there; at once if it is.
+    /// Calls `call` with the result when it is there; before this returns if it is there already.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(1)?;
@@ -173,8 +173,9 @@ impl<T, S: Shape<T>> AsyncResult<T, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// It runs in the pool's thread, which does nothing else meanwhile: it should be quick, and must not wait for a result
-    /// of this pool. A panic in it costs nobody else anything.
+    /// It runs in the pool's thread, which does nothing else meanwhile, or in the one that settles the task: that calls this
+    /// method, cancels, or ends the pool. So it should be quick, and must not wait for a result of this pool. A panic in it is
+    /// shown by the panic hook, and ends there.
     #[doc(alias("callback", "error_callback"))]
     pub fn on_done(self, call: impl FnOnce(Result<S::Value, TaskError>) + Send + 'static)
     where

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | in its [`Job`], not encoded | a worker's `given`, through somebody who encodes it without the lock | a worker has room |
 //! | `given` to a worker: in its queue, or in its hands | settled | its reply comes |
-//! | | `returned` | it is found in the queue of a worker that is dead, or too busy for it |
+//! | | `returned` | it is found in the queue of a worker that is dead, too busy for it, or stopped |
 //! | | its job, or settled as lost | its worker is dead, and it is not in the queue |
 //! | `returned`: encoded, and nobody's | a worker's `given` | a worker has room |
 //! | | settled as lost | too many workers in a row died while they read its function |
@@ -38,6 +38,10 @@ const AHEAD_NANOS: u64 = 1_000_000;
 const MOST_FAILED_STARTS: u32 = 5;
 /// and for how long none of its workers may be ready before that counts, if one ever was.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A worker that has left its first task in its queue for so long, while another one has nothing to do, is asked for it.
+const SLOW: Duration = Duration::from_millis(100);
+/// The number of no function: a worker that is told to forget it answers, and does nothing else.
+pub(crate) const NO_CODE: u64 = 0;
 
 /// A task that has left its job.
 pub(crate) struct Taken {
@@ -130,6 +134,10 @@ pub(crate) struct Worker {
     pub(crate) restart_at: Option<Instant>,
     /// The task whose time is over.
     pub(crate) condemned: Option<u64>,
+    /// Whether its queue was looked into since its first task is that.
+    looked: bool,
+    /// It did not take what it was given, so it gets nothing more before it answers: its queue has a note for it.
+    suspect: bool,
 }
 
 impl Worker {
@@ -151,6 +159,8 @@ impl Worker {
             had_tasks: false,
             restart_at: None,
             condemned: None,
+            looked: false,
+            suspect: false,
         }
     }
 
@@ -173,6 +183,7 @@ impl Worker {
         // One that is stopped may have a queue full of notes, and no task.
         self.ready
             && !self.feeding
+            && !self.suspect
             && self.outstanding <= self.depth() / 2
             && (self.given.len() < ROOM || mp_core::mutant!("pool.room-ignored"))
     }
@@ -190,7 +201,7 @@ impl Worker {
     ) -> Vec<(Packed<Task>, Given)> {
         let (mut messages, mut given): (VecDeque<_>, VecDeque<_>) = batch.into_iter().unzip();
         if self.outstanding == 0 {
-            self.since = Instant::now();
+            (self.since, self.looked) = (Instant::now(), false);
         }
         // It fails in a forked process only, where nothing is given.
         let put = self.tasks.try_put_packed_many(&mut messages).unwrap_or(0);
@@ -202,6 +213,7 @@ impl Worker {
 
     /// It has answered this task.
     pub(crate) fn answered(&mut self, id: u64) -> Option<Taken> {
+        self.suspect = false;
         let is = |given: &Given| matches!(given, Given::Task { taken, .. } if taken.id == id);
         let at = self.given.iter().position(is)?;
         match self.given.remove(at)? {
@@ -219,11 +231,12 @@ impl Worker {
         let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
         // Quick to see that it is faster, slow to see that it is slower: then others help.
         self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
-        self.since = now;
+        (self.since, self.looked) = (now, false);
     }
 
     /// It has read a note.
     pub(crate) fn noted(&mut self, code: u64) {
+        self.suspect = false;
         let is = |given: &Given| matches!(given, Given::Note { code: c, .. } if *c == code);
         if let Some(at) = self.given.iter().position(is) {
             self.given.remove(at);
@@ -283,6 +296,7 @@ impl Worker {
     /// It is dead, and what it had not begun was recalled: the task that it had, or the function that it was reading.
     pub(crate) fn bury(&mut self) -> (Vec<Taken>, Option<u64>) {
         self.ready = false;
+        self.suspect = false;
         self.process = None;
         self.outstanding = 0;
         self.pace = 0;
@@ -298,6 +312,17 @@ impl Worker {
             }
         }
         (lost, reading)
+    }
+
+    /// Whether it would begin a task at once.
+    fn is_idle(&self) -> bool {
+        self.wants() && self.outstanding == 0
+    }
+
+    /// When to look whether it has begun its first task, if another one has nothing to do.
+    fn slow_from(&self) -> Option<Instant> {
+        let may = self.ready && !self.feeding && !self.looked && self.outstanding > 0;
+        may.then(|| self.since + SLOW)
     }
 
     /// When the time of its first task is over.
@@ -390,6 +415,42 @@ impl State {
         let count = found.len().div_ceil(2);
         self.returned.extend(found);
         count
+    }
+
+    /// Whether a worker has nothing to do, beside this one.
+    fn has_idle(&self, but: usize) -> bool {
+        self.workers.iter().enumerate().any(|(number, worker)| number != but && worker.is_idle())
+    }
+
+    /// Takes tasks back from workers that leave them all in their queues, as stopped ones do, for those that have nothing to do.
+    /// Such a worker gets a note, made by `note`, and nothing else until it has answered that. What comes out of its queue it
+    /// can't take any more, whenever it goes on: so each task is done once.
+    pub(crate) fn take_over(&mut self, now: Instant, note: impl Fn() -> Option<Packed<Task>>) {
+        for number in 0..self.workers.len() {
+            let slow = self.workers[number].slow_from().is_some_and(|from| from <= now);
+            if !slow || !self.has_idle(number) || mp_core::mutant!("pool.stopped-keeps-its-task") {
+                continue;
+            }
+            let worker = &mut self.workers[number];
+            worker.looked = true;
+            let recalled = worker.recall_all(false);
+            if !recalled.is_empty()
+                && worker.outstanding == 0
+                && let Some(packed) = note()
+            {
+                let message = packed.number();
+                let rest = worker.give([(packed, Given::Note { code: NO_CODE, learn: false, message })]);
+                // Without room there is a note in its queue already.
+                worker.suspect = rest.is_empty() || worker.is_learning();
+            }
+            recalled.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
+        }
+    }
+
+    /// When [`take_over`](Self::take_over) may have something to do.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        let slow = self.workers.iter().enumerate().filter_map(|(n, worker)| Some((n, worker.slow_from()?)));
+        slow.filter(|(number, _)| self.has_idle(*number)).map(|(_, from)| from).min()
     }
 
     /// Whether a worker lives, or will.

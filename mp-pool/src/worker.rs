@@ -5,11 +5,12 @@
 //!
 //! | word | meaning | changed by |
 //! |---|---|---|
-//! | 0 | no timed task runs | the worker → `id`; the pool, while no worker lives |
+//! | 0 | no timed task runs | the worker → `id`; the pool, when the time of the next task is over and the worker is stopped → `id` + [`CONDEMNED`] |
 //! | `id` | task `id` runs | the worker, when it is done → 0; the pool, when its time is over → `id` + [`CONDEMNED`] |
-//! | `id` + [`CONDEMNED`] | its time was over before it was done: the worker will be killed, and does nothing more | – |
+//! | `id` + [`CONDEMNED`] | its time was over before it was done, or before it began: the worker will be killed, and does nothing more | the pool, while no worker lives → 0 |
 //!
-//! One compare-and-swap decides whether the task was done in time, so that no other task dies with the worker.
+//! One compare-and-swap decides whether the task was done in time, so that no other task dies with the worker; and one,
+//! whether it was begun at all by a worker that was stopped, and may go on in any moment.
 //!
 //! | the worker is killed | its queue | the task |
 //! |---|---|---|
@@ -153,7 +154,9 @@ impl Life {
         let (worker, watch) = (self.worker, &self.watch);
         if timed {
             watch.store(since(worker), now());
-            watch.store(what(worker), id);
+            if watch.compare_exchange(what(worker), 0, id).is_err() {
+                wait_for_the_end();
+            }
         }
         let ran = match (self.known.get(&code).map(|known| known.as_ref().map(Apart::get)), args.received()) {
             (Some(Ok(Some(runner))), Some(args)) => runner.run(*args),

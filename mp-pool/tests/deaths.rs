@@ -116,22 +116,6 @@ fn a_task_that_takes_too_long_is_ended_and_no_other() {
 }
 
 #[test]
-fn the_time_of_a_task_does_not_run_before_it_begins() {
-    let pool = Pool::new(1).unwrap();
-    let call = pool.task(square).timeout(Duration::from_secs(1));
-    assert_eq!(call.apply(2).unwrap(), 4);
-    let pid = pool.pids()[0];
-    // It has nothing to do, and does not see what it is given now.
-    signal(pid, Signal::STOP);
-    eventually("it stands still", || stopped(pid));
-    let results = call.map_async(0..10);
-    let results = results.get_timeout(Duration::from_millis(1500)).unwrap_err();
-    signal(pid, Signal::CONT);
-    assert_eq!(got(results).unwrap().len(), 10);
-    assert_eq!(pool.pids(), [pid]);
-}
-
-#[test]
 fn a_task_that_begins_late_has_all_its_time() {
     let pool = Pool::new(1).unwrap();
     let slow = |x: u64| std::thread::sleep(Duration::from_millis(x)); // sleep: a task that takes its time
@@ -139,8 +123,8 @@ fn a_task_that_begins_late_has_all_its_time() {
     let pid = pool.pids()[0];
     signal(pid, Signal::STOP);
     eventually("it stands still", || stopped(pid));
-    let result = pool.task(slow).timeout(Duration::from_secs(1)).apply_async(700);
-    let result = result.get_timeout(Duration::from_millis(1500)).unwrap_err();
+    let result = pool.task(slow).timeout(Duration::from_secs(4)).apply_async(2500);
+    let result = result.get_timeout(Duration::from_millis(2500)).unwrap_err();
     signal(pid, Signal::CONT);
     got(result).unwrap();
     assert_eq!(pool.pids(), [pid]);

@@ -8,6 +8,8 @@ use std::fmt;
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
 /// What it does just now, and has done so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Doing {
@@ -45,6 +47,19 @@ impl Doing {
             _ => self.is_stopped(),
         }
     }
+}
+
+/// Whether a child of this process is stopped, by job control or by a debugger; without `/proc`, by job control.
+#[doc(hidden)]
+#[must_use]
+pub fn is_stopped(pid: u32) -> bool {
+    if let Some(doing) = Doing::of(pid) {
+        return doing.is_stopped();
+    }
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    // The stop stays for others to be told of.
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)))
 }
 
 /// State, and user and system time together.

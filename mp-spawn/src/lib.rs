@@ -162,6 +162,8 @@ pub use current::{
     set_thread_name, thread_name,
 };
 #[doc(hidden)]
+pub use doing::is_stopped;
+#[doc(hidden)]
 pub use entry::child_main;
 pub use entry::init;
 pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
