@@ -201,7 +201,10 @@ pub fn get_sharing_directory() -> PathBuf {
 /// and each growth takes whole huge pages), a disk (memory that the kernel can write back). The file system must know
 /// `fallocate(2)`, so that memory that was handed out is there.
 ///
-/// Files of processes that were killed are removed when their directory is used next by a process that starts.
+/// Files of programs that were killed are removed when their directory is used next by a program that starts; by one in another
+/// process namespace (a container that shares the directory), or without `/proc`, when the killed program's last start is 10
+/// s ago. Files of a program that lives are left alone there too. What stays is a file of a program that began to use files
+/// only after it had started processes, and was killed in the next 100 ms or so: set the strategy before the first start.
 /// Don't remove or truncate files by hand while they are used: who touches memory that was cut off gets a SIGBUS.
 ///
 /// # Errors

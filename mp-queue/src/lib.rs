@@ -13,7 +13,8 @@
 //!
 //! A queue lies in shared memory; its handles are messages themselves, so they travel in arguments of processes and
 //! through other queues. There is no thread behind it, no lock, and no process that it depends on: SIGKILL at any
-//! instruction of any process costs at most the message that process was just putting or getting.
+//! instruction of any process costs at most what that process was just putting or getting: one message, or of `put_many` and
+//! `get_many` the rest of the batch.
 //!
 //! [`ring`] has the algorithm and what every point of death leaves.
 

@@ -37,13 +37,13 @@ use crate::ready::Room;
 ///
 /// # Blocking
 /// [`put`](Self::put) waits while the queue is full, [`get`](Self::get) while it is empty: first looking for up to 50 µs
-/// (less where that rarely pays), then asleep. `try_` forms never wait, `_timeout` forms not longer than told.
-/// While both sides are awake, no system call is made.
+/// (less where that rarely pays), then asleep. `try_` forms don't wait, `_timeout` forms give up when the time is over, as soon as
+/// their thread has a processor. While both sides are awake, no system call is made for a message.
 ///
 /// # When a process dies
 /// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has either sent
-/// its message or not. A consumer that dies in `get`, or later, takes the message that it was getting with it
-/// (at most one). A message that was put does not depend on its producer any more, which may exit at once.
+/// its message or not. A consumer that dies in `get`, or later, takes the message that it was getting with it: one, or of
+/// `get_many` those that it has taken. A message that was put does not depend on its producer any more, which may exit at once.
 /// When a process that had the queue has ended, or dropped its last handle, no other process and no message on its way has
 /// it any more, and this process has no further handle that could put, waiting for a message ends with `Deserted`; and so
 /// does waiting for room, if no further handle could get. A clone in another thread keeps the wait going until it is dropped,

@@ -112,7 +112,7 @@ impl Condition {
         self.within(guard, LockWait::Forever).map(|(guard, _)| guard)
     }
 
-    /// As [`wait`](Self::wait), at most `timeout`; also whether it was notified.
+    /// As [`wait`](Self::wait), but waits for a notification no longer than `timeout`; also whether it was notified.
     ///
     /// The lock is waited for as long again, at most; but an [`RLock`](crate::RLock) of which the thread has other guards, as
     /// long as it takes: they say that it is locked.

@@ -40,7 +40,7 @@ const TRIES: u32 = 3;
 ///
 /// let settings = RwLock::new([0.1_f32, 0.9])?;
 /// {
-///     let (a, b) = (settings.read()?, settings.read()?); // any number at once, in any processes
+///     let (a, b) = (settings.read()?, settings.read()?); // up to 128 at once, in any processes
 ///     assert_eq!(a[0] + b[1], 1.0);
 /// }
 /// settings.write()?[0] = 0.2; // alone

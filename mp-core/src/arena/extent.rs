@@ -19,8 +19,8 @@
 //!
 //! # Who keeps the file
 //! Its name must not vanish as long as any member may have to open it: a tensor may be on its way to one that hasn't, and
-//! its sender dead. So a file is in use while anybody has its lock, **or** any process lives that the file itself names:
-//! those that were members when it was made. Whoever joins later takes the locks of all extents:
+//! its sender dead. So a file is in use while any process has its lock, **or** any process lives that the file itself names:
+//! those that were members when it was made. A process that joins later takes the locks of all extents:
 //!
 //! | the maker | a process that joins |
 //! |---|---|
@@ -30,11 +30,33 @@
 //!
 //! Each writes first and then reads, in the one order of all such accesses; so one of the two sees the other.
 //!
+//! # Where process ids say nothing
+//! A program that cleans up may be in another process namespace (a container that shares `/dev/shm`), or have no `/proc`. It can't
+//! ask whether a process that a file names lives. There the locks decide, as soon as they say it all:
+//!
+//! | word of the file | who | killed before | consequence there |
+//! |---|---|---|---|
+//! | an owner: pid, [`HOLDS`] | the maker; the owner sets `HOLDS` when it has the lock of the file | it has set it | the file stays: that owner may live |
+//! | first: the first file of this program in the same directory; 0 if that is this one | the maker | | |
+//!
+//! - **The first file of a program speaks for all of them.** A member that has joined after it was made holds its lock from then on,
+//!   whether or not it has opened those that came later. A program that uses files makes it before it starts a process that
+//!   joins; so the only one that was there before is the maker, which holds it.
+//! - Owners that were there before set `HOLDS` when they open the file, or, without a need for it, the next time that they look
+//!   for the dead (`sweep_if_due`). When all have set it, and the lock is free, none of them lives.
+//! - **A start** may be between the end of its parent and the moment when it has the lock. The parent sets the file's time at each
+//!   start, and a file whose time is less than [`GRACE`](directory::GRACE) ago stays.
+//!
+//! On hugetlbfs, which knows no `write(2)`, `HOLDS` is set by the maker alone.
+//!
+//! What stays for ever is a file of a program that was killed before all of its members had set `HOLDS`: one that used files only
+//! after it had started processes, within the 100 ms or so that those need to look, or while one of them was stopped or computing.
+//!
 //! # More slabs
 //! The frontier of an extent moves in one update with the words that a slab of the arena's own file changes.
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -46,7 +68,7 @@ use super::layout::{EXTENT, EXTENT_PATH, EXTENTS, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::strategy::MOST_PATH;
-use crate::sys::directory::Directory;
+use crate::sys::directory::{Directory, Owners};
 use crate::sys::{directory, limits, memory};
 use crate::words::Member;
 
@@ -58,7 +80,10 @@ const PATH_LEN: u64 = 5;
 
 /// The first word of a file: it is one of an arena's extents, and says who may use it.
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-files");
-const LIST_AT: usize = 32;
+const FIRST_AT: usize = 32;
+const LIST_AT: usize = 48;
+/// In an owner's word: it has the lock of the file, and keeps it as long as it lives.
+const HOLDS: u64 = 1 << 63;
 /// A page more than 1024 members need.
 const HEADER: u64 = directory::HEAD as u64;
 
@@ -241,20 +266,32 @@ impl Arena {
             return Err(gone());
         }
         self.use_extent(i, fd, path, len)?;
-        self.write_owners(base);
+        self.write_owners(base, self.first_in(directory, i), me);
         self.map().store(self.extent_word(i, FRONTIER), base + first);
         self.map().store(self.extent_word(i, END), base + len);
         if self.change_extent(i, Extent::Named(me), Extent::Open) { Ok(()) } else { Err(gone()) }
     }
 
-    /// Writes into a new file which processes are members now.
-    fn write_owners(&self, base: u64) {
+    /// The name of the first file of this program in a directory, other than `i`; 0 if there is none.
+    fn first_in(&self, directory: &Path, i: u32) -> u128 {
+        let mut others = self.extents().filter(|&(other, state)| other != i && state == Extent::Open);
+        let ours =
+            others.find_map(|(other, _)| self.extent_file(other).filter(|(path, _)| path == directory));
+        ours.map_or(0, |(_, name)| name)
+    }
+
+    /// Writes into a new file, which this process holds, which processes are members now, and which is the first file.
+    fn write_owners(&self, base: u64, first_file: u128, me: Member) {
         let first = Word::at(base);
         let live: Vec<_> = self.live_processes().collect();
-        for (i, (pid, start)) in live.iter().enumerate() {
+        for (i, (member, pid, start)) in live.iter().enumerate() {
             let at = first.plus(LIST_AT as u64 / 8 + 2 * i as u64);
-            self.map().store(at, u64::from(*pid));
+            let holds = if *member == me { HOLDS } else { 0 };
+            self.map().store(at, u64::from(*pid) | holds);
             self.map().store(at.plus(1), *start);
+        }
+        for (w, half) in [(0, (first_file >> 64) as u64), (1, first_file as u64)] {
+            self.map().store(first.plus(FIRST_AT as u64 / 8 + w), half);
         }
         self.map().store(first.plus(1), self.0.id);
         self.map().store(first.plus(2), directory::process_namespace());
@@ -290,35 +327,62 @@ impl Arena {
     }
 }
 
-/// Whether a process lives that may use the file, as its first bytes say.
-pub(super) fn owners_live(head: &[u8]) -> bool {
+/// Notes in a file that this process has its lock, if it names this process.
+pub(super) fn note_held(fd: BorrowedFd<'_>) {
+    let head = directory::head_of(fd);
+    if word(&head, 0) != Some(MAGIC) {
+        return;
+    }
+    let me = u64::from(std::process::id());
+    for at in listed(&head).filter(|&at| word(&head, at) == Some(me)) {
+        directory::write_word(fd, at as u64, me | HOLDS);
+    }
+}
+
+/// What the first bytes of a file say of the processes that may use it.
+pub(super) fn owners_live(head: &[u8]) -> Owners {
     owners(head, |_| true)
 }
 
 /// As [`owners_live`], but for this process, which is about to end.
-pub(super) fn others_live(head: &[u8]) -> bool {
+pub(super) fn others_live(head: &[u8]) -> Owners {
     owners(head, |pid| pid != u64::from(std::process::id()))
 }
 
-fn owners(head: &[u8], counts: impl Fn(u64) -> bool) -> bool {
-    let word = |at: usize| {
-        let bytes = head.get(at..at + 8)?;
-        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
-    };
-    if word(0) != Some(MAGIC) {
+fn word(head: &[u8], at: usize) -> Option<u64> {
+    let bytes = head.get(at..at.checked_add(8)?)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// Where the words of the owners are.
+fn listed(head: &[u8]) -> impl Iterator<Item = usize> + use<> {
+    let listed = word(head, 24).unwrap_or(0).min(1024) as usize;
+    (0..listed).map(|i| LIST_AT + 16 * i)
+}
+
+fn owners(head: &[u8], counts: impl Fn(u64) -> bool) -> Owners {
+    if word(head, 0) != Some(MAGIC) {
         // Not finished, or an arena's own file: its lock says it all.
-        return false;
+        return Owners::Gone;
     }
-    let (own, theirs) = (directory::process_namespace(), word(16));
-    if own == 0 || theirs != Some(own) {
-        // Process ids of somewhere else say nothing here.
-        return true;
+    let (own, theirs) = (directory::process_namespace(), word(head, 16));
+    if own != 0 && theirs == Some(own) {
+        let live = listed(head).any(|at| {
+            let (Some(pid), Some(start)) = (word(head, at), word(head, at + 8)) else { return true };
+            let pid = pid & !HOLDS;
+            counts(pid) && memory::start_time_of(pid as u32) == Some(start)
+        });
+        return if live { Owners::Live } else { Owners::Gone };
     }
-    let listed = word(24).unwrap_or(0).min(1024) as usize;
-    (0..listed).map(|i| LIST_AT + 16 * i).any(|at| {
-        let (Some(pid), Some(start)) = (word(at), word(at + 8)) else { return true };
-        counts(pid) && memory::start_time_of(pid as u32) == Some(start)
-    })
+    // Process ids of somewhere else say nothing here.
+    let first = [0, 8].map(|w| u128::from(word(head, FIRST_AT + w).unwrap_or(0)));
+    match first[0] << 64 | first[1] {
+        0 if listed(head).any(|at| word(head, at).is_none_or(|w| w & HOLDS == 0 && counts(w))) => {
+            Owners::Live
+        }
+        0 => Owners::Elsewhere { first: None },
+        first => Owners::Elsewhere { first: Some(first) },
+    }
 }
 
 #[cfg(test)]
@@ -343,12 +407,16 @@ mod tests {
             head[at..at + 8].copy_from_slice(&v.to_ne_bytes());
             owners_live(&head)
         };
-        assert!(!write(16, directory::process_namespace()));
-        assert!(!write(32, u64::from(parent)));
-        assert!(!write(40, start));
-        assert!(!write(24, 1));
-        assert!(write(0, MAGIC), "its parent lives");
-        assert!(!write(40, start + 1), "another process of that number");
-        assert!(write(16, 1), "who is in another namespace may live");
+        let me = directory::process_namespace();
+        assert_eq!(write(16, me), Owners::Gone);
+        assert_eq!(write(LIST_AT, u64::from(parent)), Owners::Gone);
+        assert_eq!(write(LIST_AT + 8, start), Owners::Gone);
+        assert_eq!(write(24, 1), Owners::Gone);
+        assert_eq!(write(0, MAGIC), Owners::Live, "its parent lives");
+        assert_eq!(write(LIST_AT, u64::from(parent) | HOLDS), Owners::Live, "it does, whatever it holds");
+        assert_eq!(write(LIST_AT + 8, start + 1), Owners::Gone, "another process of that number");
+        assert_eq!(write(16, 1), Owners::Elsewhere { first: None }, "it had the lock");
+        assert_eq!(write(LIST_AT, u64::from(parent)), Owners::Live, "it may be about to take the lock");
+        assert_eq!(write(FIRST_AT + 8, 5), Owners::Elsewhere { first: Some(5) }, "the first file knows");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use crate::mutex::{Mutex, MutexGuard};
 
-use super::extent::{Extent, others_live, owners_live};
+use super::extent::{Extent, note_held, others_live, owners_live};
 use super::layout::EXTENTS;
 use super::{Arena, class};
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::mem::Word;
 use crate::strategy::{self, SharingStrategy};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
-use crate::sys::directory::{self, Directory};
+use crate::sys::directory::{self, Directory, Owners, Reader};
 use crate::sys::{Errno, Mapping, leave, limits, memory};
 use crate::words::Member;
 
@@ -112,7 +112,10 @@ impl Arena {
     /// [`Error::Local`] if it has none, [`Error::Os`] if it can't be opened again.
     pub(super) fn file_to_hand_down(&self) -> Result<BorrowedFd<'static>> {
         let (own, files) = (self.file()?, self.files());
-        let _opening = files.opening.lock();
+        self.make_first_file();
+        let opening = files.opening.lock();
+        let named = files.named.iter().filter_map(OnceLock::get).map(|file| &file.fd);
+        named.chain(opening.early.iter().map(|(_, fd)| fd)).for_each(|fd| directory::note_start(fd.as_fd()));
         if files.handed.get().is_none() {
             _ = files.handed.set(memory::reopen(own)?);
         }
@@ -229,7 +232,11 @@ impl Arena {
         let held = opening.early.iter().position(|(n, _)| *n == name);
         let fd = match held {
             Some(at) => opening.early.swap_remove(at).1,
-            None => open_file(&parent, name, self.extent_len(i))?,
+            None => {
+                let fd = open_file(&parent, name, self.extent_len(i))?;
+                note_held(fd.as_fd());
+                fd
+            }
         };
         Ok(slot.get_or_init(|| Opened { fd, parent }))
     }
@@ -241,17 +248,38 @@ impl Arena {
         self.map_opened(i, len, &mut opening)
     }
 
-    /// Called by a process that has just joined: takes the locks of all files with names.
+    /// Takes the locks of all files with names that this process has not got yet: when it has joined, and when it looks for the
+    /// dead.
     pub(super) fn hold_extents(&self) {
         for (i, state) in self.extents() {
             let named = matches!(state, Extent::Named(_) | Extent::Open);
-            // Without success the file is gone; that is an error for who needs it.
-            if named
+            let Some(slot) = self.files().named.get(i as usize).filter(|slot| named && slot.get().is_none())
+            else {
+                continue;
+            };
+            let mut opening = self.files().opening.lock();
+            // Without success the file is gone; that is an error for a caller that needs it.
+            if slot.get().is_none()
                 && let Some((parent, name)) = self.extent_file(i)
+                && !opening.early.iter().any(|(held, _)| *held == name)
                 && let Ok(fd) = open_file(&parent, name, 0)
             {
-                self.files().opening.lock().early.push((name, fd));
+                note_held(fd.as_fd());
+                opening.early.push((name, fd));
             }
+        }
+    }
+
+    /// Before a process is started by one that uses files: makes the first one, so that the new process has its lock from the
+    /// moment when it joins.
+    fn make_first_file(&self) {
+        if strategy::stamp().0
+            && self.has_extents()
+            && self.extents().next().is_none()
+            && let (Ok(me), Some(class)) = (self.me(), class::class_of(1))
+        {
+            // What is wrong with the directory is an error of the first tensor.
+            _ = self.frontier_in_files(self.class_by_strategy(class), me);
         }
     }
 
@@ -368,11 +396,13 @@ fn leave_files() {
     {
         known.push((user, name));
     }
-    // Our own locks would be in the way. Nothing is lost without them: who is still there has its own.
+    // The last member knows it from the arena; what files say of owners can't be asked everywhere.
+    let owners: Reader = if arena.is_last() { |_| Owners::Gone } else { others_live };
+    // Our own locks would be in the way. Nothing is lost without them: a process that is still there has its own.
     arena.let_go();
     for (parent, name) in known {
         if let Ok(Some(directory)) = Directory::open(&parent) {
-            directory.remove_unused(name, others_live);
+            directory.remove_unused(name, owners);
             directory.remove_if_empty();
         }
     }

@@ -19,7 +19,7 @@ use super::Arena;
 use super::layout::{LANES, control};
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
-use crate::sys::{locks, memory};
+use crate::sys::{directory, locks, memory};
 use crate::words::{BlockId, Member, Presence, Tenancy};
 
 /// What is known of a member.
@@ -203,6 +203,13 @@ impl Arena {
         true
     }
 
+    /// Whether no other member lives.
+    pub(super) fn is_last(&self) -> bool {
+        let Ok(me) = self.me() else { return false };
+        let mut live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+        live.all(|(slot, t)| slot == me.slot() || self.is_dead(Member::new(slot, t.epoch)))
+    }
+
     /// The members that are there, dead ones that are not swept yet included.
     pub fn members(&self) -> Vec<MemberInfo> {
         self.used_slots()
@@ -217,13 +224,17 @@ impl Arena {
 
     /// Process ids and start times of the members that are alive. The times are looked up here, not by each member when it
     /// joins: few programs need them, and reading `/proc` is a fifth of joining.
-    pub(super) fn live_processes(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+    ///
+    /// Without `/proc` the time is 0: such a file names no namespace, so it is asked for nowhere.
+    pub(super) fn live_processes(&self) -> impl Iterator<Item = (Member, u32, u64)> + '_ {
         let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
         live.filter_map(move |(slot, t)| {
             let pid = self.map().load(self.layout().member(slot, PID)) as u32;
-            let start = memory::start_time_of(pid)?;
+            let unknown = || (directory::process_namespace() == 0).then_some(0);
+            let start = memory::start_time_of(pid).or_else(unknown)?;
             // If the member lives now, it lived when its number was looked up.
-            (!self.is_dead(Member::new(slot, t.epoch))).then_some((pid, start))
+            let member = Member::new(slot, t.epoch);
+            (!self.is_dead(member)).then_some((member, pid, start))
         })
     }
 

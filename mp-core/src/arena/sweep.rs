@@ -150,6 +150,7 @@ impl Arena {
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn sweep_if_due(&self) -> Result<usize> {
         self.me()?;
+        self.hold_extents();
         let (at, now) = (Word::at(control::LOOKED), memory::monotonic_ms());
         let last = self.map().load(at);
         let due = now.saturating_sub(last) >= SLICE.as_millis() as u64;

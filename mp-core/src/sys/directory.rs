@@ -6,7 +6,7 @@
 //!
 //! # Who keeps a file
 //! Each process that has one open holds it by a shared `flock(2)`. Who gets the exclusive lock knows that nobody
-//! holds it, and removes it ([`Directory::clean`], with a second sign for files of arenas: see [`Owners`]). Nobody
+//! holds it, and removes it ([`Directory::clean`], with a second sign for files of arenas: see [`Owners`]). No process
 //! waits for a lock:
 //!
 //! | a new file | somebody cleans meanwhile |
@@ -24,10 +24,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
 use super::{limits, memory};
@@ -48,10 +49,24 @@ pub(crate) struct Directory {
     path: PathBuf,
 }
 
-/// Says of the first bytes of a file whose lock is free whether a process that may use it lives, all the same.
-pub(crate) type Owners = fn(&[u8]) -> bool;
-/// How many bytes [`Owners`] gets to see.
+/// What the first bytes of a file whose lock is free say of the processes that may use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owners {
+    /// One lives, or may.
+    Live,
+    /// None lives.
+    Gone,
+    /// They can't be asked about from here. The locks decide: of this file, and of the first one of the same program.
+    Elsewhere { first: Option<u128> },
+}
+
+/// Reads those bytes.
+pub(crate) type Reader = fn(&[u8]) -> Owners;
+/// How many bytes a [`Reader`] gets to see.
 pub(crate) const HEAD: usize = 20 << 10;
+/// How long ago the last start of a program must be, for locks alone to say that it is gone: a process that is being
+/// started has none yet.
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 impl Directory {
     /// The directory of this user below `parent`, made if there is none.
@@ -163,46 +178,96 @@ impl Directory {
     }
 
     /// Removes a file, unless somebody uses it; whether it was removed.
-    pub(crate) fn remove_unused(&self, name: u128, owners: Owners) -> bool {
+    pub(crate) fn remove_unused(&self, name: u128, owners: Reader) -> bool {
         self.remove_unheld(&file_name(name), owners)
     }
 
     /// Removes the files of the dead; how many.
-    pub(crate) fn clean(&self, owners: Owners) -> usize {
+    pub(crate) fn clean(&self, owners: Reader) -> usize {
         // Through the descriptor: what the path leads to may have changed.
         let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return 0 };
         let names = entries.filter_map(|e| e.ok()?.file_name().to_str().ok().map(str::to_owned));
         names.filter(|n| n.starts_with(PREFIX)).filter(|n| self.remove_unheld(n, owners)).count()
     }
 
-    fn remove_unheld(&self, name: &str, owners: Owners) -> bool {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let Ok(fd) = rustix::fs::openat(&self.fd, name, flags, Mode::empty()) else { return false };
-        let file = fs::File::from(fd);
-        if !file.metadata().is_ok_and(|m| m.is_file()) {
-            return false;
-        }
-        // Asked first, so that a file that is used is never locked, not even for a moment.
-        if owners_live(&file, owners) {
-            return false;
-        }
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
-            || owners_live(&file, owners)
-        {
+    fn remove_unheld(&self, name: &str, owners: Reader) -> bool {
+        let Ok(Some(file)) = self.look_into(name) else { return false };
+        // Asked first, so that a file that is used is not locked, not even for a moment.
+        if !self.may_be_removed(&file, owners) || !lock_alone(&file) || !self.may_be_removed(&file, owners) {
             return false;
         }
         rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()).is_ok()
     }
+
+    /// A file in it, to be read; none if there is none of that name.
+    fn look_into(&self, name: &str) -> Result<Option<fs::File>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => fs::File::from(fd),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        if file.metadata().is_ok_and(|m| m.is_file()) { Ok(Some(file)) } else { Err(Errno::INVAL) }
+    }
+
+    /// Whether no process lives that may use a file, if its lock is free.
+    fn may_be_removed(&self, file: &fs::File, owners: Reader) -> bool {
+        match owners(&head_of(file.as_fd())) {
+            Owners::Live => false,
+            Owners::Gone => true,
+            Owners::Elsewhere { first: None } => is_old(file),
+            Owners::Elsewhere { first: Some(first) } => is_old(file) && self.is_over(first, owners),
+        }
+    }
+
+    /// Whether the program is gone whose first file this is.
+    fn is_over(&self, first: u128, owners: Reader) -> bool {
+        match self.look_into(&file_name(first)) {
+            // It goes only when its program is gone.
+            Ok(None) => true,
+            Ok(Some(file)) => match owners(&head_of(file.as_fd())) {
+                Owners::Elsewhere { first: None } => is_old(&file) && lock_alone(&file),
+                Owners::Gone => lock_alone(&file),
+                Owners::Live | Owners::Elsewhere { .. } => false,
+            },
+            Err(_) => false,
+        }
+    }
 }
 
-fn owners_live(file: &fs::File, owners: Owners) -> bool {
+/// Gets the lock of a file that no other process holds; until it is closed.
+fn lock_alone(file: &fs::File) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// Whether its time is longer ago than starts take. One in the future is not: the clock was set.
+fn is_old(file: &fs::File) -> bool {
+    let changed = file.metadata().and_then(|m| m.modified());
+    changed.is_ok_and(|t| SystemTime::now().duration_since(t).is_ok_and(|age| age >= GRACE))
+}
+
+/// Says that a process is being started that will hold this file.
+pub(crate) fn note_start(fd: BorrowedFd<'_>) {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    // Where a file system has no times, the lock alone decides.
+    _ = rustix::fs::futimens(fd, &Timestamps { last_access: now, last_modification: now });
+}
+
+/// Writes a word into a file. On a file system whose files can't be written to, as hugetlbfs, it stays as it is.
+pub(crate) fn write_word(fd: BorrowedFd<'_>, at: u64, word: u64) {
+    _ = rustix::io::pwrite(fd, &word.to_ne_bytes(), at);
+}
+
+/// The first bytes of a file.
+pub(crate) fn head_of(fd: BorrowedFd<'_>) -> Vec<u8> {
     // Not more than there is: a file on hugetlbfs reads in whole pages, a new one has no byte yet.
     let mut head = vec![0; HEAD];
     let mut have = 0;
-    while let Ok(n @ 1..) = file.read_at(&mut head[have..], have as u64) {
+    while let Ok(n @ 1..) = rustix::io::pread(fd, &mut head[have..], have as u64) {
         have += n;
     }
-    owners(&head[..have])
+    head.truncate(have);
+    head
 }
 
 /// Bytes of memory or disk that a file can still grow by, and what says so.
