@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use crate::message::Undecodable;
 use crate::tensor::DType;
 use crate::words::Member;
 
@@ -86,6 +87,8 @@ pub enum Error {
     OutsideMessage(&'static str),
     /// A message's bytes do not fit its attachments or its type.
     Malformed(String),
+    /// A message can't be read as its type. Its bytes are in here.
+    Undecodable(Box<Undecodable>),
     /// A file that was to be shared isn't one that can be, or a name can't be one of shared memory.
     NotShared(String),
     /// The name of a sharing strategy that is not supported.
@@ -157,6 +160,7 @@ impl fmt::Display for Error {
                 write!(f, "{what} is locked by {holder} (pid {pid}), which does not go on; is it stopped?")
             }
             Error::Shape(why) | Error::Malformed(why) => f.write_str(why),
+            Error::Undecodable(e) => e.fmt(f),
             Error::NotShared(why) => write!(f, "not usable as shared memory: {why}"),
             Error::DType { expected, found } => {
                 write!(f, "a tensor of {found} where one of {expected} is expected; ask its dtype() first")
@@ -187,6 +191,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Os { source, .. } | Error::Directory { source, .. } => Some(source),
+            Error::Undecodable(e) => e.reason().map(|e| e as _),
             _ => None,
         }
     }

@@ -4,8 +4,10 @@
 //! whose memory must not be copied attaches its block instead, and writes which attachment it is.
 
 mod incoming;
+pub mod level;
 mod outgoing;
 pub mod scope;
+mod undecodable;
 
 use std::any::Any;
 
@@ -15,7 +17,9 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 pub use crate::error::Result;
 pub use incoming::{Arrived, Incoming};
+pub use level::{Level, MAX_NESTING};
 pub use outgoing::{Attached, Outgoing, Returned};
+pub use undecodable::{Undecodable, in_field};
 
 /// A value that can be sent to another process.
 ///
@@ -66,7 +70,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
         // Known when this is compiled, for each type.
         match Number::of(self) {
             Some(number) => C::write_number(out, number),
-            None => C::write(out, self),
+            None => C::write_whole(out, self),
         }
     }
 
@@ -128,6 +132,15 @@ pub trait Codec {
     /// # Errors
     /// [`Error::Malformed`] with the reason of the value's `Serialize`.
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()>;
+
+    /// Appends a value that is a message, or all of a field of one: as [`write`](Self::write), and sees to it that it can be
+    /// read again.
+    ///
+    /// # Errors
+    /// As for `write`, and when the value's `Deserialize` could not read what was written.
+    fn write_whole<T: Serialize + DeserializeOwned>(out: &mut Outgoing, value: &T) -> Result<()> {
+        Self::write(out, value)
+    }
 
     /// Appends a number: the bytes that [`write`](Self::write) appends for it, of whatever type it is.
     ///

@@ -42,7 +42,15 @@ struct Parts {
     read: Tokens,
 }
 
-fn fields(fields: &Fields, m: &Tokens) -> Parts {
+/// What fields are called where an error tells of them.
+fn named(fields: &Fields, names: &[syn::Ident]) -> Vec<String> {
+    match fields {
+        Fields::Named(_) => names.iter().map(ToString::to_string).collect(),
+        _ => (0..names.len()).map(|i| i.to_string()).collect(),
+    }
+}
+
+fn fields(fields: &Fields, m: &Tokens, variant: &str) -> Parts {
     let names: Vec<_> = match fields {
         Fields::Named(named) => named.named.iter().filter_map(|f| f.ident.clone()).collect(),
         Fields::Unnamed(unnamed) => (0..unnamed.unnamed.len()).map(|i| format_ident!("f{i}")).collect(),
@@ -50,8 +58,10 @@ fn fields(fields: &Fields, m: &Tokens) -> Parts {
     };
     let write = quote!(#(#m::Message::encode::<__C>(#names, out)?;)*);
     let back = quote!(#(#m::Message::take_back(#names, back);)*);
-    let read = quote!(#m::Message::decode::<__C>(inc)?);
-    let reads = names.iter().map(|_| &read);
+    let reads = named(fields, &names).into_iter().map(|name| {
+        let name = format!("{variant}{name}");
+        quote!(#m::Message::decode::<__C>(inc).map_err(|e| #m::in_field::<Self>(e, #name))?)
+    });
     let (pattern, read) = match fields {
         Fields::Named(_) => (quote!({ #(#names),* }), quote!({ #(#names: #reads),* })),
         Fields::Unnamed(_) => (quote!(( #(#names),* )), quote!(( #(#reads),* ))),
@@ -65,7 +75,7 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
     let m = quote!(#root::message);
     let (encode, take_back, decode) = match &input.data {
         Data::Struct(s) => {
-            let Parts { pattern, write, back, read } = fields(&s.fields, &m);
+            let Parts { pattern, write, back, read } = fields(&s.fields, &m, "");
             let bind = quote!(let Self #pattern = self;);
             (quote!({ #bind #write }), quote!({ #bind #back }), quote!(Ok(Self #read)))
         }
@@ -73,7 +83,7 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
             let (mut writes, mut backs, mut reads) = (Vec::new(), Vec::new(), Vec::new());
             for (i, v) in e.variants.iter().enumerate() {
                 let (name, i) = (&v.ident, i as u32);
-                let Parts { pattern, write, back, read } = fields(&v.fields, &m);
+                let Parts { pattern, write, back, read } = fields(&v.fields, &m, &format!("{name}."));
                 writes.push(quote!(Self::#name #pattern => { __C::write(out, &#i)?; #write }));
                 backs.push(quote!(Self::#name #pattern => { #back }));
                 reads.push(quote!(#i => Ok(Self::#name #read)));
@@ -102,15 +112,19 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
         #[automatically_derived]
         impl #impl_generics #m::Message for #name #type_generics #where_clause {
             fn encode<__C: #m::Codec>(&mut self, out: &mut #m::Outgoing) -> #m::Result<()> {
+                let _level = #m::Level::enter()?;
                 #encode
                 Ok(())
             }
 
             fn take_back(&mut self, back: &mut #m::Returned) {
+                // What lies deeper was not written.
+                let Ok(_level) = #m::Level::enter() else { return };
                 #take_back
             }
 
             fn decode<__C: #m::Codec>(inc: &mut #m::Incoming) -> #m::Result<Self> {
+                let _level = #m::Level::enter()?;
                 #decode
             }
         }

@@ -176,7 +176,8 @@ pub enum GetError {
     },
     /// The channel is empty, and has no sender any more: they were dropped, or their processes are dead.
     Disconnected,
-    /// The message could not be decoded; it is lost. Or this process was forked from a member.
+    /// The message could not be decoded: its bytes are in the error ([`bytes`](mp_reduce::Error::bytes)), with the place in it that
+    /// could not be read; what was attached to it is released. Or this process was forked from a member.
     Failed(mp_reduce::Error),
 }
 

@@ -58,7 +58,7 @@ impl<T: Message> Packed<T> {
     /// Reads it.
     ///
     /// # Errors
-    /// When it can't be decoded; it is lost then.
+    /// When it can't be decoded; its bytes are in the error.
     pub fn unpack(self) -> Result<T, Error> {
         self.parcel.unpack(self.fingerprint)
     }

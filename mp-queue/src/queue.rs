@@ -208,7 +208,7 @@ impl<T: Message> Queue<T> {
     /// Takes the oldest message; waits while the queue is empty. `None` when it is closed and drained.
     ///
     /// # Errors
-    /// [`GetError::Deserted`], or [`GetError::Failed`] when the message can't be decoded; it is lost then.
+    /// [`GetError::Deserted`], or [`GetError::Failed`] when the message can't be decoded; its bytes are in the error.
     #[inline]
     pub fn get(&self) -> Result<Option<T>, GetError> {
         self.get_within(Wait::Forever)

@@ -1,7 +1,7 @@
 //! Tuples, vectors and options of messages that are no serde types.
 
 use mp_core::Result;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned, in_field};
 
 /// Makes a message of a tuple, a `Vec` or an `Option` whose parts are messages, exclusive tensors for example.
 ///
@@ -25,16 +25,22 @@ macro_rules! tuples {
     ($(($($name:ident $i:tt),+))*) => {$(
         impl<$($name: Message),+> Message for Bundle<($($name,)+)> {
             fn encode<Co: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        let _level = Level::enter()?;
                 $(self.0.$i.encode::<Co>(out)?;)+
                 Ok(())
             }
 
             fn take_back(&mut self, back: &mut Returned) {
+        // What lies deeper was not written.
+        let Ok(_level) = Level::enter() else { return };
                 $(self.0.$i.take_back(back);)+
             }
 
             fn decode<Co: Codec>(inc: &mut Incoming) -> Result<Self> {
-                Ok(Self(($($name::decode::<Co>(inc)?,)+)))
+        let _level = Level::enter()?;
+                Ok(Self(($(
+                    $name::decode::<Co>(inc).map_err(|e| in_field::<Self>(e, stringify!($i)))?,
+                )+)))
             }
         }
     )*};
@@ -51,20 +57,24 @@ tuples! {
 
 impl<T: Message> Message for Bundle<Vec<T>> {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        let _level = Level::enter()?;
         C::write(out, &(self.0.len() as u64))?;
         self.0.iter_mut().try_for_each(|v| v.encode::<C>(out))
     }
 
     fn take_back(&mut self, back: &mut Returned) {
+        // What lies deeper was not written.
+        let Ok(_level) = Level::enter() else { return };
         self.0.iter_mut().for_each(|v| v.take_back(back));
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
+        let _level = Level::enter()?;
         let n: u64 = C::read(inc)?;
         // Not reserved up front: the number is only as good as its sender.
         let mut all = Vec::new();
-        for _ in 0..n {
-            all.push(T::decode::<C>(inc)?);
+        for i in 0..n {
+            all.push(T::decode::<C>(inc).map_err(|e| in_field::<Self>(e, &format!("[{i}]")))?);
         }
         Ok(Self(all))
     }
@@ -72,15 +82,19 @@ impl<T: Message> Message for Bundle<Vec<T>> {
 
 impl<T: Message> Message for Bundle<Option<T>> {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        let _level = Level::enter()?;
         C::write(out, &self.0.is_some())?;
         self.0.iter_mut().try_for_each(|v| v.encode::<C>(out))
     }
 
     fn take_back(&mut self, back: &mut Returned) {
+        // What lies deeper was not written.
+        let Ok(_level) = Level::enter() else { return };
         self.0.iter_mut().for_each(|v| v.take_back(back));
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
+        let _level = Level::enter()?;
         let some: bool = C::read(inc)?;
         Ok(Self(if some { Some(T::decode::<C>(inc)?) } else { None }))
     }

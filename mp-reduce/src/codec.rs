@@ -1,20 +1,29 @@
 //! MessagePack, with attachments beside it.
 
+mod bad;
+mod first;
 mod number;
 mod read;
+mod write;
 
 use std::cell::Cell;
 
-use mp_core::message::{Codec, Incoming, Number, Outgoing, scope};
+use mp_core::message::{Codec, Incoming, Number, Outgoing, Undecodable, level, scope};
 use mp_core::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use bad::Bad;
 
 /// Each value as its length and its MessagePack bytes. The length is one byte; from 255 on it is a byte 255, and four bytes,
 /// little-endian.
 ///
 /// Structs are written with the names of their fields, so that fields that are left out (`skip_serializing_if`) and enums
-/// that are told apart by their fields arrive as they were.
+/// that are told apart by their fields arrive as they were. Types that have a form for people (`is_human_readable`: addresses
+/// and times, say) are written in that: serde reads them so wherever it buffers values, in all formats.
+///
+/// One byte differs from MessagePack: `c1`, which that leaves free, says that `Some` of nothing follows (`Some(None)`,
+/// `Some(())`).
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePack;
 
@@ -32,31 +41,12 @@ thread_local! {
 impl Codec for MessagePack {
     #[inline]
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()> {
-        scope::with_outgoing(out, |bytes| {
-            let start = bytes.len();
-            let was_long = LAST_WAS_LONG.get();
-            let head = if was_long {
-                bytes.extend_from_slice(&[MORE, 0, 0, 0, 0]);
-                LONG
-            } else {
-                bytes.push(MORE);
-                1
-            };
-            value
-                .serialize(&mut rmp_serde::Serializer::new(&mut *bytes).with_struct_map())
-                .map_err(|e| Error::Malformed(format!("a value can't be encoded: {e}")))?;
-            let len = u32::try_from(bytes.len() - start - head)
-                .map_err(|_| Error::Malformed("a value of more than 4 GiB: put it in a tensor".into()))?;
-            if was_long != (len >= MORE.into()) {
-                LAST_WAS_LONG.set(!was_long);
-            }
-            match u8::try_from(len) {
-                _ if head == LONG => bytes[start + 1..start + LONG].copy_from_slice(&len.to_le_bytes()),
-                Ok(short) if short != MORE => bytes[start] = short,
-                _ => drop(bytes.splice(start + 1..start + 1, len.to_le_bytes())),
-            }
-            Ok(())
-        })
+        write(out, value, |_| Ok(()))
+    }
+
+    #[inline]
+    fn write_whole<T: Serialize + DeserializeOwned>(out: &mut Outgoing, value: &T) -> Result<()> {
+        write(out, value, try_to_read::<T>)
     }
 
     #[inline]
@@ -69,17 +59,88 @@ impl Codec for MessagePack {
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T> {
         let (head, len) = parts(inc.rest())?;
         inc.advance(head);
-        let value = scope::with_incoming(inc, |rest| read::from_slice(&rest[..len]));
+        let read = |bytes: &[u8]| level::counted(|left| read::from_slice(&bytes[..len], left));
+        let value = scope::with_incoming(inc, read);
         inc.advance(len);
-        value.map_err(|e| undecodable::<T>(&e))
+        value.map_err(|e| undecodable::<T>(&e, inc.whole()))
     }
 
     #[inline]
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         let (head, len) = parts(bytes)?;
-        let value = scope::with_nothing(|| read::from_slice(&bytes[head..head + len]));
-        value.map_err(|e| undecodable::<T>(&e))
+        let read = || level::counted(|left| read::from_slice(&bytes[head..head + len], left));
+        scope::with_nothing(read).map_err(|e| undecodable::<T>(&e, bytes))
     }
+}
+
+/// Appends a value with its length. If there are numbers of 128 bits in it, `try_to_read` has to do with its bytes.
+#[inline]
+fn write<T: Serialize + ?Sized>(
+    out: &mut Outgoing,
+    value: &T,
+    try_to_read: impl FnOnce(&[u8]) -> Result<()>,
+) -> Result<()> {
+    scope::with_outgoing(out, |bytes| {
+        let start = bytes.len();
+        let was_long = LAST_WAS_LONG.get();
+        let head = if was_long {
+            bytes.extend_from_slice(&[MORE, 0, 0, 0, 0]);
+            LONG
+        } else {
+            bytes.push(MORE);
+            1
+        };
+        let wide = level::counted(|left| write::append(bytes, left, value)).map_err(|e| unencodable(&e))?;
+        if wide {
+            try_to_read(&bytes[start + head..])?;
+        }
+        let len = u32::try_from(bytes.len() - start - head)
+            .map_err(|_| Error::Malformed("a value of more than 4 GiB: put it in a tensor".into()))?;
+        if was_long != (len >= MORE.into()) {
+            LAST_WAS_LONG.set(!was_long);
+        }
+        match u8::try_from(len) {
+            _ if head == LONG => bytes[start + 1..start + LONG].copy_from_slice(&len.to_le_bytes()),
+            Ok(short) if short != MORE => bytes[start] = short,
+            _ => drop(bytes.splice(start + 1..start + 1, len.to_le_bytes())),
+        }
+        Ok(())
+    })
+}
+
+/// Whether these bytes can be read as `T`. serde can't read numbers of 128 bits where it buffers values, in any format, and
+/// nothing of what is written says whether it will: so it is tried.
+#[cold]
+fn try_to_read<T: DeserializeOwned>(bytes: &[u8]) -> Result<()> {
+    let read = || level::counted(|left| read::from_slice::<T>(bytes, left).map(drop));
+    scope::with_written(read).map_err(|e| {
+        let (name, at) = (std::any::type_name::<T>(), place(&e));
+        Error::Malformed(format!(
+            "a value of type {name} has a number of 128 bits in it, and could not be read again: {at}{e}; serde has none where \
+             it buffers values, in untagged and internally tagged enums and flattened fields: use two of 64 bits there, or a \
+             text"
+        ))
+    })
+}
+
+/// A value as bytes within a message that is being written: what it attaches is attached to that, and its levels are added to those around it.
+///
+/// # Errors
+/// When its `Serialize` refuses, or it is nested too deeply.
+pub fn to_part<T: Serialize + DeserializeOwned>(value: &T) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if level::counted(|left| write::append(&mut bytes, left, value)).map_err(|e| unencodable(&e))? {
+        try_to_read::<T>(&bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// What [`to_part`] wrote, within the message that it was written into.
+///
+/// # Errors
+/// [`Error::Undecodable`](mp_core::Error::Undecodable).
+pub fn from_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    level::counted(|left| read::from_slice(bytes, left)).map_err(|e| undecodable::<T>(&e, bytes))
 }
 
 /// How long the length of the first value is, and how long the value, which follows.
@@ -99,8 +160,20 @@ fn too_short() -> Error {
 }
 
 #[cold]
-fn undecodable<T>(error: &read::Bad) -> Error {
-    Error::Malformed(format!("a message can't be decoded as {}: {error}", std::any::type_name::<T>()))
+fn undecodable<T>(error: &Bad, bytes: &[u8]) -> Error {
+    Undecodable::of_value::<T>(error.path(), error.to_string(), bytes)
+}
+
+#[cold]
+fn unencodable(error: &Bad) -> Error {
+    Error::Malformed(format!("a value can't be encoded: {}{error}", place(error)))
+}
+
+fn place(error: &Bad) -> String {
+    match error.path() {
+        path if path.is_empty() => path,
+        path => format!("at {path}: "),
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use mp_core::message::Undecodable;
+
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -17,14 +19,43 @@ pub enum Error {
         expected: &'static str,
         /// The name or fingerprint of the type that arrived.
         found: String,
+        /// The bytes of the message, so that it is not lost.
+        bytes: Vec<u8>,
     },
+}
+
+impl Error {
+    /// What could not be read: type, place, reason. `None` when that is not what went wrong.
+    pub fn undecodable(&self) -> Option<&Undecodable> {
+        match self {
+            Error::Memory(mp_core::Error::Undecodable(undecodable)) => Some(undecodable),
+            _ => None,
+        }
+    }
+
+    /// The bytes of the message that could not be read, or is of another type.
+    ///
+    /// ```
+    /// use mp_reduce::{from_bytes, to_bytes, TypeFingerprint};
+    ///
+    /// let there = TypeFingerprint::<Vec<u8>>::new().get();
+    /// let error = from_bytes::<String>(to_bytes(&mut vec![1_u8, 2])?, there).unwrap_err();
+    /// assert_eq!(error.bytes(), Some(&[3, 0x92, 1, 2][..]));
+    /// # Ok::<(), mp_reduce::Error>(())
+    /// ```
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Error::TypeMismatch { bytes, .. } => Some(bytes),
+            Error::Memory(_) => self.undecodable().map(Undecodable::bytes),
+        }
+    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Memory(e) => e.fmt(f),
-            Error::TypeMismatch { expected, found } => {
+            Error::TypeMismatch { expected, found, .. } => {
                 write!(f, "a message of type {found} arrived where {expected} is expected")
             }
         }

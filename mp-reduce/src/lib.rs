@@ -14,7 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Values are written with [MessagePack](https://msgpack.org) (`rmp-serde`). What must not be copied (storages, queues)
+//! Values are written in [MessagePack](https://msgpack.org), see [`struct@MessagePack`]. What must not be copied (storages, queues)
 //! travels beside the bytes as *attachments*, to which the bytes refer by number: the out-of-band buffers of
 //! Python's pickle protocol 5, typed.
 //!
@@ -27,8 +27,16 @@
 //!   `#[serde(with = "mp_reduce::reduced")]`.
 //!
 //! # Limits
-//! MessagePack has one "nothing": `Some(None)` arrives as `None`, and so does `Some(())`. An `Option` directly inside of
-//! an `Option` needs an enum of one's own.
+//! - Values are nested at most [`MAX_NESTING`](message::MAX_NESTING) deep: each struct, sequence, tuple, map, newtype, enum variant
+//!   with something in it, and `Some` counts, in messages by `derive(Message)`, in [`Bundle`]s and in what closures capture
+//!   as well. What is deeper is refused at `put`, with the value; so is what this thread's stack has no room for. A receiver
+//!   whose stack has no room gets an error with the message's bytes.
+//!   (Recursion that serde keeps to itself is not seen, and not counted: a variant of an untagged enum that holds the enum
+//!   in a `Box` and nothing else, and tuple variants within internally tagged enums and flattened fields.)
+//! - Numbers of 128 bits can't be in untagged or internally tagged enums, nor in flattened fields: serde has no place for them
+//!   where it buffers values. They are refused at `put`. (To find out, a value with such numbers is read once when it is put.)
+//! - A message that can't be read is not lost: the error says its type and the place in it, and has its bytes
+//!   ([`Error::bytes`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -39,7 +47,7 @@ mod pack;
 mod reduce;
 
 pub use bundle::Bundle;
-pub use codec::MessagePack;
+pub use codec::{MessagePack, from_part, to_part};
 pub use error::{Error, Result};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;

@@ -7,7 +7,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::thread::LocalKey;
 
-use mp_core::message::{Codec, Incoming, Message, Outgoing};
+use mp_core::message::level::afresh;
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable};
 use mp_core::users::drop_caught;
 use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
@@ -165,7 +166,8 @@ impl<T: Message> Kept<T> {
     /// The value, as it was: its message stays.
     pub fn back(mut self, envelope: Envelope) -> T {
         if let Some(mut out) = self.lent.0.take() {
-            self.value.take_back(&mut out.returned(Some(envelope)));
+            let mut back = out.returned(Some(envelope));
+            afresh(|| self.value.take_back(&mut back));
         }
         self.value
     }
@@ -175,7 +177,8 @@ impl<T: Message> Kept<T> {
 #[cold]
 fn unpacked<T: Message>(mut value: T, out: &mut Outgoing, error: Error) -> PackError<T> {
     if out.lends() {
-        value.take_back(&mut out.returned(None));
+        let mut back = out.returned(None);
+        afresh(|| value.take_back(&mut back));
     }
     PackError { value, error }
 }
@@ -201,7 +204,7 @@ pub fn pack_unless<T: Message, S>(
     plain: impl FnOnce(&[u8]) -> Option<S>,
 ) -> Result<Written<S, T>, PackError<T>> {
     let mut out = take(&OUTGOING);
-    if let Err(e) = value.encode::<MessagePack>(&mut out) {
+    if let Err(e) = afresh(|| value.encode::<MessagePack>(&mut out)) {
         return Err(unpacked(value, &mut out, e.into()));
     }
     if let Some(taken) = out.plain().and_then(plain) {
@@ -252,7 +255,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     /// When the value's `Serialize` refuses, or there is no memory.
     pub fn new(arena: Arena, value: &T) -> Result<Encoded<T>> {
         let mut out = Outgoing::default();
-        MessagePack::write(&mut out, value)?;
+        afresh(|| MessagePack::write_whole(&mut out, value))?;
         Encoded::finish(arena, out)
     }
 
@@ -276,8 +279,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
 /// Takes a value out of an envelope.
 ///
 /// # Errors
-/// [`Error::TypeMismatch`] when it is of another type, [`Error::Memory`] when its bytes make no sense. What was attached
-/// is released then.
+/// [`Error::TypeMismatch`] when it is of another type, [`Error::Memory`] when its bytes make no sense. Both have the
+/// message's bytes ([`Error::bytes`]); what was attached is released.
 pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
     unpack_as(TypeFingerprint::new(), envelope)
 }
@@ -298,7 +301,8 @@ pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope
 /// As [`unpack`].
 #[inline]
 pub fn unpack_plain<T: Message>(bytes: &[u8]) -> Result<T> {
-    Ok(T::decode_plain::<MessagePack>(bytes)?)
+    afresh(|| T::decode_plain::<MessagePack>(bytes))
+        .map_err(|e| Undecodable::of_message::<T>(e, bytes).into())
 }
 
 /// As [`unpack_as`], with `open` putting the message into an empty [`Incoming`].
@@ -312,8 +316,8 @@ pub fn unpack_with<T: Message>(
 ) -> Result<T> {
     let mut inc = take(&INCOMING);
     open(&mut inc)?;
-    check_type(fingerprint, inc.fingerprint())?;
-    let value = T::decode::<MessagePack>(&mut inc)?;
+    check_type(fingerprint, inc.fingerprint(), inc.whole())?;
+    let value = decode(&mut inc)?;
     if inc.reuse() {
         keep(&INCOMING, inc);
     }
@@ -335,13 +339,14 @@ pub fn unpack_with<T: Message>(
 /// When its `Serialize` refuses, or it has tensors, queues or locks in it: those are in the memory of this tree of processes.
 pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
     let mut out = Outgoing::default();
-    let written = value.encode::<MessagePack>(&mut out).and_then(|()| {
+    let written = afresh(|| value.encode::<MessagePack>(&mut out)).and_then(|()| {
         let stays =
             "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
         out.plain().map(drop).ok_or_else(|| mp_core::Error::NotShared(stays.into()))
     });
     if out.lends() {
-        value.take_back(&mut out.returned(None));
+        let mut back = out.returned(None);
+        afresh(|| value.take_back(&mut back));
     }
     written?;
     Ok(std::mem::take(out.bytes()))
@@ -352,16 +357,24 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
 /// # Errors
 /// As [`unpack`].
 pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
-    check_type(TypeFingerprint::<T>::new(), fingerprint)?;
-    Ok(T::decode::<MessagePack>(&mut Incoming::from_plain(bytes))?)
+    check_type(TypeFingerprint::<T>::new(), fingerprint, &bytes)?;
+    decode(&mut Incoming::from_plain(bytes))
+}
+
+/// Reads the value; if it can't be, the error has the bytes.
+#[inline]
+fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
+    afresh(|| T::decode::<MessagePack>(inc)).map_err(|e| Undecodable::of_message::<T>(e, inc.whole()).into())
 }
 
 /// Whether the sender's type is this one.
 #[inline]
-fn check_type<T>(expected: TypeFingerprint<T>, found: u64) -> Result<()> {
-    if found == expected.get() {
-        return Ok(());
-    }
+fn check_type<T>(expected: TypeFingerprint<T>, found: u64, bytes: &[u8]) -> Result<()> {
+    if found == expected.get() { Ok(()) } else { Err(mismatch::<T>(found, bytes)) }
+}
+
+#[cold]
+fn mismatch<T>(found: u64, bytes: &[u8]) -> Error {
     let found = format!("with fingerprint {found:016x}");
-    Err(Error::TypeMismatch { expected: type_name::<T>(), found })
+    Error::TypeMismatch { expected: type_name::<T>(), found, bytes: bytes.to_vec() }
 }

@@ -45,7 +45,7 @@ trait Call<A, R>: Send + Sync {
     /// Which code it is.
     fn code(&self) -> Option<FunctionRef>;
     /// What it captures, encoded.
-    fn captures(&self) -> Result<Vec<u8>, rmp_serde::encode::Error>;
+    fn captures(&self) -> mp_core::Result<Vec<u8>>;
     fn name(&self) -> &'static str;
 }
 
@@ -56,7 +56,7 @@ struct Captured<F, C, A, R> {
 }
 
 /// Puts a closure together again from what it had captured.
-type Rebuild<A, R> = fn(&[u8]) -> Result<Closure<A, R>, rmp_serde::decode::Error>;
+type Rebuild<A, R> = fn(&[u8]) -> mp_core::Result<Closure<A, R>>;
 
 impl<F, C, A, R> Captured<F, C, A, R>
 where
@@ -65,9 +65,8 @@ where
     A: 'static,
     R: 'static,
 {
-    const DESC: &'static Desc<Rebuild<A, R>> = &Desc::new::<Self>(std::any::type_name::<F>, |bytes| {
-        Ok(Self::closure(rmp_serde::from_slice(bytes)?))
-    });
+    const DESC: &'static Desc<Rebuild<A, R>> =
+        &Desc::new::<Self>(std::any::type_name::<F>, |bytes| Ok(Self::closure(mp_reduce::from_part(bytes)?)));
 
     fn closure(captures: C) -> Closure<A, R> {
         Closure(Arc::new(Self { captures, types: PhantomData }))
@@ -89,8 +88,8 @@ where
         Self::DESC.reference()
     }
 
-    fn captures(&self) -> Result<Vec<u8>, rmp_serde::encode::Error> {
-        rmp_serde::to_vec_named(&self.captures)
+    fn captures(&self) -> mp_core::Result<Vec<u8>> {
+        mp_reduce::to_part(&self.captures)
     }
 
     fn name(&self) -> &'static str {

@@ -33,7 +33,7 @@ const LINE: u64 = 64;
 ///
 /// In all versions alike are the meta word (its bits), the spill word, and the list of attachments that these two lead to: so
 /// who can't read a message can tell its version, and give up what is attached.
-const WIRE_VERSION: u64 = 2;
+const WIRE_VERSION: u64 = 3;
 /// So many attachments ahead, a message's blocks are fetched: another process wrote their words last, and a wait for each is
 /// most of what a message with many tensors costs.
 pub(super) const AHEAD: usize = 8;

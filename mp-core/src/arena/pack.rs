@@ -21,7 +21,7 @@ pub struct AttachRequest {
 
 impl AttachRequest {
     /// Another handle of the same kind.
-    pub(super) fn again(&self) -> Self {
+    pub(crate) fn again(&self) -> Self {
         Self { hold: self.hold.clone(), grant: self.grant }
     }
 }

@@ -129,6 +129,14 @@ impl Incoming {
         &all[self.at.min(all.len())..]
     }
 
+    /// All its bytes, those that were read among them.
+    pub fn whole(&self) -> &[u8] {
+        match &self.spill {
+            None => &self.bytes,
+            Some(spill) => spill.bytes(),
+        }
+    }
+
     /// Notes that `n` bytes were read.
     #[inline]
     pub fn advance(&mut self, n: usize) {

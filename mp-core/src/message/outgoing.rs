@@ -116,6 +116,11 @@ impl Attached {
         i as u32
     }
 
+    /// The same as what arrives, to try whether it can be read.
+    pub(super) fn as_arrived(&self) -> Arrived {
+        self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into()
+    }
+
     #[inline(never)]
     fn clear(&mut self) {
         self.list.clear();

@@ -76,6 +76,19 @@ pub fn with_nothing<R>(f: impl FnOnce() -> R) -> R {
     }
 }
 
+/// Calls `f` while serde values can be read from the message that the caller's value is being written into, as far as it is
+/// written: to see whether they can be.
+pub fn with_written<R>(f: impl FnOnce() -> R) -> R {
+    let attached = ATTACHED.try_with(Cell::take).ok().flatten();
+    let arrived = attached.as_deref().map(Attached::as_arrived).unwrap_or_default();
+    let writing = Scope { variable: &ATTACHED, before: attached };
+    let reading = Scope::enter(&ARRIVED, Box::new(arrived));
+    let result = f();
+    drop(reading);
+    drop(writing);
+    result
+}
+
 #[inline(always)]
 fn within<T, R>(
     variable: &'static LocalKey<Cell<Option<Box<T>>>>,

@@ -26,6 +26,7 @@ pub(crate) mod processors;
 mod raise;
 pub(crate) mod readiness;
 pub(crate) mod region;
+pub(crate) mod stack;
 mod valgrind;
 
 pub use clock::monotonic;

@@ -1,4 +1,4 @@
-//! Reading MessagePack: whatever `rmp_serde` writes with the names of fields.
+//! Reading MessagePack: whatever [`write`](super::write) writes, and `rmp_serde` with the names of fields and for people.
 //!
 //! Why not by `rmp_serde`: it reads every value as if it could be anything, and checks the name of each field for UTF-8. Most of
 //! what a message costs its receiver was that. Here each kind of value looks first for the bytes that its kind is written as;
@@ -11,111 +11,66 @@
 mod ask;
 mod parts;
 
-use std::fmt;
+use std::cell::Cell;
 
+use mp_core::message::level;
 use serde::de::value::SeqDeserializer;
 use serde::de::{Deserializer, Error as _, Visitor};
 
+use super::bad::{Bad, too_deep, too_short};
+use super::first;
 use parts::{Map, Sequence};
 
 /// Reads a value from the beginning of `bytes`.
 #[inline]
-pub(super) fn from_slice<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Bad> {
-    T::deserialize(&mut Reader { rest: bytes, nested: DEEPEST, wrapped: DEEPEST })
+pub(super) fn from_slice<'de, T: serde::Deserialize<'de>>(
+    bytes: &'de [u8],
+    left: &Cell<u16>,
+) -> Result<T, Bad> {
+    T::deserialize(&mut Reader { rest: bytes, left })
 }
 
-/// So many sequences and maps may be in each other, and as many options and enums.
-const DEEPEST: u16 = 1024;
-
-/// The first byte of a value: its kind, and for some kinds a small number.
-mod first {
-    pub(super) const NIL: u8 = 0xc0;
-    pub(super) const FALSE: u8 = 0xc2;
-    pub(super) const TRUE: u8 = 0xc3;
-    pub(super) const BIN_8: u8 = 0xc4;
-    pub(super) const BIN_32: u8 = 0xc6;
-    pub(super) const EXT_8: u8 = 0xc7;
-    pub(super) const EXT_32: u8 = 0xc9;
-    pub(super) const F32: u8 = 0xca;
-    pub(super) const F64: u8 = 0xcb;
-    pub(super) const U8: u8 = 0xcc;
-    pub(super) const U16: u8 = 0xcd;
-    pub(super) const U32: u8 = 0xce;
-    pub(super) const U64: u8 = 0xcf;
-    pub(super) const I8: u8 = 0xd0;
-    pub(super) const I16: u8 = 0xd1;
-    pub(super) const I32: u8 = 0xd2;
-    pub(super) const I64: u8 = 0xd3;
-    pub(super) const FIXED_EXT_1: u8 = 0xd4;
-    pub(super) const FIXED_EXT_16: u8 = 0xd8;
-    pub(super) const STR_8: u8 = 0xd9;
-    pub(super) const STR_32: u8 = 0xdb;
-    pub(super) const ARRAY_16: u8 = 0xdc;
-    pub(super) const ARRAY_32: u8 = 0xdd;
-    pub(super) const MAP_16: u8 = 0xde;
-    pub(super) const MAP_32: u8 = 0xdf;
-    /// With a number up to 127.
-    pub(super) const SMALL: u8 = 0x00;
-    /// With a length up to 15.
-    pub(super) const SHORT_MAP: u8 = 0x80;
-    pub(super) const SHORT_ARRAY: u8 = 0x90;
-    /// With a length up to 31.
-    pub(super) const SHORT_STR: u8 = 0xa0;
-    /// With a number from -32 on.
-    pub(super) const SMALL_NEGATIVE: u8 = 0xe0;
-}
-
-/// Why bytes can't be read: one word, so that what is read goes through registers.
-#[derive(Debug)]
-pub(super) struct Bad(Box<Why>);
-
-#[derive(Debug)]
-enum Why {
-    TooShort,
-    TooDeep,
-    /// What the type that is read says, or the one that reads text.
-    Says(String),
-}
-
-impl fmt::Display for Bad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
-            Why::TooShort => f.write_str("the bytes end within a value"),
-            Why::TooDeep => write!(f, "values are nested more than {DEEPEST} deep"),
-            Why::Says(why) => f.write_str(why),
+/// The value that these bytes begin with, as it is called where something is told of it: a text as it is, and a number.
+#[cold]
+pub(super) fn text_of(bytes: &[u8]) -> String {
+    struct Text;
+    impl Visitor<'_> for Text {
+        type Value = String;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a text or a number")
+        }
+        fn visit_str<E>(self, text: &str) -> Result<String, E> {
+            Ok(text.escape_debug().take(100).collect())
+        }
+        fn visit_u64<E>(self, n: u64) -> Result<String, E> {
+            Ok(n.to_string())
+        }
+        fn visit_i64<E>(self, n: i64) -> Result<String, E> {
+            Ok(n.to_string())
         }
     }
-}
-
-impl std::error::Error for Bad {}
-
-impl serde::de::Error for Bad {
-    #[cold]
-    fn custom<T: fmt::Display>(why: T) -> Self {
-        Self(Box::new(Why::Says(why.to_string())))
-    }
-}
-
-#[cold]
-fn too_short() -> Bad {
-    Bad(Box::new(Why::TooShort))
-}
-
-#[cold]
-fn too_deep() -> Bad {
-    Bad(Box::new(Why::TooDeep))
+    let mut reader = Reader { rest: bytes, left: &Cell::new(1) };
+    reader.any(Text).unwrap_or_else(|_| "(a key that is no text)".into())
 }
 
 /// The bytes that were not read yet.
-struct Reader<'de> {
+struct Reader<'de, 'l> {
     rest: &'de [u8],
-    /// How many more sequences and maps may be entered.
-    nested: u16,
-    /// How many more options and enums.
-    wrapped: u16,
+    /// How many more levels may be entered.
+    left: &'l Cell<u16>,
 }
 
-impl<'de> Reader<'de> {
+impl<'de> Reader<'de, '_> {
+    #[inline]
+    fn enter(&mut self) -> Result<(), Bad> {
+        if level::down(self.left) { Ok(()) } else { Err(too_deep(self.left)) }
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        self.left.set(self.left.get() + 1);
+    }
+
     #[inline]
     fn first(&self) -> Result<u8, Bad> {
         self.rest.first().copied().ok_or_else(too_short)
@@ -173,11 +128,11 @@ impl<'de> Reader<'de> {
         if len > self.rest.len() {
             return Err(too_short());
         }
-        self.nested = self.nested.checked_sub(1).ok_or_else(too_deep)?;
-        let mut all = Sequence { reader: self, left: len };
+        self.enter()?;
+        let mut all = Sequence { reader: self, left: len, len };
         let value = visitor.visit_seq(&mut all);
         let left = all.left;
-        self.nested += 1;
+        self.leave();
         if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer elements"))) }
     }
 
@@ -191,20 +146,20 @@ impl<'de> Reader<'de> {
         if len > self.rest.len() / 2 {
             return Err(too_short());
         }
-        self.nested = self.nested.checked_sub(1).ok_or_else(too_deep)?;
-        let mut all = Map { reader: self, left: len, names };
+        self.enter()?;
+        let mut all = Map { key: self.rest, reader: self, left: len, names };
         let value = visitor.visit_map(&mut all);
         let left = all.left;
-        self.nested += 1;
+        self.leave();
         if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer entries"))) }
     }
 
     /// One value within another that has no bytes of its own to be counted by.
     #[inline]
     fn wrapped<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Bad>) -> Result<T, Bad> {
-        self.wrapped = self.wrapped.checked_sub(1).ok_or_else(too_deep)?;
+        self.enter()?;
         let value = read(self);
-        self.wrapped += 1;
+        self.leave();
         value
     }
 
@@ -252,7 +207,10 @@ impl<'de> Reader<'de> {
             SHORT_ARRAY..SHORT_STR | ARRAY_16 | ARRAY_32 => self.any_sequence(visitor),
             SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => self.any_map(&[], visitor),
             EXT_8..=EXT_32 | FIXED_EXT_1..=FIXED_EXT_16 => self.extension(first, visitor),
-            0xc1 => Err(Bad::custom("the byte c1 begins no value")),
+            JUST => {
+                self.pass();
+                self.wrapped(|reader| visitor.visit_some(reader))
+            }
         }
     }
 

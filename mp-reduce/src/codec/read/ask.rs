@@ -15,7 +15,7 @@ macro_rules! read_as {
     )*)*};
 }
 
-impl<'de> Deserializer<'de> for &mut Reader<'de> {
+impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
     type Error = Bad;
 
     read_as! {
@@ -83,9 +83,13 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     #[inline]
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
-        if self.first()? == first::NIL {
-            self.pass();
-            return visitor.visit_none();
+        match self.first()? {
+            first::NIL => {
+                self.pass();
+                return visitor.visit_none();
+            }
+            first::JUST => self.pass(),
+            _ => {}
         }
         self.wrapped(|reader| visitor.visit_some(reader))
     }
@@ -149,18 +153,16 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Bad> {
-        self.wrapped(|reader| {
-            // With something in it: a map from its name to that.
-            let full = reader.first()? == first::SHORT_MAP | 1;
-            if full {
-                reader.pass();
-            }
-            visitor.visit_enum(Variant { reader, full })
-        })
+        if self.first()? != first::SHORT_MAP | 1 {
+            return visitor.visit_enum(Variant { name: self.rest, reader: self, full: false });
+        }
+        // With something in it: a map from its name to that.
+        self.pass();
+        self.wrapped(|reader| visitor.visit_enum(Variant { name: reader.rest, reader, full: true }))
     }
 
     #[inline]
     fn is_human_readable(&self) -> bool {
-        false
+        true
     }
 }

@@ -8,12 +8,13 @@ use serde::de::{
 use super::{Bad, Reader};
 
 /// The elements of a sequence.
-pub(super) struct Sequence<'r, 'de> {
-    pub(super) reader: &'r mut Reader<'de>,
+pub(super) struct Sequence<'r, 'de, 'l> {
+    pub(super) reader: &'r mut Reader<'de, 'l>,
     pub(super) left: usize,
+    pub(super) len: usize,
 }
 
-impl<'de> SeqAccess<'de> for Sequence<'_, 'de> {
+impl<'de> SeqAccess<'de> for Sequence<'_, 'de, '_> {
     type Error = Bad;
 
     #[inline]
@@ -22,7 +23,10 @@ impl<'de> SeqAccess<'de> for Sequence<'_, 'de> {
             return Ok(None);
         }
         self.left -= 1;
-        seed.deserialize(&mut *self.reader).map(Some)
+        match seed.deserialize(&mut *self.reader) {
+            Ok(value) => Ok(Some(value)),
+            Err(e) => Err(e.in_element(self.len - self.left - 1)),
+        }
     }
 
     #[inline]
@@ -32,14 +36,16 @@ impl<'de> SeqAccess<'de> for Sequence<'_, 'de> {
 }
 
 /// The entries of a map, or the fields of a struct.
-pub(super) struct Map<'r, 'de> {
-    pub(super) reader: &'r mut Reader<'de>,
+pub(super) struct Map<'r, 'de, 'l> {
+    pub(super) reader: &'r mut Reader<'de, 'l>,
     pub(super) left: usize,
+    /// What begins with the last key.
+    pub(super) key: &'de [u8],
     /// Which fields may follow, in the order in which they are written.
     pub(super) names: &'static [&'static str],
 }
 
-impl<'de> MapAccess<'de> for Map<'_, 'de> {
+impl<'de> MapAccess<'de> for Map<'_, 'de, '_> {
     type Error = Bad;
 
     #[inline]
@@ -48,6 +54,7 @@ impl<'de> MapAccess<'de> for Map<'_, 'de> {
             return Ok(None);
         }
         self.left -= 1;
+        self.key = self.reader.rest;
         // Fields may have been left out, or come in another order.
         for (i, name) in self.names.iter().enumerate() {
             if self.reader.passes(name) {
@@ -55,12 +62,15 @@ impl<'de> MapAccess<'de> for Map<'_, 'de> {
                 return seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some);
             }
         }
-        seed.deserialize(&mut *self.reader).map(Some)
+        match seed.deserialize(&mut *self.reader) {
+            Ok(key) => Ok(Some(key)),
+            Err(e) => Err(e.in_field("a key")),
+        }
     }
 
     #[inline]
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Bad> {
-        seed.deserialize(&mut *self.reader)
+        seed.deserialize(&mut *self.reader).map_err(|e| e.in_entry(self.key))
     }
 
     #[inline]
@@ -70,20 +80,22 @@ impl<'de> MapAccess<'de> for Map<'_, 'de> {
 }
 
 /// A variant of an enum: its name, and what is in it.
-pub(super) struct Variant<'r, 'de> {
-    pub(super) reader: &'r mut Reader<'de>,
+pub(super) struct Variant<'r, 'de, 'l> {
+    /// What begins with its name.
+    pub(super) name: &'de [u8],
+    pub(super) reader: &'r mut Reader<'de, 'l>,
     pub(super) full: bool,
 }
 
-impl<'r, 'de> Variant<'r, 'de> {
+impl<'r, 'de, 'l> Variant<'r, 'de, 'l> {
     /// To read what is in it.
     #[inline]
-    fn content(self, expected: &'static str) -> Result<&'r mut Reader<'de>, Bad> {
+    fn content(self, expected: &'static str) -> Result<&'r mut Reader<'de, 'l>, Bad> {
         if self.full { Ok(self.reader) } else { Err(Bad::invalid_type(Unexpected::UnitVariant, &expected)) }
     }
 }
 
-impl<'de> EnumAccess<'de> for Variant<'_, 'de> {
+impl<'de> EnumAccess<'de> for Variant<'_, 'de, '_> {
     type Error = Bad;
     type Variant = Self;
 
@@ -93,7 +105,7 @@ impl<'de> EnumAccess<'de> for Variant<'_, 'de> {
     }
 }
 
-impl<'de> VariantAccess<'de> for Variant<'_, 'de> {
+impl<'de> VariantAccess<'de> for Variant<'_, 'de, '_> {
     type Error = Bad;
 
     #[inline]
@@ -103,12 +115,14 @@ impl<'de> VariantAccess<'de> for Variant<'_, 'de> {
 
     #[inline]
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Bad> {
-        seed.deserialize(self.content("newtype variant")?)
+        let name = self.name;
+        seed.deserialize(self.content("newtype variant")?).map_err(|e| e.in_entry(name))
     }
 
     #[inline]
     fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Bad> {
-        self.content("tuple variant")?.any_sequence(visitor)
+        let name = self.name;
+        self.content("tuple variant")?.any_sequence(visitor).map_err(|e| e.in_entry(name))
     }
 
     #[inline]
@@ -117,6 +131,7 @@ impl<'de> VariantAccess<'de> for Variant<'_, 'de> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Bad> {
-        self.content("struct variant")?.any_map(fields, visitor)
+        let name = self.name;
+        self.content("struct variant")?.any_map(fields, visitor).map_err(|e| e.in_entry(name))
     }
 }

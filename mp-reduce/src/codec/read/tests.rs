@@ -1,5 +1,7 @@
-//! Against `rmp_serde`, which writes what is read: the same values, and errors where it has errors.
+//! Against `rmp_serde`: what it writes is read, what is written is what it writes (but for what `write` lists), and of changed
+//! bytes the same is made.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::time::Duration;
@@ -7,18 +9,49 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{DEEPEST, from_slice};
+use super::Bad;
+use crate::codec::write::append;
 
-fn written<T: Serialize>(value: &T) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map()).unwrap();
+const DEEPEST: u16 = mp_core::message::MAX_NESTING;
+
+fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Bad> {
+    let left = Cell::new(DEEPEST);
+    let value = super::from_slice(bytes, &left);
+    if value.is_ok() {
+        assert_eq!(left.get(), DEEPEST);
+    }
+    value
+}
+
+fn written<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    let (mut bytes, left) = (Vec::new(), Cell::new(DEEPEST));
+    append(&mut bytes, &left, value).unwrap();
+    assert_eq!(left.get(), DEEPEST);
     bytes
+}
+
+fn theirs<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map().with_human_readable();
+    value.serialize(&mut serializer).unwrap();
+    bytes
+}
+
+fn read_by_theirs<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::decode::Error> {
+    T::deserialize(&mut rmp_serde::Deserializer::from_read_ref(bytes).with_human_readable())
 }
 
 /// It arrives; cut anywhere it is an error; and with any byte changed it is read as `rmp_serde` reads it, if both can.
 fn arrives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
-    let bytes = written(&value);
+    let (bytes, others) = (written(&value), theirs(&value));
     assert_eq!(from_slice::<T>(&bytes).unwrap(), value, "{bytes:02x?}");
+    assert_eq!(from_slice::<T>(&others).unwrap(), value, "{others:02x?}");
+    // A unit struct is an empty array there, and `Some` of one is nothing else.
+    let nothings =
+        |bytes: &[u8]| bytes.iter().map(|b| if *b == 0x90 { 0xc0 } else { *b }).collect::<Vec<_>>();
+    if !bytes.contains(&0xc1) {
+        assert_eq!(nothings(&bytes), nothings(&others), "{value:?}");
+    }
     for cut in 0..bytes.len() {
         assert!(from_slice::<T>(&bytes[..cut]).is_err(), "{value:?} cut at {cut}");
     }
@@ -27,7 +60,7 @@ fn arrives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
         for other in firsts.clone() {
             let mut bytes = bytes.clone();
             bytes[i] = other;
-            let (ours, theirs) = (from_slice::<T>(&bytes), rmp_serde::from_slice::<T>(&bytes));
+            let (ours, theirs) = (from_slice::<T>(&bytes), read_by_theirs::<T>(&bytes));
             // Printed: what is no number equals nothing.
             if let (Ok(ours), Ok(theirs)) = (&ours, &theirs) {
                 assert_eq!(format!("{ours:?}"), format!("{theirs:?}"), "{bytes:02x?}");
@@ -248,21 +281,23 @@ fn hostile_bytes() {
         assert!(from_slice::<Plain>(&bytes).is_err());
     }
     assert!(from_slice::<String>(&[0xa2, 0xc3, 0x28]).is_err(), "no UTF-8");
-    assert!(from_slice::<u8>(&[0xc1]).is_err());
+    assert!(from_slice::<u8>(&[0xc1]).is_err() && from_slice::<Option<u8>>(&[0xc1]).is_err());
+    assert!(from_slice::<Option<Option<u8>>>(&[0xc1; 5000]).is_err());
+    assert!(from_slice::<serde::de::IgnoredAny>(&[0xc1; 5000]).is_err());
     assert!(from_slice::<(u8, u8)>(&[0x93, 1, 2, 3]).is_err(), "one too many");
 
     #[derive(PartialEq, Debug, Serialize, Deserialize)]
     struct Nested(Vec<Nested>);
     let nested = |n: u16| (0..n).fold(vec![0x90], |inner, _| [vec![0x91], inner].concat());
-    assert!(from_slice::<Nested>(&nested(DEEPEST / 2)).is_ok());
+    assert!(from_slice::<Nested>(&nested(DEEPEST / 2 - 1)).is_ok());
     assert!(from_slice::<Nested>(&nested(DEEPEST)).is_err());
     let deep = [written(&"Deep"), vec![]].concat();
     let chain = |n: u16| {
         let inner = written(&Variants::Unit);
         (0..n).fold(inner, |inner, _| [vec![0x81], deep.clone(), inner].concat())
     };
-    assert!(from_slice::<Variants>(&chain(DEEPEST / 2)).is_ok());
-    assert!(from_slice::<Variants>(&chain(DEEPEST)).is_err());
+    assert!(from_slice::<Variants>(&chain(DEEPEST)).is_ok());
+    assert!(from_slice::<Variants>(&chain(DEEPEST + 1)).is_err());
     #[derive(PartialEq, Debug, Serialize, Deserialize)]
     struct Endless(Option<Box<Endless>>);
     assert!(from_slice::<Endless>(&[1]).is_err());

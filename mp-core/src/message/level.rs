@@ -1,0 +1,138 @@
+//! How deeply a message is nested: one limit, counted alike by who writes and who reads.
+//!
+//! A level is a sequence, tuple, map, struct, enum variant with something in it, newtype, or `Some`; and a type with
+//! `#[derive(Message)]`, a `Bundle`, or what a closure captures. serde and codecs recurse once for each, so the limit is what
+//! keeps a thread's stack from its end; and where values need more of it than others, or a thread has less, its rest is looked at. The count is this thread's, since what is written within a value (what a closure
+//! captures) is written by another serializer, on the same stack.
+
+use std::cell::Cell;
+
+use super::Result;
+use crate::error::Error;
+
+/// So many levels may be in each other.
+///
+/// The same for all processes, whatever their stacks: what one of them may put, the others can read.
+pub const MAX_NESTING: u16 = 128;
+
+thread_local! {
+    /// How many more levels may be entered.
+    static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
+}
+
+/// For so many levels a stack is not looked at.
+const FREE: u16 = 12;
+/// So much of a stack is left to one level, and to what an error needs; of a small one a quarter.
+const RESERVE: usize = 128 << 10;
+
+/// Enters a level, of which `left` can be entered: whether that was possible. What enters it leaves it by adding one.
+#[inline]
+pub fn down(left: &Cell<u16>) -> bool {
+    let n = left.get();
+    if n <= MAX_NESTING - FREE && is_end(n) {
+        return false;
+    }
+    left.set(n - 1);
+    true
+}
+
+#[cold]
+#[inline(never)]
+fn is_end(left: u16) -> bool {
+    left == 0 || crate::sys::stack::left().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4))
+}
+
+/// A level that was entered; dropped, it is left. For messages that are made of messages.
+#[derive(Debug)]
+#[must_use = "the level is left when this is dropped"]
+pub struct Level(());
+
+impl Level {
+    /// Enters one.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there are [`MAX_NESTING`] around it, or this thread's stack is nearly used up.
+    #[inline]
+    pub fn enter() -> Result<Self> {
+        if LEFT.with(down) { Ok(Self(())) } else { Err(LEFT.with(too_deep)) }
+    }
+}
+
+impl Drop for Level {
+    #[inline]
+    fn drop(&mut self) {
+        LEFT.set(LEFT.get() + 1);
+    }
+}
+
+/// Why no further level is entered, of which `left` are left.
+#[cold]
+pub fn too_deep(left: &Cell<u16>) -> Error {
+    if let n @ 1.. = left.get() {
+        let (rest, all) = crate::sys::stack::left().unwrap_or_default();
+        return Error::Malformed(format!(
+            "values are nested {} deep, and {rest} of the {all} bytes of this thread's stack are left, too few to go on: do it in a \
+             thread with a larger stack (std::thread::Builder::stack_size)",
+            MAX_NESTING - n
+        ));
+    }
+    Error::Malformed(format!(
+        "values are nested more than {MAX_NESTING} deep (each struct, sequence, tuple, map, newtype, variant and Some \
+         counts); send them as a list whose elements name each other by index"
+    ))
+}
+
+/// What the count was, to be restored, also after an error or a panic in the middle.
+struct Before(u16);
+
+impl Drop for Before {
+    #[inline]
+    fn drop(&mut self) {
+        LEFT.set(self.0);
+    }
+}
+
+/// Calls `f` with the number of levels left, for a codec to count down and up again. However that ends, it is afterwards what it
+/// was.
+#[inline]
+pub fn counted<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
+    LEFT.with(|left| {
+        let _before = Before(left.get());
+        f(left)
+    })
+}
+
+/// Calls `f` for a message of its own: a value that sends or receives others while it is written or read is none of their levels.
+#[inline]
+pub fn afresh<R>(f: impl FnOnce() -> R) -> R {
+    let before = LEFT.get();
+    let _before = (before != MAX_NESTING).then(|| {
+        LEFT.set(MAX_NESTING);
+        Before(before)
+    });
+    f()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_left_however_they_end() {
+        let all: Vec<Level> = (0..MAX_NESTING).map(|_| Level::enter().unwrap()).collect();
+        assert!(Level::enter().is_err());
+        afresh(|| assert!(Level::enter().is_ok()));
+        assert!(Level::enter().is_err());
+        drop(all);
+        counted(|left| left.set(3));
+        assert_eq!(LEFT.get(), MAX_NESTING);
+        let panics = || {
+            counted(|left| {
+                left.set(3);
+                panic!("in the middle");
+            })
+        };
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(LEFT.get(), MAX_NESTING);
+    }
+}

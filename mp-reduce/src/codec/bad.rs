@@ -1,0 +1,114 @@
+//! Why a value can't be written, or bytes can't be read, and where in it.
+
+use std::cell::Cell;
+use std::fmt;
+
+use mp_core::message::level;
+
+use super::read::text_of;
+
+/// One word, so that what is read goes through registers.
+#[derive(Debug)]
+pub(crate) struct Bad(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    why: Why,
+    /// From the inside to the outside.
+    path: Vec<Step>,
+}
+
+#[derive(Debug)]
+pub(super) enum Why {
+    TooShort,
+    /// What the type says that is written or read.
+    Says(String),
+}
+
+#[derive(Debug)]
+enum Step {
+    Field(String),
+    Index(usize),
+}
+
+impl Bad {
+    #[cold]
+    pub(super) fn new(why: Why) -> Self {
+        Self(Box::new(Inner { why, path: Vec::new() }))
+    }
+
+    #[cold]
+    pub(super) fn says(why: impl fmt::Display) -> Self {
+        Self::new(Why::Says(why.to_string()))
+    }
+
+    /// It is in this field or variant of something.
+    #[cold]
+    pub(super) fn in_field(mut self, name: &str) -> Self {
+        self.0.path.push(Step::Field(name.into()));
+        self
+    }
+
+    /// It is in this element of something.
+    #[cold]
+    pub(super) fn in_element(mut self, index: usize) -> Self {
+        self.0.path.push(Step::Index(index));
+        self
+    }
+
+    /// It belongs to the key that these bytes begin with: a field's name, or any other in a map.
+    #[cold]
+    pub(super) fn in_entry(self, key: &[u8]) -> Self {
+        let name = text_of(key);
+        self.in_field(&name)
+    }
+
+    /// Where it is: `jobs[3].name`.
+    pub(super) fn path(&self) -> String {
+        let mut path = String::new();
+        for step in self.0.path.iter().rev() {
+            match step {
+                Step::Field(name) if path.is_empty() => path.push_str(name),
+                Step::Field(name) => path.extend([".", name]),
+                Step::Index(i) => path.push_str(&format!("[{i}]")),
+            }
+        }
+        path
+    }
+}
+
+/// Without the place.
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.why {
+            Why::TooShort => f.write_str("the bytes end within a value"),
+            Why::Says(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Bad {}
+
+impl serde::de::Error for Bad {
+    #[cold]
+    fn custom<T: fmt::Display>(why: T) -> Self {
+        Self::says(why)
+    }
+}
+
+impl serde::ser::Error for Bad {
+    #[cold]
+    fn custom<T: fmt::Display>(why: T) -> Self {
+        Self::says(why)
+    }
+}
+
+#[cold]
+pub(super) fn too_short() -> Bad {
+    Bad::new(Why::TooShort)
+}
+
+#[cold]
+pub(super) fn too_deep(left: &Cell<u16>) -> Bad {
+    Bad::says(level::too_deep(left))
+}

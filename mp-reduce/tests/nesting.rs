@@ -1,0 +1,317 @@
+//! One limit of nesting for both directions: what is put can be read, also by a thread with an ordinary stack, and what is
+//! nested more deeply is given back to its sender.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use mp_reduce::{Bundle, Message, pack, unpack};
+use serde::{Deserialize, Serialize};
+
+/// In a thread with the stack that threads have if one says nothing.
+fn in_a_thread<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
+    std::thread::Builder::new().stack_size(2 << 20).spawn(f).unwrap().join().unwrap()
+}
+
+/// Each depth up to `most` either arrives, or comes back; and the first that comes back does so for being too deep. That many
+/// levels arrive at least.
+#[track_caller]
+fn arrives_or_comes_back<T: Message + Send>(
+    at_least: usize,
+    most: usize,
+    deep: fn(usize) -> T,
+    depth: fn(&T) -> usize,
+) {
+    in_a_thread(move || {
+        let mut refused = None;
+        for levels in (0..300).chain([400, 512, 600, 1024, 2000, most]).filter(|n| *n <= most) {
+            match pack(deep(levels)) {
+                Ok(envelope) => {
+                    let arrived = unpack::<T>(envelope).unwrap_or_else(|e| panic!("{levels} were put: {e}"));
+                    assert_eq!(depth(&arrived), levels);
+                    assert_eq!(refused, None, "{levels}");
+                }
+                Err(error) => {
+                    assert!(levels > at_least, "{levels}: {error}");
+                    assert!(error.to_string().contains("nested"), "{error}");
+                    assert_eq!(depth(&error.value), levels);
+                    refused = refused.or(Some(levels));
+                }
+            }
+        }
+        assert!(refused.is_some());
+    });
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct InList {
+    id: u64,
+    inner: Vec<InList>,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Chain {
+    next: Option<Box<Chain>>,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Newtype(Option<Box<Newtype>>);
+
+#[derive(Serialize, Deserialize, Debug)]
+enum Tree {
+    Leaf,
+    Newtype(Box<Tree>),
+    Tuple(u8, Box<Tree>),
+    Fields { name: String, of: Box<Tree> },
+    Map(BTreeMap<String, Tree>),
+    Maybe(Option<Box<Tree>>),
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(tag = "kind")]
+enum Internally {
+    Leaf,
+    Inner { of: Box<Internally> },
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(untagged)]
+enum Untagged {
+    Leaf(u8),
+    Inner(Vec<Untagged>),
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(tag = "kind", content = "of")]
+enum Adjacently {
+    Leaf,
+    Inner(Box<Adjacently>),
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+struct Flat {
+    #[serde(flatten)]
+    rest: BTreeMap<String, Flat>,
+}
+
+#[derive(Message)]
+#[message(crate = mp_reduce)]
+struct Derived {
+    children: Bundle<Vec<Derived>>,
+    name: String,
+}
+
+/// Above this a value needs not arrive.
+const LEAST: usize = 20;
+
+#[test]
+fn structs_in_lists() {
+    fn depth(v: &InList) -> usize {
+        v.inner.first().map_or(0, |v| 1 + depth(v))
+    }
+    fn deep(n: usize) -> InList {
+        (0..n).fold(InList { id: 0, inner: vec![] }, |v, id| InList { id: id as u64, inner: vec![v] })
+    }
+    arrives_or_comes_back(LEAST, 2_000, deep, depth);
+}
+
+#[test]
+fn chains_of_boxes() {
+    fn depth(v: &Chain) -> usize {
+        v.next.as_ref().map_or(0, |v| 1 + depth(v))
+    }
+    fn deep(n: usize) -> Chain {
+        (0..n).fold(Chain { next: None }, |v, _| Chain { next: Some(Box::new(v)) })
+    }
+    arrives_or_comes_back(LEAST, 3_000, deep, depth);
+    fn newtypes(v: &Newtype) -> usize {
+        v.0.as_ref().map_or(0, |v| 1 + newtypes(v))
+    }
+    arrives_or_comes_back(
+        LEAST,
+        3_000,
+        |n| (0..n).fold(Newtype(None), |v, _| Newtype(Some(Box::new(v)))),
+        newtypes,
+    );
+}
+
+fn depth(tree: &Tree) -> usize {
+    match tree {
+        Tree::Leaf | Tree::Maybe(None) => 0,
+        Tree::Newtype(of) | Tree::Tuple(_, of) | Tree::Fields { of, .. } | Tree::Maybe(Some(of)) => {
+            1 + depth(of)
+        }
+        Tree::Map(map) => map.values().next().map_or(0, |of| 1 + depth(of)),
+    }
+}
+
+#[test]
+fn variants_of_all_kinds() {
+    let steps: [fn(Tree) -> Tree; 5] = [
+        |of| Tree::Newtype(Box::new(of)),
+        |of| Tree::Tuple(1, Box::new(of)),
+        |of| Tree::Fields { name: "a name".into(), of: Box::new(of) },
+        |of| Tree::Map(BTreeMap::from([("key".to_string(), of)])),
+        |of| Tree::Maybe(Some(Box::new(of))),
+    ];
+    static STEP: std::sync::Mutex<fn(Tree) -> Tree> = std::sync::Mutex::new(|tree| tree);
+    for step in steps {
+        *STEP.lock().unwrap() = step;
+        arrives_or_comes_back(
+            LEAST,
+            1_000,
+            |n| (0..n).fold(Tree::Leaf, |v, _| (*STEP.lock().unwrap())(v)),
+            depth,
+        );
+    }
+}
+
+#[test]
+fn enums_of_all_representations() {
+    fn internally(v: &Internally) -> usize {
+        if let Internally::Inner { of } = v { 1 + internally(of) } else { 0 }
+    }
+    arrives_or_comes_back(
+        LEAST,
+        400,
+        |n| (0..n).fold(Internally::Leaf, |v, _| Internally::Inner { of: Box::new(v) }),
+        internally,
+    );
+    fn adjacently(v: &Adjacently) -> usize {
+        if let Adjacently::Inner(of) = v { 1 + adjacently(of) } else { 0 }
+    }
+    arrives_or_comes_back(
+        LEAST,
+        1_000,
+        |n| (0..n).fold(Adjacently::Leaf, |v, _| Adjacently::Inner(Box::new(v))),
+        adjacently,
+    );
+    fn untagged(v: &Untagged) -> usize {
+        if let Untagged::Inner(of) = v { 1 + untagged(&of[0]) } else { 0 }
+    }
+    arrives_or_comes_back(
+        LEAST,
+        400,
+        |n| (0..n).fold(Untagged::Leaf(7), |v, _| Untagged::Inner(vec![v])),
+        untagged,
+    );
+    fn flat(v: &Flat) -> usize {
+        v.rest.values().next().map_or(0, |v| 1 + flat(v))
+    }
+    arrives_or_comes_back(
+        LEAST,
+        400,
+        |n| {
+            (0..n)
+                .fold(Flat { rest: BTreeMap::new() }, |v, _| Flat { rest: BTreeMap::from([("a".into(), v)]) })
+        },
+        flat,
+    );
+}
+
+#[test]
+fn messages_in_messages() {
+    fn depth(v: &Derived) -> usize {
+        assert_eq!(v.name, "name");
+        v.children.0.first().map_or(0, |v| 1 + depth(v))
+    }
+    fn deep(n: usize) -> Derived {
+        let node = |children| Derived { children: Bundle(children), name: "name".into() };
+        (0..n).fold(node(vec![]), |v, _| node(vec![v]))
+    }
+    arrives_or_comes_back(LEAST, 3_000, deep, depth);
+}
+
+/// So deep that the sender's own stack would not do for writing it.
+#[test]
+fn ten_thousand_levels() {
+    in_a_thread(|| {
+        let deep = (0..10_000).fold(Newtype(None), |v, _| Newtype(Some(Box::new(v))));
+        let error = match pack(deep) {
+            Ok(_) => panic!("it was put"),
+            Err(error) => error,
+        };
+        // Dropping it recursively is more than this stack may be good for.
+        let mut rest = Some(error.value);
+        let mut levels = 0;
+        while let Some(Newtype(Some(next))) = rest {
+            (rest, levels) = (Some(*next), levels + 1);
+        }
+        assert_eq!(levels, 10_000);
+    });
+}
+
+/// A level may need much of a stack, and a thread may have little: then its rest decides, and what is refused is not lost.
+#[test]
+fn a_stack_that_ends_before_the_limit() {
+    #[derive(Serialize, Deserialize, Debug)]
+    struct Wide {
+        #[serde(with = "wide")]
+        room: [u64; 1000],
+        next: Option<Box<Wide>>,
+    }
+    mod wide {
+        use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+        pub(crate) fn serialize<S: Serializer>(room: &[u64; 1000], s: S) -> Result<S::Ok, S::Error> {
+            room[0].serialize(s)
+        }
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<[u64; 1000], D::Error> {
+            u64::deserialize(d).map(|n| [n; 1000])
+        }
+    }
+    fn deep(n: u64) -> Wide {
+        (0..n).fold(Wide { room: [n; 1000], next: None }, |v, i| Wide {
+            room: [i; 1000],
+            next: Some(Box::new(v)),
+        })
+    }
+    let with_stack = |size: usize, f: fn()| {
+        std::thread::Builder::new().stack_size(size).spawn(f).unwrap().join().unwrap();
+    };
+    // 60 levels of 8 KB and more, several times over: too much for a thread's stack in a debug build.
+    with_stack(64 << 20, || {
+        let envelope = pack(deep(60)).unwrap();
+        let read = move || unpack::<Wide>(envelope);
+        let small = std::thread::Builder::new().stack_size(1 << 20).spawn(read).unwrap().join().unwrap();
+        let error = small.unwrap_err();
+        assert!(error.to_string().contains("stack"), "{error}");
+        let bytes = error.bytes().unwrap().to_vec();
+        let fingerprint = mp_reduce::TypeFingerprint::<Wide>::new().get();
+        let mut again = mp_reduce::from_bytes::<Wide>(bytes, fingerprint).unwrap();
+        for i in (0..60).rev() {
+            assert_eq!(again.room[999], i);
+            again = *again.next.unwrap();
+        }
+    });
+}
+
+/// What a closure captures is written by a serializer of its own, on the same stack: `to_part` and `from_part` go on counting.
+#[test]
+fn parts_within_a_message() {
+    #[derive(Debug)]
+    struct Part(Option<Box<Part>>);
+    impl Serialize for Part {
+        fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+            s.serialize_bytes(&mp_reduce::to_part(&self.0).map_err(serde::ser::Error::custom)?)
+        }
+    }
+    impl<'de> Deserialize<'de> for Part {
+        fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+            struct Bytes;
+            impl serde::de::Visitor<'_> for Bytes {
+                type Value = Vec<u8>;
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("bytes")
+                }
+                fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                    Ok(bytes.to_vec())
+                }
+            }
+            mp_reduce::from_part(&d.deserialize_bytes(Bytes)?).map(Part).map_err(serde::de::Error::custom)
+        }
+    }
+    fn depth(part: &Part) -> usize {
+        part.0.as_ref().map_or(0, |part| 1 + depth(part))
+    }
+    arrives_or_comes_back(LEAST, 400, |n| (0..n).fold(Part(None), |v, _| Part(Some(Box::new(v)))), depth);
+}

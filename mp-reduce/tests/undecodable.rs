@@ -1,0 +1,112 @@
+//! A message that can't be read is not lost: the error says its type and the place in it, and has its bytes.
+
+use std::collections::BTreeMap;
+
+use mp_core::message::Undecodable;
+use mp_reduce::{Bundle, Error, Message, TypeFingerprint, from_bytes, pack, to_bytes, unpack};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Written as anything, read never.
+#[derive(Debug, Clone, PartialEq)]
+struct WriteOnly(u8);
+
+impl Serialize for WriteOnly {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for WriteOnly {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        u8::deserialize(d)?;
+        Err(serde::de::Error::custom("it can't be read"))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Batch {
+    name: String,
+    jobs: Vec<Job>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Job {
+    Stop,
+    Run { by: BTreeMap<u16, Option<(u8, WriteOnly)>> },
+    Wrapped(WriteOnly),
+}
+
+#[derive(Message)]
+#[message(crate = mp_reduce)]
+struct Outer {
+    id: u64,
+    batches: Bundle<Vec<Batch>>,
+}
+
+#[track_caller]
+fn undecodable<T: Message>(mut value: T) -> (String, String, Vec<u8>) {
+    let sent = to_bytes(&mut value).unwrap();
+    let error = unpack::<T>(pack(value).unwrap()).err().unwrap();
+    let details: &Undecodable = error.undecodable().unwrap();
+    assert_eq!(details.type_name(), std::any::type_name::<T>());
+    assert_eq!((details.bytes(), error.bytes()), (&sent[..], Some(&sent[..])));
+    let text = error.to_string();
+    assert!(text.contains(details.path()) && text.contains(details.type_name()), "{text}");
+    (details.path().to_string(), text, sent)
+}
+
+fn batch(job: Job) -> Batch {
+    Batch { name: "a name".into(), jobs: vec![Job::Stop, job] }
+}
+
+#[test]
+fn the_place_is_told() {
+    let run = || Job::Run { by: BTreeMap::from([(3, None), (700, Some((1, WriteOnly(2))))]) };
+    let (path, text, _) = undecodable(batch(run()));
+    assert_eq!(path, "jobs[1].Run.by.700[1]");
+    assert!(text.contains("it can't be read") && text.contains("bytes, which are in this error: "), "{text}");
+    assert_eq!(undecodable(batch(Job::Wrapped(WriteOnly(1)))).0, "jobs[1].Wrapped");
+    assert_eq!(undecodable(vec![WriteOnly(1)]).0, "[0]");
+    assert_eq!(undecodable(WriteOnly(1)).0, "");
+    let outer = Outer { id: 7, batches: Bundle(vec![batch(Job::Stop), batch(run())]) };
+    assert_eq!(undecodable(outer).0, "batches[1].jobs[1].Run.by.700[1]");
+}
+
+/// More than an envelope has room for.
+#[test]
+fn all_bytes_are_there() {
+    let bytes = undecodable(("x".repeat(100_000), WriteOnly(1))).2;
+    assert!(bytes.len() > 100_000);
+    #[derive(Deserialize)]
+    struct Readable(String, u8);
+    // The length is in five bytes.
+    let Readable(text, n) = rmp_serde::from_slice(&bytes[5..]).unwrap();
+    assert_eq!((text.len(), n), (100_000, 1));
+}
+
+#[test]
+fn another_type_is_told_with_the_bytes() {
+    let bytes = to_bytes(&mut 7_u64).unwrap();
+    let there = TypeFingerprint::<u64>::new().get();
+    match from_bytes::<String>(bytes.clone(), there) {
+        Err(error @ Error::TypeMismatch { .. }) => assert_eq!(error.bytes(), Some(&bytes[..])),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What can't be written says where, too, and comes back.
+#[test]
+fn the_place_of_what_cannot_be_written() {
+    #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+    struct Unwritable {
+        #[serde(serialize_with = "refuse")]
+        inner: u8,
+    }
+    fn refuse<S: Serializer>(_: &u8, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("it can't be written"))
+    }
+    let value = BTreeMap::from([("key".to_string(), vec![Ok(1_u8), Err(Unwritable { inner: 3 })])]);
+    let error = pack(value.clone()).unwrap_err();
+    assert!(error.to_string().contains("at key[1].Err.inner: it can't be written"), "{error}");
+    assert_eq!(error.value, value);
+}
