@@ -97,9 +97,7 @@ fn options_in_options() {
         same(vec![value; 2]);
         same((value, 7_u8, value));
     }
-    let deep: Option<Option<Option<Option<Option<Option<()>>>>>> = Some(Some(Some(Some(Some(None)))));
-    same(deep);
-    same(Some(Some(Some(Some(Some(Some(())))))));
+    same([Some(Some(Some(Some(Some(Some(())))))), Some(Some(Some(Some(Some(None))))), Some(None), None]);
     same([Some(Ok::<Option<u8>, ()>(None)), Some(Err(())), None]);
 }
 

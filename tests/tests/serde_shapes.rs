@@ -145,3 +145,43 @@ fn fields_that_are_left_out_do_not_move_the_others() {
     same(&[Sparse { first: Some(1), second: None }]);
     same(&[Sparse { first: None, second: Some(2) }]);
 }
+
+/// The arguments and results of pools, and what closures capture, are written by the same rules.
+#[test]
+fn nothing_in_something_through_pools_and_closures() {
+    let pool = mp::Pool::new(1).unwrap();
+    for value in [None, Some(None), Some(Some(()))] {
+        assert_eq!(pool.apply(|value: Option<Option<()>>| value, value).unwrap(), value);
+        let captured = mp::closure!([value] || -> Option<Option<()>> { *value });
+        let there = pool.apply(|closure: mp::Closure<(), Option<Option<()>>>| closure.call(()), captured);
+        assert_eq!(there.unwrap(), value);
+    }
+    let wrapped = pool.apply(|value: u8| (value > 1).then_some(()), 2).unwrap();
+    assert_eq!(wrapped, Some(()));
+}
+
+/// Each level of closures counts, although each has a serializer of its own: those that are put can be called.
+#[test]
+fn closures_in_closures() {
+    let deep = |levels: u32| {
+        let first = mp::Closure::new(|x: u32| x);
+        (0..levels).fold(first, |inner, _| mp::closure!([inner] |x: u32| inner.call(x) + 1))
+    };
+    let check = move || {
+        let mut refused = 0;
+        for levels in [0, 1, 10, 20, 30, 40, 50, 60, 64, 70, 130, 500, 1100] {
+            match mp::pack(deep(levels)) {
+                Ok(envelope) => {
+                    let arrived: mp::Closure<u32, u32> = mp::unpack(envelope).unwrap();
+                    assert_eq!(arrived.call(7), 7 + levels);
+                }
+                Err(error) => {
+                    assert!(levels > 20 && error.to_string().contains("nested"), "{levels}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0);
+    };
+    std::thread::Builder::new().stack_size(2 << 20).spawn(check).unwrap().join().unwrap();
+}

@@ -34,8 +34,10 @@ pub(crate) fn left() -> Option<(usize, usize)> {
 fn this_stack() -> Option<(usize, usize)> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut end, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: it has no preconditions.
+    let this = unsafe { libc::pthread_self() };
     // SAFETY: the thread is this one; the place for its attributes is ours, and large enough by its type.
-    let found = unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) };
+    let found = unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) };
     if found != 0 {
         return None;
     }
