@@ -68,6 +68,34 @@ impl<T> PutError<T> {
         }
     }
 
+    /// The same without the value, which is dropped: an error that can be sent to other threads whatever the value is, as
+    /// `Box<dyn Error + Send + Sync>` asks for. In generic code:
+    ///
+    /// ```
+    /// use mp_queue::{PutError, Queue};
+    ///
+    /// fn twice<T: mp_core::Message + Clone>(
+    ///     queue: &Queue<T>,
+    ///     value: T,
+    /// ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ///     queue.put(value.clone()).map_err(PutError::forget)?;
+    ///     queue.put(value).map_err(PutError::forget)?;
+    ///     Ok(())
+    /// }
+    ///
+    /// let queue = Queue::bounded(4)?;
+    /// twice(&queue, 7_u8)?;
+    /// assert_eq!(queue.len(), 2);
+    /// queue.close();
+    /// assert!(twice(&queue, 7_u8).unwrap_err().to_string().contains("closed"));
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// Where the error is `Box<dyn Error>`, `?` alone does.
+    pub fn forget(self) -> PutError<()> {
+        self.map(drop)
+    }
+
     /// Whether it was only that the queue is full.
     #[doc(alias = "Full")]
     pub fn is_full(&self) -> bool {
