@@ -9,7 +9,7 @@ use super::layout::SLAB_BLOCKS;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, run_straight};
 use crate::steps::{Release, Released, generation_of};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat, SeatAt};
 
 /// Handles and their seat: how many 31 bits, whether the block is a ring 1, seat 32. (A ring is to be told of the last handle.
