@@ -120,7 +120,8 @@
 //! preloads something, or by a `fork` of the program's own.
 //!
 //! # Limits
-//! Linux only; one machine. At most 1024 processes in a tree, the first one included, a million messages in flight, tensors of 8 dimensions.
+//! Linux only; one machine. At most 1024 processes in a tree, the first one included, tensors of 8 dimensions; how
+//! many messages, says [`Queue`](Queue#how-much-fits).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -128,8 +129,8 @@
 pub use mp_core::AuthKey;
 pub use mp_core::words::Member;
 pub use mp_core::{
-    Aliased, AnyTensor, Arena, Array, Atomic, Bool, Borrowed, BorrowedMut, ClassStats, Complex, DType,
-    Descriptor, DowncastError, Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
+    Aliased, AnyTensor, Arena, ArenaOptions, Array, Atomic, Bool, Borrowed, BorrowedMut, ClassStats, Complex,
+    DType, Descriptor, DowncastError, Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
     F8E8M0FNU, Foreign, Frozen, FrozenBytes, FrozenStorage, FrozenTensor, Integer, Layout, ListError,
     ListItem, LockError, LockGuard, MAX_RANK, MemberInfo, MemberStats, MemoryStats, MetaTensor, Mode,
     NestedTensor, Number, RawArray, RawValue, Readable, Sendable, ShareMemory, ShareableList, Shared,

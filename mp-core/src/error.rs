@@ -48,6 +48,8 @@ pub enum Error {
         /// How much of it the arena has.
         limit: u64,
     },
+    /// A queue that never waits was given a message, and as many are on their way as can be: in which queues, says the error.
+    TooManyMessages(Box<crate::arena::OnTheirWay>),
     /// Something that was to be attached as an arena isn't one.
     NotAnArena(String),
     /// The arena was made by another version of this library.
@@ -100,6 +102,16 @@ pub enum Error {
     },
 }
 
+/// What [`Error::ArenaFull`] calls envelopes.
+pub(crate) const ENVELOPES: &str = "messages on their way";
+
+impl Error {
+    /// Whether as many messages are on their way as can be.
+    pub fn is_out_of_envelopes(&self) -> bool {
+        matches!(self, Error::ArenaFull { what: ENVELOPES, .. })
+    }
+}
+
 /// Bytes as people write them.
 pub(crate) struct Bytes(pub(crate) u64);
 
@@ -137,11 +149,23 @@ impl fmt::Display for Error {
                 Bytes(*left)
             ),
             Error::ArenaFull { what, asked, limit } => {
-                write!(
-                    f,
-                    "the arena is full: {asked} {what} asked, it has {limit} in all; make a larger arena"
-                )
+                let mend = match *what {
+                    ENVELOPES => {
+                        "take messages out of queues, bound these, or have room for more (Arena::configure with \
+                         ArenaOptions::messages, MP_ARENA_MESSAGES)"
+                    }
+                    "blocks" | "slabs" => {
+                        "drop tensors, or make a larger arena (Arena::configure with ArenaOptions::size, MP_ARENA_SIZE)"
+                    }
+                    _ => "there can't be more: let go of some",
+                };
+                write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; {mend}")
             }
+            Error::TooManyMessages(who) => write!(
+                f,
+                "the message was not put, since too many are on their way: {who}; take messages out of these queues, bound \
+                 them, or have room for more (Arena::configure with ArenaOptions::messages, MP_ARENA_MESSAGES)"
+            ),
             Error::NotAnArena(why) => write!(f, "not an arena of this library: {why}"),
             Error::Version { what, theirs, ours } => write!(
                 f,

@@ -188,7 +188,15 @@ impl<T: Message> Queue<T> {
         let mut put = 0;
         loop {
             let Some(value) = values.next() else { return Ok(put) };
-            let mut letter = match Letter::write(raw, self.fingerprint(), value) {
+            let written = match Letter::attempt(raw, self.fingerprint(), value) {
+                Err(PutError::Full(value)) => {
+                    // Who makes room has to know what is there.
+                    run.tell();
+                    Letter::write(raw, self.fingerprint(), value, wait, || raw.deserted(For::Room))
+                }
+                end => end,
+            };
+            let mut letter = match written {
                 Ok(letter) => letter,
                 Err(error) => return Err(PutManyError { put, error, rest: values }),
             };

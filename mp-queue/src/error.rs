@@ -7,7 +7,8 @@ use mp_core::words::Member;
 /// Why a value was not put. It is in here, as it was, to be taken out with [`into_value`](Self::into_value).
 #[non_exhaustive]
 pub enum PutError<T> {
-    /// The queue is full, and stays so as long as this call was willing to wait.
+    /// The queue is full, or has its share of [what fits](crate::Queue#how-much-fits) while others have all the rest, and that
+    /// stays so as long as this call was willing to wait.
     Full(T),
     /// The queue is closed.
     Closed(T),
@@ -125,7 +126,9 @@ impl<T> fmt::Debug for PutError<T> {
 impl<T> fmt::Display for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PutError::Full(_) => f.write_str("the queue is full, and there was no room in the time given"),
+            PutError::Full(_) => f.write_str(
+                "the queue is full, or too many messages are on their way in all, and there was no room in the time given",
+            ),
             PutError::Closed(_) => f.write_str("the queue was closed, by whomever: nothing more can be put"),
             PutError::Disconnected(_) => f.write_str(
                 "the channel has no receiver any more: they were dropped, or their processes ended",

@@ -13,7 +13,7 @@
 //! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by who returns one; by consumers that find none; by visitors of a dead one that had the queue |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 232 | how many bytes may be in it; 0 is any number | by the maker |
-//! | 240 | 1: small messages may be in their slots | by the maker |
+//! | 240 | bits: 1: small messages may be in their slots; 2: a put never waits, but fails where there is no room | by the maker |
 //! | 248 | when a wait is deserted, see `handles` | by the maker |
 //! | 256 | head hint | by consumers |
 //! | 384 | tail hint | by producers and closers |
@@ -62,6 +62,8 @@ pub(crate) struct Made<'a> {
     pub(crate) type_name: &'a str,
     /// Small messages may be in their slots: all messages are of the queue's type.
     pub(crate) smalls: bool,
+    /// A put never waits.
+    pub(crate) unbounded: bool,
 }
 
 /// The words of one queue's block.
@@ -114,9 +116,18 @@ impl Header {
         self.word(232)
     }
 
-    /// Whether small messages may be in their slots.
-    pub(crate) const fn smalls(self) -> Word {
+    const fn flags(self) -> Word {
         self.word(240)
+    }
+
+    /// Whether small messages may be in their slots.
+    pub(crate) fn smalls<M: Mem>(self, m: &M) -> bool {
+        m.load_relaxed(self.flags()) & 1 != 0
+    }
+
+    /// Whether a put fails where it would wait.
+    pub(crate) fn is_unbounded<M: Mem>(self, m: &M) -> bool {
+        m.load_relaxed(self.flags()) & 2 != 0
     }
 
     /// When a wait is deserted.
@@ -175,7 +186,10 @@ impl Header {
         m.store_relaxed(self.word(16), made.fingerprint);
         m.store_relaxed(self.word(176), u64::from(chain.segments) | u64::from(chain.most) << 32);
         m.store_relaxed(self.word(184), u64::from(made.deliveries));
-        m.store_relaxed(self.smalls(), u64::from(made.smalls && m.has_pairs()));
+        m.store_relaxed(
+            self.flags(),
+            u64::from(made.smalls && m.has_pairs()) | u64::from(made.unbounded) << 1,
+        );
         let name = &made.type_name.as_bytes()[..made.type_name.len().min(NAME_MAX)];
         m.store_relaxed(self.word(40), name.len() as u64);
         for (i, part) in name.chunks(8).enumerate() {
@@ -206,7 +220,7 @@ impl Header {
         let possible = slots > 0
             && slots.max(most) <= RingAt::MAX_SLOTS
             && (segments == 1 || segments == ChainAt::segments_for(slots, most) && segments <= MOST_SEGMENTS);
-        let possible = possible && (m.load_relaxed(self.smalls()) == 0 || m.has_pairs());
+        let possible = possible && (!self.smalls(m) || m.has_pairs());
         let chain = self.chain_of(block, slots, segments, most);
         (possible && Self::bytes(&chain) <= len).then_some(chain)
     }

@@ -9,7 +9,7 @@ use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 
 use crate::batch::Run;
 use crate::error::{GetError, PutError};
-use crate::parcel::Parcel;
+use crate::parcel::{Parcel, is_out};
 use crate::queue::{Queue, nothing};
 use crate::raw::{Ended, PutRaw, Wait};
 
@@ -70,8 +70,14 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// As [`put`](Self::put), when it can't be encoded or there is no memory; the value comes back.
     pub fn pack(&self, value: T) -> Result<Packed<T>, PackError<T>> {
-        let fingerprint = self.fingerprint();
-        let (envelope, kept) = pack_as(self.raw().arena(), fingerprint, value)?;
+        let (arena, fingerprint) = (self.raw().arena(), self.fingerprint());
+        let packed = match pack_as(arena, fingerprint, value) {
+            Err(PackError { value, error }) if is_out(&error) => {
+                arena.with_share(self.raw().hold(), || pack_as(arena, fingerprint, value))
+            }
+            packed => packed,
+        };
+        let (envelope, kept) = packed?;
         // The message is the value now.
         kept.sent();
         Ok(Packed { parcel: Parcel::Envelope(envelope), fingerprint })

@@ -2,11 +2,19 @@
 
 use mp_core::users::drop_caught;
 use mp_core::{Envelope, Message};
-use mp_reduce::{Error, Kept, TypeFingerprint, Written, pack_as, pack_unless, unpack_as, unpack_plain};
+use mp_reduce::{
+    Error, Kept, PackError, TypeFingerprint, Written, pack_as, pack_unless, unpack_as, unpack_plain,
+};
 
 use crate::error::PutError;
-use crate::raw::Raw;
+use crate::queue::not_put;
+use crate::raw::{Alone, PutRaw, Raw, Wait};
 use crate::ring::Small;
+
+/// Whether as many messages are on their way as can be.
+pub(crate) fn is_out(error: &Error) -> bool {
+    matches!(error, Error::Memory(e) if e.is_out_of_envelopes())
+}
 
 /// A message that was taken out of a queue.
 #[derive(Debug)]
@@ -46,19 +54,82 @@ pub(crate) enum Letter<T> {
 }
 
 impl<T: Message> Letter<T> {
-    /// Writes a value, for this queue.
+    /// Writes a value, for this queue. Where too many messages are on their way, it waits, if the queue has a bound.
     #[inline]
-    pub(crate) fn write(raw: &Raw, fingerprint: TypeFingerprint<T>, value: T) -> Result<Self, PutError<T>> {
+    pub(crate) fn write(
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        value: T,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Self, PutError<T>> {
+        match Self::attempt(raw, fingerprint, value) {
+            Err(PutError::Full(value)) => Self::wait(raw, fingerprint, value, wait, alone),
+            end => end,
+        }
+    }
+
+    #[cold]
+    fn wait(
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        value: T,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Self, PutError<T>> {
+        let mut end = Some(Err(PutError::Full(value)));
+        let attempt = || {
+            if let Some(Err(PutError::Full(value))) = end.take_if(|end| matches!(end, Err(PutError::Full(_))))
+            {
+                end = Some(Self::attempt(raw, fingerprint, value));
+            }
+            Ok(!matches!(end, Some(Err(PutError::Full(_)))))
+        };
+        let ended = raw.wait_for_envelope(wait, attempt, alone);
+        match end {
+            Some(Err(PutError::Full(value))) => Err(not_put(value, ended.map(PutRaw::Not))),
+            Some(end) => end,
+            None => unreachable!("each attempt ends with the message or the value"),
+        }
+    }
+
+    /// As [`write`](Self::write), once: [`PutError::Full`] where it would wait.
+    #[inline]
+    pub(crate) fn attempt(raw: &Raw, fingerprint: TypeFingerprint<T>, value: T) -> Result<Self, PutError<T>> {
+        match Self::pack(raw, fingerprint, value) {
+            Ok(letter) => Ok(letter),
+            Err(PackError { value, error }) if is_out(&error) => Self::of_share(raw, fingerprint, value),
+            Err(e) => Err(PutError::Failed { value: e.value, error: e.error }),
+        }
+    }
+
+    /// Too many messages are on their way, but a queue that has few has its share.
+    #[cold]
+    fn of_share(raw: &Raw, fingerprint: TypeFingerprint<T>, value: T) -> Result<Self, PutError<T>> {
+        match raw.arena().with_share(raw.hold(), || Self::pack(raw, fingerprint, value)) {
+            Ok(letter) => Ok(letter),
+            Err(PackError { value, error }) if is_out(&error) => Err(if raw.memory().refuses() {
+                PutError::Closed(value)
+            } else if raw.memory().is_unbounded() {
+                PutError::Failed { value, error: raw.too_many() }
+            } else {
+                PutError::Full(value)
+            }),
+            Err(e) => Err(PutError::Failed { value: e.value, error: e.error }),
+        }
+    }
+
+    #[inline]
+    fn pack(raw: &Raw, fingerprint: TypeFingerprint<T>, value: T) -> Result<Self, PackError<T>> {
         let written = if raw.memory().takes_small() {
             pack_unless(raw.arena(), fingerprint, value, Small::new)
         } else {
             pack_as(raw.arena(), fingerprint, value).map(|(envelope, kept)| Written::Envelope(envelope, kept))
         };
-        match written {
-            Ok(Written::Envelope(envelope, kept)) => Ok(Letter::Envelope(envelope, kept)),
-            Ok(Written::Plain(small, value)) => Ok(Letter::Small(small, value)),
-            Err(e) => Err(PutError::Failed { value: e.value, error: e.error }),
-        }
+        Ok(match written? {
+            Written::Envelope(envelope, kept) => Letter::Envelope(envelope, kept),
+            Written::Plain(small, value) => Letter::Small(small, value),
+        })
     }
 
     /// To put it.

@@ -40,6 +40,25 @@ use crate::ready::Room;
 /// (less where that rarely pays), then asleep. `try_` forms don't wait, `_timeout` forms give up when the time is over, as soon as
 /// their thread has a processor. While both sides are awake, no system call is made for a message.
 ///
+/// # How much fits
+/// - Into a [`bounded`](Self::bounded) or [`growing`](Self::growing) queue: as many messages as it says; then puts wait. Into an
+///   [`unbounded`](Self::unbounded) one: as many as the arena is made for ([`most_messages`](mp_core::Arena::most_messages):
+///   1,048,576, unless its addresses are below 64 GiB); then puts fail at once.
+/// - On x86-64, a message of up to 10 bytes when encoded is in its queue's slot, of 16 bytes, from the first put on, as long as no consumer
+///   takes messages [with acknowledgement](Self::get_ack). It counts in its queue alone.
+/// - Any other message takes an envelope of 256 bytes, and more memory if it has more than 216 bytes (200 where bytes are
+///   bounded). Of envelopes there are as many in the arena, for all queues of all its processes together; each thread keeps up
+///   to 64 for its next messages.
+/// - The last eighth of these is kept for queues that have few messages: when all others are in use, each queue may have 16
+///   of them, and one more for each thread that is just putting, so that a queue without consumers doesn't starve the others.
+///   There are such shares for 8,192 queues (of an arena for 1,048,576 messages).
+/// - Beyond that, a put into a queue with a bound waits (`try_put` says [`Full`](PutError::Full)), until a message is taken out
+///   of that queue, or for up to 100 ms more if it is out of another one. A put into an unbounded queue fails with
+///   [`TooManyMessages`](mp_core::Error::TooManyMessages), which says which queues have how many, and gives the value back.
+///
+/// [`Arena::configure`](mp_core::Arena::configure), or `MP_ARENA_MESSAGES` and `MP_ARENA_SIZE` in the environment, make the
+/// arena for 1,024 to 15,728,640 messages, in 64 MiB to 1 TiB of addresses.
+///
 /// # When a process dies
 /// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has either sent
 /// its message or not. A consumer that dies in `get`, or later, takes the message that it was getting with it: one, or of
@@ -87,7 +106,7 @@ impl<T: Message> Queue<T> {
         QueueOptions::new().capacity(capacity).create()
     }
 
-    /// A queue that grows: [`put`](Self::put) never waits.
+    /// A queue that grows: [`put`](Self::put) does not wait; where there is no room, it fails.
     ///
     /// ```
     /// use mp_queue::Queue;
@@ -103,8 +122,8 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// It grows by segments, each four times as large as the one before it, up to as many messages as the arena can have
-    /// on their way (a million, as a rule); it does not shrink before it is dropped. A slot takes 16 bytes, a message 256 or
-    /// more, unless it is so small that it fits into the slot (up to 10 bytes when encoded: numbers, for example). When memory runs out, `put` fails and gives the value back.
+    /// on their way; it does not shrink before it is dropped. What that takes is said [above](Self#how-much-fits). Beyond it, or
+    /// when memory runs out, `put` fails and gives the value back.
     ///
     /// # Errors
     /// When there is no shared memory for it.
@@ -162,10 +181,11 @@ impl<T: Message> Queue<T> {
         Self { raw: self.raw.without_spinning(), ..self }
     }
 
-    /// Puts a message; waits while the queue is full.
+    /// Puts a message; waits while the queue is full, or has its share of [what fits](Self#how-much-fits). An
+    /// [unbounded](Self::unbounded) queue fails then.
     ///
     /// # Errors
-    /// [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] when it can't be encoded or there is no memory.
+    /// [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] when it can't be encoded or there is no room.
     /// The value is given back.
     #[inline]
     pub fn put(&self, value: T) -> Result<(), PutError<T>> {
@@ -335,7 +355,7 @@ pub(crate) fn put_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<(), PutError<T>> {
-    let mut letter = Letter::write(raw, fingerprint, value)?;
+    let mut letter = Letter::write(raw, fingerprint, value, wait, &alone)?;
     match raw.put(letter.item(), wait, alone) {
         Ok(PutRaw::Done) => {
             letter.sent();

@@ -148,10 +148,11 @@ impl Raw {
             return Err(mp_core::Error::Shape(why).into());
         }
         // More messages than the arena has room for can't be in it.
+        let unbounded = size.is_none();
         let size = if growing { Size::Growing(slots.min(arena.most_messages())) } else { Size::Fixed(slots) };
         let (fingerprint, type_name) = type_of;
         let (hold, memory) =
-            RingMemory::create(arena, Made { size, deliveries, fingerprint, type_name, smalls })?;
+            RingMemory::create(arena, Made { size, deliveries, fingerprint, type_name, smalls, unbounded })?;
         Ok(Self::of(hold, memory, Some(Able::BOTH)))
     }
 
@@ -341,6 +342,7 @@ impl Raw {
                     closed = true;
                     true
                 }
+                Given::Full if self.memory.is_unbounded() => return Err(self.too_many()),
                 Given::Full => false,
             })
         };
@@ -354,6 +356,26 @@ impl Raw {
             }
             end => PutRaw::Not(end),
         })
+    }
+
+    /// Why nothing more can be put into a queue that never waits.
+    #[cold]
+    pub(crate) fn too_many(&self) -> Error {
+        let (block, len) = (self.hold.block(), self.memory.len() as u64);
+        mp_core::Error::TooManyMessages(Box::new(self.arena().on_their_way(block, len))).into()
+    }
+
+    /// Attempts until it succeeds, looking again when there may be an envelope for one more message. Consumers of this queue
+    /// wake it; who frees others' envelopes does not, so that takes up to [`SLICE`].
+    #[cold]
+    pub(crate) fn wait_for_envelope(
+        &self,
+        wait: Wait,
+        attempt: impl FnMut() -> Result<bool, Error>,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Ended, Error> {
+        let at = (self.memory.not_full(), Some(For::Room));
+        self.within(wait, (&self.local.put.patience, None), at, attempt, alone)
     }
 
     /// Takes a message into `into`, which is empty, and wakes who waits for room. If it stays empty after all, the queue

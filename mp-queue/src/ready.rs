@@ -87,6 +87,20 @@ impl<T: Message> fmt::Debug for Room<T> {
     }
 }
 
+/// An envelope for one more message, as something that futures wait for.
+pub(crate) struct Envelopes(pub(crate) Raw);
+
+impl Waitable for Envelopes {
+    fn place(&self) -> Place<'_> {
+        room(&self.0)
+    }
+
+    fn is_ready(&self) -> bool {
+        let raw = &self.0;
+        raw.arena().me().is_ok() && (raw.arena().has_envelopes(raw.hold()) || raw.memory().refuses())
+    }
+}
+
 /// Ready is what [`try_recv`](Receiver::try_recv) would not find [`Empty`](crate::GetError::Empty): a message, or the end.
 impl<T: Message> Waitable for Receiver<T> {
     fn place(&self) -> Place<'_> {

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 use futures_core::Stream;
 use futures_core::stream::FusedStream;
 use futures_sink::Sink;
-use mp_core::{Message, Watch, Watched};
+use mp_core::{Message, Waitable, Watch, Watched, poll_until};
+use mp_reduce::Error;
 
 use crate::channel::{Receiver, Sender};
 use crate::error::{GetError, PutError};
@@ -16,6 +17,7 @@ use crate::handles::{Able, For};
 use crate::parcel::Letter;
 use crate::queue::{Queue, not_put};
 use crate::raw::{Alone, PutRaw, Raw};
+use crate::ready::Envelopes;
 use crate::task::{poll_get, poll_put};
 
 /// The messages of a [`Queue`] or a [`Receiver`] as a stream; see [`Queue::stream`].
@@ -142,6 +144,18 @@ macro_rules! stream {
     };
 }
 
+/// Polls until there may be an envelope for one more message, if the queue is one where puts wait.
+fn poll_envelope<T>(watch: &mut Option<Watch>, cx: &Context<'_>, raw: &Raw) -> Poll<Result<(), PutError<T>>> {
+    if raw.memory().is_unbounded() {
+        return Poll::Ready(Ok(()));
+    }
+    let envelopes = Envelopes(raw.clone());
+    let look = || Ok::<_, Error>(envelopes.is_ready().then_some(()));
+    poll_until(watch, cx, || Arc::new(Envelopes(raw.clone())), look)
+        // If it can't wait, the attempt says why.
+        .map(|_| Ok(()))
+}
+
 macro_rules! sink {
     ($of:ident, $raw:expr, $alone:expr, $room:expr) => {
         impl<T: Message> Outlet<$of<T>> {
@@ -168,7 +182,10 @@ macro_rules! sink {
             type Error = PutError<T>;
 
             fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-                self.get_mut().poll_empty(cx)
+                let this = self.get_mut();
+                ready!(this.poll_empty(cx))?;
+                let raw: fn(&$of<T>) -> &Raw = $raw;
+                poll_envelope(&mut this.watch, cx, raw(&this.of))
             }
 
             fn start_send(self: Pin<&mut Self>, value: T) -> Result<(), Self::Error> {
@@ -177,7 +194,7 @@ macro_rules! sink {
                     return Err(PutError::Full(value));
                 }
                 let raw: fn(&$of<T>) -> &Raw = $raw;
-                this.waiting = Some(Letter::write(raw(&this.of), this.of.fingerprint(), value)?);
+                this.waiting = Some(Letter::attempt(raw(&this.of), this.of.fingerprint(), value)?);
                 Ok(())
             }
 

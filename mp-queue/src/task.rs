@@ -22,7 +22,7 @@ use crate::lease::{Lease, read};
 use crate::parcel::{Letter, Parcel};
 use crate::queue::{Queue, not_put, nothing};
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
-use crate::ready::Tasks;
+use crate::ready::{Envelopes, Tasks};
 use crate::shared::Taken;
 
 /// Polls for a message; none if the queue is closed and drained.
@@ -67,6 +67,39 @@ pub(crate) fn poll_put<T: Message>(
     poll_until(watch, cx, || what(weight), look)
 }
 
+/// Polls until what is in `value` is written, which waits only where too many messages are on their way. Until then it stays
+/// there.
+pub(crate) fn poll_write<T: Message>(
+    watch: &mut Option<Watch>,
+    cx: &Context<'_>,
+    raw: &Raw,
+    fingerprint: TypeFingerprint<T>,
+    alone: impl Fn() -> Option<Alone>,
+    value: &mut Option<T>,
+) -> Poll<Result<Option<Letter<T>>, PutError<T>>> {
+    let look = || {
+        let Some(unwritten) = value.take() else { return Ok(Some(Ok(None))) };
+        Ok::<_, Error>(match Letter::attempt(raw, fingerprint, unwritten) {
+            Ok(letter) => Some(Ok(Some(letter))),
+            Err(PutError::Full(unwritten)) => match alone() {
+                Some(alone) => Some(Err(not_put(unwritten, Ok(PutRaw::Not(Ended::Alone(alone)))))),
+                None => {
+                    *value = Some(unwritten);
+                    None
+                }
+            },
+            Err(e) => Some(Err(e)),
+        })
+    };
+    let what = || Arc::new(Envelopes(raw.clone())) as Watched;
+    let written = poll_until(watch, cx, what, look);
+    written.map(|written| match (written, value.take()) {
+        (Ok(written), _) => written,
+        (Err(error), Some(value)) => Err(PutError::Failed { value, error }),
+        (Err(_), None) => Ok(None),
+    })
+}
+
 /// A message that is on its way; its value goes back to where it came from if it is dropped before.
 struct Lent<'a, T: Message> {
     from: &'a mut Option<T>,
@@ -92,8 +125,9 @@ async fn put<T: Message>(
     alone: impl Fn() -> Option<Alone>,
     what: impl Fn(u64) -> Watched,
 ) -> Result<(), PutError<T>> {
-    let Some(value) = from.take() else { return Ok(()) };
-    let letter = Letter::write(raw, fingerprint, value)?;
+    let mut watch = None;
+    let written = poll_fn(|cx| poll_write(&mut watch, cx, raw, fingerprint, &alone, from)).await?;
+    let Some(letter) = written else { return Ok(()) };
     let mut lent = Lent { from, letter: Some(letter) };
     let mut watch = None;
     let end = poll_fn(|cx| {

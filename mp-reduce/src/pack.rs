@@ -213,7 +213,7 @@ pub fn pack_unless<T: Message, S>(
         }
         return Ok(Written::Plain(taken, value));
     }
-    match arena.pack(&mut out, fingerprint.get()) {
+    match arena.pack_for_queue(&mut out, fingerprint.get()) {
         Ok(envelope) => {
             let lent = if out.lends() {
                 Lent(Some(out))

@@ -1,17 +1,30 @@
 //! Envelopes that are not in use: each thread keeps a few, which are its process's in the owner word too; the others are
 //! free, and a bit map says where to look for them.
+//!
+//! # The share of each queue
+//! The last eighth of the envelopes is taken only when all others are in use: one by one, by a put into a queue that has fewer
+//! than [`SHARE`] messages in such envelopes (those of each thread that is just putting not counted), and by what belongs to
+//! no queue (arguments of processes, reading a lease). So a queue that takes all that it can get leaves the others theirs.
+//!
+//! | word | states | who may change it | killed |
+//! |---|---|---|---|
+//! | owner of an envelope of the share | as of any | as of any; but its process frees it as soon as it is emptied, and keeps none | as of any: the sweep frees it |
+//!
+//! There is no count of them: who wants one looks at all that were ever in use at once, whose queue is in their place words.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
-use super::Arena;
 use super::envelope::Envelope;
 use super::layout::{ENVELOPE, control};
-use crate::error::{Error, Result};
+use super::{Arena, Hold};
+use crate::error::{ENVELOPES, Error, Result};
 use crate::mem::{Mem, Word};
-use crate::words::{EnvelopeId, Holder, Owner};
+use crate::words::{BlockId, EnvelopeId, Holder, Owner, Place};
 
 /// How many idle envelopes a thread keeps, at most.
 const IDLE: usize = 64;
+/// How many messages of a queue may be in envelopes of the share.
+pub(super) const SHARE: usize = 16;
 
 /// Idle envelopes of a thread.
 struct Idle(Vec<(Arena, EnvelopeId, Owner)>);
@@ -28,6 +41,8 @@ impl Drop for Idle {
 
 thread_local! {
     static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
+    /// Whose share this thread takes from now.
+    static SHARE_OF: Cell<Option<BlockId>> = const { Cell::new(None) };
 }
 
 /// In a forked copy that becomes a process of its own: those that this thread keeps are the original's.
@@ -79,6 +94,9 @@ impl Arena {
     /// Keeps an emptied envelope for this thread's next message.
     #[inline]
     pub(super) fn keep(&self, id: EnvelopeId, owner: Owner) {
+        if id >= self.layout().ordinary() {
+            return self.free_envelope(id, owner);
+        }
         let kept = IDLE_ENVELOPES.try_with(|idle| {
             let mut idle = idle.borrow_mut();
             if idle.0.len() >= IDLE {
@@ -90,6 +108,79 @@ impl Arena {
         if kept.is_err() {
             self.free_envelope(id, owner);
         }
+    }
+
+    /// For what belongs to no queue: also of the share.
+    pub(super) fn spare_envelope(&self) -> Result<Envelope> {
+        match self.idle_envelope() {
+            Err(e) if e.is_out_of_envelopes() => self.envelope_of_share(None),
+            done => done,
+        }
+    }
+
+    /// Calls `f`, in which messages that this thread packs may be in envelopes of this queue's share.
+    pub fn with_share<R>(&self, queue: &Hold, f: impl FnOnce() -> R) -> R {
+        struct Back(Option<BlockId>);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                _ = SHARE_OF.try_with(|share| share.set(self.0));
+            }
+        }
+        let _back = Back(SHARE_OF.try_with(|share| share.replace(Some(queue.block()))).ok().flatten());
+        f()
+    }
+
+    /// How many envelopes of the share have messages of a queue; and a free one.
+    fn look_at_share(&self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
+        let (mut had, mut free) = (0, None);
+        for e in self.layout().ordinary()..self.map().load(Word::at(control::ENVELOPES)) as u32 {
+            let found = self.map().load(self.owner_words().of(e));
+            match Owner::unpack(found).holder {
+                Holder::Free => free = free.or(Some((e, found))),
+                Holder::Member(_) => {}
+                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                    let ring = Place::unpack(self.map().load_relaxed(self.place_words().of(e))).ring;
+                    had += usize::from(queue == Some(ring));
+                }
+            }
+        }
+        (had, free)
+    }
+
+    /// Claims an envelope of the share: for a queue, if it has not too many of them.
+    #[cold]
+    fn envelope_of_share(&self, queue: Option<BlockId>) -> Result<Envelope> {
+        let me = self.me()?;
+        loop {
+            let (had, free) = self.look_at_share(queue);
+            if had >= SHARE {
+                return Err(self.out_of_envelopes());
+            }
+            let Some((id, found)) = free else {
+                self.more_envelopes(self.layout().envelopes)?;
+                continue;
+            };
+            let owner = Owner::unpack(found).then(Holder::Member(me));
+            if self.map().cas(self.owner_words().of(id), found, owner.pack()).is_ok() {
+                return Ok(Envelope { arena: *self, id, owner });
+            }
+        }
+    }
+
+    fn out_of_envelopes(&self) -> Error {
+        Error::ArenaFull { what: ENVELOPES, asked: 1, limit: self.layout().envelopes.into() }
+    }
+
+    /// Whether a message for this queue could be packed now.
+    pub fn has_envelopes(&self, queue: &Hold) -> bool {
+        let used = self.map().load(Word::at(control::ENVELOPES)) as u32;
+        let ordinary = self.layout().ordinary();
+        let word = |group: u32| Word::at(self.layout().envelope_map_at + u64::from(group) * 8);
+        if used < ordinary || (0..ordinary / 64).any(|group| self.map().load_relaxed(word(group)) != 0) {
+            return true;
+        }
+        let (had, free) = self.look_at_share(Some(queue.block()));
+        had < SHARE && (free.is_some() || used < self.layout().envelopes)
     }
 
     #[inline]
@@ -117,7 +208,8 @@ impl Arena {
         let want = if keep { IDLE / 2 } else { 1 };
         let mut got = Vec::with_capacity(want);
         loop {
-            let groups = self.map().load(Word::at(control::ENVELOPES)) as u32 / 64;
+            let used = self.map().load(Word::at(control::ENVELOPES)) as u32;
+            let groups = used.min(self.layout().ordinary()) / 64;
             // Different processes start at different places.
             for i in 0..groups {
                 let group = (me.slot().wrapping_mul(7) + i) % groups;
@@ -156,17 +248,21 @@ impl Arena {
                     }
                     return Ok(Envelope { arena: *self, id, owner });
                 }
-                None => self.more_envelopes()?,
+                None => match (self.more_envelopes(self.layout().ordinary()), SHARE_OF.try_with(Cell::get)) {
+                    (Err(e), Ok(Some(queue))) if e.is_out_of_envelopes() => {
+                        return self.envelope_of_share(Some(queue));
+                    }
+                    (done, _) => done?,
+                },
             }
         }
     }
 
-    /// Puts 64 more envelopes into use.
-    pub(super) fn more_envelopes(&self) -> Result<()> {
+    /// Puts 64 more envelopes into use, of the first `limit`.
+    pub(super) fn more_envelopes(&self, limit: u32) -> Result<()> {
         let used = self.map().load(Word::at(control::ENVELOPES));
-        let limit = u64::from(self.layout().envelopes);
-        if used + 64 > limit {
-            return Err(Error::ArenaFull { what: "messages in flight", asked: used + 1, limit });
+        if used + 64 > u64::from(limit) {
+            return Err(self.out_of_envelopes());
         }
         let map_at = (self.layout().envelope_map_at + used / 8) & !4095;
         let at = self.layout().envelopes_at + used * ENVELOPE;

@@ -54,6 +54,11 @@ pub(super) fn take() -> Result<Option<(OwnedFd, Joined)>> {
     }
 }
 
+/// Whether there is one that is to be joined, or could not be.
+pub(super) fn is_pending() -> bool {
+    !matches!(*LATER.lock(), Later::None)
+}
+
 /// It could not be joined.
 pub(super) fn failed(why: &Error) {
     *LATER.lock() = Later::Failed(why.to_string());

@@ -16,7 +16,9 @@
 //! size       32 slots of addresses for files with names (see `extent`)
 //! ```
 //! All tables are as large as they can ever get: the file is sparse, so room costs nothing until it is used, and no
-//! table ever moves. Their sizes follow from the arena's size alone, and are written down in the header too.
+//! table ever moves. Their sizes follow from the arena's size and its number of envelopes, and are written down in the header.
+//!
+//! The last eighth of the envelopes is the *share* of those queues that have few messages (see `idle`).
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word};
@@ -135,11 +137,24 @@ const fn touched_bytes(slabs: u32) -> u64 {
 impl Layout {
     /// The smallest arena.
     pub(crate) const MIN: u64 = 64 << 20;
+    /// The fewest and the most envelopes that an arena can have: a slot of a queue can name no more.
+    pub(crate) const LEAST_ENVELOPES: u32 = 1 << 10;
+    pub(crate) const MOST_ENVELOPES: u32 = 0xf0_0000;
 
-    /// For an arena of `size` bytes, `classes` size classes.
-    pub(crate) fn new(size: u64, classes: u32) -> Self {
+    /// How many envelopes an arena of `size` bytes has, unless told otherwise.
+    pub(crate) fn envelopes_for(size: u64) -> u32 {
+        (size / (64 << 10)).next_power_of_two().clamp(1 << 12, 1 << 20) as u32
+    }
+
+    /// Envelopes below this are for any queue; those from there on are the share.
+    #[inline]
+    pub(crate) const fn ordinary(&self) -> u32 {
+        self.envelopes - self.envelopes / 8
+    }
+
+    /// For an arena of `size` bytes, `classes` size classes, so many envelopes.
+    pub(crate) fn new(size: u64, classes: u32, envelopes: u32) -> Self {
         let slabs = (size / (256 << 10)).next_power_of_two().clamp(1 << 10, 1 << 18) as u32;
-        let envelopes = (size / (64 << 10)).next_power_of_two().clamp(1 << 12, 1 << 20) as u32;
         let members = if size >= 4 << 30 { 1024 } else { 256 };
         let mut at = control::END;
         let mut table = |bytes: u64| {
@@ -208,6 +223,15 @@ impl Layout {
     }
 
     const HEADER_FIELDS_AT: u64 = 64;
+    /// Where the header says how many envelopes there are.
+    pub(crate) const ENVELOPES_AT: u64 = Self::HEADER_FIELDS_AT + 8 * 6;
+
+    /// So many envelopes, if an arena can have them.
+    pub(crate) fn possible_envelopes(n: u64) -> Option<u32> {
+        let n = u32::try_from(n).ok()?;
+        let possible = (Self::LEAST_ENVELOPES..=Self::MOST_ENVELOPES).contains(&n) && n.is_multiple_of(512);
+        possible.then_some(n)
+    }
 
     /// Writes the header of a new arena. Magic last: an arena without it is not finished.
     pub(crate) fn write<M: Mem>(&self, m: &M, arena_id: u64, boot: u64, uid: u32) {

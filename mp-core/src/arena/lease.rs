@@ -59,7 +59,7 @@ impl Leased {
             let list = spill.filter(|_| meta.spilled).map(|a| self.arena.data_of(a.block).0);
             let entries = list.map_or(word(field::INLINE), Word::at);
             // It holds each seat for a moment.
-            let between = self.arena.idle_envelope()?;
+            let between = self.arena.spare_envelope()?;
             for k in 0..meta.attachments as u64 {
                 let attach = Attach::unpack(map.load_relaxed(entries.plus(k)))
                     .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;

@@ -8,6 +8,7 @@ mod alloc;
 mod bytes;
 mod class;
 mod commit;
+mod configure;
 mod count;
 mod envelope;
 mod extent;
@@ -36,6 +37,7 @@ mod sweep;
 mod touched;
 mod trim;
 mod visit;
+mod waiting;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,6 +45,7 @@ use std::sync::OnceLock;
 
 use crate::mutex::Mutex;
 
+pub use configure::ArenaOptions;
 pub use envelope::Envelope;
 pub(crate) use envelope::{MAX_ATTACHMENTS, Spill};
 pub(crate) use forked::{Inherited, forget_thread};
@@ -54,6 +57,7 @@ pub use park::{Announce, Notify, NotifyAll, Parking, Patience, SLICE};
 pub use protocol::{InDoubt, RingLayer};
 pub use repeat::Repeated;
 pub use stats::{ClassStats, MemberStats, MemoryStats};
+pub use waiting::{OnTheirWay, QueuedMessages};
 
 use crate::error::{Error, Result};
 use crate::fork::{GENERATIONS, PerProcess};
@@ -191,10 +195,13 @@ impl Arena {
             arena.me()?;
             return if arena.is_local() { Ok(arena) } else { Err(Self::has_one()) };
         }
-        let mut size = if cfg!(miri) { Layout::MIN } else { Self::most().min(1 << 36) };
+        let configured = configure::settings()?;
+        let most = if cfg!(miri) { Layout::MIN } else { Self::most().min(1 << 36) };
+        let mut size = configured.size.unwrap_or(most);
         loop {
-            match Self::map_and_join(None, size, Some(())) {
-                Err(Error::Os { .. }) if size > Layout::MIN => size /= 2,
+            let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
+            match Self::map_and_join(None, size, envelopes, Some(())) {
+                Err(Error::Os { .. }) if configured.size.is_none() && size > Layout::MIN => size /= 2,
                 done => return Ok(Self::make_current(done?)),
             }
         }
@@ -246,7 +253,11 @@ impl Arena {
             directory::hold(own.as_fd()).map_err(os("flock of an arena"))?;
         }
         drop(fd);
-        let arena = Self::map_and_join(Some(own), size, None)?;
+        let said = memory::read_word(own.as_fd(), Layout::ENVELOPES_AT)?;
+        let envelopes = Layout::possible_envelopes(said).ok_or_else(|| {
+            Error::NotAnArena(format!("it says that it is for {said} messages on their way"))
+        })?;
+        let arena = Self::map_and_join(Some(own), size, envelopes, None)?;
         arena.hold_extents();
         Ok(Self::make_current(arena))
     }
@@ -258,12 +269,13 @@ impl Arena {
         let (file, file_limit) = limits::file_size();
         // The files with names have twice as many addresses again; the rest of the process needs some as well.
         let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
-        let mut size = Self::most();
-        while size > most && size > Layout::MIN {
+        let configured = configure::settings()?;
+        let mut size = configured.size.unwrap_or(Self::most());
+        while configured.size.is_none() && size > most && size > Layout::MIN {
             size /= 2;
         }
         if size > most {
-            return Err(Error::OutOfMemory { asked: Layout::MIN, left: most, limit: limit.into() });
+            return Err(Error::OutOfMemory { asked: size, left: most, limit: limit.into() });
         }
         loop {
             let made = if strategy::SharingStrategy::FileDescriptor.supported() {
@@ -271,18 +283,20 @@ impl Arena {
             } else {
                 files::create_arena_file(&settings.directory, size)
             };
-            match made.and_then(|fd| Self::map_and_join(Some(fd), size, Some(()))) {
+            let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
+            match made.and_then(|fd| Self::map_and_join(Some(fd), size, envelopes, Some(()))) {
                 // Valgrind, sanitizers and small address spaces map less.
-                Err(Error::Os { .. }) if size > Layout::MIN => size /= 2,
+                Err(Error::Os { .. }) if configured.size.is_none() && size > Layout::MIN => size /= 2,
                 other => return other,
             }
         }
     }
 
-    fn map_and_join(fd: Option<OwnedFd>, size: u64, new: Option<()>) -> Result<Self> {
-        let layout = Layout::new(size, class::CLASSES);
+    fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>) -> Result<Self> {
+        let layout = Layout::new(size, class::CLASSES, envelopes);
         if layout.data_at >= size {
-            return Err(Error::NotAnArena(format!("{size} bytes leave no room for data")));
+            let why = format!("{size} bytes leave no room for data beside {envelopes} messages on their way");
+            return Err(Error::NotAnArena(why));
         }
         let file = fd.as_ref().map(AsFd::as_fd);
         let map = files::map_own(file, size, layout.space())?;

@@ -31,10 +31,25 @@ impl Arena {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::Malformed`] (too many attachments).
-    #[inline]
     pub fn pack(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
-        let (bytes, attachments) = message.parts();
+        let envelope = self.spare_envelope()?;
+        self.pack_into(envelope, message, fingerprint)
+    }
+
+    /// As [`pack`](Self::pack), for a queue: while the messages on their way are too many, only
+    /// [`with_share`](Self::with_share).
+    ///
+    /// # Errors
+    /// As [`pack`](Self::pack).
+    #[inline]
+    pub fn pack_for_queue(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
         let envelope = self.idle_envelope()?;
+        self.pack_into(envelope, message, fingerprint)
+    }
+
+    #[inline]
+    fn pack_into(&self, envelope: Envelope, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+        let (bytes, attachments) = message.parts();
         let map = self.map();
         map.store_relaxed(self.envelope_word(envelope.id, field::TYPE), fingerprint);
         match attachments {

@@ -56,7 +56,7 @@ impl Repeated {
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::Malformed`] (too many attachments or bytes).
     pub fn pack(&self) -> Result<Envelope> {
         let (arena, map) = (self.arena, self.arena.map());
-        let envelope = arena.idle_envelope()?;
+        let envelope = arena.spare_envelope()?;
         let word = |field| arena.envelope_word(envelope.id, field);
         map.store_relaxed(word(field::TYPE), self.fingerprint);
         let Some(block) = &self.block else {

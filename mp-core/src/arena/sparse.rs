@@ -91,7 +91,8 @@ impl Arena {
         }
     }
 
-    /// How many messages can be on their way at once, in all queues together.
+    /// How many messages can be on their way at once, in all queues together: see
+    /// [`ArenaOptions::messages`](super::ArenaOptions::messages).
     pub fn most_messages(&self) -> u32 {
         self.layout().envelopes
     }

@@ -47,6 +47,16 @@ pub(crate) fn verify_private(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(stat.st_size as u64)
 }
 
+/// Reads one word of a file. `pread(2)`.
+pub(crate) fn read_word(fd: BorrowedFd<'_>, offset: u64) -> Result<u64> {
+    let mut word = [0; 8];
+    match rustix::io::pread(fd, &mut word, offset) {
+        Ok(8) => Ok(u64::from_ne_bytes(word)),
+        Ok(_) => Err(Error::NotAnArena("it has no header".into())),
+        Err(e) => Err(Error::Os { what: "reading the header of an arena", source: e.into() }),
+    }
+}
+
 /// The path of an open file.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()

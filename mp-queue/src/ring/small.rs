@@ -11,8 +11,8 @@
 //! the first word alone (a closer; a producer of an envelope, a consumer of one) finds it as it expects only as long as
 //! the second one is what belongs to it.
 //!
-//! A message that is to be leased needs an envelope, since its consumer may die later. Where consumers only lease, producers
-//! use envelopes (they look at what consumers have said they do). Where some get and others lease, a small message may be
+//! A message that is to be leased needs an envelope, since its consumer may die later. As soon as a consumer has leased, producers
+//! use envelopes (they look at what consumers have said they do). A small message that was put before may be
 //! found by one that leases: [`Enclose`] makes an envelope with a copy of it, that is leased already, and then takes the slot.
 //!
 //! | killed in `Enclose` | left | the sweep |

@@ -69,7 +69,7 @@ impl RingMemory {
         header.write(Self::words(arena), &chain, made);
         // SAFETY: the block was just allocated, nobody else has it, and the header is written.
         unsafe { arena.become_ring(&hold) };
-        let smalls = Self::words(arena).load_relaxed(header.smalls()) != 0;
+        let smalls = header.smalls(Self::words(arena));
         Ok((hold, Self { arena, header, chain, bytes: 0, smalls }))
     }
 
@@ -84,7 +84,7 @@ impl RingMemory {
         let header = Header::at(base);
         let chain = header.read(Self::words(arena), block, len)?.of(arena.most_messages());
         let bytes = Self::words(arena).load_relaxed(header.bytes_bound());
-        let smalls = bytes == 0 && Self::words(arena).load_relaxed(header.smalls()) != 0;
+        let smalls = bytes == 0 && header.smalls(Self::words(arena));
         Some(Self { arena, header, chain, bytes, smalls })
     }
 
@@ -252,13 +252,14 @@ impl RingMemory {
         self.smalls &= bytes == 0;
     }
 
-    /// Whether a small message needs no envelope, as of now: consumers take messages, and nobody leases.
+    /// Whether a small message needs no envelope, as of now: no consumer leases. (The first that does finds those that are in
+    /// slots already, and makes envelopes for them.)
     #[inline]
     pub(crate) fn takes_small(&self) -> bool {
         // In a forked copy there are no words to look at.
         self.smalls
             && self.arena.me().is_ok()
-            && Self::words(self.arena).load_relaxed(self.header.consumers()) == consumers::GET
+            && Self::words(self.arena).load_relaxed(self.header.consumers()) & consumers::LEASE == 0
     }
 
     /// Says that messages are taken for good. Before the first is.
@@ -282,6 +283,17 @@ impl RingMemory {
 
     pub(crate) fn deserted_when(&self) -> DesertedWhen {
         DesertedWhen::unpack(Self::words(self.arena).load(self.header.deserted_when()))
+    }
+
+    /// Whether a put fails where it would wait.
+    pub(crate) fn is_unbounded(&self) -> bool {
+        self.header.is_unbounded(Self::words(self.arena))
+    }
+
+    /// Whether nothing more can be put.
+    pub(crate) fn refuses(&self) -> bool {
+        let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
+        self.is_closed(last)
     }
 
     /// How many bytes may be in it; 0 is any number.
