@@ -190,8 +190,8 @@ impl fmt::Display for Error {
                 write!(f, "a tensor of {found} where one of {expected} is expected; ask its dtype() first")
             }
             Error::NonLeaf => f.write_str(
-                "a tensor that is no leaf and requires gradients can't be sent: its history does not cross processes; \
-                 to send the data alone, call detach() first",
+                "a tensor that is no leaf and requires gradients (requires_grad) can't be sent: its history does not cross \
+                 processes; to send the data alone, call detach() first",
             ),
             Error::OutsideMessage(what) => write!(
                 f,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -52,13 +53,21 @@ use crate::sys::region::{MapFor, Region};
 ///
 /// # As a message
 /// It travels as its name and is opened by the receiver, which fails when it was unlinked meanwhile.
-pub struct SharedMemory {
+///
+/// # Clones
+/// They are of one mapping and one descriptor, and cost a count.
+#[derive(Clone)]
+pub struct SharedMemory(Arc<Opened>);
+
+/// What the clones of one handle have in common.
+struct Opened {
     name: String,
     region: Region,
     file: OwnedFd,
     /// The process that made it.
     maker: Option<u32>,
-    unlink: bool,
+    /// Whether the last clone takes the name away.
+    unlink: OnceLock<()>,
 }
 
 /// Checks a name; without the `/` that POSIX has in front.
@@ -98,7 +107,7 @@ impl SharedMemory {
         match Region::new(file.as_fd(), len as u64, MapFor::Sharing) {
             Ok(region) => {
                 let maker = Some(std::process::id());
-                Ok(Self { name: name.to_owned(), region, file, maker, unlink: false })
+                Ok(Self::of(name, region, file, maker))
             }
             Err(e) => {
                 _ = foreign::unlink(name);
@@ -121,7 +130,11 @@ impl SharedMemory {
         }
         foreign::commit(file.as_fd(), len)?;
         let region = Region::new(file.as_fd(), len, MapFor::Sharing)?;
-        Ok(Self { name: name.to_owned(), region, file, maker: None, unlink: false })
+        Ok(Self::of(name, region, file, None))
+    }
+
+    fn of(name: &str, region: Region, file: OwnedFd, maker: Option<u32>) -> Self {
+        Self(Arc::new(Opened { name: name.to_owned(), region, file, maker, unlink: OnceLock::new() }))
     }
 
     /// Takes the name away, whether anybody has it open or not. Who has it open keeps it.
@@ -132,24 +145,24 @@ impl SharedMemory {
         foreign::unlink(checked(name)?)
     }
 
-    /// From now on, dropping this handle takes the name away.
+    /// From now on, dropping this handle and all its clones takes the name away.
     ///
     /// Only in the process that made it: on a handle that was opened, this changes nothing.
     #[must_use]
-    pub fn unlink_on_drop(mut self) -> Self {
-        self.unlink = true;
+    pub fn unlink_on_drop(self) -> Self {
+        _ = self.0.unlink.set(());
         self
     }
 
     /// Its name, without a `/` in front.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.0.name
     }
 
     /// Its length in bytes, as it was when it was made or opened.
     #[doc(alias = "size")]
     pub fn len(&self) -> usize {
-        self.region.len() as usize
+        self.0.region.len() as usize
     }
 
     /// Never.
@@ -170,7 +183,7 @@ impl SharedMemory {
     /// [`Error::Shape`] when there are not that many.
     pub fn read_at(&self, at: usize, to: &mut [u8]) -> Result<()> {
         self.check(at, to.len())?;
-        mem_bytes::read(&self.region, Word::at(0), at as u64, to);
+        mem_bytes::read(&self.0.region, Word::at(0), at as u64, to);
         Ok(())
     }
 
@@ -191,7 +204,7 @@ impl SharedMemory {
     /// [`Error::Shape`] when there is no room for so many; nothing is written then.
     pub fn write_at(&self, at: usize, from: &[u8]) -> Result<()> {
         self.check(at, from.len())?;
-        mem_bytes::write(&self.region, Word::at(0), at as u64, from);
+        mem_bytes::write(&self.0.region, Word::at(0), at as u64, from);
         Ok(())
     }
 
@@ -215,7 +228,7 @@ impl SharedMemory {
     pub fn atomic(&self, i: usize) -> Option<&AtomicU64> {
         let at = i.checked_mul(8)?;
         self.check(at, 8).ok()?;
-        Some(self.region.word(Word::at(at as u64)))
+        Some(self.0.region.word(Word::at(at as u64)))
     }
 
     /// Where it is in this process, as long as this handle lives.
@@ -223,26 +236,26 @@ impl SharedMemory {
     /// To read or write through it is `unsafe`: other processes may do so at the same time, and that is a data race unless
     /// both sides use atomics of one width, as [`read_at`](Self::read_at) and [`write_at`](Self::write_at) do (8 bytes).
     pub fn as_ptr(&self) -> *mut u8 {
-        self.region.base().as_ptr()
+        self.0.region.base().as_ptr()
     }
 
     pub(crate) fn region(&self) -> &Region {
-        &self.region
+        &self.0.region
     }
 }
 
 impl AsFd for SharedMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.0.file.as_fd()
     }
 }
 
-impl Drop for SharedMemory {
+impl Drop for Opened {
     fn drop(&mut self) {
         // Not in a forked copy, and not if the name is another file's by now.
-        if self.unlink
+        if self.unlink.get().is_some()
             && self.maker == Some(std::process::id())
-            && foreign::is_named(self.as_fd(), &self.name)
+            && foreign::is_named(self.file.as_fd(), &self.name)
         {
             _ = foreign::unlink(&self.name);
         }
@@ -251,13 +264,13 @@ impl Drop for SharedMemory {
 
 impl fmt::Debug for SharedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedMemory({:?}, {})", self.name, Bytes(self.region.len()))
+        write!(f, "SharedMemory({:?}, {})", self.0.name, Bytes(self.0.region.len()))
     }
 }
 
 impl Serialize for SharedMemory {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        (&self.name, self.region.len()).serialize(s)
+        (&self.0.name, self.0.region.len()).serialize(s)
     }
 }
 
@@ -265,7 +278,7 @@ impl<'de> Deserialize<'de> for SharedMemory {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (name, len) = <(String, u64)>::deserialize(d)?;
         let opened = Self::open(&name).map_err(D::Error::custom)?;
-        if opened.region.len() < len {
+        if opened.0.region.len() < len {
             return Err(D::Error::custom(format!("{opened:?} had {len} bytes when it was sent")));
         }
         Ok(opened)

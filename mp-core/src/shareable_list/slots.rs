@@ -29,7 +29,7 @@ const MOST_EXACT: usize = 999_999;
 
 /// The room for an item: for texts and bytes always a byte more, as in Python.
 pub(super) fn room(item: &ListItem, at_least: usize) -> u64 {
-    item.bytes().map_or(8, |b| (b.len().max(at_least) as u64 / 8 + 1) * 8)
+    item.bytes().map_or(8, |b| (b.len().max(at_least) as u64 / 8 + 1).saturating_mul(8))
 }
 
 /// Bytes of a list whose slots have these rooms.

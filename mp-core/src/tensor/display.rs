@@ -86,13 +86,20 @@ impl Show<'_> {
         f.write_str("]")
     }
 
+    /// How many elements it has; of an empty one, how many empty lists.
+    fn lists_and_elements(&self) -> usize {
+        self.view.shape().iter().fold(1, |all: usize, n| all.saturating_mul((*n).max(1)))
+    }
+
     fn elements(&self, f: &mut fmt::Formatter<'_>, elide: bool, lines: bool) -> fmt::Result {
         // In a forked copy of the process there is no memory to look at.
         if self.storage.hold().arena().me().is_err() {
             return f.write_str("(not in this forked process)");
         }
         let mut texts = Vec::new();
-        self.texts(0, self.view.offset(), elide, &mut texts);
+        if self.view.len() > 0 {
+            self.texts(0, self.view.offset(), elide, &mut texts);
+        }
         let width = texts.iter().map(|t| t.chars().count()).max().unwrap_or(0);
         self.lists(f, 0, elide, lines.then_some(width), &mut texts.into_iter())
     }
@@ -103,14 +110,14 @@ impl fmt::Debug for Show<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         f.write_str(" ")?;
-        self.elements(f, self.view.len() > THRESHOLD_LINE, false)
+        self.elements(f, self.lists_and_elements() > THRESHOLD_LINE, false)
     }
 }
 
 /// In as many lines as there are rows.
 impl fmt::Display for Show<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.elements(f, self.view.len() > THRESHOLD, true)?;
+        self.elements(f, self.lists_and_elements() > THRESHOLD, true)?;
         f.write_str("\n")?;
         self.head(f)
     }

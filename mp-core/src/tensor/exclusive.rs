@@ -68,6 +68,14 @@ impl<T: Element> Tensor<T, Exclusive> {
         Ok(t)
     }
 
+    /// A tensor of as many elements as its shape has.
+    pub(crate) fn made_of(shape: &[usize], elements: impl Iterator<Item = T>) -> Result<Self> {
+        let mut t = Self::empty(shape)?;
+        let mut to = t.as_mut_slice()?.iter_mut();
+        elements.for_each(|v| _ = to.next().map(|to| *to = v));
+        Ok(t)
+    }
+
     /// A tensor of `f(0)`, `f(1)`, …, in row-major order.
     ///
     /// # Errors

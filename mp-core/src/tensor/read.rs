@@ -131,6 +131,25 @@ impl<T: Element, M: Readable> Tensor<T, M> {
         self.contiguous()
     }
 
+    /// A tensor of what a function makes of each element, contiguous and the caller's alone. It requires no gradients: of what
+    /// the function does, nothing is known.
+    ///
+    /// ```
+    /// use mp_core::Tensor;
+    ///
+    /// let x = Tensor::<i32>::from_fn(&[2, 2], |i| i as i32)?.freeze();
+    /// let half = x.t()?.map(|v| 0.5 * v as f32)?;
+    /// assert_eq!(half, Tensor::from_slice(&[0.0, 1.0, 0.5, 1.5], &[2, 2])?);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`].
+    pub fn map<U: Element>(&self, f: impl FnMut(T) -> U) -> Result<Tensor<U>> {
+        self.raw.here()?;
+        Tensor::made_of(self.shape(), self.iter().map(f))
+    }
+
     /// A view to read, as long as the tensor is borrowed: of it, there may be several, and views of views.
     ///
     /// ```
@@ -147,6 +166,31 @@ impl<T: Element, M: Readable> Tensor<T, M> {
             view: self.raw.view.clone(),
             grad: self.raw.grad.derived(),
         })
+    }
+}
+
+/// Equal if they have the same shape and equal elements, wherever those are: as slices, so that a NaN makes them differ.
+///
+/// ```
+/// use mp_core::Tensor;
+///
+/// let t = Tensor::<i32>::from_fn(&[2, 2], |i| i as i32)?;
+/// assert_eq!(t.view().t()?, t.view().t()?.contiguous()?);
+/// assert_ne!(t.view().t()?, t);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// Shared tensors are not compared, since others may write them meanwhile, so that one might differ from itself: compare
+/// copies (`to_vec`, `contiguous`).
+impl<T: Element, M: Readable, N: Readable> PartialEq<Tensor<T, N>> for Tensor<T, M> {
+    fn eq(&self, other: &Tensor<T, N>) -> bool {
+        if self.shape() != other.shape() {
+            return false;
+        }
+        match (self.as_slice(), other.as_slice()) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => self.iter().eq(other.iter()),
+        }
     }
 }
 

@@ -189,6 +189,16 @@ impl<T: Element> Tensor<T, Shared> {
         Ok(copy)
     }
 
+    /// A tensor of what a function makes of each element, as that is when it is reached; contiguous and the caller's alone. It
+    /// requires no gradients.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`].
+    pub fn map<U: Element>(&self, f: impl FnMut(T) -> U) -> Result<Tensor<U>> {
+        self.raw.here()?;
+        Tensor::made_of(self.shape(), self.iter().map(f))
+    }
+
     /// The same as [`contiguous`](Self::contiguous): a copy in shared memory, the caller's alone.
     ///
     /// # Errors

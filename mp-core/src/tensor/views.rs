@@ -30,6 +30,18 @@ fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize,
     }
 }
 
+/// So many views, if there is memory for them: an empty tensor may have any number of entries.
+fn pieces(n: usize, all: impl Iterator<Item = Result<View>>) -> Result<Vec<View>> {
+    let mut pieces = Vec::new();
+    if pieces.try_reserve_exact(n).is_err() {
+        return wrong(format!("{n} views at once, which is more than there is memory for"));
+    }
+    for piece in all {
+        pieces.push(piece?);
+    }
+    Ok(pieces)
+}
+
 impl View {
     fn dim(&self, dim: usize) -> Result<usize> {
         match self.shape.get(dim) {
@@ -255,7 +267,11 @@ impl View {
             ));
         }
         let (stride, end) = (self.strides[dim], self.rank());
-        self.shape[dim] = (n - size) / step + 1;
+        // Beside a dimension of no entries, this one may be of any length.
+        let Some(windows) = ((n - size) / step).checked_add(1) else {
+            return wrong(format!("windows of no entries of dimension {dim}, which has {n}: too many"));
+        };
+        self.shape[dim] = windows;
         if self.shape[dim] > 1 {
             self.strides[dim] = stride.saturating_mul(isize::try_from(step).unwrap_or(isize::MAX));
         }
@@ -305,7 +321,8 @@ impl View {
         if size == 0 {
             return wrong(format!("pieces of no entries along dimension {dim}"));
         }
-        (0..n.max(1)).step_by(size).map(|at| self.narrow(dim, at, size.min(n - at))).collect()
+        let at = (0..n.max(1)).step_by(size);
+        pieces(n.max(1).div_ceil(size), at.map(|at| self.narrow(dim, at, size.min(n - at))))
     }
 
     /// Cut into pieces of these sizes along a dimension.
@@ -326,7 +343,8 @@ impl View {
 
     /// Each entry of a dimension.
     pub(crate) fn unbind(self, dim: usize) -> Result<Vec<Self>> {
-        (0..self.dim(dim)?).map(|i| self.select(dim, i)).collect()
+        let n = self.dim(dim)?;
+        pieces(n, (0..n).map(|i| self.select(dim, i)))
     }
 
     /// Any shape and strides within a storage of so many elements.

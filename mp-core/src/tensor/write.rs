@@ -65,6 +65,17 @@ impl<T: Element, M: Writable> Tensor<T, M> {
         Ok(())
     }
 
+    /// Replaces each element by what a function makes of it.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked copy of the process.
+    #[doc(alias("apply_", "map_"))]
+    pub fn map_in_place(&mut self, mut f: impl FnMut(T) -> T) -> Result<()> {
+        self.raw.here()?;
+        self.iter_mut().for_each(|v| *v = f(*v));
+        Ok(())
+    }
+
     /// Copies all elements of a tensor of the same shape.
     ///
     /// ```

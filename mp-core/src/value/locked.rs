@@ -75,8 +75,25 @@ impl Clone for Locked {
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Types of one's own are `#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)] #[repr(C)]`: see
-/// [`bytemuck`](crate::bytemuck).
+/// Types of one's own need no dependency on `bytemuck`, but the attribute that says where its derive macros find it; in a
+/// program that uses `mp`, that is `crate = "mp::bytemuck"`:
+///
+/// ```
+/// use mp_core::Value;
+/// use mp_core::bytemuck::{Pod, Zeroable};
+///
+/// #[derive(Clone, Copy, Pod, Zeroable)]
+/// #[bytemuck(crate = "mp_core::bytemuck")]
+/// #[repr(C)]
+/// struct Best {
+///     loss: f64,
+///     epoch: u64,
+/// }
+///
+/// let best = Value::new(Best { loss: 0.5, epoch: 3 })?;
+/// assert_eq!(best.get()?.epoch, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Blocking
 /// [`lock`](Self::lock) waits as long as it takes, looking for up to 50 µs and then asleep; who waits for a process that is

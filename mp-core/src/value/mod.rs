@@ -6,7 +6,8 @@
 //! | [`RawValue<T>`], [`RawArray<T>`] | at any time, relaxed atomics | may be half old, half new | plain loads and stores |
 //!
 //! Element types are [`Pod`](bytemuck::Pod): every bit pattern is a value, so that what a killed process leaves half
-//! written is still one. For `#[derive(Pod)]` the `bytemuck` that this crate uses is [re-exported](crate::bytemuck).
+//! written is still one. For `#[derive(Pod)]` the `bytemuck` that this crate uses is [re-exported](crate::bytemuck): with
+//! `#[bytemuck(crate = "mp::bytemuck")]` beside it, as [`Value`] shows.
 
 mod guard;
 mod header;
