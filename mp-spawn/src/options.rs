@@ -91,8 +91,9 @@ impl Options {
         self
     }
 
-    /// How much time (of any length: more than the clock has is for ever) the other processes get after a failure: once to end by themselves, before a SIGTERM, and
-    /// once to obey it, before a SIGKILL. Without this they get none before the SIGTERM and 5 seconds after it.
+    /// How much time the other processes get after a failure: once to end by themselves, before a SIGTERM, and
+    /// once to obey it, before a SIGKILL. Without this they get none before the SIGTERM and 5 seconds after it. A time that
+    /// the clock doesn't reach, as `Duration::MAX`, has no end.
     pub fn grace_period(mut self, grace: Duration) -> Options {
         self.grace_period = Some(grace);
         self
