@@ -335,9 +335,11 @@ impl Supervisor {
             return Err(error);
         }
         watches.next += 1;
-        batch.room.use_one();
         watches.set_timer(&self.timer, watch.due());
         watches.by_id.insert(id, watch);
+        drop(watches);
+        // Only now: who asks for room locks that first, and these then. For a moment the process counts twice.
+        batch.room.use_one();
         Ok(id)
     }
 
