@@ -54,7 +54,7 @@ impl Owned {
     }
 
     /// It is the value that [`owned`] made, not a copy.
-    fn is_at(mut self, at: &Where) {
+    fn came_back_to(mut self, at: &Where) {
         assert!(self.job.local.is_some(), "what is not encoded was lost");
         assert_eq!(self.job.text.as_ptr(), at.0, "a copy of the text");
         assert_eq!(self.storages(), at.1, "other tensors");
@@ -86,10 +86,10 @@ fn out_of_a_queue_that_is_full() {
         let (value, at) = owned();
         let error = queue.put_timeout(value, wait).unwrap_err();
         assert!(matches!(error, PutError::Full(_)));
-        back(error).is_at(&at);
+        back(error).came_back_to(&at);
     }
     let (value, at) = owned();
-    back(queue.try_put(value).unwrap_err()).is_at(&at);
+    back(queue.try_put(value).unwrap_err()).came_back_to(&at);
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn out_of_a_queue_that_is_closed() {
         queue.close();
         put.join().unwrap()
     });
-    back.is_at(&at);
+    back.came_back_to(&at);
     let (value, at) = owned();
     let error = queue.try_put(value).unwrap_err();
     assert!(matches!(error, PutError::Closed(_)));
-    self::back(error).is_at(&at);
+    self::back(error).came_back_to(&at);
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn out_of_a_batch() {
     let (values, places): (Vec<_>, Vec<_>) = (0..4).map(|_| owned()).unzip();
     let error = queue.try_put_many(values).unwrap_err();
     assert_eq!(error.put, 2);
-    back(error.error).is_at(&places[2]);
+    back(error.error).came_back_to(&places[2]);
     let rest: Vec<_> = error.rest.collect();
     assert_eq!(rest.len(), 1);
-    rest.into_iter().for_each(|value| value.is_at(&places[3]));
+    rest.into_iter().for_each(|value| value.came_back_to(&places[3]));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_is_too_large_for_the_queue() {
     let (value, at) = owned();
     let error = queue.put(value).unwrap_err();
     assert!(matches!(error, PutError::TooLarge { .. }));
-    back(error).is_at(&at);
+    back(error).came_back_to(&at);
 }
 
 #[test]
@@ -136,14 +136,14 @@ fn out_of_channels() {
     let (sender, receiver) = mp::bounded_channel(1).unwrap();
     assert!(sender.send(owned().0).is_ok());
     let (value, at) = owned();
-    back(sender.send_timeout(value, MOMENT).unwrap_err()).is_at(&at);
+    back(sender.send_timeout(value, MOMENT).unwrap_err()).came_back_to(&at);
     let (value, at) = owned();
     let back = std::thread::scope(|scope| {
         let sent = scope.spawn(|| back(sender.send(value).unwrap_err()));
         drop(receiver);
         sent.join().unwrap()
     });
-    back.is_at(&at);
+    back.came_back_to(&at);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn out_of_connections() {
     let (here, there) = mp::pipe().unwrap();
     drop(there);
     let (value, at) = owned();
-    back(here.send(value).unwrap_err()).is_at(&at);
+    back(here.send(value).unwrap_err()).came_back_to(&at);
     // Over a socket nothing exclusive can travel.
     let name = format!("mp-given-back-{}", std::process::id());
     let listener = mp::Listener::bind(name.as_str()).unwrap();
@@ -161,7 +161,7 @@ fn out_of_connections() {
         let (value, at) = owned();
         let error = here.send(value).unwrap_err();
         assert!(error.to_string().contains("tensors"), "{error}");
-        back(error).is_at(&at);
+        back(error).came_back_to(&at);
         drop(there.join());
     });
 }
@@ -186,7 +186,7 @@ fn what_its_own_code_refuses_to_write() {
     let (value, at) = owned();
     let error = queue.put(Refused(value, Refuses)).unwrap_err();
     assert!(error.to_string().contains("would not leave"), "{error}");
-    back(error).0.is_at(&at);
+    back(error).0.came_back_to(&at);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn when_there_is_no_memory() {
         matches!(&error, PutError::Failed { error: mp::MessageError::Memory(Error::OutOfMemory { .. }), .. }),
         "{error}"
     );
-    back(error).0.is_at(&at);
+    back(error).0.came_back_to(&at);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn out_of_futures_and_sinks() {
         let put = pin!(queue.put_async_from(&mut lent));
         assert!(put.poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
-    lent.take().expect("it is where it was").is_at(&at);
+    lent.take().expect("it is where it was").came_back_to(&at);
 
     let (value, at) = owned();
     let mut sink = queue.sink();
@@ -234,7 +234,7 @@ fn out_of_futures_and_sinks() {
     assert!(flush().is_pending());
     queue.close();
     let Poll::Ready(Err(error)) = flush() else { panic!("closed, and not over") };
-    back(error).is_at(&at);
+    back(error).came_back_to(&at);
 }
 
 struct Over<'a>(&'a AtomicBool);
@@ -293,7 +293,7 @@ fn what_is_not_put_comes_back_beside_weak_references() {
         for _ in 0..2000 {
             let (value, at) = owned();
             show(value.first.storage().downgrade());
-            back(queue.try_put(value).unwrap_err()).is_at(&at);
+            back(queue.try_put(value).unwrap_err()).came_back_to(&at);
         }
     });
 }
