@@ -63,6 +63,13 @@ fn handle(dtype: DType, offset: u64, shape: &[u64], strides: &[i64]) -> Handle {
     Handle(bytes)
 }
 
+/// The same, of a storage that is said to have so many bytes.
+fn handle_of(mut handle: Handle, storage: u64) -> Handle {
+    handle.0[0] |= 1 << 7;
+    handle.0.extend(storage.to_le_bytes());
+    handle
+}
+
 /// The bytes of handles as they are in a message with one attachment.
 fn handle_bytes() -> [Vec<u8>; 2] {
     let tensor = rmp_serde::to_vec(&handle(DType::F32, 0, &[4], &[])).unwrap();
@@ -248,6 +255,20 @@ fn a_storage_is_all_of_it_or_refused() {
         (0, &[1 << 40], &[]),
     ] {
         assert!(read(offset, shape, strides).is_err(), "{offset} {shape:?} {strides:?}");
+    }
+}
+
+#[test]
+fn a_storage_has_no_more_bytes_than_its_block_and_no_fewer_than_its_view() {
+    let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
+    let read = |bytes| {
+        reread::<FrozenTensor<f32>>(frozen, handle_of(handle(DType::F32, 1, &[2], &[]), bytes))
+            .map(|tensor| tensor.storage().len())
+    };
+    assert_eq!((read(12).unwrap(), read(16).unwrap()), (12, 16));
+    for bytes in [0, 1, 11, 1 << 20, u64::MAX] {
+        let error = read(bytes).unwrap_err().to_string();
+        assert!(error.contains("storage of") || error.contains("no handle to a tensor"), "{bytes}: {error}");
     }
 }
 

@@ -100,6 +100,31 @@ fn a_storage_and_views_of_it_are_one_storage() {
 }
 
 #[test]
+fn a_storage_has_as_many_bytes_at_its_receiver() {
+    let views = || {
+        let x = Tensor::from_fn(&[3, 7], |i| i as u8).unwrap().freeze();
+        let empty = x.narrow(0, 3, 0).unwrap();
+        (x.select(0, 1).unwrap(), x.select(1, 6).unwrap(), empty, x)
+    };
+    type Views = (FrozenTensor<u8>, FrozenTensor<u8>, FrozenTensor<u8>, FrozenTensor<u8>);
+    travels(
+        || vec![views()],
+        |_, (row, column, empty, x): Views| {
+            for view in [&row, &column, &empty, &x] {
+                assert_eq!((view.storage().len(), view.typed_storage().len()), (21, 21));
+            }
+            assert!(row.as_strided(&[22], &[1], 0).is_err(), "beyond what its sender asked for");
+            assert_eq!(row.as_strided(&[21], &[1], 0).unwrap().to_vec(), x.to_vec());
+        },
+    );
+    // The second element of three, with one owner.
+    travels(
+        || vec![Tensor::from_slice(&[1.5_f32, 2.5, 3.5], &[3]).unwrap()],
+        |_, x: Tensor<f32>| assert_eq!((x.storage().len(), x.to_vec()), (12, vec![1.5, 2.5, 3.5])),
+    );
+}
+
+#[test]
 fn gradients_are_wanted_there_as_well_and_history_stays_here() {
     let leaf = || {
         let mut t = Tensor::<f32>::full(&[2, 2], 1.5).unwrap();

@@ -12,12 +12,13 @@
 mod atomics;
 mod bulk;
 
+use std::num::NonZero;
 use std::ptr::NonNull;
 
 pub use atomics::Atomic;
 
 use crate::arena::{Arena, Hold};
-use crate::error::{Bytes, Result};
+use crate::error::{Bytes, Error, Result};
 use crate::tensor::Element;
 
 /// A piece of shared memory, held by this process; what a tensor is a view of.
@@ -83,6 +84,23 @@ impl Storage {
         Self::in_range(hold, at, len as usize)
     }
 
+    /// As long as its sender's: `bytes`, or without them up to `end`, the end of the view that it came with.
+    ///
+    /// # Errors
+    /// When these bytes are fewer than the view has, or more than the block.
+    #[inline]
+    pub(crate) fn ends_at(&mut self, end: usize, bytes: Option<NonZero<u64>>) -> Result<()> {
+        let wanted = bytes.map_or(end as u64, NonZero::get);
+        if wanted < end as u64 || wanted > self.bytes as u64 {
+            return Err(Error::Malformed(format!(
+                "a storage of {wanted} bytes, in a block of {}, with a view that ends at byte {end}",
+                self.bytes
+            )));
+        }
+        self.bytes = wanted as usize;
+        Ok(())
+    }
+
     /// Moves its handle somewhere; how many bytes it had. What is left has none.
     ///
     /// # Errors
@@ -100,7 +118,7 @@ impl Storage {
         }
     }
 
-    /// Its length in bytes, at least what was asked for.
+    /// Its length in bytes: in each process what was asked for when it was made.
     pub fn len(&self) -> usize {
         self.bytes
     }

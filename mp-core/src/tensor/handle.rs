@@ -4,16 +4,18 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | rank, `GRAD`, `WIDE`, `STRIDED` |
+//! | 1 | rank, `GRAD`, `WIDE`, `STRIDED`, `SIZED` |
 //! | 1 | element type |
 //! | 4 | which attachment |
 //! | 4, or 8 if `WIDE` | offset |
 //! | as many for each dimension | shape |
 //! | as many for each dimension, if `STRIDED` | strides |
+//! | 8, if `SIZED` | how many bytes the storage has; without them it ends with the last element |
 //!
 //! Numbers are in little-endian order, strides two's complement; without them the view is row-major.
 
 use std::fmt;
+use std::num::NonZero;
 use std::sync::Arc;
 
 use serde::de::{Error as _, SeqAccess, Visitor};
@@ -29,15 +31,18 @@ const RANK: u8 = 0xF;
 const GRAD: u8 = 1 << 4;
 const WIDE: u8 = 1 << 5;
 const STRIDED: u8 = 1 << 6;
+const SIZED: u8 = 1 << 7;
 /// Flags, type and attachment.
 const HEAD: usize = 6;
-const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK);
+const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
 
 /// A tensor as it travels: `Handle<&View>` leaves, `Handle` arrives. The view need not lie within the storage.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle<V = Arc<View>> {
     pub(super) what: What,
     pub(super) view: V,
+    /// How many bytes the storage has; `None` if it ends where the view does.
+    pub(super) storage: Option<NonZero<u64>>,
 }
 
 /// Which attachment, which element type, and whether gradients are wanted; as the bits of a word, for the reason that
@@ -81,19 +86,25 @@ impl Handle<&View> {
         let wide = large(offset)
             || shape.iter().any(|&n| large(n))
             || strides.iter().any(|&stride| large(stride as usize));
-        let flags = [(self.what.requires(), GRAD), (wide, WIDE), (!strides.is_empty(), STRIDED)];
+        let flags = [
+            (self.what.requires(), GRAD),
+            (wide, WIDE),
+            (!strides.is_empty(), STRIDED),
+            (self.storage.is_some(), SIZED),
+        ];
         bytes[0] = flags.iter().filter(|(on, _)| *on).fold(shape.len() as u8, |all, (_, flag)| all | flag);
         bytes[1] = self.what.dtype();
         bytes[2..HEAD].copy_from_slice(&self.what.attachment().to_le_bytes());
         let numbers = std::iter::once(offset as u64).chain(shape.iter().map(|&n| n as u64));
         let strides = strides.iter().map(|&stride| stride as u64);
-        let left = if wide {
+        let to = if wide {
             let to = put::<8>(&mut bytes[HEAD..], numbers);
-            put::<8>(to, strides).len()
+            put::<8>(to, strides)
         } else {
             let to = put::<4>(&mut bytes[HEAD..], numbers);
-            put::<4>(to, strides).len()
+            put::<4>(to, strides)
         };
+        let left = put::<8>(to, self.storage.into_iter().map(NonZero::get)).len();
         &bytes[..MOST - left]
     }
 }
@@ -109,7 +120,13 @@ impl Handle {
     fn read(bytes: &[u8]) -> Result<Self> {
         let malformed = || malformed(bytes.len());
         let (head, numbers) = bytes.split_first_chunk::<HEAD>().ok_or_else(malformed)?;
-        let [flags, dtype, attachment @ ..] = *head;
+        let [mut flags, dtype, attachment @ ..] = *head;
+        let (mut numbers, mut storage) = (numbers, None);
+        if flags & SIZED != 0 {
+            let (rest, last) = numbers.split_last_chunk().ok_or_else(malformed)?;
+            (numbers, flags) = (rest, flags & !SIZED);
+            storage = Some(NonZero::new(u64::from_le_bytes(*last)).ok_or_else(malformed)?);
+        }
         let rank = usize::from(flags & RANK);
         let (wide, strided) = (flags & WIDE != 0, flags & STRIDED != 0);
         let count = 1 + rank * if strided { 2 } else { 1 };
@@ -122,7 +139,7 @@ impl Handle {
             None => read_view(numbers, rank, flags)?,
         };
         let attachment = u32::from_le_bytes(attachment);
-        Ok(Self { what: What::new(attachment, dtype, flags & GRAD != 0), view })
+        Ok(Self { what: What::new(attachment, dtype, flags & GRAD != 0), view, storage })
     }
 }
 
@@ -204,7 +221,8 @@ mod tests {
     use super::*;
 
     fn through(view: View, requires: bool) -> (usize, Result<Handle>) {
-        let handle = Handle { what: What::new(7, DType::F32.code(), requires), view: &view };
+        let storage = requires.then_some(NonZero::new(1 << 40).unwrap());
+        let handle = Handle { what: What::new(7, DType::F32.code(), requires), view: &view, storage };
         let mut bytes = [0; MOST];
         let bytes = handle.write(&mut bytes);
         (bytes.len(), Handle::read(bytes))
@@ -223,18 +241,21 @@ mod tests {
         for (view, len) in [
             (row, 6 + 12),
             (wide, 6 + 24),
-            (full, MOST),
+            (full, MOST - 8),
             (overlaps, 6 + 20),
             (scalar, 6 + 4),
             (View::NONE, 6 + 8),
         ] {
-            let (written, read) = through(view, len % 4 == 0);
-            let read = read.unwrap();
-            assert_eq!(
-                (written, read.what.attachment(), read.what.requires()),
-                (len, 7, len % 4 == 0),
-                "{view:?}"
-            );
+            for sized in [false, true] {
+                let (written, read) = through(view.clone(), sized);
+                let read = read.unwrap();
+                assert_eq!(
+                    (written, read.what.attachment(), read.what.requires(), read.storage.map(NonZero::get)),
+                    (len + if sized { 8 } else { 0 }, 7, sized, sized.then_some(1 << 40)),
+                    "{view:?}"
+                );
+            }
+            let read = through(view.clone(), false).1.unwrap();
             assert_eq!(read.dtype().unwrap(), DType::F32);
             assert_eq!(format!("{:?}", read.view), format!("{view:?}"));
         }
@@ -252,7 +273,7 @@ mod tests {
             bytes[i] = byte;
             Handle::read(&bytes)
         };
-        for flags in [0, 2, 9, 15, 1 | WIDE, 1 | STRIDED, 1 | 1 << 7] {
+        for flags in [0, 2, 9, 15, 1 | WIDE, 1 | STRIDED, 1 | SIZED] {
             assert!(with(0, flags).is_err(), "flags {flags:#x}");
         }
         assert!(with(1, 255).unwrap().dtype().is_err());

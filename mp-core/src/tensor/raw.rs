@@ -1,6 +1,7 @@
 //! What all tensors have in common, whatever their element type is and whoever may use them.
 
 use std::borrow::Borrow;
+use std::num::NonZero;
 use std::sync::Arc;
 
 use super::dtype::DType;
@@ -97,9 +98,11 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
         if sent != dtype {
             return Err(Error::DType { expected: dtype, found: sent });
         }
-        let Handle { what, view } = handle;
-        let keep = Storage::received(inc.take(what.attachment(), grant(access, dtype))?);
+        let Handle { what, view, storage } = handle;
+        let mut keep = Storage::received(inc.take(what.attachment(), grant(access, dtype))?);
         view.within(keep.len() / dtype.size())?;
+        let end = view.end().unwrap_or(usize::MAX).saturating_mul(dtype.size());
+        keep.ends_at(end, storage)?;
         if access == Access::Exclusive && !view.is_injective() {
             return Err(overlaps(&view));
         }
@@ -137,7 +140,8 @@ impl Raw<Exclusive> {
         let (attachment, bytes) = self.keep.lend(attach)?;
         let view = std::mem::replace(&mut self.view, recent::nothing());
         let what = What::new(attachment, dtype.code(), requires);
-        let written = C::write(out, &Handle { what, view: &*view });
+        let storage = beyond(&view, dtype, bytes);
+        let written = C::write(out, &Handle { what, view: &*view, storage });
         let grad = std::mem::take(&mut self.grad);
         out.attached().lends(Lent { attachment, dtype, bytes, view, grad });
         written
@@ -162,6 +166,14 @@ impl<M: Sendable> Raw<M> {
     pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<Handle<&View>> {
         let requires = self.grad.to_wire()?;
         let attachment = out.attach(self.keep.hold(), grant(M::ACCESS, dtype))?;
-        Ok(Handle { what: What::new(attachment, dtype.code(), requires), view: &self.view })
+        let storage = beyond(&self.view, dtype, self.keep.len());
+        Ok(Handle { what: What::new(attachment, dtype.code(), requires), view: &self.view, storage })
     }
+}
+
+/// How many bytes a storage has, if it does not end where the view does.
+#[inline]
+fn beyond(view: &View, dtype: DType, bytes: usize) -> Option<NonZero<u64>> {
+    let end = view.end().and_then(|end| end.checked_mul(dtype.size()));
+    if end == Some(bytes) { None } else { NonZero::new(bytes as u64) }
 }

@@ -28,8 +28,8 @@ use crate::storage::Storage;
 /// ```
 ///
 /// Sent together with its views, it arrives as the same storage as they do. (An exclusive storage is an exclusive
-/// [`Tensor`] of one dimension.) The storage of a tensor that was received has all bytes of its block of memory, which may
-/// be some more than the sender asked for.
+/// [`Tensor`] of one dimension.) It has as many bytes as it was made with, at its receiver too, whatever view of it
+/// was sent.
 #[doc(alias = "UntypedStorage")]
 pub struct TypedStorage<T: Element, M: Sendable = Frozen>(
     /// Of one dimension, contiguous, from the start of the storage.
