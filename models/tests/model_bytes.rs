@@ -115,7 +115,7 @@ impl Actor for Process {
                     Some(PutEnd::Done(_)) if me < setup.producers => Doing::Claim,
                     Some(PutEnd::Done(_)) => self.get(me),
                     Some(PutEnd::Full(owner)) if me < setup.producers => self.put(me, owner),
-                    // Nobody else may be there to make room.
+                    // No other process may be left to make room.
                     Some(PutEnd::Full(_)) => {
                         let e = self.putting;
                         ghost.committed.push(e);

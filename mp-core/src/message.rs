@@ -133,7 +133,7 @@ pub trait Codec {
     /// [`Error::Malformed`] with the reason of the value's `Serialize`.
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()>;
 
-    /// Appends a value that is a message, or all of a field of one: as [`write`](Self::write), and sees to it that it can be
+    /// Appends a value that is a message, or all of a field of one: as [`write`](Self::write), and makes sure that it can be
     /// read again.
     ///
     /// # Errors

@@ -237,7 +237,7 @@ impl Connection {
             || end.alone(),
         )? {
             Ended::Attempted => {
-                // It may have been woken in the place of somebody who would have received.
+                // It may have been woken in the place of a process that would have received.
                 parking.wake_one();
                 true
             }

@@ -15,8 +15,8 @@
 //!
 //! Threads that use one handle by reference are one handle here: that can't be known. See [`DesertedWhen`].
 //!
-//! **No wake-up is lost.** A waiter announces itself, then looks at these counts, then sleeps. Whoever drops a handle counts
-//! it out, then wakes those who are announced. All counts are under one lock of this process; nothing is shared with others.
+//! **No wake-up is lost.** A waiter announces itself, then looks at these counts, then sleeps. The thread that drops a handle counts
+//! it out, then wakes the waiters that are announced. All counts are under one lock of this process; nothing is shared with others.
 //!
 //! **One queue, one `Handles`.** They are found by the number of the queue's block. A [`Raw`](crate::raw::Raw) lets go of
 //! them before it lets go of the block: so none are left when the block becomes another queue.
@@ -232,7 +232,7 @@ impl Drop for Handle {
             let able = &mut self.of.counts.lock().able[what as usize];
             *able = able.saturating_sub(u32::from(self.able.brings(what)));
         }
-        // Those who wait may have waited for this one. No system call is made if none is there.
+        // Waiters may have waited for this one. No system call is made if none is there.
         self.memory.not_empty().notify_all();
         self.memory.not_full().notify_all();
     }

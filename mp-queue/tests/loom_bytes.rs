@@ -51,7 +51,7 @@ fn memory() -> Arc<HeapMem> {
     Arc::new(m)
 }
 
-/// Puts envelope `e`, which nobody has had before, as a message of so many bytes.
+/// Puts envelope `e`, which has not been used before, as a message of `bytes` bytes.
 fn put(m: &HeapMem, me: u32, e: u32, bytes: u64) -> PutEnd {
     let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
     m.store(OWNER.of(e), owner.pack());
@@ -76,7 +76,7 @@ fn is_empty(m: &HeapMem, me: u32) -> bool {
     run(Get::new(RING, intent(me), OWNER, member(me)), m) == Got::Empty
 }
 
-/// Takes the oldest message, and puts another one of so many bytes in the same envelope, beside who calls this.
+/// Takes the oldest message, and puts another one of `bytes` bytes in the same envelope, beside its caller.
 fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutEnd> {
     let m = Arc::clone(m);
     thread::spawn(move || {

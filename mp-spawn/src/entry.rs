@@ -103,7 +103,7 @@ fn take_token() -> Option<Result<Token, String>> {
     let text = env::var_os(token::VARIABLE)?;
     let token = Token::read(text.as_bytes());
     if mp_core::gained_privileges() {
-        // Whoever started this process is not whom it may obey. Nor may what it starts find the variable.
+        // The user who started this process may not command it. Nor may a process that it starts find the variable.
         // SAFETY: the standard library guards its own reads with a lock. Other threads that use the environment
         // meanwhile by C's functions find each variable but this one as it was: the list is moved together, and
         // nothing in it is freed.

@@ -16,7 +16,7 @@
 //! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`): it keeps the standard streams, its
 //! socket, and what it was given by name.
 //!
-//! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call, valgrind, and processors for which nobody has written
+//! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call, valgrind, and processors for which we have not written
 //! the ten instructions below get [`posix_spawn`](crate::sys::posix_spawn).
 //!
 //! # Safety

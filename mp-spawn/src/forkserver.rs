@@ -100,7 +100,7 @@ pub(crate) fn inherit_preload(preload: Option<FunctionRef>) {
     *PRELOAD.lock() = preload;
 }
 
-/// So many servers in succession may be found dead by one start, or die in it: then something kills them, and it fails.
+/// How many servers in succession one start may find dead, or see die: after that something kills them, and the start fails.
 const MOST_DEAD: usize = 4;
 
 /// Starts a process: takes the one that was made ahead, or asks the server, which is started first if there is none, and anew
@@ -127,7 +127,7 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration)
                 Err(buried) => return Err(buried.error),
             },
         };
-        // If this fails, nobody has got the orders.
+        // If this fails, no process has got the orders.
         match server.start(outbox, patience) {
             Ok(launched) => break (server, begun, launched),
             Err(why) => {

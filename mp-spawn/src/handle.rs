@@ -110,7 +110,7 @@ impl Handle {
         self.sentinel.as_fd()
     }
 
-    /// The same, for those who keep it longer than this handle.
+    /// The same, for callers that keep it longer than this handle.
     pub(crate) fn shared_sentinel(&self) -> &Arc<OwnedFd> {
         &self.sentinel
     }

@@ -53,7 +53,7 @@ use crate::process::{Process, ProcessBuilder};
 /// memory, and has not run `main`; so nothing that makes `fork` dangerous elsewhere is there to be copied. Functions that
 /// were registered with `pthread_atfork(3)` are not called. It ends with this process.
 ///
-/// A copy of this process is a worker as any other: it has its own place among those who share memory, and gets its
+/// A copy of this process is a worker as any other: it has its own place among the members of the arena, and gets its
 /// arguments in the same way, tensors and queues without a copy of their data. [`allow_fork`] says what it must not do.
 ///
 /// [`set_forkserver_preload`]: crate::set_forkserver_preload

@@ -75,7 +75,7 @@ pub(crate) struct Rank {
     pub(crate) told: bool,
     /// What its function returned.
     pub(crate) value: Option<Value>,
-    /// Whether somebody has asked for that.
+    /// Whether a caller has asked for that.
     pub(crate) value_taken: bool,
     pub(crate) streams: Streams,
     pub(crate) over: bool,

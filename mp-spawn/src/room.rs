@@ -1,4 +1,4 @@
-//! Whether there is room for more processes among those who share memory: asked before any is started, so that the one too many
+//! Whether there is room for more processes among the members of the arena: asked before any is started, so that the one too many
 //! is an error of the start, and not of a worker that finds no place when it first needs memory.
 //!
 //! A child joins late, or never. So these are counted: members, children of this process that have not joined, and those that
@@ -31,13 +31,13 @@ pub(crate) struct Room {
     left: Cell<usize>,
 }
 
-/// Reserves places for so many processes.
+/// Reserves places for `n` processes.
 pub(crate) fn reserve(count: usize) -> Result<Room> {
     let arena = handoff::arena()?;
     let mut reserved = RESERVED.lock();
     let (limit, members) = arena.most_members();
     let others = supervisor::outside() + *reserved;
-    // Mostly this is enough: it counts some of those who have left.
+    // Mostly this is enough: it counts some members that have left.
     if count > limit.saturating_sub(members + others) {
         let members = members_now(&arena);
         let free = limit.saturating_sub(members + others);
@@ -61,7 +61,7 @@ fn too_many(count: usize, free: usize, limit: usize) -> SpawnError {
     let why = format!("{count} were asked for, and there is room for {free}");
     let runs = limit - free;
     SpawnError::Launch(Box::new(Launch {
-        what: "the start of so many",
+        what: "the start of that many processes",
         program: None,
         limit: Some(format!(
             "{limit} processes that share memory (256 where less than 4 GiB of addresses can be mapped), the first one of \

@@ -36,7 +36,7 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) enum Names {
     One(String),
-    /// By rank: so many, with this prefix. The number comes from users, and nothing is made of it before it is checked.
+    /// By rank: this many, with this prefix. The number comes from users, and nothing is made of it before it is checked.
     Ranks(String, usize),
 }
 

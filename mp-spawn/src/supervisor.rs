@@ -107,7 +107,7 @@ struct Supervisor {
 #[derive(Debug, Default)]
 struct Watches {
     by_id: HashMap<u64, Watch>,
-    /// The sentinels of those that have ended, which somebody may still have.
+    /// The sentinels of those that have ended, which a caller may still have.
     over: Vec<Weak<OwnedFd>>,
     next: u64,
     /// For when the timer is set.
@@ -355,7 +355,7 @@ impl Supervisor {
 }
 
 impl Watches {
-    /// A process has ended; its sentinel may be kept by those who started it.
+    /// A process has ended; its sentinel may be kept by the caller that started it.
     fn note_over(&mut self, handle: &Handle) {
         if self.over.len() == self.over.capacity() {
             self.over.retain(|sentinel| sentinel.strong_count() > 0);

@@ -79,8 +79,8 @@ impl Token {
     }
 }
 
-/// True while this process was started as a worker and has not become one. Never one with privileges that whoever started it
-/// lacks: that is nobody's worker, whatever its environment says.
+/// True while this process was started as a worker and has not become one. Never one with privileges that its user lacks:
+/// such a process is no worker, whatever its environment says.
 pub(crate) fn unconsumed() -> bool {
     std::env::var_os(VARIABLE).is_some() && !mp_core::gained_privileges()
 }

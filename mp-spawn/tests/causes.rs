@@ -142,7 +142,7 @@ fn that_a_filter_refuses_prctl_is_said() {
     }
 }
 
-/// A control group that may have so many processes, and has none as yet.
+/// A control group with this limit of processes, and none in it as yet.
 struct Group(PathBuf);
 
 impl Group {

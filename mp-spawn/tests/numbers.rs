@@ -42,7 +42,7 @@ fn those_that_run_already_count() {
     alone(|()| {
         let few = || Options::nprocs(3).on_failure(OnFailure::Continue);
         let runs = start_processes(|_: usize, (): ()| wait_for_the_end(), (), few()).unwrap();
-        // This process, its parent, and those three are members, or will be; nobody else.
+        // This process, its parent, and those three are members, or will be; no other process.
         let error = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1 << 20)).unwrap_err();
         let text = error.to_string();
         let room: usize =

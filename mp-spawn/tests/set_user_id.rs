@@ -74,7 +74,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Real and effective user, and the effective capabilities, of whoever runs this.
+/// Real and effective user, and the effective capabilities, of the process that runs this.
 fn privileges((): ()) -> Result<(u32, u32, u64), String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).ok_or("no such line")?;

@@ -48,7 +48,7 @@ const NO_ACTION: Option<fn()> = None;
 ///
 /// # When a process dies
 /// One that waits at the barrier: it breaks, unless all have come, and its waiters learn it when the death is noticed
-/// (the [table](crate#how-soon-a-waiter-hears-of-a-death)). One that has not come yet: nobody knows that it was meant to, unless
+/// (the [table](crate#how-soon-a-waiter-hears-of-a-death)). One that has not come yet: no process knows that it was meant to, unless
 /// it is [enrolled](Self::enroll). A process that is stopped is not
 /// dead: the others wait for it, or for their time-out, whose error names those that are enrolled and have not come.
 #[derive(Clone)]

@@ -298,7 +298,7 @@ fn what_is_not_put_comes_back_beside_weak_references() {
     });
 }
 
-/// A storage keeps memory, and gives nobody access to it: the tensor leaves.
+/// A storage keeps memory, and gives no access to it: the tensor leaves.
 #[test]
 fn a_tensor_whose_storage_is_kept_leaves() {
     let queue = Queue::<Tensor<u64>>::bounded(1).unwrap();

@@ -18,7 +18,7 @@ fn a_tensor_that_is_in_a_message_is_empty_elsewhere() {
     let (got, left) = read_back(Tensor::full(&[8], 5).unwrap()).unwrap();
     assert_eq!((got.to_vec(), left.to_vec()), (vec![5; 8], vec![]));
     assert!(got.storage() != left.storage());
-    // Whatever is made of what is left, it is nobody's memory.
+    // Whatever is made of what is left, it is memory without an owner.
     let queue = Queue::<FrozenTensor<u64>>::bounded(1).unwrap();
     assert!(queue.put(left.freeze()).is_err());
     let (_, left) = read_back(got).unwrap();

@@ -36,7 +36,7 @@ const fn seat(e: u64) -> SeatAt {
 /// Cloning counts, dropping the last one gives this process's seat up; the block is freed when nobody else holds
 /// it. In a forked copy of the process, dropping does nothing: the copy holds nothing.
 ///
-/// A handle keeps memory; it gives nobody access to it. Who may read and write is the tensor's to say that has it: there is
+/// A handle keeps memory; it gives no access to it. The tensor that has it decides who may read and write: there is
 /// one exclusive tensor of a block, which moves, and it does not matter to it how many handles there are.
 pub struct Hold {
     arena: Arena,

@@ -103,7 +103,7 @@ impl Arena {
         Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
     }
 
-    /// How many processes can be members at once, and a number that those who are never exceed, which costs nothing to ask.
+    /// How many processes can be members at once, and an upper bound of how many are, which costs nothing to ask.
     #[doc(hidden)]
     pub fn most_members(&self) -> (usize, usize) {
         let limit = self.layout().members;
@@ -111,7 +111,7 @@ impl Arena {
         (limit as usize, used as usize)
     }
 
-    /// How many slots of members are taken: by those who live, and those whom no sweep has seen off.
+    /// How many slots of members are taken: by live members, and by dead ones that are not swept yet.
     #[doc(hidden)]
     pub fn taken_slots(&self) -> usize {
         self.used_slots().filter(|(_, tenancy)| tenancy.presence != Presence::Free).count()

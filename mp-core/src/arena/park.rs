@@ -15,7 +15,7 @@
 //!
 //! | word | who | killed | consequence |
 //! |---|---|---|---|
-//! | noticed: count, low 32 bits to sleep on | whoever swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters look after a slice, as if the word were not there |
+//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters look after a slice, as if the word were not there |
 //!
 //! A waiter reads the count, *then* asks whether the holder is dead, then sleeps as long as the count is the same. So a death
 //! that it did not find when it asked ends its sleep.

@@ -115,7 +115,7 @@ impl Arena {
                     InDoubt::Rings => {}
                 }
             }
-            // When they were told, it was not noted yet, and tokens of channels were held: those who looked went back to sleep.
+            // When they were told, it was not noted yet, and tokens of channels were held: waiters that looked went back to sleep.
             told.iter().for_each(|&ring| self.wake_ring(ring));
             to_vacate.extend(done.into_iter().filter_map(&mut end));
         }

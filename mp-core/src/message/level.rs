@@ -10,7 +10,7 @@ use std::cell::Cell;
 use super::Result;
 use crate::error::Error;
 
-/// So many levels may be in each other.
+/// How many levels may be nested in each other.
 ///
 /// The same for all processes, whatever their stacks: what one of them may put, the others can read.
 pub const MAX_NESTING: u16 = 128;
@@ -20,7 +20,7 @@ thread_local! {
     static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
 }
 
-/// For so many levels a stack is not looked at.
+/// How many levels are entered without a look at the stack.
 const FREE: u16 = 12;
 /// So much of a stack is left to one level, and to what an error needs; of a small one a quarter.
 const RESERVE: usize = 128 << 10;

@@ -16,7 +16,7 @@ pub struct Undecodable {
     source: Option<Box<Error>>,
 }
 
-/// So many bytes are shown.
+/// How many bytes `Display` shows.
 const SHOWN: usize = 32;
 
 impl Undecodable {

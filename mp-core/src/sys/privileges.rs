@@ -1,4 +1,4 @@
-//! Whether this process has privileges that whoever started it lacks.
+//! Whether this process has privileges that the user who started it lacks.
 //!
 //! # Safety
 //!

@@ -119,7 +119,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// So many elements, or entries of a map, follow.
+    /// As many elements, or entries of a map, follow.
     #[inline]
     fn head(&mut self, kind: Kind, len: usize) -> Result<(), Bad> {
         match len {
