@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::channel::End;
 use crate::error::{GetError, PutError};
+use crate::named::{Named, unnamed};
 use crate::pipe::type_of;
 use crate::queue::put_as;
 use crate::raw::{Ended, Wait};
@@ -36,8 +37,8 @@ use crate::socket::Socket;
 /// them. When the last handle to the other end is dropped, or the last process that had one dies, what was sent before can
 /// still be received; then receiving and sending fail with `Disconnected`.
 ///
-/// The types are checked when a value is received: another one than was sent is an error that says so, and the value is
-/// gone. For one type only, a [`channel()`](crate::channel()) or two are simpler.
+/// The types are checked when a value is received: another one than was sent is an error with the names of both, and with
+/// the bytes of the value ([`Error::bytes`]). For one type only, a [`channel()`](crate::channel()) or two are simpler.
 ///
 /// # In shared memory, and over a socket
 /// | | of a pipe | of a socket |
@@ -146,7 +147,8 @@ impl Connection {
         if out.alone().is_some() {
             return Err(PutError::Disconnected(value));
         }
-        put_as(out.raw(), TypeFingerprint::new(), value, Wait::Forever, || out.alone())
+        put_as(out.raw(), TypeFingerprint::new(), Named(value), Wait::Forever, || out.alone())
+            .map_err(|e| e.map(|named| named.0))
     }
 
     /// Receives the next value; waits while there is none.
@@ -184,7 +186,10 @@ impl Connection {
 
     pub(crate) fn recv_within<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
         let got = match &self.ends {
-            Ends::Both { into, .. } | Ends::Into(into) => into.get_as(TypeFingerprint::new(), wait),
+            Ends::Both { into, .. } | Ends::Into(into) => into
+                .get_as::<Named<T>>(TypeFingerprint::new(), wait)
+                .map(|named| named.0)
+                .map_err(unnamed::<T>),
             Ends::Out(_) => Err(one_way("receive").into()),
             Ends::Socket(socket) => socket.recv(wait),
         };

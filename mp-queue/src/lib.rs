@@ -29,6 +29,7 @@ mod handles;
 mod header;
 mod joinable;
 mod lease;
+mod named;
 mod options;
 mod pace;
 mod packed;

@@ -19,6 +19,7 @@ use crate::error::{GetError, PutError};
 use crate::handles::For;
 use crate::joinable::{JoinError, JoinableQueue, over};
 use crate::lease::{Lease, read};
+use crate::named::{Named, unnamed};
 use crate::parcel::{Letter, Parcel};
 use crate::queue::{Queue, not_put, nothing};
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
@@ -383,9 +384,10 @@ impl Connection {
         if let Ends::Socket(socket) = self.ends() {
             return socket.recv_async().await;
         }
-        let got = recv(self.receiver()?, TypeFingerprint::new(), || Arc::new(self.clone())).await;
+        let fingerprint = TypeFingerprint::<Named<T>>::new();
+        let got = recv(self.receiver()?, fingerprint, || Arc::new(self.clone())).await;
         self.looked();
-        got
+        got.map(|named| named.0).map_err(unnamed::<T>)
     }
 
     /// Sends a value, as a future, which waits where [`send`](Self::send) does: for a socket whose other end does not receive.

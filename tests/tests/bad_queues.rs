@@ -93,7 +93,7 @@ fn a_queue_of_another_type_on_the_other_side() {
     assert!(text.contains("u64") && text.contains("String"), "both types are named: {text}");
     here.send(numbers.clone()).unwrap();
     let text = take(&said);
-    assert!(text.contains("String"), "{text}");
+    assert!(text.contains("u64") && text.contains("String"), "both types are named: {text}");
     join(&context).unwrap();
     // It is as it was.
     give(&numbers, 5);

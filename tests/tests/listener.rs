@@ -49,7 +49,7 @@ fn stranger(name: &str) -> UnixStream {
 
 /// What a program of this library without a key says first.
 fn hello() -> Vec<u8> {
-    let mut hello = b"mp-sock\x03\x00".to_vec();
+    let mut hello = b"mp-sock\x04\x00".to_vec();
     hello.resize(8 + 1 + 32, 7);
     hello
 }
@@ -125,10 +125,11 @@ fn what_is_in_shared_memory_does_not_leave_it() {
     // Another type than was sent, and the next message.
     here.send(1_u8).unwrap();
     here.send(2_u8).unwrap();
-    assert!(matches!(
-        there.recv_timeout::<String>(DEADLINE),
-        Err(GetError::Failed(mp_reduce::Error::TypeMismatch { .. }))
-    ));
+    let error = there.recv_timeout::<String>(DEADLINE).unwrap_err();
+    assert!(error.to_string().contains("of type u8 ") && error.to_string().contains("String"), "{error}");
+    let GetError::Failed(error) = error else { panic!("{error:?}") };
+    assert!(matches!(error, mp_reduce::Error::TypeMismatch { .. }), "{error:?}");
+    assert_eq!(error.bytes(), mp_reduce::to_bytes(&mut 1_u8).ok().as_deref());
     assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 2);
     // Nor does the connection itself travel.
     let queue = Queue::bounded(1).unwrap();
@@ -317,7 +318,7 @@ fn hostile_bytes_are_errors() {
         (stream, connection)
     };
     let (mut stream, connection) = meets();
-    stream.write_all(&[0xff; 12]).unwrap();
+    stream.write_all(&[0xff; 14]).unwrap();
     let error = connection.recv_timeout::<String>(DEADLINE).unwrap_err();
     assert!(error.to_string().contains("4294967295 bytes"), "{error}");
     assert!(matches!(connection.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
@@ -325,7 +326,7 @@ fn hostile_bytes_are_errors() {
     let (mut stream, connection) = meets();
     let before = resident();
     stream.write_all(&(60_u32 << 20).to_le_bytes()).unwrap();
-    stream.write_all(&[0; 8 + 1000]).unwrap();
+    stream.write_all(&[0; 8 + 2 + 1000]).unwrap();
     assert!(connection.recv_timeout::<String>(MOMENT).unwrap_err().is_empty());
     assert!(resident() < before + (20 << 20));
     drop(stream);
@@ -346,6 +347,7 @@ fn hostile_bytes_are_errors() {
             .collect();
         let mut message = (body.len() as u32 + 4).to_le_bytes().to_vec();
         message.extend(fingerprint);
+        message.extend([0; 2]);
         message.extend((body.len() as u32).to_le_bytes());
         message.extend(&body);
         stream.write_all(&message).unwrap();
@@ -354,6 +356,40 @@ fn hostile_bytes_are_errors() {
     // The connection is as good as before.
     connection.send(5_u8).unwrap();
     stream.read_exact(&mut [0; 12]).unwrap();
+    // Names that are not those of the type, and no text, are not believed; true ones that come in pieces are.
+    let named = |fingerprint: u64, name: &[u8]| {
+        let mut head = 2_u32.to_le_bytes().to_vec();
+        head.extend(fingerprint.to_le_bytes());
+        head.extend((name.len() as u16).to_le_bytes());
+        [&head, name, &[1, 7]].concat()
+    };
+    let (mut stream, connection) = meets();
+    stream.write_all(&named(77, b"you should trust me")).unwrap();
+    let error = connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string();
+    assert!(error.contains("000000000000004d") && !error.contains("trust"), "{error}");
+    let odd = [b'o', 0xff, b'd'];
+    let message = named(mp_core::fnv1a(&odd), &odd);
+    for byte in &message[..message.len() - 1] {
+        stream.write_all(&[*byte]).unwrap();
+        assert!(connection.poll(DEADLINE).unwrap());
+        assert!(connection.try_recv::<Wanted>().unwrap_err().is_empty());
+    }
+    stream.write_all(&message[message.len() - 1..]).unwrap();
+    assert!(connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string().contains("o\u{fffd}d"));
+    // One that is too long.
+    let mut long = named(77, &[b'x'; 4097]);
+    stream.write_all(&long).unwrap();
+    let error = connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string();
+    assert!(error.contains("4097 bytes"), "{error}");
+    assert!(matches!(connection.recv_timeout::<Wanted>(DEADLINE), Err(GetError::Disconnected)));
+    // One that was announced, and does not come.
+    let (mut stream, connection) = meets();
+    long.truncate(1000);
+    long[12..14].copy_from_slice(&4096_u16.to_le_bytes());
+    stream.write_all(&long).unwrap();
+    assert!(connection.recv_timeout::<Wanted>(MOMENT).unwrap_err().is_empty());
+    drop(stream);
+    assert!(connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string().contains("in the middle"));
 }
 
 /// Bytes of memory that this process has.
@@ -373,8 +409,10 @@ fn a_message_that_comes_in_pieces_is_waited_for_in_pieces() {
     let connection = listener.accept_timeout(DEADLINE).unwrap().unwrap();
     let mut message = 9_u32.to_le_bytes().to_vec();
     message.extend(mp_reduce::TypeFingerprint::<u64>::new().get().to_le_bytes());
+    message.extend(3_u16.to_le_bytes());
+    message.extend(b"u64");
     message.extend(mp_reduce::to_bytes(&mut (1_u64 << 40)).unwrap());
-    let len = message.len() as u32 - 12;
+    let len = message.len() as u32 - 12 - 2 - 3;
     message[..4].copy_from_slice(&len.to_le_bytes());
     for byte in &message[..message.len() - 1] {
         stream.write_all(&[*byte]).unwrap();

@@ -1,7 +1,9 @@
-//! Messages over a socket: each is its length (4 bytes, little-endian), the fingerprint of its type (8), and its bytes.
+//! Messages over a socket: each is its length (4 bytes, little-endian), the fingerprint of its type (8), how long the name of
+//! its type is (2), that name, and its bytes.
 //!
 //! Of what comes from there anything may be wrong. A length beyond the limit ends the connection, and no more memory is
-//! taken than twice what has arrived, whatever the length says.
+//! taken than twice what has arrived, whatever the length says. A name is shown in the error if another type is expected, and
+//! only if the fingerprint is the hash of it.
 //!
 //! Who receives or sends locks what there is of a message, goes as far as the kernel lets it, and unlocks before it waits. So
 //! threads and futures may use one end at the same time, and what one of them has begun another one goes on with: a message of
@@ -24,10 +26,11 @@ use super::handshake::{Met, read};
 use super::outbox::{Sending, WriteError, Writer};
 use super::peer::Peer;
 use crate::error::{GetError, PutError};
+use crate::named::{LENGTH, LONGEST, sent_name, with_name};
 use crate::raw::Wait;
 
-/// Length and fingerprint.
-const HEAD: usize = 12;
+/// Length, fingerprint and length of the name.
+const HEAD: usize = 12 + LENGTH;
 /// Room for so many bytes is made at first.
 const FIRST: usize = 1 << 16;
 
@@ -45,12 +48,28 @@ pub(crate) struct Socket {
 struct Reader {
     head: [u8; HEAD],
     have: usize,
+    name: Vec<u8>,
     body: Vec<u8>,
     over: bool,
 }
 
-/// A message that has arrived, and the fingerprint of its type.
-type Arrived = (Vec<u8>, u64);
+/// A message that has arrived.
+struct Arrived {
+    bytes: Vec<u8>,
+    /// Of its type.
+    fingerprint: u64,
+    /// Of its type, as the other side says; none if it is too long to be sent.
+    name: Vec<u8>,
+}
+
+/// Reads more of something that has so many bytes.
+fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
+    let start = into.len();
+    into.resize(len.min(start + start.max(FIRST)), 0);
+    let n = read(fd, &mut into[start..]);
+    into.truncate(start + n.unwrap_or(0));
+    n
+}
 
 impl Reader {
     /// Reads what there is, up to the end of one message; `None` when there is nothing more to read now.
@@ -59,8 +78,9 @@ impl Reader {
             return Err(GetError::Disconnected);
         }
         loop {
-            let [a, b, c, d, fingerprint @ ..] = self.head;
+            let [a, b, c, d, fingerprint @ .., e, f] = self.head;
             let len = u32::from_le_bytes([a, b, c, d]) as usize;
+            let name = usize::from(u16::from_le_bytes([e, f]));
             let n = if self.have < HEAD {
                 read(fd, &mut self.head[self.have..])
             } else if len > limit {
@@ -68,15 +88,22 @@ impl Reader {
                     "a message of {len} bytes arrives, and {limit} is the limit here (SocketOptions::max_message)"
                 );
                 return Err(self.end(fd, why));
-            } else if self.body.len() == len {
-                self.have = 0;
-                return Ok(Some((std::mem::take(&mut self.body), u64::from_le_bytes(fingerprint))));
+            } else if name > LONGEST {
+                let why = format!(
+                    "a message arrives whose type has a name of {name} bytes, and {LONGEST} is the limit"
+                );
+                return Err(self.end(fd, why));
+            } else if self.name.len() < name {
+                more(fd, &mut self.name, name)
+            } else if self.body.len() < len {
+                more(fd, &mut self.body, len)
             } else {
-                let start = self.body.len();
-                self.body.resize(len.min(start + start.max(FIRST)), 0);
-                let n = read(fd, &mut self.body[start..]);
-                self.body.truncate(start + n.unwrap_or(0));
-                n
+                self.have = 0;
+                return Ok(Some(Arrived {
+                    bytes: std::mem::take(&mut self.body),
+                    fingerprint: u64::from_le_bytes(fingerprint),
+                    name: std::mem::take(&mut self.name),
+                }));
             };
             match n {
                 Ok(0) | Err(Errno::CONNRESET) if self.have == 0 => {
@@ -97,7 +124,7 @@ impl Reader {
     /// Nothing that follows would make sense.
     fn end(&mut self, fd: BorrowedFd<'_>, why: String) -> GetError {
         self.over = true;
-        self.body = Vec::new();
+        (self.name, self.body) = (Vec::new(), Vec::new());
         // The other end is told. It fails if that is gone, which is as well.
         _ = rustix::net::shutdown(fd, Shutdown::Both);
         GetError::Failed(mp_core::Error::Malformed(why).into())
@@ -181,9 +208,12 @@ impl Socket {
                 return Err(mp_core::Error::Malformed(why).into());
             }
         };
-        let mut frame = Vec::with_capacity(HEAD + bytes.len());
+        let (name_length, name) = sent_name::<T>();
+        let mut frame = Vec::with_capacity(HEAD + name.len() + bytes.len());
         frame.extend_from_slice(&len.to_le_bytes());
         frame.extend_from_slice(&TypeFingerprint::<T>::new().get().to_le_bytes());
+        frame.extend_from_slice(&name_length);
+        frame.extend_from_slice(name);
         frame.extend_from_slice(&bytes);
         Ok(frame)
     }
@@ -259,8 +289,8 @@ fn left(wait: Wait) -> Option<Option<Duration>> {
     }
 }
 
-fn decode<T: Message>((bytes, fingerprint): Arrived) -> Result<T, GetError> {
-    Ok(from_bytes(bytes, fingerprint)?)
+fn decode<T: Message>(Arrived { bytes, fingerprint, name }: Arrived) -> Result<T, GetError> {
+    Ok(from_bytes(bytes, fingerprint).map_err(|e| with_name(e, fingerprint, &name))?)
 }
 
 /// An error of [`Socket::look`], or of waiting.

@@ -21,7 +21,7 @@ use super::key::{self, Key, NONCE, PROOF, Said};
 use super::peer::{self, Peer};
 use super::{Address, ConnectError};
 
-const MAGIC: &[u8; 8] = b"mp-sock\x03";
+const MAGIC: &[u8; 8] = b"mp-sock\x04";
 const HELLO: usize = MAGIC.len() + 1 + NONCE;
 
 /// Two sides that do not know each other yet.

@@ -1,0 +1,93 @@
+//! Values with the names of their types, as connections in shared memory send them: two ends may have different types in
+//! mind, and an error that says so has both names.
+//!
+//! | bytes | |
+//! |---|---|
+//! | 2 | how long the name is, little-endian; 0 if it is longer than [`LONGEST`] |
+//! | as many | the name (`std::any::type_name`) |
+//! | the rest | the value, as it is in queues, which check the type once and have no name in each message |
+
+use mp_core::message::{Codec, Incoming, Outgoing, Returned, Undecodable};
+use mp_core::{Message, fnv1a};
+use mp_reduce::Error;
+
+use crate::error::GetError;
+
+/// Longer names don't travel: of those the error shows the fingerprint.
+pub(crate) const LONGEST: usize = 4096;
+/// The length of a name.
+pub(crate) const LENGTH: usize = 2;
+
+/// What is sent of the name of a type: its length, and the name.
+pub(crate) fn sent_name<T>() -> ([u8; LENGTH], &'static [u8]) {
+    let name = std::any::type_name::<T>().as_bytes();
+    let name = if name.len() > LONGEST { &[] } else { name };
+    ((name.len() as u16).to_le_bytes(), name)
+}
+
+/// A value, and before it the name of its type.
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<T: Message> Message for Named<T> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        let (length, name) = sent_name::<T>();
+        let bytes = out.bytes();
+        bytes.extend_from_slice(&length);
+        bytes.extend_from_slice(name);
+        self.0.encode::<C>(out)
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        self.0.take_back(back);
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let name = split(inc.rest()).map(|(name, _)| LENGTH + name.len()).ok_or_else(|| {
+            mp_core::Error::Malformed("a message of a connection is shorter than the name of its type".into())
+        })?;
+        inc.advance(name);
+        T::decode::<C>(inc).map(Self)
+    }
+}
+
+/// Name and value.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
+    rest.split_at_checked(u16::from_le_bytes(*length).into())
+}
+
+/// The error of receiving a [`Named`]: of the value itself, with the names of both types.
+#[cold]
+pub(crate) fn unnamed<T>(error: GetError) -> GetError {
+    let GetError::Failed(error) = error else { return error };
+    GetError::Failed(match error {
+        Error::TypeMismatch { found, bytes, .. } => {
+            let expected = std::any::type_name::<T>();
+            match split(&bytes) {
+                Some((name, value)) => {
+                    let found = if name.is_empty() { found } else { String::from_utf8_lossy(name).into() };
+                    Error::TypeMismatch { expected, found, bytes: value.to_vec() }
+                }
+                None => Error::TypeMismatch { expected, found, bytes },
+            }
+        }
+        Error::Memory(mp_core::Error::Undecodable(undecodable)) => {
+            let bytes = undecodable.bytes().to_vec();
+            let value = split(&bytes).map_or(&bytes[..], |(_, value)| value);
+            Undecodable::of_message::<T>(mp_core::Error::Undecodable(undecodable), value).into()
+        }
+        other => other,
+    })
+}
+
+/// The error of receiving what came with the name of its type beside it, out of a socket: with that name, if it is the one
+/// that the fingerprint is of.
+#[cold]
+pub(crate) fn with_name(error: Error, fingerprint: u64, name: &[u8]) -> Error {
+    match error {
+        Error::TypeMismatch { expected, bytes, .. } if fnv1a(name) == fingerprint => {
+            Error::TypeMismatch { expected, found: String::from_utf8_lossy(name).into(), bytes }
+        }
+        error => error,
+    }
+}
