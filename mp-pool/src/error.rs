@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mp_core::message::Undecodable;
 use mp_spawn::{End, Exit, Note, ProcessRaised, SpawnError};
 
 /// Why a task has no result.
@@ -34,7 +35,7 @@ use mp_spawn::{End, Exit, Note, ProcessRaised, SpawnError};
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
 /// | the initializer fails, or the worker dies in it | – | wait | is tried again, later each time, up to a second |
 /// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason | – |
-/// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | go on | goes on |
+/// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which has the bytes of a result that can't be decoded | go on | goes on |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
 /// | the program that has the pool dies, however | – | – | ends with it |
@@ -70,7 +71,56 @@ pub enum TaskError {
     /// The arguments could not be encoded here, or not be decoded in the worker.
     Arguments(String),
     /// What the function returned could not be encoded in the worker, or not be decoded here.
-    Value(String),
+    Value {
+        /// Why.
+        why: String,
+        /// If it arrived and could not be decoded: its type, the place in it that could not be read, and its bytes, so that it is
+        /// not lost. See [`bytes`](Self::bytes), too.
+        undecodable: Option<Arc<Undecodable>>,
+    },
+}
+
+impl TaskError {
+    /// A value that did not arrive.
+    pub(crate) fn value(why: impl Into<String>) -> Self {
+        TaskError::Value { why: why.into(), undecodable: None }
+    }
+
+    /// The result that could not be read: type, place, reason. `None` when that is not what went wrong.
+    pub fn undecodable(&self) -> Option<&Undecodable> {
+        match self {
+            TaskError::Value { undecodable, .. } => undecodable.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The bytes of a result that could not be read, as those of a message ([`Undecodable::bytes`]).
+    ///
+    /// ```
+    /// use mp_pool::Pool;
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Grade(#[serde(deserialize_with = "up_to_100")] u8);
+    ///
+    /// fn up_to_100<'de, D: serde::Deserializer<'de>>(d: D) -> Result<u8, D::Error> {
+    ///     let points = u8::deserialize(d)?;
+    ///     if points <= 100 { Ok(points) } else { Err(serde::de::Error::custom("above 100 points")) }
+    /// }
+    ///
+    /// let pool = Pool::new(1)?;
+    /// let grades = |points: u8| Ok::<_, String>((Grade(100), Grade(points)));
+    /// let Err(error) = pool.apply(grades, 120) else { panic!("it can't be read") };
+    /// let undecodable = error.undecodable().expect("it arrived");
+    /// assert_eq!(undecodable.path(), "[1]");
+    /// assert!(undecodable.type_name().contains("Grade") && error.to_string().contains("above 100 points"));
+    /// // Two, in MessagePack: what another type might be read from.
+    /// assert_eq!(error.bytes(), Some(&[3, 0x92, 100, 120][..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.undecodable().map(Undecodable::bytes)
+    }
 }
 
 /// A process ended while it had a task.
@@ -136,7 +186,12 @@ impl fmt::Display for TaskError {
             TaskError::Closed => f.write_str("the pool is closed: it takes no tasks any more"),
             TaskError::Broken(why) => write!(f, "the pool has no workers left: {why}"),
             TaskError::Arguments(why) => write!(f, "the arguments of the task can't be sent: {why}"),
-            TaskError::Value(why) => write!(f, "what the task returned can't be sent: {why}"),
+            TaskError::Value { why, undecodable: None } => {
+                write!(f, "what the task returned can't be sent: {why}")
+            }
+            TaskError::Value { why, undecodable: Some(_) } => {
+                write!(f, "what the task returned can't be received: {why}")
+            }
         }
     }
 }

@@ -157,12 +157,12 @@ impl Manager {
                     continue;
                 }
                 Reply::Done { worker, id, value } => {
-                    let received = value.received().ok_or_else(|| TaskError::Value("it is not there".into()));
+                    let received = value.received().ok_or_else(|| TaskError::value("it is not there"));
                     (worker, id, Said::Done(received))
                 }
                 Reply::Raised { worker, id, raise } => (worker, id, Said::Raised(raise)),
                 Reply::Unsendable { worker, id, result: true, why } => {
-                    (worker, id, Said::Done(Err(TaskError::Value(why))))
+                    (worker, id, Said::Done(Err(TaskError::value(why))))
                 }
                 Reply::Unsendable { worker, id, result: false, why } => {
                     (worker, id, Said::Done(Err(TaskError::Arguments(why))))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use mp_core::message::Undecodable;
 use mp_core::users::Each;
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
@@ -19,11 +20,26 @@ use crate::shared::Shared;
 /// Reads what came of a task. Code of the user runs here: a panic of it is an error.
 pub(crate) fn read<T: Message>(outcome: Outcome) -> Result<T, TaskError> {
     let mut received = outcome?;
-    match Raise::catch(|| T::decode::<MessagePack>(&mut received)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(TaskError::Value(error.to_string())),
-        Err(raise) => Err(TaskError::Value(raise.message().to_string())),
-    }
+    // What comes before it is the worker's.
+    let before = received.whole().len() - received.rest().len();
+    let error = match Raise::catch(|| T::decode::<MessagePack>(&mut received)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(error)) => error,
+        Err(raise) => mp_core::Error::Malformed(format!("its `Deserialize` panicked: {}", raise.message())),
+    };
+    Err(unreadable::<T>(error, received.whole().get(before..).unwrap_or_default()))
+}
+
+/// A result of these bytes can't be read.
+#[cold]
+fn unreadable<T>(error: mp_core::Error, bytes: &[u8]) -> TaskError {
+    let error = Undecodable::of_message::<T>(error, bytes);
+    let why = error.to_string();
+    let undecodable = match error {
+        mp_core::Error::Undecodable(undecodable) => Some(Arc::from(undecodable)),
+        _ => None,
+    };
+    TaskError::Value { why, undecodable }
 }
 
 /// How many results there are: one, or one for each item.

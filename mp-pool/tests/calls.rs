@@ -186,6 +186,65 @@ impl Serialize for Bomb {
     }
 }
 
+/// Can be written, and not be read: as a part of something.
+#[derive(Serialize, Deserialize)]
+struct Report {
+    name: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Part {
+    #[serde(deserialize_with = "even")]
+    number: u32,
+}
+
+fn even<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
+    match u32::deserialize(d)? {
+        13 => panic!("thirteen"),
+        number if number % 2 == 0 => Ok(number),
+        number => Err(serde::de::Error::custom(format!("{number} is odd"))),
+    }
+}
+
+fn report(numbers: Vec<u32>) -> Report {
+    let parts = numbers.into_iter().map(|number| Part { number }).collect();
+    Report { name: "parts".into(), parts }
+}
+
+fn reports(numbers: Vec<u32>) -> Result<Report, String> {
+    Ok(report(numbers))
+}
+
+#[test]
+fn a_result_that_can_not_be_decoded_is_in_the_error_with_type_place_and_bytes() {
+    let pool = Pool::new(1).unwrap();
+    let sent = |numbers| mp_reduce::to_bytes(&mut report(numbers)).unwrap();
+    let check = |error: TaskError, numbers: Vec<u32>, path: &str, why: &str| {
+        let TaskError::Value { undecodable: Some(undecodable), .. } = &error else { panic!("{error:?}") };
+        assert_eq!(undecodable.path(), path);
+        assert!(undecodable.type_name().contains("Report"), "{error}");
+        assert!(error.to_string().contains(why) && error.to_string().contains("Report"), "{error}");
+        assert_eq!(error.bytes(), Some(&sent(numbers)[..]), "the bytes of the result, and no others");
+    };
+    // Waited for, among many, one after another, and after a panic.
+    let error = pool.apply(reports, vec![2, 4, 5]).map(|_| ()).unwrap_err();
+    check(error, vec![2, 4, 5], "parts[2].number", "5 is odd");
+    let result = pool.map_async(reports, [vec![2], vec![7]]);
+    let error = result.get().map(|_| ()).unwrap_err();
+    check(error, vec![7], "parts[0].number", "7 is odd");
+    let mut stream = pool.imap(reports, [vec![2], vec![4, 9]]);
+    assert_eq!(stream.next().unwrap().unwrap().parts[0].number, 2);
+    let error = stream.next().unwrap().map(|_| ()).unwrap_err();
+    check(error, vec![4, 9], "parts[1].number", "9 is odd");
+    let error = pool.apply(reports, vec![13]).map(|_| ()).unwrap_err();
+    check(error, vec![13], "", "thirteen");
+    // What was not sent has no bytes here.
+    let error = pool.apply(|(): ()| Ok::<_, String>(Stubborn), ()).map(|_| ()).unwrap_err();
+    assert!(error.bytes().is_none() && error.undecodable().is_none(), "{error:?}");
+    assert_eq!(pool.apply(reports, vec![6]).unwrap().name, "parts");
+}
+
 #[test]
 fn what_can_not_be_sent_is_an_error_of_its_task_alone() {
     let pool = Pool::new(1).unwrap();
@@ -198,11 +257,11 @@ fn what_can_not_be_sent_is_an_error_of_its_task_alone() {
     let error = says(pool.apply(|_: Bomb| 1_u32, Bomb));
     assert!(matches!(&error, TaskError::Arguments(why) if why.contains("it went off")), "{error}");
     let error = pool.apply(|(): ()| Ok::<_, String>(Stubborn), ()).map(|_| ()).unwrap_err();
-    assert!(matches!(&error, TaskError::Value(why) if why.contains("I stay here")), "{error}");
+    assert!(matches!(&error, TaskError::Value { why, .. } if why.contains("I stay here")), "{error}");
     let error = pool.apply(|(): ()| Ok::<_, String>(Fragile), ()).map(|_| ()).unwrap_err();
-    assert!(matches!(&error, TaskError::Value(why) if why.contains("it fell apart")), "{error}");
+    assert!(matches!(&error, TaskError::Value { why, .. } if why.contains("it fell apart")), "{error}");
     let error = pool.apply(|(): ()| Ok::<_, String>(Bomb), ()).map(|_| ()).unwrap_err();
-    assert!(matches!(&error, TaskError::Value(why) if why.contains("it went off")), "{error}");
+    assert!(matches!(&error, TaskError::Value { why, .. } if why.contains("it went off")), "{error}");
     assert_eq!(got(good).unwrap().len(), 100);
     assert_eq!(pool.apply(square, 5).unwrap(), 25);
 }
