@@ -1,6 +1,7 @@
 //! Derive macros of `mp`. Use them through the `mp` (or `mp_reduce`) crate, which re-exports them.
 
 use proc_macro::TokenStream;
+use proc_macro_crate::{FoundCrate, crate_name};
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Fields, Path, parse_macro_input, parse_quote};
@@ -9,25 +10,51 @@ use syn::{Data, DeriveInput, Fields, Path, parse_macro_input, parse_quote};
 ///
 /// A type that is `Serialize + Deserialize` is a message already and must not derive this.
 ///
-/// `#[message(crate = path)]` says where the `message` module is found; the default is `::mp`.
+/// # Under another name
+/// Programs that have given the package `multiproc` another name need nothing: the macro reads in their `Cargo.toml` what it is
+/// called. With
+///
+/// ```toml
+/// [dependencies]
+/// parallel = { package = "multiproc", version = "0.1" }
+/// ```
+///
+/// it finds `::parallel::message`. `#[message(crate = path)]` says itself where the `message` module is, where no `Cargo.toml`
+/// does: if the program names the package twice, or comes to it through another crate that re-exports it
+/// (`#[message(crate = ::framework::mp)]`), or is not built by Cargo. Without it the path is `::mp` there, and the compiler's
+/// error is "cannot find `mp` in the crate root".
 #[proc_macro_derive(Message, attributes(message))]
 pub fn derive_message(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand(input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
+/// Where the `message` module is.
 fn crate_path(input: &DeriveInput) -> syn::Result<Path> {
-    let mut path: Path = parse_quote!(::mp);
+    let mut path = None;
     for attr in input.attrs.iter().filter(|a| a.path().is_ident("message")) {
         attr.parse_nested_meta(|meta| {
             if !meta.path.is_ident("crate") {
                 return Err(meta.error("unknown option; the only one is `crate = path`"));
             }
-            path = meta.value()?.parse()?;
+            path = Some(meta.value()?.parse()?);
             Ok(())
         })?;
     }
-    Ok(path)
+    Ok(path.unwrap_or_else(default_path))
+}
+
+/// By what name the crate that is being compiled knows the library.
+fn default_path() -> Path {
+    // A package without a name of its own choice is found by that of its library.
+    let known = |package, library| match crate_name(package) {
+        Ok(FoundCrate::Name(name)) if name != package => Some(format_ident!("{name}")),
+        Ok(_) => Some(format_ident!("{library}")),
+        Err(_) => None,
+    };
+    let name = known("multiproc", "mp").or_else(|| known("mp-reduce", "mp_reduce"));
+    let name = name.unwrap_or_else(|| format_ident!("mp"));
+    parse_quote!(::#name)
 }
 
 /// What is made for the fields of a struct or a variant.

@@ -1,0 +1,1 @@
+//! What it does is in its tests.

@@ -1,0 +1,36 @@
+//! `derive(Message)` finds the library under the name that a program has given it in its `Cargo.toml`.
+
+use parallel_work::{Message, Tensor, pack, unpack};
+
+#[derive(Message)]
+struct Step<T> {
+    number: u32,
+    weights: T,
+}
+
+#[derive(Message)]
+enum Order {
+    Run(Step<Tensor<f32>>),
+    Stop { why: String },
+}
+
+/// Where the path is given, it is that one.
+#[derive(Message)]
+#[message(crate = ::parallel_work)]
+struct Named(Tensor<u8>);
+
+#[test]
+fn derived_messages_arrive() {
+    let weights = Tensor::full(&[3], 1.5).unwrap();
+    let order = Order::Run(Step { number: 7, weights });
+    match unpack::<Order>(pack(order).unwrap()).unwrap() {
+        Order::Run(Step { number: 7, weights }) => assert_eq!(weights.iter().sum::<f32>(), 4.5),
+        _ => panic!("it was another one"),
+    }
+    match unpack::<Order>(pack(Order::Stop { why: "done".into() }).unwrap()).unwrap() {
+        Order::Stop { why } => assert_eq!(why, "done"),
+        Order::Run(_) => panic!("it was another one"),
+    }
+    let Named(bytes) = unpack(pack(Named(Tensor::full(&[2], 9).unwrap())).unwrap()).unwrap();
+    assert_eq!(bytes.len(), 2);
+}
