@@ -238,6 +238,25 @@ fn loom_settle_against_get() {
     });
 }
 
+/// The intent of a dead member names an envelope that a living producer is just putting: the sweeper sees that it is intended, or
+/// that its slot has changed, and doesn't take it. So what a producer has written before it says `QUEUED` (its intent, the place)
+/// is seen by who sees that.
+#[test]
+fn loom_a_stale_intent_beside_a_put() {
+    loom::model(|| {
+        let m = memory(1);
+        m.store(intent(0), 1);
+        let producer = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || put(&m, 1, 1, 0))
+        };
+        let settled = run(Settle::new(intent(0), (OWNER, PLACE), Around), &*m);
+        assert!(!matches!(settled, Settled::Owned(_)), "robbed a live producer");
+        assert!(matches!(producer.join().unwrap(), PutEnd::Done(_)));
+        assert_eq!(get(&m, 1, 2), Some(100));
+    });
+}
+
 /// Two producers find the segment full and open the next one: both see it opened, and what was put stays to be taken.
 #[test]
 fn loom_extend() {

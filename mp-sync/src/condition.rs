@@ -316,9 +316,7 @@ impl Condition {
             self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED]), next))
         {
             next = seen.index + 1;
-            if seen.slot.member == me && !mp_core::mutant!("condition.tends-its-own")
-                || !self.shared.arena().is_dead(seen.slot.member)
-            {
+            if seen.slot.member == me || !self.shared.arena().is_dead(seen.slot.member) {
                 continue;
             }
             if seen.slot.state != NOTIFIED || mp_core::mutant!("condition.token-of-the-dead-lost") {
@@ -377,5 +375,54 @@ impl Serialize for Condition {
 impl<'de> Deserialize<'de> for Condition {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         Shared::receive("a Condition", NAME, SLOTS + 1, d).map(Self::of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever has taken over the token of a dead waiter, and finds that it has one of its own by now, passes one of both on:
+    /// to one that waits, exactly one.
+    #[test]
+    fn a_spare_token_goes_to_another_one_that_waits() {
+        let condition = Condition::with_waiters(8).unwrap();
+        let me = condition.shared.me().unwrap();
+        // No such member ever was: it counts as dead.
+        let dead = Member::new(4000, 7);
+        let enlist = |state, member| {
+            let claim = Claim::new(condition.slots(), EMPTY, (state, member, 0), 0).or_new();
+            condition.shared.run(claim).unwrap()
+        };
+        let (mine, other, third) = (enlist(WAITING, me), enlist(WAITING, me), enlist(WAITING, me));
+        let of_the_dead = enlist(NOTIFIED, dead);
+        let taken = condition.tend(me).expect("the token of the dead");
+        assert_eq!((taken.index, taken.slot.member), (of_the_dead.index, me));
+        // Meanwhile another one has notified this one as well.
+        assert!(condition.change(mine, mine.slot.into_state(NOTIFIED)));
+        condition.keep_one(mine, taken);
+        let state = |seen| condition.look(seen).slot.state;
+        assert_eq!((state(mine), state(taken)), (EMPTY, EMPTY));
+        let notified = [other, third].iter().filter(|&&seen| state(seen) == NOTIFIED).count();
+        assert_eq!((notified, condition.waiting()), (1, 1));
+    }
+
+    /// A place of a dead waiter is given back; its token is not.
+    #[test]
+    fn places_of_the_dead_are_given_back_and_their_tokens_are_not() {
+        let condition = Condition::with_waiters(2).unwrap();
+        let me = condition.shared.me().unwrap();
+        let dead = Member::new(4000, 7);
+        let enlist = |state, member| {
+            let claim = Claim::new(condition.slots(), EMPTY, (state, member, 0), 0).or_new();
+            condition.shared.run(claim)
+        };
+        enlist(ASLEEP, dead).unwrap();
+        let token = enlist(NOTIFIED, dead).unwrap();
+        assert!(enlist(WAITING, me).is_none(), "it is full");
+        let taken = condition.tend(me).expect("the token of the dead");
+        assert_eq!((taken.index, taken.slot.state), (token.index, NOTIFIED));
+        assert_eq!(enlist(WAITING, me).map(|seen| seen.index), Some(0));
+        assert!(condition.tend(me).is_none());
     }
 }

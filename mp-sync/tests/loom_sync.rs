@@ -12,6 +12,7 @@ use mp_core::words::Member;
 use mp_core::{Announce, Notify, NotifyAll};
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, WAITING};
 use mp_sync::steps::event::{EventWord, Set};
+use mp_sync::steps::once::{IsDone, SetDone};
 use mp_sync::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
 use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, HELD, OPEN, Seen, Slot, Slots, set};
 
@@ -41,6 +42,27 @@ fn one_permit() -> Arc<HeapMem> {
     m.store(SLOTS.first, Slot::unpack(0).given_back(OPEN).pack());
     m.store(SLOTS.used, 1);
     m
+}
+
+/// Who finds that it is done sees what was done, without a lock.
+#[test]
+fn loom_done_orders() {
+    loom::model(|| {
+        let m = memory();
+        let done = Word::at(24);
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                m.store_relaxed(DATA, 7);
+                run(SetDone(done), &*m);
+            })
+        };
+        if run(IsDone(done), &*m) {
+            assert_eq!(m.load_relaxed(DATA), 7);
+        }
+        other.join().unwrap();
+        assert!(run(IsDone(done), &*m));
+    });
 }
 
 /// What one wrote while it had the permit, the next one sees.

@@ -17,10 +17,11 @@ struct Line {
 
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let (only, skip) = (args.list("--only")?, args.list("--skip")?);
-    let strict = args.flag("--strict");
+    let (strict, long) = (args.flag("--strict"), args.flag("--long"));
     args.finish()?;
+    let all = || steps::ALL.iter().chain(if long { steps::LONG } else { &[] });
     for name in only.iter().chain(&skip) {
-        if !steps::ALL.iter().any(|step| step.name == name) {
+        if !all().any(|step| step.name == name) {
             return Err(format!("no step `{name}`; `cargo xtask help` lists them"));
         }
     }
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
         (only.is_empty() || only.iter().any(|n| n == step.name)) && !skip.iter().any(|n| n == step.name)
     };
     let lines: Vec<Line> =
-        steps::ALL.iter().filter(wanted).map(|step| perform(step, strict, Session::of_all())).collect();
+        all().filter(wanted).map(|step| perform(step, strict, Session::of_all())).collect();
 
     println!("\n{}", summary(&lines));
     let mut total = Tally::default();

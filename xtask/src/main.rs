@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod layers;
 mod libtest;
+mod mutate;
 mod report;
 mod session;
 mod steps;
@@ -22,6 +23,7 @@ cargo xtask <task> [options]
   ci       every step below, in this order, and a summary
              --only a,b   these steps alone      --skip a,b   all but these
              --strict     a step that can't run here fails
+             --long       and then mutate, and a torture of 300 s
   bench    our figures beside the physical limits
              --peers      beside ipc-channel and iceoryx2 as well
              --only a,b   these rows alone       --quick      short runs
@@ -30,6 +32,12 @@ cargo xtask <task> [options]
   torture  processes that use everything while they are killed and stopped at random
              --seconds S  for so long         --seed N     the same choices again
              --processes P  so many at a time
+  mutate   mistakes in the protocol code, switched on one by one: which test finds which (docs/verification.md)
+             --only a,b   those whose names begin so  --list    names and places alone
+             --suites a,b  tests of these alone
+             --anew       all tests of their areas, not first the one that found it last
+             --survivors  also those that have a reason on the page
+             --write      the page as it is now       --patience N  times as long as a test usually takes
   help     this page
 
 Steps of ci, each a task of its own (with --strict, if wanted):
@@ -55,6 +63,7 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
         "ci" => ci::run(&mut args),
         "bench" => bench::run(&mut args),
         "torture" => torture::run(&mut args),
+        "mutate" => mutate::run(&mut args),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             steps::ALL.iter().for_each(|step| println!("  {:<9}{}", step.name, step.what));

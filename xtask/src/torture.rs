@@ -5,6 +5,8 @@ use crate::session::{Outcome, Session};
 
 /// How long the short form takes, in seconds.
 const SHORT: &str = "15";
+/// How long the one of `ci --long` takes.
+const LONG: &str = "300";
 
 fn torture(session: &mut Session, words: &[String]) -> bool {
     let mut command = session.cargo(&["run", "--quiet", "--release", "-p", "mp-torture", "--"]);
@@ -23,6 +25,12 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     args.flag("--strict");
     args.finish()?;
     Ok(torture(&mut Session::new(), &words))
+}
+
+/// The step of `ci --long`.
+pub(crate) fn long(session: &mut Session) -> Outcome {
+    torture(session, &["--seconds", LONG].map(str::to_owned));
+    session.outcome()
 }
 
 /// The step.

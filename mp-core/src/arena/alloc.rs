@@ -200,6 +200,8 @@ impl Arena {
                 // Nothing there. A block freed since then sets the bit again, after its own.
                 let (at, bit) = self.class_map(class, slab);
                 self.map().and(at, !bit);
+                // As in `hint_free`: who frees sets the one and looks at the other.
+                self.map().fence_after_rmw();
                 if !mutant!("arena.search.second-look-away")
                     && self.slab(slab).is_some_and(|(c, _)| c == class)
                     && self.map().load(self.slab_word(slab, 1)) != 0
@@ -313,5 +315,76 @@ impl Arena {
         run(Unclaim::new(at, state), self.map());
         self.hint_free(block);
         self.count_free(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes that nothing else in these tests has.
+    const SIZES: [u64; 3] = [11 << 20, 900 << 10, 7 << 10];
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn freed_blocks_are_found_again() {
+        let arena = Arena::current().unwrap();
+        for size in SIZES {
+            let blocks: Vec<BlockId> = (0..40).map(|_| arena.alloc(size).unwrap().block()).collect();
+            assert!(blocks[1..].iter().all(|block| *block == blocks[1]), "{size}: {blocks:?}");
+        }
+        // Also in a slab that was full, which its class has forgotten meanwhile.
+        let slab = blocks_of(class_of(SIZES[1]).unwrap()) as usize;
+        let mut held: Vec<Hold> = (0..4 * slab).map(|_| arena.alloc(SIZES[1]).unwrap()).collect();
+        let before = arena.slab_count();
+        for _ in 0..4 {
+            let rest = held.split_off(slab);
+            let freed: Vec<BlockId> = std::mem::replace(&mut held, rest).iter().map(Hold::block).collect();
+            // Dropped with the line above. As many again fit where those were.
+            held.extend((0..slab).map(|_| arena.alloc(SIZES[1]).unwrap()));
+            let again = held.iter().filter(|hold| freed.contains(&hold.block())).count();
+            assert!(again > 0, "none of {freed:?} was found");
+        }
+        assert_eq!(arena.slab_count(), before);
+    }
+
+    /// Each thread takes a batch of envelopes, and gives back what it keeps when it ends.
+    #[test]
+    #[cfg_attr(miri, ignore = "hundreds of threads")]
+    fn envelopes_of_threads_that_end_are_found_again() {
+        let arena = Arena::current().unwrap();
+        let used = || arena.map().load(Word::at(control::ENVELOPES));
+        let before = used();
+        for _ in 0..200 {
+            let pack = move || drop(arena.pack(&mut crate::message::Outgoing::default(), 7).unwrap());
+            std::thread::spawn(pack).join().unwrap();
+        }
+        // Other tests use some meanwhile.
+        assert!(used() - before < 3000, "{} for 200 threads, one after the other", used() - before);
+    }
+
+    /// And the lanes of threads, of which there are 64.
+    #[test]
+    #[cfg_attr(miri, ignore = "hundreds of threads")]
+    fn lanes_of_threads_that_end_are_found_again() {
+        let arena = Arena::current().unwrap();
+        let lane = move || arena.with_intent(|_, intent| intent).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..100 {
+            seen.insert(format!("{:?}", std::thread::spawn(lane).join().unwrap()));
+        }
+        assert!(seen.len() < 40, "{} lanes for 100 threads, one after the other", seen.len());
+        let both = std::sync::Barrier::new(2);
+        let intents = std::thread::scope(|scope| {
+            let each = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let mine = lane();
+                    both.wait();
+                    mine
+                })
+            });
+            each.map(|thread| thread.join().unwrap())
+        });
+        assert_ne!(intents[0], intents[1], "two threads that live");
     }
 }

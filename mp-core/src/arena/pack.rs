@@ -192,3 +192,77 @@ impl Arena {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Incoming;
+
+    /// So many bytes, none of them 0, and so many attachments.
+    fn message(arena: Arena, bytes: usize, attachments: usize) -> (Outgoing, Vec<Hold>) {
+        let mut out = Outgoing::default();
+        out.bytes().extend((0..bytes).map(|i| i as u8 | 1));
+        let holds: Vec<Hold> = (0..attachments).map(|_| arena.alloc(64).unwrap()).collect();
+        for hold in &holds {
+            out.attached().attach_object(hold).unwrap();
+        }
+        (out, holds)
+    }
+
+    /// Packs several of these, gives their queues the words that are theirs, and reads all.
+    fn arrive_whole(bytes: usize, attachments: usize) {
+        let arena = Arena::current().unwrap();
+        let what = format!("{bytes} bytes, {attachments} attachments");
+        let mut sent: Vec<_> = (0..8)
+            .map(|_| {
+                let (mut out, holds) = message(arena, bytes, attachments);
+                (arena.pack(&mut out, 7).unwrap(), holds)
+            })
+            .collect();
+        for (envelope, _) in &sent {
+            envelope.free_tail().unwrap();
+            let tail = arena.tail_words().of(envelope.id());
+            for word in [tail, tail.plus(1)] {
+                arena.map().store(word, u64::MAX);
+            }
+        }
+        // What was written into one has not reached the next.
+        for (envelope, _) in &sent {
+            let owner = arena.map().load(arena.owner_words().of(envelope.id()));
+            assert_eq!(owner, envelope.owner().pack(), "{what}");
+        }
+        for (envelope, holds) in sent.drain(..) {
+            let mut inc = Incoming::default();
+            envelope.open(&mut inc).unwrap();
+            assert!(inc.rest().iter().copied().eq((0..bytes).map(|i| i as u8 | 1)), "{what}");
+            assert!(inc.blocks().eq(holds.iter().map(Hold::block)), "{what}");
+        }
+    }
+
+    #[test]
+    fn messages_of_every_length_around_an_envelopes_arrive_whole() {
+        for bytes in INLINE - TAIL - 2..INLINE + 10 {
+            arrive_whole(bytes, 0);
+            arrive_whole(bytes - 8, 1);
+        }
+        for attachments in (INLINE - TAIL) / 8 - 1..INLINE / 8 + 2 {
+            // Each handle has some bytes that name its attachment.
+            for more in [0, 1, 15, 16, 17] {
+                arrive_whole(attachments + more, attachments);
+            }
+        }
+    }
+
+    /// Where there is another handle, the seat of this process stays.
+    #[test]
+    fn the_seat_of_one_of_two_handles_is_not_taken() {
+        let arena = Arena::current().unwrap();
+        let mut hold = arena.alloc(64).unwrap();
+        let (other, block) = (hold.clone(), hold.block());
+        assert!(arena.take_seat(&mut hold).is_none() && !hold.is_nowhere());
+        drop(hold);
+        assert!(arena.is_held(block, arena.generation(block)) && other.was_never_opened());
+        arena.open_to_others(block, Kind::Frozen);
+        assert!(!other.was_never_opened(), "others may have handles in other processes");
+    }
+}

@@ -156,3 +156,50 @@ impl Steps for Unclaim {
         Some(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::run;
+    use crate::sync::HeapMem;
+
+    /// A block that is claimed and published as `kind`, and freed again; its state then.
+    fn freed(kind: Kind) -> BlockState {
+        let m = HeapMem::new(16);
+        let block = BlockAt { id: 0, state: Word::at(0), inline: 6, per_page: 0 };
+        let (me, slab) = (Member::new(1, 1), SlabSeen { word: Word::at(64), value: 0 });
+        let state = run(Claim::new(block, me, slab), &m).unwrap();
+        assert_eq!(run(Publish::new(block, me, state, kind), &m), 1);
+        let live = BlockState::unpack(m.load(block.state));
+        assert_eq!((live.life, live.kind, live.version), (Life::Live, kind, 1));
+        assert_eq!(Seat::unpack(m.load(block.seat(0))), Seat::Member(me));
+        let busy = live.with(Life::Busy(me));
+        m.store(block.state, busy.pack());
+        run(Unclaim::new(block, busy), &m);
+        BlockState::unpack(m.load(block.state))
+    }
+
+    /// Who claims it next, and dies, leaves nothing that would have to be drained.
+    #[test]
+    fn a_freed_block_forgets_what_it_was() {
+        for kind in [Kind::Data, Kind::Ring, Kind::Seats, Kind::Shared] {
+            assert_eq!(freed(kind), BlockState { life: Life::Free, kind: Kind::Data, version: 2 });
+        }
+    }
+
+    #[test]
+    fn what_is_not_free_or_not_of_its_slab_is_left_alone() {
+        let m = HeapMem::new(16);
+        let block = BlockAt { id: 0, state: Word::at(0), inline: 6, per_page: 0 };
+        let (me, slab) = (Member::new(1, 1), SlabSeen { word: Word::at(64), value: 7 });
+        // The slab has become another since it was looked at.
+        assert_eq!(run(Claim::new(block, me, slab), &m), None);
+        assert_eq!(BlockState::unpack(m.load(block.state)).life, Life::Free);
+        for life in [Life::Live, Life::Busy(Member::new(2, 1))] {
+            let there = BlockState { life, kind: Kind::Data, version: 3 };
+            m.store(block.state, there.pack());
+            assert_eq!(run(Claim::new(block, me, SlabSeen { value: 0, ..slab }), &m), None);
+            assert_eq!(BlockState::unpack(m.load(block.state)), there);
+        }
+    }
+}

@@ -171,3 +171,76 @@ impl Steps for Get {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mp_core::mem::run;
+    use mp_core::sync::HeapMem;
+
+    use super::super::slot::Content;
+    use super::super::{Put, PutEnd};
+    use super::*;
+
+    const INTENT: Word = Word::at(8 * 10);
+    const OWNERS: Column = Column { base: Word::at(8 * 12), stride: 16 };
+    const PLACES: Column = Column { base: Word::at(8 * 13), stride: 16 };
+
+    fn ring() -> RingAt {
+        let (head, tail, first) = (Word::at(0), Word::at(8), Word::at(16));
+        RingAt { block: 0, slots: 2, before: 0, head, tail, first, envelopes: 2 }
+    }
+
+    fn memory() -> HeapMem {
+        let m = HeapMem::new(20);
+        for at in [ring().head, ring().tail] {
+            m.store(at, Ticket { lap: 1, index: 0 }.pack());
+        }
+        (0..2).for_each(|i| m.store(ring().slot(i), Slot { lap: 1, state: SlotState::Empty }.pack()));
+        m
+    }
+
+    /// A thread that lives intends nothing any more when it is done, however that ended: a stale intent makes those who see
+    /// to a dead member wait.
+    #[test]
+    fn nothing_is_intended_after_a_put_or_a_get() {
+        let m = memory();
+        let me = Member::new(1, 1);
+        let put = |e: EnvelopeId| {
+            let owner = Owner { holder: Holder::Member(me), seq: 1 };
+            m.store(OWNERS.of(e), owner.pack());
+            run(Put::new(ring(), INTENT, (e, OWNERS.of(e), PLACES.of(e)), me, owner), &m)
+        };
+        let get = || run(Get::new(ring(), INTENT, OWNERS, me), &m);
+        let idle = || assert_eq!(m.load(INTENT), 0);
+        assert!(matches!(put(0), PutEnd::Done(_)));
+        idle();
+        assert!(matches!(put(1), PutEnd::Done(_)));
+        assert!(matches!(put(1), PutEnd::Full(_)));
+        idle();
+        assert!(matches!(get(), Got::Envelope(0, ..)));
+        idle();
+        // Its owner word says that it is not queued: somebody wrote garbage, which is as it was afterwards.
+        let garbage = Owner { holder: Holder::Free, seq: 9 };
+        m.store(OWNERS.of(1), garbage.pack());
+        assert_eq!(get(), Got::Stray(1));
+        assert_eq!(m.load(OWNERS.of(1)), garbage.pack());
+        idle();
+        assert_eq!(get(), Got::Empty);
+        idle();
+    }
+
+    #[test]
+    fn who_loses_a_message_to_another_intends_nothing() {
+        let m = memory();
+        m.store(ring().slot(0), Slot { lap: 1, state: SlotState::Full(Content::of(0)) }.pack());
+        m.store(OWNERS.of(0), Owner { holder: Holder::Queued, seq: 1 }.pack());
+        let mut late = Get::new(ring(), INTENT, OWNERS, Member::new(1, 1));
+        while m.load(INTENT) == 0 {
+            assert!(late.step(&m).is_none());
+        }
+        let other = Get::new(ring(), Word::at(8 * 11), OWNERS, Member::new(2, 1));
+        assert!(matches!(run(other, &m), Got::Envelope(0, ..)));
+        assert_eq!(run(late, &m), Got::Empty);
+        assert_eq!(m.load(INTENT), 0);
+    }
+}

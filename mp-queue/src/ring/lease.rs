@@ -282,3 +282,47 @@ impl Steps for Reclaim {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mp_core::mem::run;
+    use mp_core::sync::HeapMem;
+    use mp_core::words::Member;
+
+    use super::*;
+
+    const AT: ReturnsAt = ReturnsAt { returned: Word::at(0), limit: 0 };
+    const COUNT: Word = Word::at(8);
+    const META: Word = Word::at(16);
+    const OWNERS: Column = Column { base: Word::at(24), stride: 16 };
+    const PLACES: Column = Column { base: Word::at(32), stride: 16 };
+
+    fn reclaim() -> Reclaim {
+        let (head, tail, first) = (Word::at(64), Word::at(72), Word::at(80));
+        let ring = RingAt { block: 0, slots: 1, before: 0, head, tail, first, envelopes: 2 };
+        let to = (Holder::Returned, Holder::Leased(Member::new(1, 1)));
+        Reclaim::new(AT, ring, COUNT, (OWNERS, PLACES), to)
+    }
+
+    /// What comes back behind the look, and is noted before it ends, is found by the same call: no other may come.
+    #[test]
+    fn what_comes_back_during_the_look_is_found() {
+        let m = HeapMem::new(16);
+        m.store(COUNT, 2);
+        let leased = Owner { holder: Holder::Leased(Member::new(2, 1)), seq: 5 };
+        m.store(OWNERS.of(0), leased.pack());
+        // Something was noted, and is somebody else's by now.
+        run(Note::new(AT), &m);
+        let mut look = reclaim();
+        while look.pc != Scan::Rest {
+            assert_eq!(look.step(&m), None);
+        }
+        let back = Return::new(AT, OWNERS.of(0), META, leased);
+        assert_eq!(run(back, &m), Some(Holder::Returned));
+        assert!(matches!(run(look, &m), Some((0, _))));
+        // And what nobody has taken is in the hint still, until somebody has looked in vain.
+        assert!(any_noted(m.load(AT.returned)));
+        assert_eq!(run(reclaim(), &m), None);
+        assert!(!any_noted(m.load(AT.returned)));
+    }
+}

@@ -120,6 +120,7 @@ impl PutWithin {
 
     /// There is room for all but `used` bytes.
     fn decide(&mut self, used: u64) -> Option<PutEnd> {
+        let used = used.saturating_sub(u64::from(mp_core::mutant!("ring.within.one-byte-too-many")));
         if used > self.weight.limit - self.weight.bytes.min(self.weight.limit) {
             return Some(PutEnd::Full(self.owner));
         }
@@ -201,7 +202,11 @@ impl Steps for PutWithin {
             }
             Pc::BeforeEnd => {
                 let Some(e) = self.named() else { return self.decide(0) };
-                self.begin = m.load(self.ends_of(e).plus(1));
+                self.begin = if mp_core::mutant!("ring.within.end-read-relaxed") {
+                    m.load_relaxed(self.ends_of(e).plus(1))
+                } else {
+                    m.load(self.ends_of(e).plus(1))
+                };
                 self.pc = Pc::Head;
             }
             Pc::Head => {
@@ -212,7 +217,11 @@ impl Steps for PutWithin {
                 self.seen = Slot::unpack(m.load(slot_at(self.at)));
                 match self.at.stands(self.seen) {
                     // Somebody has published under the ticket that was to be this message's.
-                    Standing::Message if self.at == self.ticket => self.pc = Pc::Tail,
+                    Standing::Message
+                        if self.at == self.ticket && !mp_core::mutant!("ring.within.overtaken-not-seen") =>
+                    {
+                        self.pc = Pc::Tail;
+                    }
                     Standing::Message => self.pc = Pc::OldestBegin,
                     Standing::Taken if !self.turns.one_more() => return self.decide(0),
                     Standing::Taken => self.at = self.at.over(self.seen, self.ring.slots),
@@ -224,28 +233,45 @@ impl Steps for PutWithin {
             // It went beyond its ticket, under which somebody has published since; or the head is garbage.
             Pc::Beyond => {
                 let slot = Slot::unpack(m.load(slot_at(self.ticket)));
-                if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty) {
+                if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty)
+                    || mp_core::mutant!("ring.within.beyond-not-looked-again")
+                {
                     return self.decide(0);
                 }
                 self.pc = Pc::Tail;
             }
             Pc::OldestBegin => {
                 let Some(e) = self.named() else { return self.decide(0) };
-                self.found = m.load(self.ends_of(e));
+                self.found = if mp_core::mutant!("ring.within.begin-read-relaxed") {
+                    m.load_relaxed(self.ends_of(e))
+                } else {
+                    m.load(self.ends_of(e))
+                };
                 self.pc = Pc::OldestAgain;
             }
             Pc::OldestAgain => {
-                if m.load(slot_at(self.at)) == self.seen.pack() {
+                if m.load(slot_at(self.at)) == self.seen.pack()
+                    || mp_core::mutant!("ring.within.second-look-away")
+                {
                     return self.decide(self.begin.wrapping_sub(self.found));
                 }
                 self.pc = Pc::Oldest;
             }
             Pc::Begin => {
-                m.store(self.ends_of(self.words.0), self.begin);
+                if mp_core::mutant!("ring.within.begin-written-relaxed") {
+                    m.store_relaxed(self.ends_of(self.words.0), self.begin);
+                } else {
+                    m.store(self.ends_of(self.words.0), self.begin);
+                }
                 self.pc = Pc::End;
             }
             Pc::End => {
-                m.store(self.ends_of(self.words.0).plus(1), self.begin.wrapping_add(self.weight.bytes));
+                let end = self.begin.wrapping_add(self.weight.bytes);
+                if mp_core::mutant!("ring.within.end-written-relaxed") {
+                    m.store_relaxed(self.ends_of(self.words.0).plus(1), end);
+                } else {
+                    m.store(self.ends_of(self.words.0).plus(1), end);
+                }
                 let put = Put::new(self.ring, self.intent, self.words, self.me, self.owner);
                 self.pc = Pc::Put(put.only_at(self.ticket));
             }

@@ -32,6 +32,16 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "example", what: "the examples run", run: example::run },
 ];
 
+/// What `ci --long` runs after those.
+pub(crate) const LONG: &[Step] = &[
+    Step {
+        name: "mutate",
+        what: "mistakes in the protocol code are found by tests",
+        run: crate::mutate::step,
+    },
+    Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
+];
+
 fn fmt(session: &mut Session) -> Outcome {
     if let Some(reason) = missing("fmt", "rustfmt") {
         return Outcome::Skipped(reason);

@@ -27,8 +27,13 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+    pub(crate) fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, message: message.into(), warning: false }
+    }
+
+    /// One that does not fail the step.
+    pub(crate) fn warning(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { warning: true, ..Self::new(path, line, message) }
     }
 }
 
@@ -92,6 +97,16 @@ impl Tree {
         self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
 
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
+        self.get(path).map(|file| file.text.as_str())
+    }
+
+    /// Whether any file has a function of this name.
+    pub(crate) fn has_function(&self, name: &str) -> bool {
+        let wanted = format!("fn {name}");
+        self.rust().any(|file| file.lines().iter().any(|line| mask::has_word(&line.code, &wanted)))
+    }
+
     fn get(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
@@ -119,6 +134,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(text::check(tree));
     findings.extend(crates::check(tree));
     findings.extend(parity::check(tree));
+    findings.extend(crate::mutate::check(tree));
     findings.sort();
     findings.dedup();
     findings

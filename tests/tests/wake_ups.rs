@@ -1,0 +1,121 @@
+//! Who sleeps is woken when there is what it waits for, and not only when its slice is over: so much shorter than a slice that
+//! a wake-up that is left out shows, also on a busy machine.
+
+use std::cell::RefCell;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mp::{Barrier, Condition, Event, JoinableQueue, Lock, Queue, RwLock, Semaphore};
+
+const ROUNDS: u32 = 20;
+/// Waiting processes look again after that, woken or not.
+const SLICE: Duration = mp_core::SLICE;
+/// After that, whoever waits is asleep.
+const ASLEEP: Duration = Duration::from_millis(8);
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// In each round one thread waits, and this one makes it ready when that is asleep, and `prepare`s the next round when that
+/// has gone on. It fails if all of them together took as long as a good part of their slices.
+fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prepare: impl Fn()) {
+    let mut took = Duration::ZERO;
+    thread::scope(|scope| {
+        let (send, done) = mpsc::channel();
+        let (begin, begun) = mpsc::channel::<()>();
+        let wait = &wait;
+        scope.spawn(move || {
+            for () in begun {
+                wait();
+                send.send(Instant::now()).unwrap();
+            }
+        });
+        for _ in 0..ROUNDS {
+            prepare();
+            begin.send(()).unwrap();
+            // sleep: until the other one is asleep, which nothing says.
+            thread::sleep(ASLEEP);
+            let ready = Instant::now();
+            make_ready();
+            took += done.recv_timeout(DEADLINE).unwrap().saturating_duration_since(ready);
+        }
+        drop(begin);
+    });
+    assert!(took < SLICE * ROUNDS / 2, "{name}: {took:?} for {ROUNDS} wake-ups");
+}
+
+/// As above, of what is ready when this thread drops what it has, and taken again for the next round.
+fn woken_by_the_drop_of<T>(name: &str, take: impl Fn() -> T, wait: impl Fn() + Sync) {
+    let held = RefCell::new(None);
+    let prepare = || *held.borrow_mut() = Some(take());
+    woken_in_time(name, wait, || drop(held.take()), prepare);
+}
+
+#[test]
+fn an_event_wakes() {
+    let event = Event::new().unwrap();
+    let wait = || event.wait().unwrap();
+    woken_in_time("event", wait, || assert!(event.set().unwrap()), || _ = event.clear().unwrap());
+}
+
+#[test]
+fn a_notification_wakes() {
+    let (condition, lock) = (Condition::new().unwrap(), Lock::new(0_u64).unwrap());
+    let wait = || drop(condition.wait(lock.lock().unwrap()).unwrap());
+    woken_in_time("notify_one", wait, || assert!(condition.notify_one().unwrap()), || {});
+    woken_in_time("notify_all", wait, || assert_eq!(condition.notify_all().unwrap(), 1), || {});
+}
+
+#[test]
+fn a_permit_wakes() {
+    let semaphore = Semaphore::new(0).unwrap();
+    let wait = || semaphore.acquire().unwrap().forget();
+    woken_in_time("add_permits", wait, || semaphore.add_permits(1).unwrap(), || {});
+    let semaphore = Semaphore::new(1).unwrap();
+    woken_by_the_drop_of("permit", || semaphore.acquire().unwrap(), || drop(semaphore.acquire().unwrap()));
+}
+
+#[test]
+fn a_lock_wakes() {
+    let lock = Lock::new(0_u64).unwrap();
+    woken_by_the_drop_of("lock", || lock.lock().unwrap(), || drop(lock.lock().unwrap()));
+}
+
+#[test]
+fn the_last_reader_wakes_a_writer() {
+    let lock = RwLock::new(0_u64).unwrap();
+    woken_by_the_drop_of("reader", || lock.read().unwrap(), || drop(lock.write().unwrap()));
+    woken_by_the_drop_of("writer", || lock.write().unwrap(), || drop(lock.read().unwrap()));
+}
+
+#[test]
+fn the_last_to_arrive_wakes_the_others() {
+    let barrier = Barrier::new(2).unwrap();
+    let wait = || _ = barrier.wait().unwrap();
+    woken_in_time("barrier", wait, || _ = barrier.wait().unwrap(), || {});
+}
+
+#[test]
+fn a_message_wakes_and_so_does_room_for_one() {
+    let queue = Queue::bounded(1).unwrap();
+    let get = || assert_eq!(queue.get().unwrap(), Some(7_u8));
+    woken_in_time("get", get, || queue.put(7).unwrap(), || {});
+    queue.put(7).unwrap();
+    let put = || queue.put(7).unwrap();
+    woken_in_time("put", put, || assert_eq!(queue.get().unwrap(), Some(7)), || {});
+    let large = Queue::bounded(1).unwrap();
+    let get = || assert!(large.get().unwrap().is_some());
+    let put = || large.put("a message that needs an envelope".to_owned()).unwrap();
+    woken_in_time("get, in an envelope", get, put, || {});
+}
+
+#[test]
+fn the_last_task_that_is_done_wakes_who_joins() {
+    let queue = JoinableQueue::bounded(1).unwrap();
+    let lease = RefCell::new(None);
+    let prepare = || {
+        queue.put(7_u8).unwrap();
+        *lease.borrow_mut() = queue.get().unwrap();
+    };
+    let done = || _ = lease.take().unwrap().done();
+    woken_in_time("join", || queue.join().unwrap(), done, prepare);
+}

@@ -1,0 +1,381 @@
+//! Which tests are there for which mutations.
+
+use super::programs::Run;
+
+/// By the beginning of a mutation's name, the longest one that fits: the suites that are tried, and which of their tests, in
+/// this order. The quick ones first.
+const AREAS: &[(&str, &[(&str, &str)])] = &[
+    (
+        "mem.",
+        &[
+            ("mp-queue/loom_ring", ""),
+            ("mp-core/loom_lock", ""),
+            ("mp-core/loom_seats", ""),
+            ("mp-sync/loom_sync", ""),
+            ("mp-queue/loom_bytes", ""),
+            ("mp-sync/loom_barrier", ""),
+            ("mp-queue/loom_chain", ""),
+        ],
+    ),
+    ("planted.", &[("mp-torture/mp-torture", "--seconds=120 --seed=5")]),
+    (
+        "steps.",
+        &[
+            ("mp-core/lib", "steps::"),
+            ("mp-models/model_seats", ""),
+            ("mp-models/model_pages", ""),
+            ("mp-core/loom_seats", ""),
+            ("mp-models/model_sweepers", ""),
+            ("mp-models/model_vacating", ""),
+            ("mp-tests/memory", ""),
+            ("mp-tests/holders", ""),
+            ("mp-tests/sharing", ""),
+            ("mp-tests/kill_at", ""),
+        ],
+    ),
+    (
+        "steps.claim.",
+        &[
+            ("mp-models/model_reuse", ""),
+            ("mp-models/model_seats", ""),
+            ("mp-core/loom_seats", ""),
+            ("mp-core/lib", "arena::"),
+            ("mp-tests/small_arena", ""),
+        ],
+    ),
+    (
+        "steps.lock.",
+        &[
+            ("mp-core/lib", "steps::lock"),
+            ("mp-models/model_lock", ""),
+            ("mp-core/loom_lock", ""),
+            ("mp-models/model_rlock", ""),
+            ("mp-tests/values", ""),
+            ("mp-tests/sync_locks", ""),
+            ("mp-tests/kill_values", ""),
+        ],
+    ),
+    (
+        "steps.unlock.",
+        &[
+            ("mp-tests/wake_ups", "lock"),
+            ("mp-core/lib", "steps::lock"),
+            ("mp-models/model_lock", ""),
+            ("mp-core/loom_lock", ""),
+            ("mp-tests/values", ""),
+        ],
+    ),
+    (
+        "steps.park.",
+        &[
+            ("mp-tests/wake_ups", "lock"),
+            ("mp-models/model_lock", ""),
+            ("mp-core/loom_lock", ""),
+            ("mp-tests/values", ""),
+            ("mp-tests/sync_locks", ""),
+        ],
+    ),
+    (
+        "steps.visit.",
+        &[
+            ("mp-models/model_sweepers", ""),
+            ("mp-models/model_vacating", ""),
+            ("mp-tests/stopped_sweepers", ""),
+            ("mp-tests/queue_deaths", ""),
+        ],
+    ),
+    (
+        "steps.update.",
+        &[
+            ("mp-models/model_update", ""),
+            ("mp-core/loom_seats", ""),
+            ("mp-models/model_reuse", ""),
+            ("mp-tests/stopped_updates", ""),
+            ("mp-tests/small_arena", ""),
+        ],
+    ),
+    (
+        "park.",
+        &[
+            ("mp-tests/wake_ups", ""),
+            ("mp-models/model_wait", ""),
+            ("mp-core/loom_seats", ""),
+            ("mp-tests/queue_waits", ""),
+            ("mp-tests/sync_waits", ""),
+        ],
+    ),
+    (
+        "ring.",
+        &[
+            ("mp-queue/lib", ""),
+            ("mp-models/model_ring", ""),
+            ("mp-models/prop_ring", ""),
+            ("mp-queue/loom_ring", ""),
+            ("mp-models/model_chain", ""),
+            ("mp-models/model_lease", ""),
+            ("mp-tests/queues", ""),
+            ("mp-tests/queue_kinds", ""),
+            ("mp-tests/kill_queues", ""),
+            ("mp-tests/kill_at", ""),
+        ],
+    ),
+    (
+        "ring.settle.",
+        &[
+            ("mp-queue/lib", "ring::settle"),
+            ("mp-models/model_ring", ""),
+            ("mp-models/model_lease", ""),
+            ("mp-queue/loom_ring", "settle"),
+            ("mp-models/model_vacating", ""),
+            ("mp-queue/loom_ring", ""),
+            ("mp-tests/kill_queues", ""),
+            ("mp-tests/queue_deaths", ""),
+        ],
+    ),
+    (
+        "ring.chain.",
+        &[
+            ("mp-queue/lib", "ring::chain"),
+            ("mp-models/model_chain", ""),
+            ("mp-queue/loom_chain", ""),
+            ("mp-tests/queue_kinds", ""),
+        ],
+    ),
+    (
+        "ring.close.",
+        &[
+            ("mp-models/model_ring", ""),
+            ("mp-queue/loom_ring", "close"),
+            ("mp-models/model_chain", ""),
+            ("mp-queue/lib", ""),
+        ],
+    ),
+    ("ring.lease.", RETURNS),
+    ("ring.return.", RETURNS),
+    ("ring.note.", RETURNS),
+    ("ring.reclaim.", RETURNS),
+    (
+        "ring.small.",
+        &[
+            ("mp-queue/lib", ""),
+            ("mp-models/model_ring", ""),
+            ("mp-queue/loom_ring", "small"),
+            ("mp-tests/kill_small", ""),
+            ("mp-tests/queues", ""),
+        ],
+    ),
+    (
+        "ring.enclose.",
+        &[
+            ("mp-models/model_lease", ""),
+            ("mp-queue/loom_chain", ""),
+            ("mp-queue/lib", ""),
+            ("mp-tests/kill_small", ""),
+            ("mp-tests/queue_kinds", ""),
+        ],
+    ),
+    (
+        "ring.census.",
+        &[
+            ("mp-models/model_join", ""),
+            ("mp-queue/lib", ""),
+            ("mp-tests/queue_kinds", ""),
+            ("mp-tests/kill_queues", ""),
+        ],
+    ),
+    (
+        "ring.within.",
+        &[
+            ("mp-models/model_bytes", ""),
+            ("mp-queue/loom_bytes", ""),
+            ("mp-queue/loom_ring", "bytes"),
+            ("mp-queue/lib", ""),
+            ("mp-tests/queue_bytes", ""),
+        ],
+    ),
+    (
+        "slot.",
+        &[
+            ("mp-sync/lib", ""),
+            ("mp-models/model_semaphore", ""),
+            ("mp-models/model_condition", ""),
+            ("mp-models/model_rwlock", ""),
+            ("mp-sync/loom_sync", ""),
+            ("mp-tests/sync_waits", ""),
+        ],
+    ),
+    (
+        "condition.",
+        &[
+            ("mp-sync/lib", "condition"),
+            ("mp-tests/wake_ups", "notification"),
+            ("mp-models/model_condition", ""),
+            ("mp-sync/loom_sync", ""),
+            ("mp-sync/lib", ""),
+            ("mp-tests/sync_waits", ""),
+            ("mp-tests/kill_sync", ""),
+        ],
+    ),
+    ("once.", &[("mp-models/model_once", ""), ("mp-sync/loom_sync", ""), ("mp-tests/sync_locks", "")]),
+    (
+        "rlock.",
+        &[
+            ("mp-models/model_rlock", ""),
+            ("mp-sync/lib", ""),
+            ("mp-sync/loom_sync", ""),
+            ("mp-tests/sync_locks", ""),
+            ("mp-tests/kill_sync", ""),
+        ],
+    ),
+    (
+        "rwlock.",
+        &[
+            ("mp-tests/wake_ups", "writer"),
+            ("mp-models/model_rwlock", ""),
+            ("mp-sync/loom_sync", ""),
+            ("mp-sync/lib", ""),
+            ("mp-tests/sync_locks", ""),
+            ("mp-tests/kill_sync", ""),
+        ],
+    ),
+    (
+        "event.",
+        &[
+            ("mp-tests/wake_ups", "event"),
+            ("mp-models/model_event", ""),
+            ("mp-sync/loom_sync", ""),
+            ("mp-sync/lib", ""),
+            ("mp-tests/sync_waits", ""),
+        ],
+    ),
+    (
+        "barrier.",
+        &[
+            ("mp-tests/wake_ups", "others"),
+            ("mp-sync/lib", ""),
+            ("mp-models/model_barrier", ""),
+            ("mp-sync/loom_barrier", ""),
+            ("mp-tests/sync_barrier", ""),
+        ],
+    ),
+    (
+        "semaphore.",
+        &[
+            ("mp-tests/wake_ups", "permit"),
+            ("mp-models/model_semaphore", ""),
+            ("mp-sync/lib", ""),
+            ("mp-tests/sync_waits", ""),
+            ("mp-tests/sync_locks", ""),
+        ],
+    ),
+    (
+        "lock.",
+        &[
+            ("mp-core/lib", "lock"),
+            ("mp-tests/values", ""),
+            ("mp-tests/sync_locks", ""),
+            ("mp-tests/fork", ""),
+            ("mp-tests/forked", ""),
+        ],
+    ),
+    (
+        "arena.",
+        &[
+            ("mp-core/lib", "arena::"),
+            ("mp-queue/lib", ""),
+            ("mp-tests/memory", ""),
+            ("mp-tests/messages", ""),
+            ("mp-tests/message_leaks", ""),
+            ("mp-tests/holders", ""),
+            ("mp-tests/sharing", ""),
+            ("mp-tests/outside_message", ""),
+            ("mp-tests/bad_input", ""),
+            ("mp-tests/small_arena", ""),
+            ("mp-tests/kill_at", ""),
+        ],
+    ),
+    ("member.", DEATHS),
+    ("visit.", DEATHS),
+    ("sweep.", DEATHS),
+    (
+        "queue.",
+        &[
+            ("mp-tests/wake_ups", ""),
+            ("mp-queue/lib", ""),
+            ("mp-tests/queue_kinds", ""),
+            ("mp-tests/queue_bytes", ""),
+            ("mp-tests/queue_deaths", ""),
+            ("mp-tests/kill_queues", ""),
+            ("mp-tests/stopped_sweepers", ""),
+        ],
+    ),
+    (
+        "spawn.",
+        &[
+            ("mp-spawn/lib", ""),
+            ("mp-spawn/outcomes", ""),
+            ("mp-spawn/process", ""),
+            ("mp-spawn/misbehaving", ""),
+            ("mp-spawn/family", ""),
+            ("mp-spawn/forkserver", ""),
+            ("mp-spawn/launching", ""),
+            ("mp-spawn/limits", ""),
+            ("mp-tests/queue_deaths", ""),
+            ("mp-tests/message_leaks", ""),
+        ],
+    ),
+    (
+        "pool.",
+        &[
+            ("mp-pool/lib", ""),
+            ("mp-pool/calls", ""),
+            ("mp-pool/deaths", ""),
+            ("mp-pool/ends", ""),
+            ("mp-pool/closures", ""),
+            ("mp-tests/pool", ""),
+        ],
+    ),
+];
+
+const RETURNS: &[(&str, &str)] = &[
+    ("mp-models/model_lease", ""),
+    ("mp-queue/loom_ring", "re"),
+    ("mp-queue/lib", ""),
+    ("mp-tests/queue_kinds", ""),
+    ("mp-tests/kill_queues", ""),
+    ("mp-tests/stopped_sweepers", ""),
+];
+
+const DEATHS: &[(&str, &str)] = &[
+    ("mp-core/lib", "arena::"),
+    ("mp-tests/queue_deaths", ""),
+    ("mp-tests/stopped_sweepers", ""),
+    ("mp-tests/small_arena", ""),
+    ("mp-tests/kill_ends", ""),
+    ("mp-tests/kill_queues", ""),
+    ("mp-tests/kill_at", ""),
+    ("mp-tests/late_joining", ""),
+    ("mp-tests/sharing", ""),
+];
+
+/// The tests of a mutation's area.
+pub(super) fn runs(name: &str) -> Result<Vec<Run>, String> {
+    let fits = AREAS.iter().filter(|(begin, _)| name.starts_with(begin));
+    let (_, runs) = fits.max_by_key(|(begin, _)| begin.len()).ok_or_else(|| {
+        format!("{name}: no area begins like that; give it its tests in xtask/src/mutate/areas.rs")
+    })?;
+    Ok(runs.iter().map(|(suite, filter)| Run::new(suite, filter)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_beginning_counts() {
+        let first = |name: &str| runs(name).map(|runs| runs[0].to_string());
+        assert_eq!(first("steps.lock.x").unwrap(), "`mp-core/lib` `steps::lock`");
+        assert_eq!(first("steps.take.x").unwrap(), "`mp-core/lib` `steps::`");
+        assert!(first("nowhere.x").is_err());
+    }
+}

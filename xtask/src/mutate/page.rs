@@ -1,0 +1,177 @@
+//! The page that lists which test finds which mutation: read, held against the sources, written.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::points;
+use super::programs::Run;
+use crate::tidy::{Finding, Tree};
+
+pub(super) const PAGE: &str = "docs/verification.md";
+
+const FOUND: &str = "| mutation | found by | test |";
+const SURVIVORS: &str = "| mutation | why no test finds it |";
+const FIGURE: &str = "Mutations: ";
+
+/// What the page says.
+pub(super) struct Page {
+    text: String,
+    pub(super) found: BTreeMap<String, Run>,
+    /// By name, the reason.
+    pub(super) survivors: BTreeMap<String, String>,
+}
+
+impl Page {
+    pub(super) fn load(tree: &Tree) -> Result<Self, String> {
+        let text = tree.text(PAGE).ok_or_else(|| format!("{PAGE} is missing"))?;
+        Self::read(text)
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let mut page = Self { text: text.to_owned(), found: BTreeMap::new(), survivors: BTreeMap::new() };
+        for cells in rows(text, FOUND)? {
+            let [name, suite, test] = cells.as_slice() else {
+                return Err(format!("{PAGE}: a row with {} cells", cells.len()));
+            };
+            page.found.insert(bare(name), Run::new(&bare(suite), "").of(bare(test)));
+        }
+        for cells in rows(text, SURVIVORS)? {
+            if let [name, why] = cells.as_slice()
+                && !why.is_empty()
+            {
+                page.survivors.insert(bare(name), why.clone());
+            } else {
+                return Err(format!("{PAGE}: a mutation that no test finds, without a reason"));
+            }
+        }
+        Ok(page)
+    }
+
+    /// With the tests that found them now.
+    pub(super) fn write(&self, all: usize) -> Result<(), String> {
+        fs::write(PAGE, self.render(all)).map_err(|e| format!("{PAGE}: {e}"))
+    }
+
+    fn figure(&self, all: usize) -> String {
+        let (found, survivors) = (self.found.len(), self.survivors.len());
+        let left = all.saturating_sub(found + survivors);
+        format!(
+            "{FIGURE}{all}; {found} are found, {survivors} have a reason below, {left} were not tried yet.\n"
+        )
+    }
+
+    fn render(&self, all: usize) -> String {
+        let mut text = String::new();
+        let mut lines = self.text.lines();
+        while let Some(line) = lines.next() {
+            if line.starts_with(FIGURE) {
+                text += &self.figure(all);
+                continue;
+            }
+            text += &format!("{line}\n");
+            if line != FOUND {
+                continue;
+            }
+            text += "|---|---|---|\n";
+            for (name, run) in &self.found {
+                text += &format!("| `{name}` | `{}` | `{}` |\n", run.suite, run.filter);
+            }
+            // The rows that were there.
+            for rest in lines.by_ref() {
+                if !rest.starts_with('|') {
+                    text += &format!("{rest}\n");
+                    break;
+                }
+            }
+        }
+        text
+    }
+}
+
+/// The rows of the table with this heading.
+fn rows(text: &str, heading: &str) -> Result<Vec<Vec<String>>, String> {
+    let mut lines = text.lines().skip_while(|line| *line != heading).peekable();
+    if lines.peek().is_none() {
+        return Err(format!("{PAGE} has no table `{heading}`"));
+    }
+    let rows = lines.skip(2).take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    Ok(rows.map(cells).collect())
+}
+
+fn bare(cell: &str) -> String {
+    cell.trim_matches('`').to_owned()
+}
+
+/// What the page doesn't say of the sources, or says that isn't so.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let found = |line, message: String| Finding::new(PAGE, line, message);
+    let (points, page) = match points::all(tree).and_then(|points| Ok((points, Page::load(tree)?))) {
+        Ok(both) => both,
+        Err(message) => return vec![found(1, message)],
+    };
+    let (mut findings, mut untried) = (Vec::new(), Vec::new());
+    for point in &points {
+        let (is_found, survives) =
+            (page.found.contains_key(&point.name), page.survivors.contains_key(&point.name));
+        if !is_found && !survives {
+            untried.push(point.name.as_str());
+        } else if is_found && survives {
+            findings.push(found(1, format!("{} is found, and has a reason why it is not", point.name)));
+        }
+    }
+    if let [first, ..] = untried.as_slice() {
+        let message =
+            format!("{} mutations were not tried yet, {first} is one: `cargo xtask mutate`", untried.len());
+        findings.push(Finding::warning(PAGE, 1, message));
+    }
+    for name in page.found.keys().chain(page.survivors.keys()) {
+        if !points.iter().any(|point| point.name == *name) {
+            findings.push(found(1, format!("there is no mutation {name}: take it off")));
+        }
+    }
+    for (name, run) in page.found.iter().filter(|(_, run)| !run.is_program()) {
+        let test = run.filter.rsplit("::").next().unwrap_or_default();
+        if !tree.has_function(test) {
+            findings.push(found(1, format!("{name}: there is no test {}", run.filter)));
+        }
+    }
+    if !page.text.contains(&page.figure(points.len())) {
+        findings.push(found(1, "its figures are old: `cargo xtask mutate --only none --write`".to_owned()));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# Page\n\nMutations: 0; none.\n\n| mutation | found by | test |\n|---|---|---|\n\
+        | `a.old` | `mp-x/t` | `it_holds` |\n\nText.\n\n| mutation | why no test finds it |\n|---|---|\n| `a.c` | no need |\n";
+
+    #[test]
+    fn what_was_found_is_written_and_the_rest_stays() {
+        let mut page = Page::read(TEXT).unwrap();
+        assert_eq!(page.survivors["a.c"], "no need");
+        page.found.clear();
+        page.found.insert("a.b".to_owned(), Run::new("mp-x/lib", "").of("m::it".to_owned()));
+        let text = page.render(3);
+        assert!(text.contains("| `a.b` | `mp-x/lib` | `m::it` |\n\nText.\n"), "{text}");
+        assert!(
+            text.contains("Mutations: 3; 1 are found, 1 have a reason below, 1 were not tried yet.\n")
+                && !text.contains("a.old")
+        );
+        assert_eq!(Page::read(&text).unwrap().found, page.found);
+    }
+
+    #[test]
+    fn the_page_is_held_against_the_sources() {
+        let source = "fn it_holds() { mutant!(\"a.b\"); mutant!(\"a.c\"); }\n";
+        let findings = check(&Tree::of(&[(PAGE, TEXT), ("mp-x/src/lib.rs", source)]));
+        let all = format!("{findings:?}");
+        for said in ["1 mutations were not tried yet, a.b is one", "no mutation a.old", "figures are old"] {
+            assert!(all.contains(said), "{said}: {all}");
+        }
+        assert_eq!(findings.len(), 3, "{all}");
+    }
+}

@@ -1,0 +1,184 @@
+//! The test programs: built once, found by what cargo says, and run without it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::session::Session;
+
+/// A test program: `package/target`; `lib` is the package's unit tests, a target `loom_…` is built for loom.
+pub(super) type Suite = String;
+
+/// Tests of a suite: all whose names contain the filter, or, if it is exact, that one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Run {
+    pub(super) suite: Suite,
+    pub(super) filter: String,
+    pub(super) exact: bool,
+}
+
+impl Run {
+    pub(super) fn new(suite: &str, filter: &str) -> Self {
+        Self { suite: suite.to_owned(), filter: filter.to_owned(), exact: false }
+    }
+
+    /// One test of the same suite.
+    pub(super) fn of(&self, test: String) -> Self {
+        Self { suite: self.suite.clone(), filter: test, exact: true }
+    }
+
+    /// Whether it is a program of its own, no tests: the filter are its arguments.
+    pub(super) fn is_program(&self) -> bool {
+        self.suite == "mp-torture/mp-torture"
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` `{}`", self.suite, self.filter)
+    }
+}
+
+fn is_loom(suite: &str) -> bool {
+    suite.split('/').nth(1).is_some_and(|target| target.starts_with("loom_"))
+}
+
+/// Where the programs are, by suite: the program, and the folder of its package.
+pub(super) struct Programs(HashMap<Suite, (PathBuf, PathBuf)>);
+
+impl Programs {
+    /// Builds these.
+    pub(super) fn build(session: &Session, suites: BTreeSet<Suite>) -> Result<Self, String> {
+        let (loom, usual): (Vec<_>, Vec<_>) = suites.iter().partition(|suite| is_loom(suite));
+        let mut programs = HashMap::new();
+        // All of the workspace, whatever is wanted of it: so the libraries are those that the step `test` has built.
+        let mut words = vec!["--workspace".to_owned()];
+        for target in usual.iter().filter_map(|suite| suite.split_once('/')).map(|(_, target)| target) {
+            let of_target = match target {
+                "lib" => vec!["--lib".to_owned()],
+                "mp-torture" => vec!["--bin".to_owned(), target.to_owned()],
+                target => vec!["--test".to_owned(), target.to_owned()],
+            };
+            if !words.windows(of_target.len()).any(|there| there == of_target) {
+                words.extend(of_target);
+            }
+        }
+        if !usual.is_empty() {
+            build(session.cargo(&["test", "--no-run"]).args(&words), &mut programs)?;
+        }
+        if !loom.is_empty() {
+            let mut words = vec!["--features".to_owned(), "mp-core/inject".to_owned()];
+            for (package, target) in loom.iter().filter_map(|suite| suite.split_once('/')) {
+                words.extend(["-p".to_owned(), package.to_owned(), "--test".to_owned(), target.to_owned()]);
+            }
+            let flags = format!("{} --cfg mp_loom", std::env::var("RUSTFLAGS").unwrap_or_default());
+            let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+            let mut command = session.cargo(&["test", "--release", "--no-run"]);
+            command.args(&words).env("RUSTFLAGS", flags.trim());
+            build(command.env("CARGO_TARGET_DIR", Path::new(&target).join("loom")), &mut programs)?;
+        }
+        match suites.iter().find(|suite| !programs.contains_key(*suite)) {
+            Some(suite) => Err(format!("cargo has built no test program `{suite}`")),
+            None => Ok(Self(programs)),
+        }
+    }
+
+    /// The program of a run, not yet started.
+    pub(super) fn command(&self, run: &Run) -> Result<Command, String> {
+        let (program, folder) =
+            self.0.get(&run.suite).ok_or_else(|| format!("no program `{}`", run.suite))?;
+        let mut command = Command::new(program);
+        command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+        if run.is_program() {
+            command.args(run.filter.split_whitespace());
+            return Ok(command);
+        }
+        command.args([run.filter.as_str(), "--exact"]);
+        Ok(command)
+    }
+
+    /// The single tests of a run: each is a process of its own, so that what one leaves behind, or that it hangs, is its own.
+    pub(super) fn tests(&self, run: &Run) -> Result<Vec<Run>, String> {
+        if run.exact || run.is_program() {
+            return Ok(vec![run.clone()]);
+        }
+        let (program, folder) =
+            self.0.get(&run.suite).ok_or_else(|| format!("no program `{}`", run.suite))?;
+        let list = Command::new(program).current_dir(folder).args(["--list", "--format", "terse"]).output();
+        let list = String::from_utf8(list.map_err(|e| format!("{run}: {e}"))?.stdout).unwrap_or_default();
+        let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+        // The other ones take longest, and find the least for it.
+        let wanted = |name: &&str| name.contains(&run.filter) && !name.contains("long_random_schedules");
+        Ok(names.filter(wanted).map(|name| run.of(name.to_owned())).collect())
+    }
+}
+
+/// Runs cargo, and notes the programs that it names.
+fn build(command: &mut Command, programs: &mut HashMap<Suite, (PathBuf, PathBuf)>) -> Result<(), String> {
+    println!("building the tests");
+    let output = command
+        .args(["--message-format", "json-render-diagnostics"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("cargo test: {e}"))?;
+    if !output.status.success() {
+        return Err("the tests can't be built".to_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    for artifact in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        if let Some((suite, program, folder)) = program_of(&artifact) {
+            programs.insert(suite, (program, folder));
+        }
+    }
+    Ok(())
+}
+
+/// The suite that one of cargo's messages is about, its program, and the folder of its package.
+fn program_of(artifact: &Value) -> Option<(Suite, PathBuf, PathBuf)> {
+    let program = artifact["executable"].as_str()?;
+    let folder = Path::new(artifact["manifest_path"].as_str()?).parent()?;
+    let id = artifact["package_id"].as_str()?;
+    let (place, version) = id.rsplit_once('#')?;
+    let package = version.split_once('@').map_or_else(|| place.rsplit('/').next(), |(name, _)| Some(name))?;
+    let target = &artifact["target"];
+    let name = target["name"].as_str()?;
+    let is_test = artifact["profile"]["test"] == true;
+    let name = match target["kind"][0].as_str()? {
+        "test" => name,
+        "bin" if !is_test => name,
+        "lib" if is_test => "lib",
+        _ => return None,
+    };
+    Some((format!("{package}/{name}"), program.into(), folder.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_known_by_package_and_target() {
+        let artifact = |id: &str, kind: &str, name: &str, test: bool| {
+            let text = format!(
+                r#"{{"package_id":"{id}","manifest_path":"/r/p/Cargo.toml","executable":"/r/x",
+                    "target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{test}}}}}"#
+            );
+            program_of(&serde_json::from_str(&text).unwrap()).map(|(suite, ..)| suite)
+        };
+        let suite = |text: &str| Some(text.to_owned());
+        assert_eq!(artifact("path+file:///r/mp-core#0.1.0", "lib", "mp_core", true), suite("mp-core/lib"));
+        assert_eq!(
+            artifact("path+file:///r/models#mp-models@0.1.0", "test", "model_ring", true),
+            suite("mp-models/model_ring")
+        );
+        assert_eq!(
+            artifact("path+file:///r/torture#mp-torture@0.1.0", "bin", "mp-torture", false),
+            suite("mp-torture/mp-torture")
+        );
+        assert_eq!(artifact("path+file:///r/torture#mp-torture@0.1.0", "bin", "mp-torture", true), None);
+    }
+}
