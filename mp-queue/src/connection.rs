@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mp_core::{Descriptor, Message, Ready};
+use mp_core::{Message, Ready};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -225,8 +225,8 @@ impl Connection {
         let end = match &self.ends {
             Ends::Both { into, .. } | Ends::Into(into) => into,
             Ends::Out(_) => return Err(one_way("receive").into()),
-            Ends::Socket(socket) => {
-                let found = mp_core::wait(&[&Descriptor(socket.as_fd())], Some(timeout));
+            Ends::Socket(_) => {
+                let found = mp_core::wait(&[self], Some(timeout));
                 return Ok(!found.map_err(Error::from)?.is_empty());
             }
         };
@@ -279,7 +279,7 @@ impl Connection {
     /// - reading it, or writing to it, is not for others.
     ///
     /// So it suits level-triggered waiting as well as edge-triggered (then receive until there is nothing). Of a socket it is
-    /// the socket. It stays open as long as this handle.
+    /// the socket; one that was connected without a key is readable once in vain when the listener has accepted it. It stays open as long as this handle.
     ///
     /// # Errors
     /// [`GetError::Failed`] when this end only sends, and when there is no descriptor or no thread left.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::AsFd;
 
-use mp_core::{Descriptor, Message, Place, Waitable};
+use mp_core::{Message, Place, Waitable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -139,7 +139,7 @@ impl Waitable for Connection {
         match self.ends() {
             Ends::Both { into, .. } | Ends::Into(into) => has_message(into.raw(), || into.alone()),
             Ends::Out(out) => out.raw().arena().me().is_ok(),
-            Ends::Socket(socket) => Descriptor(socket.as_fd()).is_ready(),
+            Ends::Socket(socket) => socket.has_arrived(),
         }
     }
 }

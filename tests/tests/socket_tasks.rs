@@ -194,7 +194,8 @@ fn three_processes_connect_as_futures() {
 #[test]
 fn a_dropped_future_has_connected_to_nobody() {
     let _alone = alone();
-    let options = SocketOptions::new();
+    // With a key the proof is waited for.
+    let options = SocketOptions::new().authkey("secret");
     let listener = options.listen(name("unconnected")).unwrap();
     let files = open_files();
     for _ in 0..10 {
@@ -203,7 +204,7 @@ fn a_dropped_future_has_connected_to_nobody() {
     assert!(open_files() <= files + 1, "but for the descriptor of the thread that waits for all");
     let at = name("unconnected");
     let there = std::thread::spawn(move || {
-        let connection = block_on(connect_async(at)).unwrap();
+        let connection = block_on(options.connect_async(at)).unwrap();
         connection.send(5).unwrap();
     });
     let connection = listener.accept_timeout(DEADLINE).unwrap().expect("one that stays");
@@ -215,7 +216,7 @@ fn a_dropped_future_has_connected_to_nobody() {
 #[test]
 fn a_future_is_told_that_nobody_answers() {
     let _alone = alone();
-    let options = SocketOptions::new().handshake_timeout(MOMENT);
+    let options = SocketOptions::new().authkey("secret").handshake_timeout(MOMENT);
     let nobody = block_on(options.connect_async(name("unheard")));
     let Err(ConnectError::Io { source, .. }) = nobody else { panic!("unexpected: {nobody:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);

@@ -30,8 +30,6 @@ use rustix::process::geteuid;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(2);
-/// As many may wait to be accepted.
-const BACKLOG: i32 = 128;
 
 /// Where a [`Listener`](crate::Listener) is found.
 ///
@@ -81,13 +79,13 @@ impl Address {
         Ok(fd)
     }
 
-    /// A socket that listens here, and the path that it has made.
-    pub(crate) fn listen(&self) -> io::Result<(OwnedFd, Option<Made>)> {
+    /// A socket that listens here, with room for so many that wait to be accepted, and the path that it has made.
+    pub(crate) fn listen(&self, backlog: i32) -> io::Result<(OwnedFd, Option<Made>)> {
         let address = self.socket()?;
         let Kind::Path(path) = &self.0 else {
             let fd = fresh()?;
             rustix::net::bind(&fd, &address)?;
-            rustix::net::listen(&fd, BACKLOG)?;
+            rustix::net::listen(&fd, backlog)?;
             return Ok((fd, None));
         };
         let directory = Directory::lock(path)?;
@@ -99,7 +97,7 @@ impl Address {
             }
             bound => bound?,
         }
-        rustix::net::listen(&fd, BACKLOG)?;
+        rustix::net::listen(&fd, backlog)?;
         let process = std::process::id();
         let made = Made { id: directory.look(path)?, path: std::path::absolute(path)?, process };
         Ok((fd, Some(made)))

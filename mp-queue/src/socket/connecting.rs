@@ -3,7 +3,7 @@
 //! | dropped, or killed | left |
 //! |---|---|
 //! | while too many wait to be accepted | nothing |
-//! | while the two get to know each other | a socket that is closed: the listener goes on as after any that only looked |
+//! | while it waits for the proof, if there is a key | a socket that is closed: the listener goes on as after any that only looked |
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -54,6 +54,10 @@ impl Connecting<'_> {
         let mut handshake = match self.handshake.take() {
             Some(handshake) => handshake,
             None => match self.options.begin(self.address, self.until)? {
+                // The listener may accept it when it comes to it.
+                Some(handshake) if self.options.key.is_none() => {
+                    return Ok(Some(self.options.connection(handshake)));
+                }
                 Some(handshake) => {
                     watch(&self.events, &handshake).map_err(|e| failed(self.address, e))?;
                     handshake

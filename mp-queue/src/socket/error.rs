@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use super::Address;
+use crate::error::{GetError, PutError};
 
 /// Why a connection between two programs was not made.
 #[derive(Debug)]
@@ -43,6 +44,39 @@ pub enum ConnectError {
     Gone,
     /// The other side did not answer in time.
     TimedOut(Duration),
+}
+
+/// An error of a connection that was used before the other side had answered.
+pub(super) fn refusal(error: ConnectError) -> mp_reduce::Error {
+    mp_core::Error::Os { what: "a connection without a key", source: io::Error::other(error) }.into()
+}
+
+/// That of [`refusal`].
+fn refused(error: &mp_reduce::Error) -> Option<&ConnectError> {
+    match error {
+        mp_reduce::Error::Memory(mp_core::Error::Os { source, .. }) => source.get_ref()?.downcast_ref(),
+        _ => None,
+    }
+}
+
+impl GetError {
+    /// Why the two programs don't come together, if [`connect`](crate::connect) had not waited to hear of it.
+    pub fn refused(&self) -> Option<&ConnectError> {
+        match self {
+            GetError::Failed(error) => refused(error),
+            _ => None,
+        }
+    }
+}
+
+impl<T> PutError<T> {
+    /// Why the two programs don't come together, if [`connect`](crate::connect) had not waited to hear of it.
+    pub fn refused(&self) -> Option<&ConnectError> {
+        match self {
+            PutError::Failed { error, .. } => refused(error),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for ConnectError {

@@ -22,7 +22,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::handshake::{Met, read};
+use super::ConnectError;
+use super::error::refusal;
+use super::handshake::{Greeting, Met, read};
 use super::outbox::{Sending, WriteError, Writer};
 use super::peer::Peer;
 use crate::error::{GetError, PutError};
@@ -46,6 +48,10 @@ pub(crate) struct Socket {
 /// What there is of the next message. It stays when somebody has waited long enough. Nobody waits while it is locked.
 #[derive(Default)]
 struct Reader {
+    /// What comes before the first message.
+    greeting: Option<Greeting>,
+    /// What was wrong with it, and was not told yet.
+    refused: Option<ConnectError>,
     head: [u8; HEAD],
     have: usize,
     name: Vec<u8>,
@@ -74,8 +80,15 @@ fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Err
 impl Reader {
     /// Reads what there is, up to the end of one message; `None` when there is nothing more to read now.
     fn advance(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Option<Arrived>, GetError> {
+        self.greet(fd);
+        if let Some(refused) = self.refused.take() {
+            return Err(GetError::Failed(refusal(refused)));
+        }
         if self.over {
             return Err(GetError::Disconnected);
+        }
+        if self.greeting.is_some() {
+            return Ok(None);
         }
         loop {
             let [a, b, c, d, fingerprint @ .., e, f] = self.head;
@@ -121,6 +134,23 @@ impl Reader {
         }
     }
 
+    /// Reads what there is of the greeting, if it is still to come; whether it was.
+    fn greet(&mut self, fd: BorrowedFd<'_>) -> bool {
+        let Some(greeting) = &mut self.greeting else { return false };
+        match greeting.advance(fd) {
+            Ok(false) => {}
+            Ok(true) => self.greeting = None,
+            Err(refused) => {
+                // One that is gone has not refused.
+                let refused = Some(refused).filter(|e| !matches!(e, ConnectError::Gone));
+                (self.greeting, self.refused, self.over) = (None, refused, true);
+                // As in `end`.
+                _ = rustix::net::shutdown(fd, Shutdown::Both);
+            }
+        }
+        true
+    }
+
     /// Nothing that follows would make sense.
     fn end(&mut self, fd: BorrowedFd<'_>, why: String) -> GetError {
         self.over = true;
@@ -153,7 +183,7 @@ impl Waitable for Arrivals {
     }
 
     fn is_ready(&self) -> bool {
-        Descriptor(self.0.as_fd()).is_ready()
+        self.0.has_arrived()
     }
 }
 
@@ -182,8 +212,9 @@ fn found(fd: BorrowedFd<'_>, asked: PollFlags) -> PollFlags {
 
 impl Socket {
     pub(crate) fn new(met: Met, limit: usize) -> Self {
-        let Met { fd, peer } = met;
-        Self { fd, peer, limit, reader: Mutex::default(), writer: Mutex::default() }
+        let Met { fd, peer, greeting } = met;
+        let reader = Mutex::new(Reader { greeting, ..Reader::default() });
+        Self { fd, peer, limit, reader, writer: Mutex::default() }
     }
 
     pub(crate) fn peer(&self) -> Peer {
@@ -193,6 +224,30 @@ impl Socket {
     /// Whether the other end is gone; what it sent may still be there.
     pub(crate) fn is_disconnected(&self) -> bool {
         found(self.as_fd(), PollFlags::empty()).intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// Whether there is something to receive: a message or its beginning, the end, or that the other side refused.
+    pub(crate) fn has_arrived(&self) -> bool {
+        while Descriptor(self.as_fd()).is_ready() {
+            if !self.reader.lock().greet(self.as_fd()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The error of a send: if the other side is gone since it refused, that is the error.
+    #[cold]
+    fn not_sent<T>(&self, error: WriteError, value: T) -> PutError<T> {
+        let mut reader = self.reader.lock();
+        reader.greet(self.as_fd());
+        match (error, reader.refused.take()) {
+            (WriteError::Gone, Some(refused)) => PutError::Failed { value, error: refusal(refused) },
+            (error, refused) => {
+                reader.refused = refused;
+                error.with(value)
+            }
+        }
     }
 
     /// A value as it is sent.
@@ -241,7 +296,7 @@ impl Socket {
                 Err(e) => break Err(WriteError::Failed(e)),
             }
         };
-        sent.map_err(|e| e.with(value))
+        sent.map_err(|e| self.not_sent(e, value))
     }
 
     /// As [`send`](Self::send), as a future. Dropped before the message is begun, it has sent nothing; after that, it sends it.
@@ -252,7 +307,7 @@ impl Socket {
         };
         let what = || Arc::new(Room(self.clone())) as Watched;
         let sent = mp_core::until(what, || sending.advance().map(|all| all.then_some(()))).await;
-        sent.map_err(|e| e.with(value))
+        sent.map_err(|e| self.not_sent(e, value))
     }
 
     pub(crate) fn recv<T: Message>(&self, wait: Wait) -> Result<T, GetError> {

@@ -6,6 +6,10 @@
 //! | 2 | both, at once | hello: `mp-sock` and version (8), whether there is a key (1), random (32) |
 //! | 3 | both, at once, if both have a key | a proof (32), see `key` |
 //!
+//! One that connects without a key does not wait for the other's hello: that may be in the listener's queue still. It is read
+//! before the first message ([`Greeting`]), and what is wrong with it is the error of the first receive, or of the first send
+//! that finds the other side gone. With a key the proof comes first, so `connect` waits for it.
+//!
 //! Everything has one length, is read into a buffer of that length, and has to be there before the deadline. The sockets do
 //! not block: one who says nothing, or was stopped in the middle, keeps the listener from nothing.
 
@@ -34,6 +38,8 @@ pub(crate) struct Handshake {
     theirs: Option<[u8; NONCE]>,
     buffer: [u8; HELLO],
     have: usize,
+    /// It was gone when it was accepted.
+    left: bool,
     /// None, if the clock does not reach that far.
     deadline: Option<Instant>,
     patience: Duration,
@@ -43,6 +49,30 @@ pub(crate) struct Handshake {
 pub(crate) struct Met {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: Peer,
+    /// What the other side has still to say, if this one goes on without.
+    pub(crate) greeting: Option<Greeting>,
+}
+
+/// A hello that is still to come: of a listener that may not have accepted yet, to one without a key.
+pub(crate) struct Greeting {
+    buffer: [u8; HELLO],
+    have: usize,
+}
+
+impl Greeting {
+    /// Reads what there is; whether it is all there, and as it should be.
+    pub(crate) fn advance(&mut self, fd: BorrowedFd<'_>) -> Result<bool, ConnectError> {
+        while self.have < HELLO {
+            match read(fd, &mut self.buffer[self.have..]) {
+                Ok(0) => return Err(ConnectError::Gone),
+                Ok(n) => self.have += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(_) => return Err(ConnectError::Gone),
+            }
+        }
+        check_hello(&self.buffer, false).map(|_| true)
+    }
 }
 
 impl Handshake {
@@ -64,7 +94,14 @@ impl Handshake {
         hello[..MAGIC.len()].copy_from_slice(MAGIC);
         hello[MAGIC.len()] = u8::from(key.is_some());
         hello[MAGIC.len() + 1..].copy_from_slice(&mine);
-        say(fd.as_fd(), &hello)?;
+        let left = match say(fd.as_fd(), &hello) {
+            // One that left before it was accepted: what it has said is there.
+            Err(ConnectError::Gone) if listener => true,
+            said => {
+                said?;
+                false
+            }
+        };
         Ok(Self {
             fd,
             listener,
@@ -74,6 +111,7 @@ impl Handshake {
             theirs: None,
             buffer: [0; HELLO],
             have: 0,
+            left,
             deadline: Instant::now().checked_add(patience),
             patience,
         })
@@ -83,9 +121,9 @@ impl Handshake {
         self.deadline
     }
 
-    /// Whether the other side has not said anything.
-    pub(crate) fn has_heard_nothing(&self) -> bool {
-        self.theirs.is_none() && self.have == 0
+    /// Whether the other side, which is gone, has said nothing, or did not wait for the proof that it needs.
+    pub(crate) fn has_only_looked(&self) -> bool {
+        self.left || (self.theirs.is_none() && self.have == 0)
     }
 
     /// Reads what there is, and answers it; whether the two know each other now.
@@ -124,23 +162,7 @@ impl Handshake {
 
     /// A hello is here: what they said at random. Proves, if there is a key.
     fn greeted(&self) -> Result<[u8; NONCE], ConnectError> {
-        let (magic, rest) = self.buffer.split_at(MAGIC.len());
-        if magic[..7] != MAGIC[..7] {
-            return Err(ConnectError::NotOurs("it said something else than hello"));
-        }
-        if magic[7] != MAGIC[7] {
-            return Err(ConnectError::NotOurs("it speaks another version"));
-        }
-        let has_key = match rest[0] {
-            0 => false,
-            1 => true,
-            _ => return Err(ConnectError::NotOurs("its hello has unknown flags")),
-        };
-        if has_key != self.key.is_some() {
-            return Err(ConnectError::KeyMissing { here: has_key });
-        }
-        let mut theirs = [0; NONCE];
-        theirs.copy_from_slice(&rest[1..]);
+        let theirs = check_hello(&self.buffer, self.key.is_some())?;
         if let Some(key) = &self.key {
             let said = Said { listener: self.listener, provers: &self.mine, others: &theirs };
             say(self.fd.as_fd(), &key.prove(&said))?;
@@ -148,8 +170,10 @@ impl Handshake {
         Ok(theirs)
     }
 
+    /// What is known, and what is still to be heard.
     pub(crate) fn end(self) -> Met {
-        Met { fd: self.fd, peer: self.peer }
+        let greeting = self.theirs.is_none().then_some(Greeting { buffer: self.buffer, have: self.have });
+        Met { fd: self.fd, peer: self.peer, greeting }
     }
 }
 
@@ -157,6 +181,28 @@ impl AsFd for Handshake {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// What the other side said at random, if its hello is one of this version, and has a key or none as this side has.
+fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
+    let (magic, rest) = hello.split_at(MAGIC.len());
+    if magic[..7] != MAGIC[..7] {
+        return Err(ConnectError::NotOurs("it said something else than hello"));
+    }
+    if magic[7] != MAGIC[7] {
+        return Err(ConnectError::NotOurs("it speaks another version"));
+    }
+    let has_key = match rest[0] {
+        0 => false,
+        1 => true,
+        _ => return Err(ConnectError::NotOurs("its hello has unknown flags")),
+    };
+    if has_key != key {
+        return Err(ConnectError::KeyMissing { here: has_key });
+    }
+    let mut theirs = [0; NONCE];
+    theirs.copy_from_slice(&rest[1..]);
+    Ok(theirs)
 }
 
 /// A few bytes, for which there is room in a fresh socket.

@@ -40,6 +40,9 @@ const MOST: usize = 64;
 /// keeps no others out: up to 64 may be getting to know this side at a time, each for as long as
 /// [`handshake_timeout`](SocketOptions::handshake_timeout).
 ///
+/// Others may connect before it accepts, up to [`SocketOptions::backlog`]: what they send is there when they are accepted, also if
+/// they have left by then. (With a key they wait for their turn: the proof comes first.)
+///
 /// # When a process dies
 /// Who is connected to it is told (`Disconnected`), at once. A path that a killed listener leaves is replaced by the next
 /// one that listens there.
@@ -69,7 +72,7 @@ impl Listener {
 
     pub(super) fn new(address: Address, options: SocketOptions) -> Result<Self, ConnectError> {
         let failed = |source| ConnectError::Io { what: "listening at", address: address.clone(), source };
-        let (fd, made) = address.listen().map_err(failed)?;
+        let (fd, made) = address.listen(options.backlog).map_err(failed)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         let patience = Timer::new().map_err(|e| failed(e.into()))?;
         let (events, meeting) = (Arc::new(events), Mutex::default());
@@ -186,12 +189,13 @@ impl Listener {
                 i += 1;
                 continue;
             }
-            let handshake = meeting.swap_remove(i);
+            // The others keep their order.
+            let handshake = meeting.remove(i);
             // It fails only if it is not there.
             _ = epoll::delete(&self.events, &handshake);
             // There is room again.
             self.watch(self.fd.as_fd())?;
-            let only_looked = matches!(known, Err(ConnectError::Gone)) && handshake.has_heard_nothing();
+            let only_looked = matches!(known, Err(ConnectError::Gone)) && handshake.has_only_looked();
             if !only_looked {
                 return known.map(|_| Some(self.options.connection(handshake)));
             }
@@ -205,10 +209,7 @@ impl Listener {
             match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(fd) => {
                     let (key, patience) = (self.options.key.clone(), self.options.patience);
-                    let handshake = match Handshake::begin(fd, true, key, patience, &self.address) {
-                        Err(ConnectError::Gone) => continue,
-                        begun => begun?,
-                    };
+                    let handshake = Handshake::begin(fd, true, key, patience, &self.address)?;
                     self.watch(handshake.as_fd())?;
                     meeting.push(handshake);
                 }

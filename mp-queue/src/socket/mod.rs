@@ -50,6 +50,7 @@ pub struct SocketOptions {
     key: Option<Arc<Key>>,
     limit: usize,
     patience: Duration,
+    backlog: i32,
 }
 
 impl Default for SocketOptions {
@@ -59,9 +60,9 @@ impl Default for SocketOptions {
 }
 
 impl SocketOptions {
-    /// No key, messages up to 64 MiB, ten seconds to get to know each other.
+    /// No key, messages up to 64 MiB, ten seconds to get to know each other, 128 that wait to be accepted.
     pub fn new() -> Self {
-        Self { key: None, limit: 64 << 20, patience: Duration::from_secs(10) }
+        Self { key: None, limit: 64 << 20, patience: Duration::from_secs(10), backlog: 127 }
     }
 
     /// A secret that each side has to know. Neither says it: each proves that it knows it, by HMAC-SHA256 of random bytes of
@@ -102,10 +103,32 @@ impl SocketOptions {
         Self { limit: bytes, ..self }
     }
 
-    /// How long the two may take to get to know each other.
+    /// How long the two may take to get to know each other: a client waits for a place in the listener's queue, and with a key for
+    /// its proof; the listener waits, once it has accepted, for the client's first bytes.
     #[must_use]
     pub fn handshake_timeout(self, timeout: Duration) -> Self {
         Self { patience: timeout, ..self }
+    }
+
+    /// How many may wait to be accepted by the listener, at least 1; 128 by default, and no more than the kernel has for all
+    /// (`net.core.somaxconn`, usually 4,096). They are connected: what they send is there when they are accepted. Beyond that
+    /// number, connecting waits, as long as [`handshake_timeout`](Self::handshake_timeout) says.
+    ///
+    /// ```
+    /// use mp_queue::{SocketOptions, connect};
+    ///
+    /// let listener = SocketOptions::new().backlog(2).listen("@example-of-backlog")?;
+    /// for i in 0..2 {
+    ///     connect("@example-of-backlog")?.send(i)?; // and leaves
+    /// }
+    /// assert_eq!(listener.accept()?.recv::<i32>()?, 0);
+    /// assert_eq!(listener.accept()?.recv::<i32>()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn backlog(self, connections: u32) -> Self {
+        // The kernel counts from 0.
+        Self { backlog: i32::try_from(connections.saturating_sub(1)).unwrap_or(i32::MAX), ..self }
     }
 
     /// Listens at an address.
@@ -129,6 +152,9 @@ impl SocketOptions {
                 None => std::thread::sleep(PAUSE),
             }
         };
+        if self.key.is_none() {
+            return Ok(self.connection(handshake));
+        }
         while !handshake.advance()? {
             let left = handshake.deadline().map(|until| until.saturating_duration_since(Instant::now()));
             wait_for(handshake.as_fd(), left, &address)?;
@@ -173,6 +199,7 @@ impl fmt::Debug for SocketOptions {
             .field("authkey", &self.key.is_some())
             .field("max_message", &self.limit)
             .field("handshake_timeout", &self.patience)
+            .field("backlog", &(i64::from(self.backlog) + 1))
             .finish()
     }
 }
@@ -192,15 +219,38 @@ fn wait_for(fd: BorrowedFd<'_>, left: Option<Duration>, address: &Address) -> Re
 
 /// Connects to the [`Listener`] at an address, of whatever program.
 ///
+/// Without a key it returns as soon as the kernel has put it into the listener's queue ([`SocketOptions::backlog`]), and what is
+/// sent is there when it is accepted:
+///
+/// ```
+/// use mp_queue::{Listener, connect};
+///
+/// let listener = Listener::bind("@example-of-connect")?;
+/// let there = connect("@example-of-connect")?;
+/// there.send("hello".to_string())?;
+/// let here = listener.accept()?;
+/// assert_eq!(here.recv::<String>()?, "hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// So it is the first receive that fails if the other side is no program of this library, speaks another version, or has a key
+/// ([`GetError::refused`](crate::GetError::refused)); or a send, when the other side has refused already
+/// ([`PutError::refused`](crate::PutError::refused)). If the listener ends before it accepts, the connection is `Disconnected`. In
+/// all these cases what was sent is lost. A receive waits, as long as it was told to, also for a listener that does not accept.
+///
+/// With a key ([`SocketOptions::connect`]) each side proves first that it knows it: connecting waits until the listener accepts.
+///
 /// # Errors
-/// [`ConnectError`]: when nobody listens there, or belongs to another user; when the other side has an authentication key,
-/// is no program of this library, or does not answer within ten seconds. [`SocketOptions::connect`] has keys and limits.
+/// [`ConnectError`]: when no program listens there, or one of another user; when so many wait to be accepted that there is no
+/// place within ten seconds; with a key also when the other side has none or another one, is no program of this library,
+/// or does not answer within that time. [`SocketOptions::connect`] has keys and limits.
 #[doc(alias = "Client")]
 pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> {
     SocketOptions::new().connect(address)
 }
 
-/// Connects to the [`Listener`] at an address, as a future, on any runtime: no thread waits for an answer.
+/// Connects to the [`Listener`] at an address, as a future, on any runtime: no thread waits for a place in the listener's queue,
+/// nor, with a key, for an answer. See [`connect`].
 ///
 /// ```
 /// # fn block_on<F: Future>(future: F) -> F::Output {
