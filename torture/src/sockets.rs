@@ -194,7 +194,8 @@ impl Worker {
             if found.is_empty() {
                 return Err("hang: nobody connects, and it is not over".into());
             }
-            if found.pop_if(|i| *i == all).is_some() {
+            // Unless one waits to be accepted, which has sent something and was killed.
+            if found.pop_if(|i| *i == all).is_some() && found.is_empty() {
                 return Ok(());
             }
             // From the back, so that the numbers of the others stay.
