@@ -9,7 +9,7 @@ mod outgoing;
 pub mod scope;
 mod undecodable;
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -86,7 +86,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 
     #[inline]
     fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
-        C::read_plain(bytes)
+        // As when it is written.
+        if Number::has::<Self>() { C::read_plain_number(bytes) } else { C::read_plain(bytes) }
     }
 }
 
@@ -103,26 +104,35 @@ pub enum Number {
     F64(f64),
 }
 
-impl Number {
-    /// The number that a value is.
-    #[inline(always)]
-    fn of<T: 'static>(value: &T) -> Option<Self> {
-        let value: &dyn Any = value;
-        macro_rules! is {
-            ($($variant:ident as $number:ty: $($t:ty)*;)*) => {$($(
-                if let Some(n) = value.downcast_ref::<$t>() {
-                    return Some(Self::$variant(*n as $number));
-                }
-            )*)*};
+macro_rules! numbers {
+    ($($variant:ident as $number:ty: $($t:ty)*;)*) => {
+        impl Number {
+            /// The number that a value is.
+            #[inline(always)]
+            fn of<T: 'static>(value: &T) -> Option<Self> {
+                let value: &dyn Any = value;
+                $($(
+                    if let Some(n) = value.downcast_ref::<$t>() {
+                        return Some(Self::$variant(*n as $number));
+                    }
+                )*)*
+                None
+            }
+
+            /// Whether all values of a type are numbers.
+            #[inline(always)]
+            fn has<T: 'static>() -> bool {
+                $($(TypeId::of::<T>() == TypeId::of::<$t>() ||)*)* false
+            }
         }
-        is! {
-            Unsigned as u64: u8 u16 u32 u64 usize;
-            Signed as i64: i8 i16 i32 i64 isize;
-            F32 as f32: f32;
-            F64 as f64: f64;
-        }
-        None
-    }
+    };
+}
+
+numbers! {
+    Unsigned as u64: u8 u16 u32 u64 usize;
+    Signed as i64: i8 i16 i32 i64 isize;
+    F32 as f32: f32;
+    F64 as f64: f64;
 }
 
 /// How serde values become bytes.
@@ -159,6 +169,15 @@ pub trait Codec {
     /// # Errors
     /// As for [`read`](Self::read).
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T>;
+
+    /// As [`read_plain`](Self::read_plain), of a type whose values are [numbers](Number), in which nothing else can be.
+    ///
+    /// # Errors
+    /// As for `read_plain`.
+    #[inline]
+    fn read_plain_number<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+        Self::read_plain(bytes)
+    }
 }
 
 /// Larger buffers are not kept for the next message.

@@ -63,7 +63,23 @@ impl<T: Message> Letter<T> {
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<Self, PutError<T>> {
-        match Self::attempt(raw, fingerprint, value) {
+        match Self::pack(raw, fingerprint, value) {
+            Ok(letter) => Ok(letter),
+            Err(e) => Self::write_later(raw, fingerprint, e, wait, alone),
+        }
+    }
+
+    /// It was refused: maybe only for now.
+    #[cold]
+    #[inline(never)]
+    fn write_later(
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        refused: PackError<T>,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Self, PutError<T>> {
+        match Self::refused(raw, fingerprint, refused) {
             Err(PutError::Full(value)) => Self::wait(raw, fingerprint, value, wait, alone),
             end => end,
         }
@@ -98,9 +114,16 @@ impl<T: Message> Letter<T> {
     pub(crate) fn attempt(raw: &Raw, fingerprint: TypeFingerprint<T>, value: T) -> Result<Self, PutError<T>> {
         match Self::pack(raw, fingerprint, value) {
             Ok(letter) => Ok(letter),
-            Err(PackError { value, error }) if is_out(&error) => Self::of_share(raw, fingerprint, value),
-            Err(e) => Err(PutError::Failed { value: e.value, error: e.error }),
+            Err(e) => Self::refused(raw, fingerprint, e),
         }
+    }
+
+    #[cold]
+    fn refused(raw: &Raw, fingerprint: TypeFingerprint<T>, e: PackError<T>) -> Result<Self, PutError<T>> {
+        if is_out(&e.error) {
+            return Self::of_share(raw, fingerprint, e.value);
+        }
+        Err(PutError::Failed { value: e.value, error: e.error })
     }
 
     /// Too many messages are on their way, but a queue that has few has its share.

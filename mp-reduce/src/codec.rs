@@ -71,6 +71,13 @@ impl Codec for MessagePack {
         let read = || level::counted(|left| read::from_slice(&bytes[head..head + len], left));
         scope::with_nothing(read).map_err(|e| undecodable::<T>(&e, bytes))
     }
+
+    #[inline]
+    fn read_plain_number<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+        let (head, len) = parts(bytes)?;
+        // It enters no level.
+        read::from_slice(&bytes[head..head + len], &Cell::new(1)).map_err(|e| undecodable::<T>(&e, bytes))
+    }
 }
 
 /// Appends a value with its length. If there are numbers of 128 bits in it, `try_to_read` has to do with its bytes.

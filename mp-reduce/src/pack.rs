@@ -139,12 +139,19 @@ pub struct Kept<T> {
 struct Lent(Option<Box<Outgoing>>);
 
 impl Drop for Lent {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(mut out) = self.0.take()
-            && out.reuse()
-        {
-            keep(&OUTGOING, out);
+        if let Some(out) = self.0.take() {
+            used(out);
         }
+    }
+}
+
+/// The buffers of a message that is on its way, for the next one.
+#[inline(always)]
+fn used(mut out: Box<Outgoing>) {
+    if out.reuse() {
+        keep(&OUTGOING, out);
     }
 }
 
@@ -208,9 +215,7 @@ pub fn pack_unless<T: Message, S>(
         return Err(unpacked(value, &mut out, e.into()));
     }
     if let Some(taken) = out.plain().and_then(plain) {
-        if out.reuse() {
-            keep(&OUTGOING, out);
-        }
+        used(out);
         return Ok(Written::Plain(taken, value));
     }
     match arena.pack_for_queue(&mut out, fingerprint.get()) {
@@ -218,9 +223,7 @@ pub fn pack_unless<T: Message, S>(
             let lent = if out.lends() {
                 Lent(Some(out))
             } else {
-                if out.reuse() {
-                    keep(&OUTGOING, out);
-                }
+                used(out);
                 Lent(None)
             };
             Ok(Written::Envelope(envelope, Kept { value, lent }))
@@ -301,8 +304,10 @@ pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope
 /// As [`unpack`].
 #[inline]
 pub fn unpack_plain<T: Message>(bytes: &[u8]) -> Result<T> {
-    afresh(|| T::decode_plain::<MessagePack>(bytes))
-        .map_err(|e| Undecodable::of_message::<T>(e, bytes).into())
+    match afresh(|| T::decode_plain::<MessagePack>(bytes)) {
+        Ok(value) => Ok(value),
+        Err(e) => Err(undecodable::<T>(e, bytes)),
+    }
 }
 
 /// As [`unpack_as`], with `open` putting the message into an empty [`Incoming`].
@@ -316,7 +321,9 @@ pub fn unpack_with<T: Message>(
 ) -> Result<T> {
     let mut inc = take(&INCOMING);
     open(&mut inc)?;
-    check_type(fingerprint, inc.fingerprint(), inc.whole())?;
+    if inc.fingerprint() != fingerprint.get() {
+        return Err(mismatch::<T>(inc.fingerprint(), inc.whole()));
+    }
     let value = decode(&mut inc)?;
     if inc.reuse() {
         keep(&INCOMING, inc);
@@ -357,20 +364,25 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
 /// # Errors
 /// As [`unpack`].
 pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
-    check_type(TypeFingerprint::<T>::new(), fingerprint, &bytes)?;
+    if fingerprint != TypeFingerprint::<T>::new().get() {
+        return Err(mismatch::<T>(fingerprint, &bytes));
+    }
     decode(&mut Incoming::from_plain(bytes))
 }
 
 /// Reads the value; if it can't be, the error has the bytes.
 #[inline]
 fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
-    afresh(|| T::decode::<MessagePack>(inc)).map_err(|e| Undecodable::of_message::<T>(e, inc.whole()).into())
+    match afresh(|| T::decode::<MessagePack>(inc)) {
+        Ok(value) => Ok(value),
+        Err(e) => Err(undecodable::<T>(e, inc.whole())),
+    }
 }
 
-/// Whether the sender's type is this one.
-#[inline]
-fn check_type<T>(expected: TypeFingerprint<T>, found: u64, bytes: &[u8]) -> Result<()> {
-    if found == expected.get() { Ok(()) } else { Err(mismatch::<T>(found, bytes)) }
+/// The sender's type is another one.
+#[cold]
+fn undecodable<T>(error: mp_core::Error, bytes: &[u8]) -> Error {
+    Undecodable::of_message::<T>(error, bytes).into()
 }
 
 #[cold]

@@ -94,18 +94,16 @@ impl Arena {
     /// Keeps an emptied envelope for this thread's next message.
     #[inline]
     pub(super) fn keep(&self, id: EnvelopeId, owner: Owner) {
-        if id >= self.layout().ordinary() {
-            return self.free_envelope(id, owner);
-        }
-        let kept = IDLE_ENVELOPES.try_with(|idle| {
+        let keep = |idle: &RefCell<Idle>| {
             let mut idle = idle.borrow_mut();
             if idle.0.len() >= IDLE {
                 // One batch, oldest first: the latest are warm in this core's cache.
                 self.free_envelopes(idle.0.drain(..IDLE / 2));
             }
             idle.0.push((*self, id, owner));
-        });
-        if kept.is_err() {
+        };
+        let kept = id < self.layout().ordinary() && IDLE_ENVELOPES.try_with(keep).is_ok();
+        if !kept {
             self.free_envelope(id, owner);
         }
     }

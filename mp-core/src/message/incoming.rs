@@ -130,6 +130,7 @@ impl Incoming {
     }
 
     /// All its bytes, those that were read among them.
+    #[inline]
     pub fn whole(&self) -> &[u8] {
         match &self.spill {
             None => &self.bytes,

@@ -96,20 +96,23 @@ impl Drop for Before {
 /// was.
 #[inline]
 pub fn counted<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
-    LEFT.with(|left| {
+    // Not `with`, which is no inline function: the value would be written or read in a function of its own.
+    let ended = LEFT.try_with(|left| {
         let _before = Before(left.get());
         f(left)
-    })
+    });
+    match ended {
+        Ok(ended) => ended,
+        Err(_) => {
+            unreachable!("a variable of the thread without a destructor is there as long as the thread")
+        }
+    }
 }
 
 /// Calls `f` for a message of its own: a value that sends or receives others while it is written or read is none of their levels.
 #[inline]
 pub fn afresh<R>(f: impl FnOnce() -> R) -> R {
-    let before = LEFT.get();
-    let _before = (before != MAX_NESTING).then(|| {
-        LEFT.set(MAX_NESTING);
-        Before(before)
-    });
+    let _before = Before(LEFT.replace(MAX_NESTING));
     f()
 }
 
