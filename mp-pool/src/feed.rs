@@ -26,31 +26,32 @@ impl Shared {
     fn feed_one(&self) -> bool {
         let mut ready = Vec::new();
         let mut job = None;
-        let sent;
-        let (worker, pid, portion) = {
+        let (fed, sent) = {
             let mut state = self.state.lock();
-            let Some(worker) = state.wanting() else { return false };
-            let mut most = usize::MAX;
-            if state.returned.is_empty() {
-                job = state.next_job();
-                if job.is_none() {
-                    most = state.help(worker);
+            let fed = state.wanting().and_then(|worker| {
+                let mut most = usize::MAX;
+                if state.returned.is_empty() {
+                    job = state.next_job();
+                    if job.is_none() {
+                        most = state.help(worker);
+                    }
+                    if most == 0 {
+                        return None;
+                    }
                 }
-                if most == 0 {
-                    return false;
-                }
-            }
-            let chunk = job.as_ref().map_or(0, |job| job.terms.chunk);
-            let portion = state.workers[worker].portion(chunk).min(most);
-            let returned = portion.min(state.returned.len());
-            ready.extend(state.returned.drain(..returned));
-            let found = &mut state.workers[worker];
-            found.feeding = true;
-            let fed = (worker, found.pid, portion);
-            sent = std::mem::take(&mut state.sent);
-            fed
+                let chunk = job.as_ref().map_or(0, |job| job.terms.chunk);
+                let portion = state.workers[worker].portion(chunk).min(most);
+                let returned = portion.min(state.returned.len());
+                ready.extend(state.returned.drain(..returned));
+                let found = &mut state.workers[worker];
+                found.feeding = true;
+                Some((worker, found.pid, portion))
+            });
+            // Also if there is nothing to give: a call that is done is not kept until the next one comes.
+            (fed, std::mem::take(&mut state.sent))
         };
         drop(sent);
+        let Some((worker, pid, portion)) = fed else { return false };
         let mut settled = Settled::new(self);
         if let Some(job) = job {
             for item in job.take(portion - ready.len()) {

@@ -20,6 +20,13 @@ fn handle_interrupts() {
     rustix::process::setpgid(None, None).unwrap();
     // SAFETY: the handler only touches an atomic.
     unsafe { libc::signal(libc::SIGINT, count as *const () as libc::sighandler_t) };
+    heed_quit();
+}
+
+/// A shell ignores SIGQUIT for the programs that it runs in the background.
+fn heed_quit() {
+    // SAFETY: this installs no handler.
+    unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
 }
 
 /// What a terminal does at Ctrl-C.
@@ -86,6 +93,7 @@ fn a_program_that_ignores_ctrl_c_has_workers_that_do() {
     alone(|()| {
         // SAFETY: this installs no handler.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        heed_quit();
         for method in [StartMethod::Spawn, StartMethod::ForkServer] {
             let child = Process::builder().start_method(method).spawn(ignored, ()).unwrap();
             assert_eq!(child.join().unwrap(), [true, false], "{method}");

@@ -63,7 +63,8 @@ mod tests {
         let thread = || (left().unwrap(), down(20));
         let ((top, len), bottom) =
             std::thread::Builder::new().stack_size(1 << 20).spawn(thread).unwrap().join().unwrap();
-        assert!((1 << 20..2 << 20).contains(&len) && top < len, "{top} of {len}");
+        // The C library may give it a larger stack of a thread that has ended.
+        assert!(len >= 1 << 20 && top < len, "{top} of {len}");
         assert!((80_000..500_000).contains(&(top - bottom)), "{top} {bottom}");
     }
 }

@@ -240,7 +240,7 @@ mod tests {
 
     /// A queue of which nobody leases anything. The memory of some has been that of queues whose words `garbage` has overwritten:
     /// their messages are lost, and say for ever that they are in a queue there.
-    fn unburdened() -> Queue<u32> {
+    fn unburdened() -> Queue<String> {
         loop {
             let queue = Queue::bounded(1).unwrap();
             if !queue.raw().others_lease() {
@@ -254,7 +254,9 @@ mod tests {
     #[test]
     fn what_is_just_being_leased_is_in_somebodys_hands() {
         let queue = unburdened();
-        queue.put(5_u32).unwrap();
+        // Too long for a slot: it has an envelope, which is what is leased.
+        let text = "a message in an envelope".to_owned();
+        queue.put(text.clone()).unwrap();
         queue.close();
         let (raw, memory) = (queue.raw(), queue.raw().memory());
         let (arena, m) = (memory.arena, RingMemory::words(memory.arena));
@@ -269,6 +271,6 @@ mod tests {
         let Got::Envelope(id, owner, _) = got.unwrap() else { panic!("there is a message") };
         assert!(!raw.others_lease(), "a lease of this process");
         run(memory.returning(id, owner), m);
-        assert_eq!(queue.get().unwrap(), Some(5));
+        assert_eq!(queue.get().unwrap(), Some(text));
     }
 }
