@@ -247,7 +247,7 @@ mod tests {
             (View::NONE, 6 + 8),
         ] {
             for sized in [false, true] {
-                let (written, read) = through(view.clone(), sized);
+                let (written, read) = through(view, sized);
                 let read = read.unwrap();
                 assert_eq!(
                     (written, read.what.attachment(), read.what.requires(), read.storage.map(NonZero::get)),
@@ -255,7 +255,7 @@ mod tests {
                     "{view:?}"
                 );
             }
-            let read = through(view.clone(), false).1.unwrap();
+            let read = through(view, false).1.unwrap();
             assert_eq!(read.dtype().unwrap(), DType::F32);
             assert_eq!(format!("{:?}", read.view), format!("{view:?}"));
         }
