@@ -162,8 +162,10 @@ impl Handles {
     /// Whether all that holds the queue in this process is known here. If not, some thread is just taking a handle out of a
     /// message, or cloning one.
     pub(crate) fn knows_all(&self, hold: &Hold) -> bool {
+        // Counted before and after: a handle that goes meanwhile must not stand for one that comes.
+        let before = hold.count() as usize;
         let raws: usize = self.locals.lock().iter().map(Weak::strong_count).sum();
-        raws == hold.count() as usize
+        raws == before && raws == hold.count() as usize
     }
 
     /// Whether some handle, other than the one that asks, can bring what is waited for. The one that asks is `own`; without it
@@ -199,8 +201,12 @@ pub(crate) struct Handle {
 impl Handle {
     /// A further one. It is dropped before the process gives up the queue's block.
     pub(crate) fn new(of: Arc<Handles>, able: Able, memory: RingMemory) -> Box<Self> {
-        let each = [For::Message, For::Room];
-        each.iter().for_each(|&what| of.counts.lock().able[what as usize] += u32::from(able.brings(what)));
+        // As for the drop: not in a copy of the process, where nothing waits and the lock may be held for ever.
+        if memory.is_here() {
+            let each = [For::Message, For::Room];
+            each.iter()
+                .for_each(|&what| of.counts.lock().able[what as usize] += u32::from(able.brings(what)));
+        }
         Box::new(Self { of, able, calls: Mutex::default(), memory })
     }
 

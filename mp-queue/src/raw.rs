@@ -188,7 +188,9 @@ impl Raw {
     /// The same queue; this handle and its clones sleep at once instead of looking first.
     pub(crate) fn without_spinning(self) -> Self {
         let local = Local::new(Patience::none, self.local.handles.clone());
-        local.handles.knows(&local);
+        if self.memory.is_here() {
+            local.handles.knows(&local);
+        }
         Self { local, ..self }
     }
 

@@ -41,6 +41,43 @@ fn a_tensor_is_in_one_message_at_a_time() {
     assert_eq!(t.len(), 8, "it has what it had");
 }
 
+/// A value that is read once while it is written, since it has 128 bits; and takes all that is attached to its message then.
+struct Thief;
+
+thread_local! {
+    static STOLEN: std::cell::RefCell<Option<mp::message::Arrived>> = const { std::cell::RefCell::new(None) };
+}
+
+impl serde::Serialize for Thief {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u128(1)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Thief {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let all = mp::message::scope::incoming("all", |arrived| Ok(std::mem::take(arrived)));
+        STOLEN.set(Some(all.map_err(serde::de::Error::custom)?));
+        u128::deserialize(d).map(|_| Self)
+    }
+}
+
+#[test]
+fn a_tensor_is_not_taken_out_of_a_message_that_is_being_written() {
+    let mut shape = Outgoing::default();
+    Tensor::<u64>::zeros(&[8]).unwrap().encode::<MessagePack>(&mut shape).unwrap();
+    let mut out = Outgoing::default();
+    mp::Bundle((Tensor::<u64>::full(&[8], 5).unwrap(), Thief)).encode::<MessagePack>(&mut out).unwrap();
+    let stolen = STOLEN.take().expect("it was read while it was written");
+    let mut second = mp::message::Incoming::from_plain(shape.bytes().to_vec());
+    *second.arrived() = stolen;
+    let error = Tensor::<u64>::decode::<MessagePack>(&mut second).unwrap_err();
+    assert!(error.to_string().contains("taken already"), "{error}");
+    let mut first = out.into_incoming();
+    let tensor = Tensor::<u64>::decode::<MessagePack>(&mut first).unwrap();
+    assert_eq!(tensor.to_vec(), [5; 8]);
+}
+
 #[test]
 fn queues_inside_of_queues_are_freed_however_deep() {
     let blocks = || Arena::current().unwrap().memory_stats().live_blocks;

@@ -49,6 +49,13 @@ impl Arrived {
         self.take(attachment, Grant::new(Access::Object, 0))
     }
 
+    /// Without the memory of exclusive tensors: another list has that. All others keep their numbers.
+    pub(super) fn without_exclusive(mut self) -> Self {
+        let exclusive = |given: &&mut Given| given.grant.access() == Access::Exclusive;
+        self.0.iter_mut().filter(exclusive).for_each(|given| given.hold = None);
+        self
+    }
+
     #[inline]
     pub(crate) fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
         let wrong = |why: &str| wrong(attachment, why);

@@ -116,9 +116,10 @@ impl Attached {
         i as u32
     }
 
-    /// The same as what arrives, to try whether it can be read.
+    /// The same as what arrives, to try whether it can be read; but for the memory of exclusive tensors, which has one owner.
     pub(super) fn as_arrived(&self) -> Arrived {
-        self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into()
+        let arrived: Arrived = self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
+        arrived.without_exclusive()
     }
 
     #[inline(never)]
