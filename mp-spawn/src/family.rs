@@ -7,7 +7,7 @@ use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::group::{GRACE, Group};
-use crate::{reader, sys};
+use crate::{reader, supervisor, sys};
 
 /// The processes of one start, as their parent knows them beside the handles.
 #[derive(Debug)]
@@ -132,9 +132,12 @@ fn forget_the_done(family: &mut Vec<Member>) {
 
 /// At exit: daemonic processes are ended, then all are waited for, and failures that the program was not told of are named.
 fn care() {
-    // Nothing is started any more, and whoever still holds the lock could wait for ever.
-    let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
-    let family = std::mem::take(&mut *family);
+    // A thread that is stuck could hold the lock for ever. It is not held while this waits: other threads still feed the
+    // processes that are waited for, and callbacks ask for them.
+    let family = {
+        let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
+        std::mem::take(&mut *family)
+    };
     let free = family.into_iter().filter_map(|member| match member {
         Member::Free { group, daemon } => Some((group, daemon)),
         Member::Held { group, daemon } => group.upgrade().map(|group| (group, daemon)),
@@ -149,6 +152,8 @@ fn care() {
         return;
     }
     Group::end_together(&daemons.iter().map(|(group, _)| group.as_ref()).collect::<Vec<_>>(), GRACE);
+    // In a callback of `on_exit`, whose thread reaps: it can't wait for what it would have to do itself.
+    let others = if supervisor::is_this_thread() { Vec::new() } else { others };
     for (group, _) in others.iter().filter(|_| !mp_core::mutant!("spawn.exit.others-not-waited-for")) {
         group.wait(None, false);
     }

@@ -234,7 +234,8 @@ impl<T> Process<T> {
     /// ```
     ///
     /// It runs in the thread that hears of the end, which watches all the other processes as well: it must be quick, and
-    /// neither start a process nor wait for one. A panic in it costs nobody else anything.
+    /// neither start a process nor wait for one. A panic in it ends there. It may exit: then processes that are not daemons are
+    /// not waited for, and end with this one.
     pub fn on_exit(&self, call: impl FnOnce() + Send + 'static) {
         self.group.at_end(call);
     }

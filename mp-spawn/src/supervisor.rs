@@ -23,6 +23,7 @@
 //!
 //! A process that is killed while it is young is reaped by the one who waits, or by the supervisor a moment later.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -70,6 +71,16 @@ pub(crate) struct Batch {
     pub(crate) common: Common,
     pub(crate) orders: Orders,
     pub(crate) room: Room,
+}
+
+thread_local! {
+    // fork: a copy has no supervisor's thread, and is made by none.
+    static IS_SUPERVISOR: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is the supervisor's, in which callbacks run: what it waits for, nothing would reap.
+pub(crate) fn is_this_thread() -> bool {
+    IS_SUPERVISOR.try_with(Cell::get).unwrap_or(false)
 }
 
 #[derive(Debug)]
@@ -385,6 +396,7 @@ impl Loop {
     fn run(mut self) {
         // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
         let _ = sys::block_signals();
+        IS_SUPERVISOR.set(true);
         crate::oom::begin();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(64);
@@ -432,18 +444,22 @@ impl Loop {
         if outcome.is_ok() && !job.batch.orders.is_empty() {
             return;
         }
-        let job = self.jobs.remove(0);
+        let Job { batch, started, reply, .. } = self.jobs.remove(0);
         if outcome.is_err() {
-            self.shared.kill(&job.started);
+            self.shared.kill(&started);
         }
-        // Nobody listens if the thread that asked is gone; its context isn't.
-        let _ = job.reply.send(outcome);
+        // Its places are free before the caller hears that it failed, and may try again.
+        drop(batch);
+        // The thread that asked may be gone; its context isn't.
+        let _ = reply.send(outcome);
     }
 
     /// Nothing can be heard any more: says so, and lets nobody wait.
     fn give_up(mut self, error: io::Error) {
         let SpawnError::Launch(why) = failed("epoll_wait", None, error) else { return };
-        for mut watch in mem::take(&mut self.shared.watches.lock().by_id).into_values() {
+        // Without the lock: callbacks of the user run here, and may ask for other processes.
+        let watches = mem::take(&mut self.shared.watches.lock().by_id);
+        for mut watch in watches.into_values() {
             watch.fail(SpawnError::Launch(why.clone()));
             watch.abandon();
         }

@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
-use mp_spawn::{OnFailure, Options, Output, Process, ProcessContext, SpawnError, Status, start_processes};
+use mp_spawn::{
+    Exit, OnFailure, Options, Output, Process, ProcessContext, SpawnError, Status, start_processes,
+};
 
 fn fail(_: usize, (): ()) -> Result<(), String> {
     Err("it went wrong".to_string())
@@ -22,6 +24,26 @@ fn printed(test: fn(usize, ()) -> Outcome, rank: usize) -> String {
 }
 
 const TESTS: [fn(usize, ()) -> Outcome; 3] = [asks_a_context, asks_a_process, kills_and_looks];
+
+/// Exits in the thread that reaps, while two processes run that would be waited for.
+fn exits_in_a_callback(_: usize, (): ()) -> Outcome {
+    let context = start_processes(|_: usize, (): ()| wait_for_the_end(), (), Options::nprocs(2))?;
+    let child = Process::spawn(|(): ()| {}, ())?;
+    child.on_exit(|| {
+        std::process::exit(7);
+    });
+    wait_for_the_end()?;
+    drop(context);
+    Ok(())
+}
+
+#[test]
+fn a_callback_may_exit_while_processes_run() {
+    let worker = |(): ()| exits_in_a_callback(0, ());
+    let process = Process::spawn(worker, ()).unwrap();
+    assert!(process.wait_timeout(DEADLINE), "it waits for processes that only it could reap");
+    assert_eq!(process.wait().unwrap(), Exit::Code(7));
+}
 
 /// A context whose processes have failed, which lives on: asked in one way or another, and in none (0).
 fn asks_a_context(how: usize, (): ()) -> Outcome {

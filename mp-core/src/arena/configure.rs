@@ -89,6 +89,10 @@ pub(super) fn settings() -> Result<ArenaOptions> {
 
 /// The number in a variable of the environment, if it is set: `4096`, `64M`, `16G`, `1T`.
 fn number(name: &str) -> Result<Option<u64>> {
+    if crate::sys::gained_privileges() {
+        // The environment is input of a user who lacks this program's privileges.
+        return Ok(None);
+    }
     let text = match var(name) {
         Err(VarError::NotPresent) => return Ok(None),
         Err(VarError::NotUnicode(text)) => text.to_string_lossy().into_owned(),
