@@ -159,7 +159,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Those who were in it, the fork server as well, end with the one that the test has joined.
+        // The processes in it, the fork server as well, end with the one that the test has joined.
         let until = std::time::Instant::now() + DEADLINE;
         while std::fs::remove_dir(&self.0).is_err() && std::time::Instant::now() < until {
             std::thread::sleep(std::time::Duration::from_millis(1)); // sleep: between two looks at what others do

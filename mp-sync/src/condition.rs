@@ -382,7 +382,7 @@ impl<'de> Deserialize<'de> for Condition {
 mod tests {
     use super::*;
 
-    /// Whoever has taken over the token of a dead waiter, and finds that it has one of its own by now, passes one of both on:
+    /// The waiter that has taken over the token of a dead one, and finds that it has one of its own by now, passes one of both on:
     /// to one that waits, exactly one.
     #[test]
     fn a_spare_token_goes_to_another_one_that_waits() {

@@ -13,11 +13,11 @@ use common::{DEADLINE, Outcome, alone, give, take};
 use mp::{Arena, ArenaOptions, Error, Options, PutError, Queue, QueueOptions, start_processes};
 use mp_core::inject;
 
-/// The arena is for so many messages.
+/// For how many messages the arena is.
 const MESSAGES: u32 = 1024;
-/// Of these, so many are kept for queues that have few.
+/// How many of these are kept for queues that have few.
 const KEPT: u32 = MESSAGES / 8;
-/// So many of them for each.
+/// How many of them for each.
 const SHARE: usize = 16;
 const SIZE: u64 = 1 << 30;
 

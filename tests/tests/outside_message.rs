@@ -63,7 +63,7 @@ fn handle(dtype: DType, offset: u64, shape: &[u64], strides: &[i64]) -> Handle {
     Handle(bytes)
 }
 
-/// The same, of a storage that is said to have so many bytes.
+/// The same, of a storage that is said to have this many bytes.
 fn handle_of(mut handle: Handle, storage: u64) -> Handle {
     handle.0[0] |= 1 << 7;
     handle.0.extend(storage.to_le_bytes());

@@ -11,7 +11,7 @@ use mp::{Barrier, Condition, Event, JoinableQueue, Lock, Queue, RwLock, Semaphor
 const ROUNDS: u32 = 20;
 /// Waiting processes look again after that, woken or not.
 const SLICE: Duration = mp_core::SLICE;
-/// After that, whoever waits is asleep.
+/// After this time a waiter is asleep.
 const ASLEEP: Duration = Duration::from_millis(8);
 const DEADLINE: Duration = Duration::from_secs(60);
 

@@ -40,13 +40,13 @@ impl ArenaOptions {
         Self { size: None, messages: None }
     }
 
-    /// So many bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. All tensors, queues and messages of the program lie in
+    /// How many bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. All tensors, queues and messages of the program lie in
     /// them. Memory is taken for what is used alone.
     pub const fn size(self, bytes: u64) -> Self {
         Self { size: Some(bytes), ..self }
     }
 
-    /// So many messages on their way at once, in all queues together, rounded up to 512: 1,024 to 15,728,640. Small messages
+    /// How many messages may be on their way at once, in all queues together, rounded up to 512: 1,024 to 15,728,640. Small messages
     /// (up to 10 bytes when encoded) are in their queues, and don't count, but this is how many an unbounded queue may have.
     pub const fn messages(self, messages: u32) -> Self {
         Self { messages: Some(messages), ..self }

@@ -152,7 +152,7 @@ impl Layout {
         self.envelopes - self.envelopes / 8
     }
 
-    /// For an arena of `size` bytes, `classes` size classes, so many envelopes.
+    /// For an arena of `size` bytes, `classes` size classes, and this many envelopes.
     pub(crate) fn new(size: u64, classes: u32, envelopes: u32) -> Self {
         let slabs = (size / (256 << 10)).next_power_of_two().clamp(1 << 10, 1 << 18) as u32;
         let members = if size >= 4 << 30 { 1024 } else { 256 };
@@ -226,7 +226,7 @@ impl Layout {
     /// Where the header says how many envelopes there are.
     pub(crate) const ENVELOPES_AT: u64 = Self::HEADER_FIELDS_AT + 8 * 6;
 
-    /// So many envelopes, if an arena can have them.
+    /// This many envelopes, if an arena can have them.
     pub(crate) fn possible_envelopes(n: u64) -> Option<u32> {
         let n = u32::try_from(n).ok()?;
         let possible = (Self::LEAST_ENVELOPES..=Self::MOST_ENVELOPES).contains(&n) && n.is_multiple_of(512);

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use crate::message::Incoming;
 
-    /// So many bytes, none of them 0, and so many attachments.
+    /// This many bytes, none of them 0, and this many attachments.
     fn message(arena: Arena, bytes: usize, attachments: usize) -> (Outgoing, Vec<Hold>) {
         let mut out = Outgoing::default();
         out.bytes().extend((0..bytes).map(|i| i as u8 | 1));

@@ -30,7 +30,7 @@ fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize,
     }
 }
 
-/// So many views, if there is memory for them: an empty tensor may have any number of entries.
+/// This many views, if there is memory for them: an empty tensor may have any number of entries.
 fn pieces(n: usize, all: impl Iterator<Item = Result<View>>) -> Result<Vec<View>> {
     let mut pieces = Vec::new();
     if pieces.try_reserve_exact(n).is_err() {

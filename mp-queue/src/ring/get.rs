@@ -219,7 +219,7 @@ mod tests {
         idle();
         assert!(matches!(get(), Got::Envelope(0, ..)));
         idle();
-        // Its owner word says that it is not queued: somebody wrote garbage, which is as it was afterwards.
+        // Its owner word says that it is not queued: a process wrote garbage, which is as it was afterwards.
         let garbage = Owner { holder: Holder::Free, seq: 9 };
         m.store(OWNERS.of(1), garbage.pack());
         assert_eq!(get(), Got::Stray(1));

@@ -311,7 +311,7 @@ mod tests {
         m.store(COUNT, 2);
         let leased = Owner { holder: Holder::Leased(Member::new(2, 1)), seq: 5 };
         m.store(OWNERS.of(0), leased.pack());
-        // Something was noted, and is somebody else's by now.
+        // Something was noted, and another process has it by now.
         run(Note::new(AT), &m);
         let mut look = reclaim();
         while look.pc != Scan::Rest {
@@ -320,7 +320,7 @@ mod tests {
         let back = Return::new(AT, OWNERS.of(0), META, leased);
         assert_eq!(run(back, &m), Some(Holder::Returned));
         assert!(matches!(run(look, &m), Some((0, _))));
-        // And what nobody has taken is in the hint still, until somebody has looked in vain.
+        // And what no process has taken is in the hint still, until one has looked in vain.
         assert!(any_noted(m.load(AT.returned)));
         assert_eq!(run(reclaim(), &m), None);
         assert!(!any_noted(m.load(AT.returned)));

@@ -79,7 +79,7 @@ impl Address {
         Ok(fd)
     }
 
-    /// A socket that listens here, with room for so many that wait to be accepted, and the path that it has made.
+    /// A socket that listens here, with room for this many connections that wait to be accepted, and the path that it has made.
     pub(crate) fn listen(&self, backlog: i32) -> io::Result<(OwnedFd, Option<Made>)> {
         let address = self.socket()?;
         let Kind::Path(path) = &self.0 else {

@@ -68,7 +68,7 @@ struct Arrived {
     name: Vec<u8>,
 }
 
-/// Reads more of something that has so many bytes.
+/// Reads more of something that has this many bytes.
 fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
     into.resize(len.min(start + start.max(FIRST)), 0);

@@ -241,7 +241,7 @@ fn wait_for(fd: BorrowedFd<'_>, left: Option<Duration>, address: &Address) -> Re
 /// With a key ([`SocketOptions::connect`]) each side proves first that it knows it: connecting waits until the listener accepts.
 ///
 /// # Errors
-/// [`ConnectError`]: when no program listens there, or one of another user; when so many wait to be accepted that there is no
+/// [`ConnectError`]: when no program listens there, or one of another user; when too many connections wait to be accepted, and there is no
 /// place within ten seconds; with a key also when the other side has none or another one, is no program of this library,
 /// or does not answer within that time. [`SocketOptions::connect`] has keys and limits.
 #[doc(alias = "Client")]

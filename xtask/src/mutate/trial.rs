@@ -12,7 +12,7 @@ use super::programs::{Programs, Run};
 /// How a run ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// So many tests passed.
+    /// How many tests passed.
     Passed(usize),
     /// This one failed, or ended the program.
     Failed(String),
