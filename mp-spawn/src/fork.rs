@@ -13,6 +13,7 @@
 //! | settings: start method, command | taken over, as in any process |
 //! | the preloaded function | taken over: read before, written in the copy |
 //! | sockets to the original's children and parent, the pipe that ends those with it, pidfds (or what stands in for them), the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
+//! | what has a number under which the copy inherits a file | closed, if it is the original's; what is the copy's own, which is its socket only so far, gets another number |
 //! | the original's end of the copy's own socket | closed, so that the end of the original shows |
 //! | the standard streams: what is in the buffer, their locks | held by the thread that forks, and written out, if it is the main thread |
 //! | handlers of signals, which may write into pipes of the original's; blocked signals | none, as after `posix_spawn`; signals wait while the copy gets there |
@@ -45,7 +46,6 @@ use crate::function::FunctionRef;
 use crate::handle::Handle;
 use crate::launch::{self, Launched, Particulars, failed};
 use crate::outbox::Outbox;
-use crate::output::Ends;
 use crate::setup::Setup;
 use crate::token::{Taker, Token};
 use crate::{entry, forkserver, inherit, sys};
@@ -104,7 +104,7 @@ pub(crate) fn launch(
                 // whoever uses them is behind a variable that the copy has another one of.
                 let fit = unsafe { memory.begin(files) };
                 drop((printing, ours));
-                taken.become_worker(theirs, particulars.ends, setup, fit.map_err(|error| error.to_string()))
+                taken.become_worker(theirs, particulars, setup, fit.map_err(|error| error.to_string()))
             }));
             // Nothing of the original's is to be undone here.
             code.unwrap_or_else(|_| sys::exit_at_once(USELESS))
@@ -128,8 +128,8 @@ impl Taken {
     /// In the copy: arranges what was asked for, and becomes the worker.
     fn become_worker(
         self,
-        socket: OwnedFd,
-        ends: Ends,
+        mut socket: OwnedFd,
+        particulars: Particulars,
         setup: &Setup,
         fit: std::result::Result<(), String>,
     ) -> ! {
@@ -139,7 +139,10 @@ impl Taken {
         STACK_OF_A_THREAD.store(thread, Ordering::Relaxed);
         forkserver::inherit_preload(preload);
         entry::change_environment(setup.environment.iter().cloned());
+        let Particulars { ends, files, .. } = particulars;
         let streams = ends.take().map_err(|error| format!("setting its streams failed: {error}"));
-        child::main(token, socket, fit.and(streams).and_then(|()| inherit::restore(&setup.inherited)))
+        // The streams come first: their files may have numbers that are to be those of others.
+        let fit = fit.and(streams).and_then(|()| inherit::replace(&files, &mut socket));
+        child::main(token, socket, fit)
     }
 }

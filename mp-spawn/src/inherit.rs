@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | spawn | `close_range(2)` in the child, which marks all close-on-exec; without that call, one by one | `dup2(2)` in the child |
 //! | fork server | the same, when the server is started | the message that starts the worker, and `dup2(2)` in it |
-//! | fork | nothing: a copy has all that its original has, which its function may use | that, too |
+//! | fork | nothing: a copy has all that its original has, which its function may use | `dup2(2)` in the copy, which closes what has such a number there |
 //!
 //! A file is duplicated when it is named, so that it may be closed here before the worker is started, and its number be
 //! another file's by then. All that is moved in a child is first moved out of the way of the numbers that it gets.
@@ -105,12 +105,20 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// In a copy of this process: gives files their numbers back that were closed here since.
-pub(crate) fn restore(all: &[Inherited]) -> std::result::Result<(), String> {
-    for Inherited { number, file } in all.iter().filter(|one| one.number >= 3 && !sys::is_open(one.number)) {
-        let file = file.as_ref().map_err(|error| io::Error::from(*error));
-        let placed = file.and_then(|file| sys::place(file.as_fd(), *number));
-        placed.map_err(|error| format!("it can't inherit the file descriptor {number}: {error}"))?;
+/// In a copy of this process: puts files where they are to be, whatever is there. The `socket` of the copy makes way.
+pub(crate) fn replace(
+    files: &[(RawFd, Arc<OwnedFd>)],
+    socket: &mut OwnedFd,
+) -> std::result::Result<(), String> {
+    let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
+    let moved = out_of_the_way(socket.as_fd(), &numbers)
+        .map_err(|error| format!("it can't make way for what it inherits: {error}"))?;
+    if let Some(moved) = moved {
+        *socket = moved;
+    }
+    for (number, file) in files {
+        sys::place(file.as_fd(), *number)
+            .map_err(|error| format!("it can't inherit the file descriptor {number}: {error}"))?;
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ use crate::process::{Process, ProcessBuilder};
 /// | costs | a start of the program | a copy of its few pages, made ahead; and two processes that wait, the server and the next one | a copy of this process's page tables: more, the more memory it has |
 /// | static data | as at the start of a program | what the preloaded function left: see [`set_forkserver_preload`] | this process's, as it is now |
 /// | environment, directory | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
-/// | open files | the standard streams, and what [`Options::inherit_fds`] names | the same, and what the preloaded function left open | this process's, now |
+/// | open files | the standard streams, and what [`Options::inherit_fds`] names | the same, and what the preloaded function left open | this process's, now, and what [`Options::inherit_fds`] names |
 /// | `atexit(3)` | as in any program | what is registered in the copy itself (with glibc) | the same |
 /// | to be had | always | always | after [`allow_fork`], which is `unsafe` |
 /// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
@@ -214,6 +214,8 @@ pub fn set_start_method(method: StartMethod) {
 ///   processes must not use at once alone.
 /// - What was borrowed from shared memory in the original (slices of tensors, guards of locks) is not used: the memory is
 ///   not there, and an access ends the process with SIGSEGV.
+/// - Files of the original whose numbers are those of other files that a start names
+///   ([`Options::inherit_fds`](crate::Options::inherit_fds)) are not used: the numbers mean the files that were named.
 #[doc(alias = "fork")]
 pub unsafe fn allow_fork() {
     CHOSEN.lock().fork = true;

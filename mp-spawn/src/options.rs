@@ -202,7 +202,7 @@ impl Options {
     /// File descriptors of this process that the processes have as well, under the same numbers. All others, but the standard
     /// streams, are closed in processes that are started by [`Spawn`](StartMethod::Spawn) or
     /// [`ForkServer`](StartMethod::ForkServer), whether they are close-on-exec or not; copies by
-    /// [`Fork`](StartMethod::Fork) have all of them in any case.
+    /// [`Fork`](StartMethod::Fork) have all of them, but those whose numbers are to be those of files that are named here.
     ///
     /// ```
     /// use mp_spawn::{Options, start_processes};
@@ -225,9 +225,10 @@ impl Options {
     /// ```
     ///
     /// They are duplicated at once, and kept as long as the options are: this process may close its own, and their numbers
-    /// become other files' here. In the processes they are not close-on-exec, so that programs which those execute have
-    /// them. Called again, it adds more. Standard streams are not for this, but for [`stdout`](Self::stdout) and
-    /// [`stderr`](Self::stderr).
+    /// become other files' here. In the processes a number means what it meant when it was named, by every start method: a copy
+    /// by `Fork` closes what has the number by then. There they are not close-on-exec, so that programs which those execute
+    /// have them. Called again, it adds more; of a number that is named twice, the later file counts. Standard
+    /// streams are not for this, but for [`stdout`](Self::stdout) and [`stderr`](Self::stderr).
     ///
     /// # Errors
     ///

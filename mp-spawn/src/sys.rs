@@ -169,8 +169,9 @@ fn flags(number: RawFd) -> Option<c_int> {
 
 /// Has a file under another number as well, which programs that are executed find.
 pub(crate) fn place(file: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
-    // SAFETY: the file is open, and the number one that no file of this process has: the callers have looked, in a process
-    // with one thread.
+    // SAFETY: the file is open. This process has one thread, and either no file with this number, for which the callers have
+    // looked; or it is a copy, by `fork`, and the caller of `allow_fork` vouches that nothing there relies on what has the
+    // number.
     if unsafe { libc::dup2(file.as_raw_fd(), number) } == -1 {
         Err(io::Error::last_os_error())
     } else {

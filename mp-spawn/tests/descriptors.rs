@@ -135,14 +135,11 @@ fn what_is_named_is_there() {
         // What this process does with its own is its business.
         drop(named);
         let reused = leaking("reused");
-        assert_eq!(
-            (reused.as_raw_fd() == number, method == StartMethod::Fork),
-            (true, method == StartMethod::Fork)
-        );
+        assert_eq!(reused.as_raw_fd(), number);
         if method == StartMethod::Fork {
-            // A copy has what this process has; a number that is free gets its file back.
-            drop(reused);
-            assert!(builder.spawn(finds, "named".to_string()).unwrap().join().unwrap().contains(&number));
+            // A copy has all files of this process, the duplicate among them, too.
+            let found = builder.spawn(finds, "memfd:named".to_string()).unwrap().join().unwrap();
+            assert!(found.contains(&number), "{found:?}");
             continue;
         }
         let found = builder.spawn(finds, "memfd:named".to_string()).unwrap().join().unwrap();
@@ -156,6 +153,91 @@ fn what_is_named_is_there() {
 #[test]
 fn a_worker_has_the_files_that_were_named() {
     with_and_without_clone3(what_is_named_is_there);
+}
+
+/// What is under these numbers, and whether a program that is executed finds it there.
+fn looks_at(numbers: Vec<i32>) -> Result<Vec<(String, bool)>, String> {
+    let look = |number: i32| {
+        let files = files();
+        let target = files.get(&number).ok_or_else(|| format!("no file has the number {number}"))?;
+        let target = target.trim_start_matches("/memfd:").trim_end_matches(" (deleted)");
+        // SAFETY: a command that takes nothing.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        Ok((target.to_string(), flags & libc::FD_CLOEXEC == 0))
+    };
+    numbers.into_iter().map(look).collect()
+}
+
+/// However the process is made.
+#[test]
+fn a_number_means_in_a_worker_what_it_meant_when_it_was_named() {
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    fn expect(method: StartMethod, case: &str, named: &[&OwnedFd], change: impl FnOnce(), expected: &[&str]) {
+        let numbers: Vec<_> = named.iter().map(|file| file.as_raw_fd()).collect();
+        let builder = Process::builder().start_method(method).inherit_fds(named);
+        change();
+        let child = builder.spawn(looks_at, numbers).unwrap();
+        assert!(child.wait_timeout(DEADLINE), "{method}, {case}: {child:?}");
+        let found = child.join().unwrap_or_else(|error| panic!("{method}, {case}: {error}"));
+        let expected: Vec<_> = expected.iter().map(|name| (name.to_string(), true)).collect();
+        assert_eq!(found, expected, "{method}, {case}");
+    }
+
+    alone(|()| {
+        // SAFETY: what runs in copies looks at its files.
+        unsafe { mp_spawn::allow_fork() };
+        // With close-on-exec, as almost all files are.
+        let memory = |name: &str| rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
+            let (one, other) = (memory("one"), memory("other"));
+            expect(method, "still open", &[&one, &other], || {}, &["one", "other"]);
+            let now = memory("now");
+            let becomes = |to: &OwnedFd| {
+                // SAFETY: both are open files of this test.
+                assert_ne!(unsafe { libc::dup3(now.as_raw_fd(), to.as_raw_fd(), libc::O_CLOEXEC) }, -1);
+            };
+            expect(method, "reused", &[&one], || becomes(&one), &["one"]);
+            expect(method, "since then", &[&one, &other], || {}, &["now", "other"]);
+            // Numbers that the files of the start, and the duplicates themselves, would have.
+            let many: Vec<_> = (0..50).map(|n| memory(&format!("many-{n}"))).collect();
+            let numbers: Vec<_> = many.iter().map(AsRawFd::as_raw_fd).collect();
+            let builder = Process::builder().start_method(method).inherit_fds(&many);
+            let builder = builder.stdout(mp_spawn::Output::Capture);
+            drop(many);
+            let found = builder.spawn(looks_at, numbers).unwrap().join().unwrap();
+            let expected: Vec<_> = (0..50).map(|n| (format!("many-{n}"), true)).collect();
+            assert_eq!(found, expected, "{method}, many");
+        }
+    });
+}
+
+/// The later one counts, however the process is made.
+#[test]
+fn a_number_that_is_named_twice_means_the_later_file() {
+    use std::os::fd::AsRawFd;
+
+    alone(|()| {
+        // SAFETY: what runs in copies looks at its files.
+        unsafe { mp_spawn::allow_fork() };
+        for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
+            let first = leaking("first");
+            let number = first.as_raw_fd();
+            let builder = Process::builder().start_method(method).inherit_fds([&first]);
+            drop(first);
+            let second = leaking("second");
+            assert_eq!(second.as_raw_fd(), number);
+            let builder = builder.inherit_fds([&second]);
+            drop(second);
+            let found = builder.spawn(looks_at, vec![number]).unwrap().join().unwrap();
+            assert_eq!(found, [("second".to_string(), true)], "{method}");
+        }
+        let few = leaking("few");
+        let all = (0..300).map(|_| few.try_clone().unwrap()).collect::<Vec<_>>();
+        let options = Options::nprocs(1).start_method(StartMethod::Fork).inherit_fds(&all);
+        let error = start_processes(|_: usize, (): ()| {}, (), options).unwrap_err();
+        assert!(error.to_string().contains("300 were named, and at most 200"), "{error}");
+    });
 }
 
 /// Numbers that the worker's own files would have, and those that are used to get them there.
