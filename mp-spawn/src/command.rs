@@ -46,7 +46,7 @@ pub fn set_executable(program: Option<PathBuf>) {
 
 /// From now on, starts processes by this command, a program and its arguments, unless [`Options::command`] names another;
 /// an empty one takes that back, and what [`set_executable`] has set. A program without a slash in its name is looked for
-/// in the directories of `PATH`. Processes that are started from now on begin with the same setting.
+/// in the directories of `PATH`: name it by its path where others choose that. Processes that are started from now on begin with the same setting.
 ///
 /// ```
 /// // Through another program, which executes this one at last.

@@ -19,6 +19,7 @@ use crate::environment::Environment;
 use crate::error::{Launch, Result, SpawnError};
 use crate::exec;
 use crate::function::FunctionRef;
+use crate::gains;
 use crate::handle::Handle;
 use crate::inherit;
 use crate::myself::{Myself, myself};
@@ -94,7 +95,8 @@ impl Command {
     }
 
     /// Whether what it executes may be a worker of this process: not if it has, or gets, privileges that this process's user
-    /// lacks. Such a program ignores what it is told; executed anew it would begin once more, and start others, and so on.
+    /// lacks. What this process was given is looked at, and the file that is executed: a process that has dropped its privileges
+    /// gets them back. What a command executes in its turn isn't. Such a program ignores what it is told; executed anew it would begin once more, and start others, and so on.
     pub(crate) fn check_privileges(&self) -> Result<()> {
         let refused = |why: String| {
             let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
@@ -118,6 +120,15 @@ impl Command {
                      first (see `setresuid(2)`)"
                 ));
             }
+        }
+        let path = Path::new(OsStr::from_bytes(self.path.to_bytes()));
+        if let Some(privileges) = gains::privileges(path) {
+            let user = users[0];
+            return refused(format!(
+                "this program {privileges}, and this process is of the user {user}: executed from here, it trusts no \
+                 one who starts it, and begins `main` anew instead of becoming a worker. Use `StartMethod::Fork`, or \
+                 name a program without privileges with `Options::executable` or `Options::command`"
+            ));
         }
         Ok(())
     }

@@ -101,6 +101,7 @@ mod fields;
 mod fork;
 mod forkserver;
 mod function;
+mod gains;
 mod group;
 mod handle;
 mod handoff;

@@ -101,6 +101,13 @@ impl Options {
 
     /// Starts another program instead of the running one. It must be the same build: the function is looked up
     /// in it. This helps where the running program is not what `/proc/self/exe` says, as under a loader.
+    ///
+    /// # Errors
+    ///
+    /// A start by another method than [`Fork`](StartMethod::Fork) fails if the program would get privileges that the user of this
+    /// process lacks (set-user-ID, set-group-ID, file capabilities), for it would begin `main` anew instead of becoming a
+    /// worker; so does one without this option, if the running program is like that:
+    /// [`SpawnError::Launch`](crate::SpawnError::Launch).
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> Options {
         self.command = Some(Words::program(program.into()));
@@ -108,7 +115,8 @@ impl Options {
     }
 
     /// Starts the processes by a command: a program, which is looked for in `PATH` if its name has no slash, and its
-    /// arguments. See [`set_command`](crate::set_command), which says so for all starts.
+    /// arguments. See [`set_command`](crate::set_command), which says so for all starts. Name it by its path where others choose
+    /// `PATH`. What [`executable`](Self::executable) says about privileges holds for the program, not for what that executes.
     ///
     /// ```
     /// use mp_spawn::{Options, start_processes};

@@ -46,7 +46,11 @@ fn helper_has_gained_privileges() {
     println!("\ngained privileges: {}", mp_core::gained_privileges());
 }
 
+/// Set in the environment of programs that start workers: one that begins anew instead must not start others.
+const WITHIN: &str = "MP_TEST_WITHIN_A_TEST";
+
 fn copy(test: &str) -> Copy {
+    assert!(std::env::var_os(WITHIN).is_none(), "the program of a test has begun anew");
     let copy = Copy(Folder::new(test));
     let own = std::env::current_exe().unwrap();
     // By another process: a program that is open for writing can't be executed.
@@ -85,15 +89,11 @@ fn privileges((): ()) -> Result<(u32, u32, u64), String> {
 /// In a process of its own: becomes a stranger, and makes a worker of that program, which is to call a function.
 fn attacks((program, method): (PathBuf, String)) -> Result<Result<(u32, u32, u64), String>, String> {
     mp_core::Arena::current().map_err(|error| error.to_string())?;
-    // SAFETY: plain system calls, in a process of this test's own.
-    let left = unsafe { libc::setresgid(STRANGER, STRANGER, STRANGER) };
-    // SAFETY: as above.
-    let left = left | unsafe { libc::setresuid(STRANGER, STRANGER, STRANGER) };
-    if left != 0 {
-        return Err("root can't become anybody else".to_string());
-    }
+    becomes_a_stranger()?;
     let method: StartMethod = method.parse().map_err(|_| "no such method")?;
-    let victim = Process::builder().start_method(method).command([program.into_os_string(), "--list".into()]);
+    // By another program, so that this process doesn't find what it executes, and refuse.
+    let words = ["sh".into(), "-c".into(), "exec \"$0\" --list".into(), program.into_os_string()];
+    let victim = Process::builder().start_method(method).command(words);
     let victim = victim.stdout(Output::Null).stderr(Output::Null).spawn(privileges, ());
     let error = match victim.and_then(|victim| victim.join()) {
         Ok(privileges) => return Ok(Ok(privileges)),
@@ -154,7 +154,8 @@ fn a_set_user_id_program_has_no_workers_that_would_be_executed() {
     let mut command = as_a_stranger(&copy.path());
     command
         .args(["--exact", "helper_starts_workers", "--ignored", "--nocapture"])
-        .env("MP_CHILD", "v1:0:1:0");
+        .env("MP_CHILD", "v1:0:1:0")
+        .env(WITHIN, "");
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     for expected in [
@@ -173,6 +174,11 @@ fn a_set_user_id_program_has_no_workers_that_would_be_executed() {
 fn helper_starts_workers() {
     mp_spawn::init();
     println!("\nhelper: token {:?}", std::env::var_os("MP_CHILD"));
+    start_workers();
+}
+
+/// By each method, of the running program.
+fn start_workers() {
     // SAFETY: what runs in the copy asks the kernel for numbers.
     unsafe { allow_fork() };
     for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
@@ -181,6 +187,188 @@ fn helper_starts_workers() {
             Ok((real, effective, _)) => println!("helper: by {method}, {:?}", (real, effective)),
             Err(error) => println!("helper: by {method}, {error}"),
         }
+    }
+}
+
+/// The process itself has nothing to be refused for: root has started it, and it is nothing but a stranger by now.
+#[test]
+fn a_program_that_has_dropped_its_privileges_is_not_executed_to_get_them_back() {
+    if !is_root() {
+        return println!("SKIPPED: only root can make a set-user-ID program of root's");
+    }
+    let copy = copy("set-user-id-dropped");
+    set_user_id(&copy);
+    if !copy.is_privileged() {
+        return println!("SKIPPED: this file system has no set-user-ID programs");
+    }
+    let mut command = Command::new(copy.path());
+    command.args(["--exact", "helper_drops_its_privileges_and_starts_workers", "--ignored", "--nocapture"]);
+    let output = command.stdin(Stdio::null()).current_dir("/").env(WITHIN, "").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    for expected in [
+        "helper: gained privileges false",
+        "helper: by spawn, could not start a process",
+        "helper: by forkserver, could not start a process",
+        "set-user-ID of the user 0",
+        "Options::executable",
+        "helper: by fork, (65534, 65534)",
+    ] {
+        assert!(text.contains(expected), "{expected}: {output:?}");
+    }
+}
+
+#[test]
+#[ignore = "part of another test"]
+fn helper_drops_its_privileges_and_starts_workers() {
+    mp_spawn::init();
+    println!("\nhelper: gained privileges {}", mp_core::gained_privileges());
+    becomes_a_stranger().unwrap();
+    start_workers();
+}
+
+/// Gives up what root may, for good.
+fn becomes_a_stranger() -> Result<(), String> {
+    // SAFETY: plain system calls, in a process of this test's own.
+    let left = unsafe { libc::setresgid(STRANGER, STRANGER, STRANGER) };
+    // SAFETY: as above.
+    let left = left | unsafe { libc::setresuid(STRANGER, STRANGER, STRANGER) };
+    (left == 0).then_some(()).ok_or_else(|| "root can't become anybody else".to_string())
+}
+
+/// In a process of its own: starts a worker of a program, as a stranger or not.
+fn starts((program, stranger, no_new): (PathBuf, bool, bool)) -> Result<Vec<String>, String> {
+    mp_core::Arena::current().map_err(|error| error.to_string())?;
+    if stranger {
+        becomes_a_stranger()?;
+    }
+    if no_new {
+        rustix::thread::set_no_new_privs(true).map_err(|error| error.to_string())?;
+    }
+    let mut all = Vec::new();
+    for method in [StartMethod::Spawn, StartMethod::ForkServer] {
+        let victim = Process::builder().start_method(method).stdout(Output::Null).stderr(Output::Null);
+        // What begins anew instead has nothing to do.
+        let victim = if no_new || !stranger {
+            victim.executable(&program)
+        } else {
+            victim.command([program.clone().into_os_string(), "--list".into()])
+        };
+        all.push(match victim.spawn(privileges, ()) {
+            Ok(victim) => {
+                format!("it is started: {:?}", victim.join().map(|(user, effective, _)| (user, effective)))
+            }
+            Err(SpawnError::Launch(launch)) => format!("it is refused: {launch}"),
+            Err(error) => error.to_string(),
+        });
+    }
+    Ok(all)
+}
+
+fn outcome_of_starts(copy: &Copy, stranger: bool, no_new: bool) -> Vec<String> {
+    let process = Process::builder().start_method(StartMethod::Spawn);
+    let process = process.spawn(starts, (copy.path(), stranger, no_new)).unwrap();
+    assert!(process.wait_timeout(2 * common::DEADLINE), "{process:?}");
+    process.join().unwrap()
+}
+
+#[test]
+fn a_named_program_that_would_get_privileges_is_not_executed() {
+    if !is_root() {
+        return println!("SKIPPED: only root can make such programs");
+    }
+    let mode = |copy: &Copy, mode| {
+        std::fs::set_permissions(copy.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        true
+    };
+    let set_user = |copy: &Copy| mode(copy, 0o4755);
+    let set_group = |copy: &Copy| mode(copy, 0o2755);
+    let cases: [(&str, &dyn Fn(&Copy) -> bool); 3] = [
+        ("set-user-ID of the user 0", &set_user),
+        ("set-group-ID of the group 0", &set_group),
+        ("file capabilities", &with_capability),
+    ];
+    for (text, make) in cases {
+        let copy = copy("named");
+        if !make(&copy) || !copy.is_privileged() {
+            println!("SKIPPED: {text}: this file system has no such programs");
+            continue;
+        }
+        for outcome in outcome_of_starts(&copy, true, false) {
+            assert!(outcome.starts_with("it is refused"), "{text}: {outcome}");
+            for expected in [text, "Options::executable", copy.path().to_str().unwrap()] {
+                assert!(outcome.contains(expected), "{expected}: {outcome}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_that_gets_no_privileges_is_executed_whatever_its_mode() {
+    if !is_root() {
+        return println!("SKIPPED: only root can make such programs");
+    }
+    let copy = copy("harmless");
+    let mode = |mode| std::fs::set_permissions(copy.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+    let works = |stranger, no_new, user: u32| {
+        for outcome in outcome_of_starts(&copy, stranger, no_new) {
+            assert_eq!(outcome, format!("it is started: Ok({:?})", (user, user)));
+        }
+    };
+    // Of the same user and group as the process.
+    mode(0o6755);
+    works(false, false, 0);
+    // The process has said that it gets none.
+    works(true, true, STRANGER);
+    mode(0o755);
+    with_capability(&copy);
+    works(false, false, 0);
+}
+
+/// In a process of its own, which has a view of the file system of its own: has a folder whose programs get no privileges, with
+/// a set-user-ID one in it, and starts that.
+fn starts_one_that_gets_nothing(
+    (folder, program): (PathBuf, PathBuf),
+) -> Result<Option<Vec<String>>, String> {
+    // SAFETY: a plain system call, in a process of this test's own.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Ok(None);
+    }
+    let run = |words: &[&str]| {
+        Command::new(words[0]).args(&words[1..]).status().is_ok_and(|status| status.success())
+    };
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let within = folder.join("within");
+    if !run(&["mount", "--make-rprivate", "/"])
+        || !run(&["mount", "-t", "tmpfs", "-o", "nosuid,mode=755", "mp-test", &text(&folder)])
+    {
+        return Ok(None);
+    }
+    let made = run(&["install", "-m", "4755", &text(&program), &text(&within)]);
+    made.then_some(()).ok_or("no copy of the program")?;
+    mp_core::Arena::current().map_err(|error| error.to_string())?;
+    becomes_a_stranger()?;
+    let start = |method| {
+        let victim = Process::builder().start_method(method).executable(&within);
+        victim.spawn(privileges, ()).and_then(|victim| victim.join()).map_err(|error| error.to_string())
+    };
+    let all = [StartMethod::Spawn, StartMethod::ForkServer].map(start);
+    Ok(Some(all.into_iter().map(|outcome| format!("{outcome:?}")).collect()))
+}
+
+#[test]
+fn a_program_of_a_file_system_without_privileges_is_executed() {
+    if !is_root() {
+        return println!("SKIPPED: only root can mount a file system");
+    }
+    let (copy, folder) = (copy("to-copy"), Folder::new("without-privileges"));
+    let process = Process::builder().start_method(StartMethod::Spawn);
+    let process = process.spawn(starts_one_that_gets_nothing, (folder.0.clone(), copy.path())).unwrap();
+    assert!(process.wait_timeout(2 * common::DEADLINE), "{process:?}");
+    let Some(all) = process.join().unwrap() else {
+        return println!("SKIPPED: this system mounts nothing for a test");
+    };
+    for outcome in all {
+        assert!(outcome.starts_with("Ok((65534, 65534,"), "{outcome}");
     }
 }
 
