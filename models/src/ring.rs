@@ -1,7 +1,8 @@
 //! The memory of one queue in a model: its segments, the intents of a few actors, a few envelopes.
 
 use mp_core::mem::{Column, Mem, Word};
-use mp_core::words::{BlockId, Holder, Member, Owner};
+use mp_core::steps::EnvelopesAt;
+use mp_core::words::{BlockId, Group, Holder, Member, Owner};
 use mp_queue::ring::{ChainAt, ReturnsAt, RingAt, Slot, SlotState, Small, Surroundings, Ticket};
 
 use crate::explore::{Fate, Memory};
@@ -25,7 +26,8 @@ const SEATS: Word = COUNT.plus(1);
 const LINKS: Word = SEATS.plus(MAX_ACTORS as u64);
 /// Where it says how many envelopes there are.
 pub const COUNT: Word = RETURNED.plus(1);
-const TENANCIES: Word = LINKS.plus(2);
+const GROUP: Word = LINKS.plus(2);
+const TENANCIES: Word = GROUP.plus(1);
 const VISITINGS: Word = TENANCIES.plus(MAX_ACTORS as u64);
 const SECOND: Word = VISITINGS.plus(MAX_ACTORS as u64);
 /// Words without a second segment.
@@ -37,6 +39,9 @@ const SECOND_WORDS: u64 = 32 + 2 * 2;
 pub const OWNER: Column = Column { base: OWNERS, stride: 8 };
 /// The place words.
 pub const PLACE: Column = Column { base: PLACES, stride: 8 };
+/// All envelopes.
+pub const ENVELOPES_AT: EnvelopesAt =
+    EnvelopesAt { count: COUNT, groups: Column { base: GROUP, stride: 8 }, owners: OWNER, places: PLACE };
 /// The meta words.
 pub const META: Column = Column { base: METAS, stride: 8 };
 
@@ -112,6 +117,7 @@ pub fn memory(chain: &ChainAt, lap: u64) -> Memory {
     m.poke(ring.tail, first);
     (0..ring.slots).for_each(|i| m.poke(ring.slot(i), Slot { lap, state: SlotState::Empty }.pack()));
     m.poke(COUNT, u64::from(ENVELOPES));
+    m.poke(GROUP, Group::InUse.pack());
     m
 }
 

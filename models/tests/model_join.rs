@@ -7,8 +7,8 @@ use mp_core::words::{Holder, Owner, delivered};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    Around, COUNT, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member, memory, owner,
-    returns, slots,
+    Around, COUNT, ENVELOPES_AT, Left, META, OWNER, PLACE, actor_of, chain, free, intent, left, member,
+    memory, owner, returns, slots,
 };
 use mp_queue::ring::{
     Census, ChainAt, Extend, Get, Got, Link, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, any_noted,
@@ -128,7 +128,7 @@ impl Process {
     fn census(&self) -> Doing {
         match self.bug {
             Bug::LooksOnce => Doing::CountOnce(0, 0),
-            _ => Doing::Count(Census::new(self.chain, COUNT, (OWNER, PLACE))),
+            _ => Doing::Count(Census::new(self.chain, ENVELOPES_AT)),
         }
     }
 
@@ -154,7 +154,7 @@ impl Process {
     /// The heir looks for what is left to do: what came back, then what is queued.
     fn reclaim(&self) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(HEIR)));
-        Doing::Reclaim(Reclaim::new(returns(LIMIT), self.chain.first, COUNT, (OWNER, PLACE), wanted))
+        Doing::Reclaim(Reclaim::new(returns(LIMIT), self.chain.first, ENVELOPES_AT, wanted))
     }
 
     /// The first thing that the dead left, and that somebody has to see to.

@@ -6,8 +6,8 @@ use mp_core::words::{Holder, Owner, delivered, deliveries};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    Around, COUNT, ENVELOPES, Left, META, OWNER, PLACE, actor_of, chain, free, intent, item, left, member,
-    memory, number_of, owner, returns, slots, small,
+    Around, ENVELOPES, ENVELOPES_AT, Left, META, OWNER, PLACE, actor_of, chain, free, intent, item, left,
+    member, memory, number_of, owner, returns, slots, small,
 };
 use mp_queue::ring::{
     ChainAt, Enclose, Get, Got, Note, Put, PutEnd, PutSmall, PutSmallEnd, Reclaim, Return, Settle, Settled,
@@ -72,7 +72,7 @@ impl Ghost {
 impl Process {
     fn look_again(&self, me: usize) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(me)));
-        Doing::Reclaim(Reclaim::new(returns(self.limit), self.chain.first, COUNT, (OWNER, PLACE), wanted))
+        Doing::Reclaim(Reclaim::new(returns(self.limit), self.chain.first, ENVELOPES_AT, wanted))
     }
 
     /// Notes which messages have been published.

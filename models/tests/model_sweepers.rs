@@ -11,8 +11,8 @@ use mp_core::words::{Holder, Member, Owner, Place, Presence, Tenancy, Visiting};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    Around, COUNT, META, OWNER, PLACE, actor_of, chain, free, intent, member, memory, owner, returns, ring,
-    seat, slots, tenancy, visiting,
+    Around, COUNT, ENVELOPES_AT, META, OWNER, PLACE, actor_of, chain, free, intent, member, memory, owner,
+    returns, ring, seat, slots, tenancy, visiting,
 };
 use mp_queue::ring::{
     Content, Get, Got, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, Slot, SlotState, any_noted,
@@ -89,7 +89,7 @@ type Ghost = bool;
 
 fn look_again(me: usize) -> Doing {
     let wanted = (Holder::Returned, Holder::Leased(member(me)));
-    Doing::Reclaim(Reclaim::new(returns(0), ring(1), COUNT, (OWNER, PLACE), wanted))
+    Doing::Reclaim(Reclaim::new(returns(0), ring(1), ENVELOPES_AT, wanted))
 }
 
 fn presence(m: &Memory, actor: usize) -> Presence {

@@ -6,6 +6,7 @@
 //! | [`Seat`] | kind 2 (`FREE`, `MEMBER`, `ENVELOPE`, `BLOCK`), member / envelope / block 24 |
 //! | [`BlockState`] | state 2 (`FREE`, `LIVE`, `BUSY`), kind 4, member 24, version 34 |
 //! | [`Owner`] (of an envelope) | state 2 (`FREE`, `MEMBER`, `QUEUED`, `LEASED`), member 24, sequence 38 |
+//! | [`Group`] (of 64 envelopes) | state 2 (`ABSENT`, `EMPTYING`, `IN USE`, `FILLING`), member 24, base of the sequences 38 |
 //! | [`Place`] (of a queued envelope) | slot index 32, ring's block 32 |
 //! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `SWEEPING`), visits 30 or sweeper 24, epoch 32 |
 //! | [`Visiting`] (of a member) | one visits 1, first slot 31, last slot 32 |
@@ -17,6 +18,7 @@
 mod attach;
 mod block_state;
 mod current;
+mod group;
 mod owner;
 mod seat_at;
 mod tenancy;
@@ -26,6 +28,7 @@ use std::fmt;
 pub use attach::{Access, Attach, Grant};
 pub use block_state::{BlockState, Kind, Life};
 pub use current::Current;
+pub use group::Group;
 pub use owner::{Holder, Owner, Place, delivered, deliveries};
 pub use seat_at::SeatAt;
 pub use tenancy::{Presence, Tenancy, Visiting};

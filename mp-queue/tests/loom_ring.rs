@@ -6,9 +6,9 @@
 use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::{Column, Mem, Word, run};
-use mp_core::steps::{BlockAt, Release, Released, Unclaim};
+use mp_core::steps::{BlockAt, EnvelopesAt, Release, Released, Unclaim};
 use mp_core::sync::HeapMem;
-use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
+use mp_core::words::{BlockId, BlockState, Group, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
     Advance, Close, Extend, Get, Got, Link, Note, Put, PutEnd, PutSmall, PutSmallEnd, Reclaim, Return,
     ReturnsAt, RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Ticket,
@@ -19,7 +19,8 @@ const PLACE: Column = Column { base: Word::at(88), stride: 24 };
 const PAYLOAD: Column = Column { base: Word::at(96), stride: 24 };
 /// The token of one side of a channel, with one seat.
 const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(152), inline: 1, per_page: 1 };
-const WORDS: usize = 10 + 3 * 3 + 3;
+const GROUPS: Column = Column { base: Word::at(176), stride: 8 };
+const WORDS: usize = 10 + 3 * 3 + 3 + 1;
 
 fn intent(i: u32) -> Word {
     Word::at(48 + 8 * u64::from(i))
@@ -287,6 +288,8 @@ fn loom_return_and_reclaim() {
         let at = ReturnsAt { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
+        m.store(GROUPS.of(0), Group::InUse.pack());
+        let all = EnvelopesAt { count, groups: GROUPS, owners: OWNER, places: PLACE };
         let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
         m.store(OWNER.of(0), leased.pack());
         let giver = {
@@ -295,7 +298,7 @@ fn loom_return_and_reclaim() {
         };
         let reclaim = || {
             let to = (Holder::Returned, Holder::Leased(member(1)));
-            run(Reclaim::new(at, ring(1), count, (OWNER, PLACE), to), &*m)
+            run(Reclaim::new(at, ring(1), all, to), &*m)
         };
         let first = reclaim();
         assert_eq!(giver.join().unwrap(), Some(Holder::Returned));
@@ -314,12 +317,14 @@ fn loom_two_look_in_vain() {
         let at = ReturnsAt { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
+        m.store(GROUPS.of(0), Group::InUse.pack());
+        let all = EnvelopesAt { count, groups: GROUPS, owners: OWNER, places: PLACE };
         run(Note::new(at), &*m);
         let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
         m.store(OWNER.of(0), leased.pack());
         let reclaim = move |m: &HeapMem, me: u32| {
             let to = (Holder::Returned, Holder::Leased(member(me)));
-            run(Reclaim::new(at, ring(1), count, (OWNER, PLACE), to), m)
+            run(Reclaim::new(at, ring(1), all, to), m)
         };
         let others = {
             let (giver, looker) = (Arc::clone(&m), Arc::clone(&m));

@@ -182,7 +182,7 @@ fn a_message_of_another_version_of_the_wire() {
             // SAFETY: only the version of the one message on its way is changed, while nobody looks at it.
             let m = unsafe { arena.words() };
             let queued = |e: &u32| Owner::unpack(m.load(arena.owner_words().of(*e))).holder == Holder::Queued;
-            let mut on_their_way = (0..m.load(arena.envelope_count()) as u32).filter(queued);
+            let mut on_their_way = arena.envelopes_in_use(0).filter(queued);
             let (Some(e), None) = (on_their_way.next(), on_their_way.next()) else {
                 panic!("there is one message")
             };
@@ -216,7 +216,7 @@ fn a_message_of_another_version_of_the_wire_that_is_leased_dropped_or_swept() {
         // SAFETY: as above.
         let m = unsafe { arena.words() };
         let queued = |e: &u32| Owner::unpack(m.load(arena.owner_words().of(*e))).holder == Holder::Queued;
-        let e = (0..m.load(arena.envelope_count()) as u32).find(queued).expect("there is one message");
+        let e = arena.envelopes_in_use(0).find(queued).expect("there is one message");
         let meta = arena.meta_words().of(e);
         m.store(meta, m.load(meta) & !(0xff << 24) | 9 << 24);
         match round {

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Outcome, alone, eventually, failure, give, join, mappings, next, open_files, send, take};
+use common::{
+    DEADLINE, Outcome, alone, eventually, failure, give, join, mappings, next, open_files, send, take,
+};
 use mp::{Arena, FrozenTensor, MemoryStats, Options, Queue, Tensor, start_processes};
 use mp_core::inject;
 
@@ -246,4 +248,60 @@ fn large_tensors_get_huge_pages_where_the_kernel_has_some() {
     arena.empty_cache().unwrap();
     let left = stats().reserved - before.0;
     assert!(left < MIB as u64, "{left} bytes were not given back");
+}
+
+/// Messages of a burst, of a size that takes an envelope each.
+const BURST: u64 = 30_000;
+
+/// Puts a burst into a queue and takes it out again, all of it right; how many bytes the arena had then.
+fn burst() -> u64 {
+    let queue = Queue::<(u64, [u64; 20])>::unbounded().unwrap();
+    for number in 0..BURST {
+        queue.put((number, [number; 20])).unwrap();
+    }
+    let reserved = stats().reserved;
+    for number in 0..BURST {
+        assert_eq!(queue.get_timeout(DEADLINE).unwrap(), Some((number, [number; 20])));
+    }
+    reserved
+}
+
+#[test]
+fn the_memory_of_a_burst_of_messages_is_given_back() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    arena.empty_cache().unwrap();
+    let before = stats().reserved;
+    // Twice: what was given back is taken again, and the sequences of its envelopes go on.
+    for _ in 0..2 {
+        let most = burst();
+        assert!(most - before >= BURST * 256, "{most} after {before}");
+        let given = arena.empty_cache().unwrap();
+        let after = stats();
+        assert!(given >= BURST * 256, "{given}");
+        // A group in which another thread keeps an envelope stays.
+        assert!(after.reserved <= before + 2 * MIB as u64, "{after}, {before} before");
+    }
+}
+
+fn wait_for_the_end(_: usize, end: Queue<()>) -> Outcome {
+    next(&end)?.ok_or("closed")?;
+    Ok(())
+}
+
+#[test]
+fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    arena.empty_cache().unwrap();
+    let before = stats().reserved;
+    let end = Queue::bounded(1).unwrap();
+    let waiting = start_processes(wait_for_the_end, end.clone(), Options::nprocs(1)).unwrap();
+    assert!(burst() - before >= BURST * 256);
+    let small = || stats().reserved <= before + 3 * MIB as u64;
+    eventually("the memory of the burst is given back", small);
+    // And messages go on meanwhile.
+    give(&end, ());
+    join(&waiting).unwrap();
+    burst();
 }

@@ -15,10 +15,9 @@
 use std::cell::{Cell, RefCell};
 
 use super::envelope::Envelope;
-use super::layout::{ENVELOPE, control};
 use super::{Arena, Hold};
 use crate::error::{ENVELOPES, Error, Result};
-use crate::mem::{Mem, Word};
+use crate::mem::Mem;
 use crate::words::{BlockId, EnvelopeId, Holder, Owner, Place};
 
 /// How many idle envelopes a thread keeps, at most.
@@ -60,7 +59,7 @@ fn lowest(bits: u64, n: usize) -> u64 {
 impl Arena {
     /// Makes an envelope of this process anybody's.
     pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
-        self.map().store(self.owner_words().of(id), owner.then(Holder::Free).pack());
+        self.map().store(self.owner_words().of(id), owner.freed().pack());
         if !mutant!("arena.envelope.hint-lost") {
             self.hint_envelope(id);
         }
@@ -70,7 +69,7 @@ impl Arena {
     fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, Owner)>) {
         let (mut group, mut bits) = (0, 0);
         for (_, id, owner) in batch {
-            self.map().store(self.owner_words().of(id), owner.then(Holder::Free).pack());
+            self.map().store(self.owner_words().of(id), owner.freed().pack());
             if id / 64 != group && !mutant!("arena.envelope.batch-in-one-group") {
                 self.hint_group(group, bits);
                 (group, bits) = (id / 64, 0);
@@ -80,10 +79,10 @@ impl Arena {
         self.hint_group(group, bits);
     }
 
-    fn hint_group(&self, group: u32, bits: u64) {
+    pub(super) fn hint_group(&self, group: u32, bits: u64) {
         if bits != 0 {
             // Always written, for the reason that `hint_free` has.
-            self.map().or(Word::at(self.layout().envelope_map_at + u64::from(group) * 8), bits);
+            self.map().or(self.group_hints(group), bits);
         }
     }
 
@@ -131,10 +130,10 @@ impl Arena {
     /// How many envelopes of the share have messages of a queue; and a free one.
     fn look_at_share(&self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
         let (mut had, mut free) = (0, None);
-        for e in self.layout().ordinary()..self.map().load(Word::at(control::ENVELOPES)) as u32 {
+        for e in self.envelopes_in_use(self.layout().ordinary()) {
             let found = self.map().load(self.owner_words().of(e));
             match Owner::unpack(found).holder {
-                Holder::Free => free = free.or(Some((e, found))),
+                Holder::Free => free = free.or(Owner::claimable(found).map(|_| (e, found))),
                 Holder::Member(_) => {}
                 Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
                     let ring = Place::unpack(self.map().load_relaxed(self.place_words().of(e))).ring;
@@ -155,7 +154,7 @@ impl Arena {
                 return Err(self.out_of_envelopes());
             }
             let Some((id, found)) = free else {
-                self.more_envelopes(self.layout().envelopes)?;
+                self.more_envelopes(self.share_groups())?;
                 continue;
             };
             let owner = Owner::unpack(found).then(Holder::Member(me));
@@ -165,20 +164,18 @@ impl Arena {
         }
     }
 
-    fn out_of_envelopes(&self) -> Error {
+    pub(super) fn out_of_envelopes(&self) -> Error {
         Error::ArenaFull { what: ENVELOPES, asked: 1, limit: self.layout().envelopes.into() }
     }
 
     /// Whether a message for this queue could be packed now.
     pub fn has_envelopes(&self, queue: &Hold) -> bool {
-        let used = self.map().load(Word::at(control::ENVELOPES)) as u32;
-        let ordinary = self.layout().ordinary();
-        let word = |group: u32| Word::at(self.layout().envelope_map_at + u64::from(group) * 8);
-        if used < ordinary || (0..ordinary / 64).any(|group| self.map().load_relaxed(word(group)) != 0) {
+        let hinted = |group| self.map().load_relaxed(self.group_hints(group)) != 0;
+        if self.could_fill(self.ordinary_groups()) || self.ordinary_groups().any(hinted) {
             return true;
         }
         let (had, free) = self.look_at_share(Some(queue.block()));
-        had < SHARE && (free.is_some() || used < self.layout().envelopes)
+        had < SHARE && (free.is_some() || self.could_fill(self.share_groups()))
     }
 
     #[inline]
@@ -205,13 +202,13 @@ impl Arena {
         let me = self.me()?;
         let want = if keep { IDLE / 2 } else { 1 };
         let mut got = Vec::with_capacity(want);
+        let mut all = false;
         loop {
-            let used = self.map().load(Word::at(control::ENVELOPES)) as u32;
-            let groups = used.min(self.layout().ordinary()) / 64;
+            let groups = self.groups_to_look_at(all);
             // Different processes start at different places.
             for i in 0..groups {
                 let group = (me.slot().wrapping_mul(7) + i) % groups;
-                let at = Word::at(self.layout().envelope_map_at + u64::from(group) * 8);
+                let at = self.group_hints(group);
                 let mut wanted = lowest(self.map().load(at), want - got.len());
                 if wanted == 0 {
                     continue;
@@ -219,6 +216,9 @@ impl Arena {
                 // What another process was faster to take is not among them.
                 let taken = self.map().and(at, !wanted);
                 wanted &= if mutant!("arena.envelope.hint-taken-twice") { wanted } else { taken };
+                if !self.group(group).is_looked_at() {
+                    continue;
+                }
                 // All at once, instead of a wait for each: another process freed them.
                 for i in (0..64).filter(|i| wanted >> i & 1 == 1) {
                     self.map().will_write(self.owner_words().of(group * 64 + i));
@@ -229,7 +229,7 @@ impl Arena {
                     let word = self.owner_words().of(id);
                     let old = self.map().load(word);
                     let owner = Owner::unpack(old).then(Holder::Member(me));
-                    if (Owner::unpack(old).holder == Holder::Free || mutant!("arena.envelope.holder-ignored"))
+                    if (Owner::claimable(old).is_some() || mutant!("arena.envelope.holder-ignored"))
                         && self.map().cas(word, old, owner.pack()).is_ok()
                     {
                         got.push((id, owner));
@@ -246,7 +246,8 @@ impl Arena {
                     }
                     return Ok(Envelope { arena: *self, id, owner });
                 }
-                None => match (self.more_envelopes(self.layout().ordinary()), SHARE_OF.try_with(Cell::get)) {
+                None => match (self.more_envelopes(self.ordinary_groups()), SHARE_OF.try_with(Cell::get)) {
+                    (Err(e), _) if e.is_out_of_envelopes() && !all => all = true,
                     (Err(e), Ok(Some(queue))) if e.is_out_of_envelopes() => {
                         return self.envelope_of_share(Some(queue));
                     }
@@ -256,21 +257,16 @@ impl Arena {
         }
     }
 
-    /// Puts 64 more envelopes into use, of the first `limit`.
-    pub(super) fn more_envelopes(&self, limit: u32) -> Result<()> {
-        let used = self.map().load(Word::at(control::ENVELOPES));
-        if used + 64 > u64::from(limit) {
-            return Err(self.out_of_envelopes());
-        }
-        let map_at = (self.layout().envelope_map_at + used / 8) & !4095;
-        let at = self.layout().envelopes_at + used * ENVELOPE;
-        for (at, len) in [(map_at, 4096), (at, 64 * ENVELOPE)] {
-            self.commit_at(at, len)?;
-        }
-        if self.map().cas(Word::at(control::ENVELOPES), used, used + 64).is_ok() {
-            let word = Word::at(self.layout().envelope_map_at + used / 8);
-            self.map().or(word, u64::MAX);
-        }
-        Ok(())
+    /// Frees those that this thread keeps.
+    pub(super) fn free_idle(&self) {
+        let taken = IDLE_ENVELOPES.try_with(|idle| {
+            let mut idle = idle.borrow_mut();
+            let (here, elsewhere) =
+                std::mem::take(&mut idle.0).into_iter().partition(|(arena, ..)| arena == self);
+            idle.0 = elsewhere;
+            here
+        });
+        let taken: Vec<_> = taken.unwrap_or_default();
+        self.free_envelopes(taken.into_iter());
     }
 }

@@ -11,6 +11,7 @@
 //! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
 //! …          blocks       64 bytes each, 64 per slab: state, link, six seats
 //! …          envelope map one bit per envelope: "probably free"
+//! …          groups       8 bytes for 64 envelopes: whether they have memory
 //! …          envelopes    256 bytes each
 //! …          data
 //! size       32 slots of addresses for files with names (see `extent`)
@@ -28,10 +29,10 @@ use crate::words::Member;
 /// The first eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Counts changes of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 3;
+pub(crate) const VERSION: u64 = 4;
 
 /// The oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 3;
+const OLDEST_READER: u64 = 4;
 
 /// Threads of a member that may be in the middle of something at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -58,6 +59,12 @@ pub(crate) mod control {
     pub(crate) const SLABS: u64 = 4096 + 256 + 8;
     /// Envelopes below this have been used at least once, in steps of 64.
     pub(crate) const ENVELOPES: u64 = 4096 + 384;
+    /// Groups of envelopes below this are not absent; low 32 bits, above them how often a group became so. A hint.
+    pub(crate) const ABSENT_FROM: u64 = 4096 + 384 + 8;
+    /// Groups of envelopes from here on are absent. A hint.
+    pub(crate) const ABSENT_TO: u64 = 4096 + 384 + 16;
+    /// How many groups were free at the last looks: see `groups`. A hint.
+    pub(crate) const IDLE_GROUPS: u64 = 4096 + 384 + 24;
     /// How often free memory was given back to the kernel.
     pub(crate) const TRIMS: u64 = 4096 + 512;
     /// Member slots below this may have a tenant.
@@ -109,6 +116,7 @@ pub(crate) struct Layout {
     pub(crate) slabs_at: u64,
     pub(crate) blocks_at: u64,
     pub(crate) envelope_map_at: u64,
+    pub(crate) groups_at: u64,
     pub(crate) envelopes_at: u64,
     pub(crate) data_at: u64,
 }
@@ -168,6 +176,7 @@ impl Layout {
         let slabs_at = table(u64::from(slabs) * 64);
         let blocks_at = table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64);
         let envelope_map_at = table(u64::from(envelopes) / 8);
+        let groups_at = table(u64::from(envelopes) / 8);
         let envelopes_at = table(u64::from(envelopes) * ENVELOPE);
         // Transparent huge pages need 2 MiB of alignment.
         let data_at = at.next_multiple_of(2 << 20);
@@ -182,6 +191,7 @@ impl Layout {
             slabs_at,
             blocks_at,
             envelope_map_at,
+            groups_at,
             envelopes_at,
             data_at,
         }
@@ -202,7 +212,7 @@ impl Layout {
         self.size + self.slot() * u64::from(EXTENTS)
     }
 
-    fn fields(&self) -> [(&'static str, u64); 15] {
+    fn fields(&self) -> [(&'static str, u64); 16] {
         [
             ("layout version", VERSION),
             ("byte order mark", u64::from_ne_bytes(*b"12345678")),
@@ -219,6 +229,7 @@ impl Layout {
             ("envelope table", self.envelopes_at | ENVELOPE << 48),
             ("data", self.data_at),
             ("addresses of a file with a name", self.slot()),
+            ("groups of envelopes", self.groups_at | 8 << 48),
         ]
     }
 

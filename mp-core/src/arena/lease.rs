@@ -5,7 +5,7 @@
 //! emptied as any other one of a dead member.
 
 use super::envelope::{Envelope, Meta, Spill};
-use super::layout::{control, envelope as field};
+use super::layout::envelope as field;
 use super::pack::AttachRequest;
 use super::{Arena, Hold};
 use crate::error::{Error, Result};
@@ -106,10 +106,5 @@ impl Arena {
     /// The meta words of all envelopes.
     pub fn meta_words(&self) -> Column {
         self.layout().envelope_column(field::META)
-    }
-
-    /// Where it says how many envelopes there are.
-    pub fn envelope_count(&self) -> Word {
-        Word::at(control::ENVELOPES)
     }
 }

@@ -14,6 +14,7 @@ mod envelope;
 mod extent;
 mod files;
 mod forked;
+mod groups;
 mod holds;
 mod huge;
 mod idle;

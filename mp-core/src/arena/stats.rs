@@ -184,7 +184,7 @@ impl Arena {
             s.live_blocks += c.live;
         }
         s.classes = classes.into_iter().filter(|c| c.live + c.cached > 0).collect();
-        for e in 0..self.map().load(Word::at(control::ENVELOPES)) as u32 {
+        for e in self.envelopes_in_use(0) {
             match self.envelope_holder(e) {
                 Holder::Free => {}
                 Holder::Member(_) => s.owned += 1,
@@ -211,7 +211,7 @@ impl Arena {
     fn holder_in(&self, seat: Seat) -> Holder {
         match seat {
             Seat::Member(m) => Holder::Member(m),
-            Seat::Envelope(e) if e < self.layout().envelopes => self.envelope_holder(e),
+            Seat::Envelope(e) if self.may_be_in_use(e) => self.envelope_holder(e),
             Seat::Free | Seat::Envelope(_) | Seat::Block(_) => Holder::Free,
         }
     }

@@ -149,7 +149,7 @@ impl Arena {
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn sweep_if_due(&self) -> Result<usize> {
-        self.me()?;
+        let me = self.me()?;
         self.hold_extents();
         let (at, now) = (Word::at(control::LOOKED), memory::monotonic_ms());
         let last = self.map().load(at);
@@ -157,6 +157,7 @@ impl Arena {
         if !due || self.map().cas(at, last, now).is_err() {
             return Ok(0);
         }
+        self.trim_idle_envelopes(me);
         self.sweep()
     }
 
@@ -182,6 +183,7 @@ impl Arena {
             }
         }
         self.sweep_extents(|m| dead.iter().any(|d| d.member == m), me);
+        self.sweep_groups(dead, me);
         self.sweep_envelopes(dead, me);
         self.each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
             if slab >= self.slab_count() {
@@ -225,7 +227,7 @@ impl Arena {
         if crate::inject::planted::skipped_sweep() {
             return;
         }
-        for e in 0..self.map().load(Word::at(control::ENVELOPES)) as u32 {
+        for e in self.envelopes_in_use(0) {
             let word = self.owner_words().of(e);
             let found = self.map().load(word);
             let owner = Owner::unpack(found);
@@ -238,8 +240,9 @@ impl Arena {
                     }
                 }
                 Holder::Free if mutant!("sweep.envelope-hint-lost") => {}
-                Holder::Free => self.hint_envelope(e),
-                Holder::Member(_)
+                Holder::Free if Owner::claimable(found).is_some() => self.hint_envelope(e),
+                Holder::Free
+                | Holder::Member(_)
                 | Holder::Queued
                 | Holder::Leased(_)
                 | Holder::Returned

@@ -27,7 +27,7 @@
 
 use super::class::blocks_of;
 use super::envelope::Meta;
-use super::layout::{SLAB_BLOCKS, control, envelope as field};
+use super::layout::{SLAB_BLOCKS, envelope as field};
 use super::sweep::{Dead, RINGS};
 use super::{Arena, InDoubt};
 use crate::mem::{Mem, Word, run};
@@ -202,7 +202,7 @@ impl Arena {
             return;
         }
         let theirs = |m| dead.iter().any(|d| d.member == m);
-        for e in 0..self.map().load(Word::at(control::ENVELOPES)) as u32 {
+        for e in self.envelopes_in_use(0) {
             let word = self.owner_words().of(e);
             let mut found = self.map().load(word);
             // Again if somebody else was faster: another visitor, or the child that it was promised to.

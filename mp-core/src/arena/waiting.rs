@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::Arena;
-use super::layout::control;
-use crate::mem::{Mem, Word};
+use crate::mem::Mem;
 use crate::words::{BlockId, Holder, Owner, Place, Seat};
 
 /// How many queues are named, and how many processes of each.
@@ -69,8 +68,7 @@ impl Arena {
     pub fn on_their_way(&self, asked: BlockId, asked_has: u64) -> OnTheirWay {
         let (map, layout) = (self.map(), self.layout());
         let (mut by_queue, mut owned) = (HashMap::<BlockId, u64>::new(), 0);
-        let used = map.load(Word::at(control::ENVELOPES)).min(layout.envelopes.into()) as u32;
-        for e in 0..used {
+        for e in self.envelopes_in_use(0) {
             match Owner::unpack(map.load(self.owner_words().of(e))).holder {
                 Holder::Free => {}
                 Holder::Member(_) => owned += 1,

@@ -41,6 +41,7 @@
 
 mod claim;
 mod cursor;
+mod group;
 pub mod lock;
 mod page;
 mod release;
@@ -50,6 +51,7 @@ mod visit;
 
 pub use claim::{Claim, Publish, SlabSeen, Unclaim};
 pub(crate) use cursor::{page_next, page_owner};
+pub use group::{AdoptGroup, Adopted, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt};
 pub use page::{FreePages, LinkPage};
 pub use release::{FreeCheck, Release, Released};
 pub use take::{Note, Take, Taken};

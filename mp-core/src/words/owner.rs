@@ -5,7 +5,7 @@ use super::{BlockId, Member};
 /// Who owns an envelope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Holder {
-    /// Nobody: it may be claimed.
+    /// Nobody: it may be claimed, unless its word is zero ([`Owner::claimable`]).
     Free,
     /// A process that fills or empties it.
     Member(Member),
@@ -42,6 +42,8 @@ pub struct Owner {
 
 impl Owner {
     const SEQ_AT: u32 = 26;
+    /// The bits of a sequence.
+    const SEQ: u64 = u64::MAX >> Self::SEQ_AT;
     /// Leases of nobody: no member has such a slot, there are fewer.
     const RETURNED: Member = Member::from_raw(0xff_ffff);
     const UNDELIVERABLE: Member = Member::from_raw(0xff_efff);
@@ -84,10 +86,34 @@ impl Owner {
         taken.pack().wrapping_sub(queued.pack())
     }
 
+    /// From the word of an envelope that may be claimed. Zero is that of an envelope without memory: its sequence is elsewhere.
+    #[inline]
+    pub const fn claimable(w: u64) -> Option<Self> {
+        let owner = Self::unpack(w);
+        if matches!(owner.holder, Holder::Free) && w != 0 { Some(owner) } else { None }
+    }
+
+    /// Free, with this sequence, or with 1 instead of 0.
+    pub const fn free(seq: u64) -> Self {
+        let seq = seq & Self::SEQ;
+        Self { holder: Holder::Free, seq: if seq == 0 { 1 } else { seq } }
+    }
+
+    /// The next value of the word, free.
+    #[inline]
+    pub const fn freed(self) -> Self {
+        Self::free(self.seq + 1)
+    }
+
+    /// The later of two sequences, of which none is half of all sequences ahead of the other.
+    pub const fn later(a: u64, b: u64) -> u64 {
+        if (b.wrapping_sub(a) & Self::SEQ) <= Self::SEQ / 2 { b } else { a }
+    }
+
     /// The next value of the word, owned by `holder`.
     #[inline]
     pub const fn then(self, holder: Holder) -> Self {
-        Self { holder, seq: (self.seq + 1) & (u64::MAX >> Self::SEQ_AT) }
+        Self { holder, seq: (self.seq + 1) & Self::SEQ }
     }
 }
 

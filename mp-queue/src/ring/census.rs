@@ -8,8 +8,9 @@
 //!
 //! Nothing is written: a death in it leaves nothing, and one that is stopped in it delays nobody.
 
-use mp_core::mem::{Column, Mem, Steps, Word};
-use mp_core::words::{EnvelopeId, Holder, Owner, Place};
+use mp_core::mem::{Mem, Steps};
+use mp_core::steps::EnvelopesAt;
+use mp_core::words::{EnvelopeId, Group, Holder, Owner, Place};
 
 use super::slot::{Slot, Ticket, Turns};
 use super::{ChainAt, Link};
@@ -29,6 +30,7 @@ enum Pc {
     Tail,
     Slot,
     Count,
+    Group,
     Owner,
     Place,
 }
@@ -38,9 +40,7 @@ enum Pc {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Census {
     chain: ChainAt,
-    count_at: Word,
-    owners: Column,
-    places: Column,
+    envelopes: EnvelopesAt,
     segment: u32,
     ticket: Ticket,
     /// Where the next message would have gone before the count.
@@ -54,26 +54,12 @@ pub struct Census {
 }
 
 impl Census {
-    /// Of the queue `chain`. At `count_at` is how many envelopes there are.
-    pub fn new(chain: ChainAt, count_at: Word, (owners, places): (Column, Column)) -> Self {
+    /// Of the queue `chain`.
+    pub fn new(chain: ChainAt, envelopes: EnvelopesAt) -> Self {
         let (ticket, holder) = (Ticket { lap: 0, index: 0 }, Holder::Free);
         let (segment, before, count, envelope, found) = (0, None, 0, 0, Counted::default());
         let (turns, pc) = (Turns::default(), Pc::Link);
-        Self {
-            chain,
-            count_at,
-            owners,
-            places,
-            segment,
-            ticket,
-            before,
-            count,
-            envelope,
-            holder,
-            found,
-            turns,
-            pc,
-        }
+        Self { chain, envelopes, segment, ticket, before, count, envelope, holder, found, turns, pc }
     }
 
     /// The place of the next message is known: the end, if it is the one that it was before.
@@ -89,8 +75,13 @@ impl Census {
     }
 
     fn next(&mut self) -> Option<Counted> {
-        self.envelope += 1;
-        self.pc = Pc::Owner;
+        self.over(1)
+    }
+
+    /// Goes on behind so many envelopes.
+    fn over(&mut self, envelopes: u32) -> Option<Counted> {
+        self.envelope += envelopes;
+        self.pc = if self.envelope.is_multiple_of(Group::ENVELOPES) { Pc::Group } else { Pc::Owner };
         if u64::from(self.envelope) < self.count {
             return None;
         }
@@ -122,12 +113,17 @@ impl Steps for Census {
                 }
             }
             Pc::Count => {
-                self.count = m.load(self.count_at).min(ring.envelopes.into());
+                self.count = m.load(self.envelopes.count).min(ring.envelopes.into());
                 self.envelope = 0;
-                self.pc = if self.count == 0 { Pc::Link } else { Pc::Owner };
+                self.pc = if self.count == 0 { Pc::Link } else { Pc::Group };
             }
+            // An absent group has no messages, and is not touched.
+            Pc::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
+                group if group.is_looked_at() => self.pc = Pc::Owner,
+                _ => return self.over(Group::ENVELOPES),
+            },
             Pc::Owner => {
-                self.holder = Owner::unpack(m.load(self.owners.of(self.envelope))).holder;
+                self.holder = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope))).holder;
                 match self.holder {
                     Holder::Free | Holder::Member(_) => return self.next(),
                     Holder::Leased(_) if mp_core::mutant!("ring.census.leased-not-counted") => {
@@ -143,7 +139,7 @@ impl Steps for Census {
             }
             // After the owner: it was this one's before, or is another's by now, that came to the queue since.
             Pc::Place => {
-                let place = Place::unpack(m.load(self.places.of(self.envelope)));
+                let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 let lost = self.holder == Holder::Undeliverable
                     && !mp_core::mutant!("ring.census.lost-is-unfinished");
                 self.found.lost += usize::from(place.ring == self.chain.block() && lost);

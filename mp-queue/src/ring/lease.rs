@@ -34,8 +34,9 @@
 //!
 //! Nothing is lost, and nobody gets a message while another living process has it.
 
-use mp_core::mem::{Column, Mem, Steps, Word};
-use mp_core::words::{BlockId, EnvelopeId, Holder, Owner, Place, deliveries};
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::steps::EnvelopesAt;
+use mp_core::words::{BlockId, EnvelopeId, Group, Holder, Owner, Place, deliveries};
 
 use super::RingAt;
 
@@ -155,6 +156,7 @@ impl Steps for Note {
 enum Scan {
     Hint,
     Count,
+    Group,
     Owner,
     Place,
     Take,
@@ -166,10 +168,8 @@ enum Scan {
 pub struct Reclaim {
     at: ReturnsAt,
     ring: BlockId,
-    count_at: Word,
+    envelopes: EnvelopesAt,
     most: u32,
-    owners: Column,
-    places: Column,
     wanted: Holder,
     to: Holder,
     /// It looks whatever the hint says, and leaves that alone.
@@ -182,22 +182,15 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// To take one of the queue in `ring` that is `wanted` (returned, or undeliverable), for `to`. At `count_at` is how many
-    /// envelopes there are.
-    pub fn new(
-        at: ReturnsAt,
-        ring: RingAt,
-        count_at: Word,
-        (owners, places): (Column, Column),
-        (wanted, to): (Holder, Holder),
-    ) -> Self {
+    /// To take one of the queue in `ring` that is `wanted` (returned, or undeliverable), for `to`.
+    pub fn new(at: ReturnsAt, ring: RingAt, envelopes: EnvelopesAt, (wanted, to): (Holder, Holder)) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
         let (hint, count, envelope) = (0, 0, 0);
         // No hint tells of these, so that who was told that there are some finds them.
         let all = wanted == Holder::Undeliverable;
         let pc = if all { Scan::Count } else { Scan::Hint };
         let (ring, most) = (ring.block, ring.envelopes);
-        Self { at, ring, count_at, most, owners, places, wanted, to, all, hint, count, envelope, owner, pc }
+        Self { at, ring, envelopes, most, wanted, to, all, hint, count, envelope, owner, pc }
     }
 
     /// Whatever the hint says: for a ring that nobody holds any more.
@@ -208,11 +201,17 @@ impl Reclaim {
 
     /// To the next envelope; at the end, if the hint is not to be changed, the end of all.
     fn next(&mut self) -> Option<Option<(EnvelopeId, Owner)>> {
-        self.envelope += 1;
+        self.over(1)
+    }
+
+    /// Goes on behind so many envelopes.
+    fn over(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
+        self.envelope += envelopes;
         if u64::from(self.envelope) + u64::from(mp_core::mutant!("ring.reclaim.last-envelope-missed"))
             < self.count
         {
-            self.pc = Scan::Owner;
+            let first = self.envelope.is_multiple_of(Group::ENVELOPES);
+            self.pc = if first { Scan::Group } else { Scan::Owner };
             return None;
         }
         self.pc = Scan::Rest;
@@ -233,15 +232,20 @@ impl Steps for Reclaim {
                 self.pc = Scan::Count;
             }
             Scan::Count => {
-                self.count = m.load(self.count_at).min(self.most.into());
+                self.count = m.load(self.envelopes.count).min(self.most.into());
                 self.envelope = 0;
                 if self.count == 0 && self.all {
                     return Some(None);
                 }
-                self.pc = if self.count == 0 { Scan::Rest } else { Scan::Owner };
+                self.pc = if self.count == 0 { Scan::Rest } else { Scan::Group };
             }
+            // An absent group has no messages, and is not touched.
+            Scan::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
+                group if group.is_looked_at() => self.pc = Scan::Owner,
+                _ => return self.over(Group::ENVELOPES),
+            },
             Scan::Owner => {
-                self.owner = Owner::unpack(m.load(self.owners.of(self.envelope)));
+                self.owner = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope)));
                 if self.owner.holder != self.wanted {
                     return self.next();
                 }
@@ -249,7 +253,7 @@ impl Steps for Reclaim {
             }
             // It belongs to this owner word only if the word has not changed: the swap will tell.
             Scan::Place => {
-                let place = Place::unpack(m.load(self.places.of(self.envelope)));
+                let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 if place.ring != self.ring && !mp_core::mutant!("ring.reclaim.of-another-ring") {
                     return self.next();
                 }
@@ -257,7 +261,7 @@ impl Steps for Reclaim {
             }
             Scan::Take => {
                 let taken = self.owner.then(self.to);
-                match m.cas(self.owners.of(self.envelope), self.owner.pack(), taken.pack()) {
+                match m.cas(self.envelopes.owners.of(self.envelope), self.owner.pack(), taken.pack()) {
                     Ok(()) => return Some(Some((self.envelope, taken))),
                     Err(_) if mp_core::mutant!("ring.reclaim.loser-gives-up") => return Some(None),
                     Err(_) => self.pc = Scan::Owner,
@@ -285,7 +289,7 @@ impl Steps for Reclaim {
 
 #[cfg(test)]
 mod tests {
-    use mp_core::mem::run;
+    use mp_core::mem::{Column, run};
     use mp_core::sync::HeapMem;
     use mp_core::words::Member;
 
@@ -296,12 +300,15 @@ mod tests {
     const META: Word = Word::at(16);
     const OWNERS: Column = Column { base: Word::at(24), stride: 16 };
     const PLACES: Column = Column { base: Word::at(32), stride: 16 };
+    const GROUPS: Column = Column { base: Word::at(88), stride: 8 };
+    const ENVELOPES: EnvelopesAt =
+        EnvelopesAt { count: COUNT, groups: GROUPS, owners: OWNERS, places: PLACES };
 
     fn reclaim() -> Reclaim {
         let (head, tail, first) = (Word::at(64), Word::at(72), Word::at(80));
         let ring = RingAt { block: 0, slots: 1, before: 0, head, tail, first, envelopes: 2 };
         let to = (Holder::Returned, Holder::Leased(Member::new(1, 1)));
-        Reclaim::new(AT, ring, COUNT, (OWNERS, PLACES), to)
+        Reclaim::new(AT, ring, ENVELOPES, to)
     }
 
     /// What comes back behind the look, and is noted before it ends, is found by the same call: no other may come.
@@ -309,6 +316,7 @@ mod tests {
     fn what_comes_back_during_the_look_is_found() {
         let m = HeapMem::new(16);
         m.store(COUNT, 2);
+        m.store(GROUPS.of(0), Group::InUse.pack());
         let leased = Owner { holder: Holder::Leased(Member::new(2, 1)), seq: 5 };
         m.store(OWNERS.of(0), leased.pack());
         // Something was noted, and another process has it by now.

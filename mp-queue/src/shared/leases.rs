@@ -46,8 +46,7 @@ impl RingMemory {
 
     fn reclaim(&self, wanted: Holder, to: Holder) -> Reclaim {
         let arena = self.arena;
-        let columns = (arena.owner_words(), arena.place_words());
-        Reclaim::new(self.returns(), self.chain.first, arena.envelope_count(), columns, (wanted, to))
+        Reclaim::new(self.returns(), self.chain.first, arena.envelopes_at(), (wanted, to))
     }
 
     /// Takes a message that came back, or one that came back too often, for good.
@@ -174,8 +173,7 @@ impl RingMemory {
     /// Counts what is not finished.
     pub(crate) fn census(&self) -> Counted {
         let arena = self.arena;
-        let columns = (arena.owner_words(), arena.place_words());
-        run(Census::new(self.chain, arena.envelope_count(), columns), Self::words(arena))
+        run(Census::new(self.chain, arena.envelopes_at()), Self::words(arena))
     }
 
     /// Counts what belongs to this queue and is in this state.
@@ -196,9 +194,7 @@ impl RingMemory {
 
     /// The envelopes that belong to this queue and are in this state.
     fn all_that(&self, is: impl Fn(Holder) -> bool) -> impl Iterator<Item = EnvelopeId> {
-        let count = Self::words(self.arena).load(self.arena.envelope_count());
-        let count = count.min(self.arena.most_messages().into()) as u32;
-        (0..count).filter(move |&e| self.has(e, &is))
+        self.arena.envelopes_in_use(0).filter(move |&e| self.has(e, &is))
     }
 
     /// Whether an envelope belongs to this queue and is in this state.

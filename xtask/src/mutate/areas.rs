@@ -44,6 +44,14 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "steps.group.",
+        &[
+            ("mp-models/model_groups", ""),
+            ("mp-tests/memory", "burst"),
+            ("mp-tests/kill_at", "a_process_is_killed_at_every_access_of_allocating"),
+        ],
+    ),
+    (
         "steps.lock.",
         &[
             ("mp-core/lib", "steps::lock"),
@@ -297,6 +305,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ("member.", DEATHS),
     ("visit.", DEATHS),
     ("sweep.", DEATHS),
+    ("sweep.group", &[("mp-tests/kill_at", "a_process_is_killed_at_every_access_of_allocating")]),
     (
         "queue.",
         &[

@@ -1,0 +1,341 @@
+//! The memory of a group of envelopes is given back and taken again, exhaustively: while processes claim envelopes by stale
+//! hints, and any of them is killed or stopped at any shared access, the sweepers included. The steps are the ones that run in
+//! processes.
+
+use mp_core::mem::{Column, Mem, Steps, Word};
+use mp_core::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, FillGroup, GroupAt};
+use mp_core::words::{Group, Holder, Member, Owner};
+use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::random::at_random;
+
+const GROUP: Word = Word::at(0);
+const OWNER: Column = Column { base: Word::at(8), stride: 8 };
+const ENVELOPES: u32 = 2;
+const AT: GroupAt = GroupAt { word: GROUP, owners: OWNER, first: 0, len: ENVELOPES };
+/// The sequences of the envelopes at the start.
+const BEGIN: [u64; ENVELOPES as usize] = [5, 7];
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Op {
+    /// Has a hint that this envelope is free: claims it, and frees it.
+    Use(u32),
+    /// Gives the memory back, if all envelopes are free.
+    Empty,
+    /// Takes memory, if there is none.
+    Fill,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bug {
+    None,
+    /// The sequences begin with 1 again.
+    BaseLost,
+    /// The group is emptied without claiming its envelopes.
+    NotClaimed,
+    /// Zero is taken for a free envelope.
+    ZeroClaimed,
+    /// A sweeper gives back the memory of a group that was filled in part.
+    HalfFilledEmptied,
+    /// A sweeper writes all words of a group that was filled in part.
+    WordsOverwritten,
+    /// A sweeper does not look at envelopes of a group that is being filled.
+    FillingNotSwept,
+    /// A group is absent before its memory is gone.
+    AbsentTooEarly,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Next,
+    // use
+    Look(u32),
+    Claim(u32, u64),
+    Free(u32, Owner),
+    // empty
+    Empty(EmptyGroup),
+    SayAbsentFirst(u64),
+    Punch(u32, u64),
+    SayAbsent(u64),
+    // fill
+    Begin(BeginFill),
+    Fill(FillGroup),
+    Overwrite(u32, u64),
+    // sweep
+    Adopt(AdoptGroup),
+    TakeOver(u32, u64),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    program: Vec<Op>,
+    doing: Doing,
+    /// It sweeps after all before it have ended, or go on no more.
+    last: bool,
+    bug: Bug,
+}
+
+/// The latest sequence of each envelope.
+type Sequences = [u64; ENVELOPES as usize];
+
+fn member(actor: usize) -> Member {
+    Member::new(actor as u32, 1)
+}
+
+fn words(m: &Memory) -> [u64; ENVELOPES as usize] {
+    std::array::from_fn(|e| m.peek(OWNER.of(e as u32)))
+}
+
+impl Process {
+    fn next(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+        if !self.program.is_empty() {
+            return Some(match self.program.remove(0) {
+                Op::Use(e) => Doing::Look(e),
+                Op::Empty if self.bug == Bug::NotClaimed => {
+                    let all_free = words(m).iter().all(|&w| Owner::claimable(w).is_some());
+                    if all_free { Doing::Punch(0, 9) } else { Doing::Next }
+                }
+                Op::Empty => Doing::Empty(EmptyGroup::new(AT, member(me))),
+                Op::Fill => Doing::Begin(BeginFill::new(AT, member(me))),
+            });
+        }
+        // After its program, a process sweeps.
+        let dead = |p: Member| fates[p.slot() as usize] == Fate::Killed;
+        let found = m.peek(GROUP);
+        let group = Group::unpack(found);
+        if let Group::Emptying { by, .. } | Group::Filling { by, .. } = group
+            && dead(by)
+        {
+            return Some(Doing::Adopt(AdoptGroup::new(AT, member(me), found)));
+        }
+        let looked_at = match self.bug {
+            Bug::FillingNotSwept => group == Group::InUse,
+            _ => group.is_looked_at(),
+        };
+        let left = (0..ENVELOPES).filter(|_| looked_at).find_map(|e| {
+            let found = m.peek(OWNER.of(e));
+            matches!(Owner::unpack(found).holder, Holder::Member(p) if dead(p)).then_some((e, found))
+        });
+        left.map(|(e, found)| Doing::TakeOver(e, found))
+    }
+
+    fn adopted(&self, adopted: Adopted) -> Doing {
+        match (adopted, self.bug) {
+            (Adopted::ToEmpty(base), _) | (Adopted::ToFill(base), Bug::HalfFilledEmptied) => {
+                Doing::Punch(0, base)
+            }
+            (Adopted::ToFill(base), Bug::WordsOverwritten) => Doing::Overwrite(0, base),
+            (Adopted::ToFill(base), _) => Doing::Fill(FillGroup::new(AT, base)),
+        }
+    }
+}
+
+impl Actor for Process {
+    type Ghost = Sequences;
+
+    fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], latest: &mut Sequences) -> bool {
+        let before = words(m);
+        // What a process has claimed stays its own until it frees it.
+        if let Doing::Free(e, owner) = self.doing {
+            assert_eq!(Owner::unpack(before[e as usize]), owner, "an envelope was taken from its owner");
+        }
+        let doing = std::mem::replace(&mut self.doing, Doing::Next);
+        self.doing = match doing {
+            Doing::Next => match self.next(me, m, fates) {
+                Some(doing) => doing,
+                None => return !self.last || fates[..me].iter().all(|fate| fate.gone()),
+            },
+            Doing::Look(e) => match m.load(OWNER.of(e)) {
+                0 if self.bug == Bug::ZeroClaimed => Doing::Claim(e, 0),
+                found if Owner::claimable(found).is_some() => Doing::Claim(e, found),
+                _ => Doing::Next,
+            },
+            Doing::Claim(e, found) => {
+                let mine = Owner::unpack(found).then(Holder::Member(member(me)));
+                match m.cas(OWNER.of(e), found, mine.pack()) {
+                    Ok(()) => Doing::Free(e, mine),
+                    Err(_) => Doing::Next,
+                }
+            }
+            Doing::Free(e, owner) => {
+                m.store(OWNER.of(e), owner.freed().pack());
+                Doing::Next
+            }
+            Doing::Empty(mut steps) => match steps.step(m) {
+                None => Doing::Empty(steps),
+                Some(None) => Doing::Next,
+                Some(Some(base)) if self.bug == Bug::AbsentTooEarly => Doing::SayAbsentFirst(base),
+                Some(Some(base)) => Doing::Punch(0, base),
+            },
+            Doing::SayAbsentFirst(base) => {
+                m.store(GROUP, Group::Absent { base }.pack());
+                Doing::Punch(0, base)
+            }
+            // The kernel; pages go one after another.
+            Doing::Punch(e, base) => {
+                m.store(OWNER.of(e), 0);
+                if e + 1 < ENVELOPES { Doing::Punch(e + 1, base) } else { Doing::SayAbsent(base) }
+            }
+            Doing::SayAbsent(base) => {
+                if self.bug != Bug::AbsentTooEarly {
+                    m.store(GROUP, Group::Absent { base }.pack());
+                }
+                Doing::Next
+            }
+            Doing::Begin(mut steps) => match steps.step(m) {
+                None => Doing::Begin(steps),
+                Some(None) => Doing::Next,
+                Some(Some(_)) if self.bug == Bug::BaseLost => Doing::Fill(FillGroup::new(AT, 1)),
+                Some(Some(base)) => Doing::Fill(FillGroup::new(AT, base)),
+            },
+            Doing::Fill(mut steps) => match steps.step(m) {
+                None => Doing::Fill(steps),
+                Some(()) => Doing::Next,
+            },
+            Doing::Overwrite(e, base) if e < ENVELOPES => {
+                m.store(OWNER.of(e), Owner::free(base).pack());
+                Doing::Overwrite(e + 1, base)
+            }
+            Doing::Overwrite(..) => {
+                m.store(GROUP, Group::InUse.pack());
+                Doing::Next
+            }
+            Doing::Adopt(mut steps) => match steps.step(m) {
+                None => Doing::Adopt(steps),
+                Some(None) => Doing::Next,
+                Some(Some(adopted)) => self.adopted(adopted),
+            },
+            Doing::TakeOver(e, found) => {
+                let mine = Owner::unpack(found).then(Holder::Member(member(me)));
+                match m.cas(OWNER.of(e), found, mine.pack()) {
+                    Ok(()) => Doing::Free(e, mine),
+                    Err(_) => Doing::Next,
+                }
+            }
+        };
+        let after = words(m);
+        for e in 0..ENVELOPES as usize {
+            if after[e] != before[e] && after[e] != 0 {
+                let seq = Owner::unpack(after[e]).seq;
+                assert!(seq > latest[e], "envelope {e} has the sequence {seq} again");
+                latest[e] = seq;
+            }
+        }
+        if let Group::Absent { .. } = Group::unpack(m.peek(GROUP)) {
+            assert_eq!(after, [0; ENVELOPES as usize], "an absent group has memory");
+        }
+        false
+    }
+}
+
+/// With two processes more, which sweep when all before them are at their end.
+fn explore(group: Group, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bug) {
+    let m = Memory::new(1 + ENVELOPES as usize);
+    m.poke(GROUP, group.pack());
+    if group == Group::InUse {
+        (0..ENVELOPES).for_each(|e| m.poke(OWNER.of(e), Owner::free(BEGIN[e as usize]).pack()));
+    }
+    let process =
+        |(program, last): (&[Op], bool)| Process { program: program.to_vec(), doing: Doing::Next, last, bug };
+    let sweepers: [(&[Op], bool); 2] = [(&[], true); 2];
+    let actors = programs.iter().map(|&program| (program, false)).chain(sweepers).map(process).collect();
+    let world = World::new(m, actors, BEGIN);
+    let end = |w: &World<Process>| {
+        if w.fates.last() != Some(&Fate::Ended) {
+            return;
+        }
+        let fate = |p: Member| w.fates[p.slot() as usize];
+        let group = Group::unpack(w.memory.peek(GROUP));
+        if let Group::Emptying { by, .. } | Group::Filling { by, .. } = group {
+            assert_eq!(fate(by), Fate::Stopped, "a group leaks");
+        }
+        for w in words(&w.memory) {
+            match Owner::unpack(w).holder {
+                // Held up with its group, by the process that empties it.
+                Holder::Member(_) if matches!(group, Group::Emptying { .. }) => {}
+                Holder::Member(p) => assert_eq!(fate(p), Fate::Stopped, "an envelope leaks"),
+                _ => assert!(w != 0 || group != Group::InUse, "an envelope is lost"),
+            }
+        }
+    };
+    let explored = world.explore(kills, stops, end, |w| w.count(0..w.fates.len(), Fate::Stopped) == 0);
+    println!("{} states, {} ends", explored.states, explored.ends);
+    assert!(explored.ends > 0);
+}
+
+use Op::{Empty, Fill, Use};
+
+const ABSENT: Group = Group::Absent { base: BEGIN[1] + 1 };
+
+#[test]
+fn memory_goes_and_comes_under_processes_with_stale_hints() {
+    explore(Group::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (2, 0), Bug::None);
+    explore(Group::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (1, 1), Bug::None);
+}
+
+#[test]
+fn two_empty_a_group_at_once() {
+    explore(Group::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (2, 0), Bug::None);
+    explore(Group::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (1, 1), Bug::None);
+}
+
+#[test]
+fn two_fill_a_group_at_once() {
+    explore(ABSENT, &[&[Fill, Use(0)], &[Fill, Empty], &[Use(1)]], (1, 0), Bug::None);
+    explore(ABSENT, &[&[Fill, Use(0)], &[Fill, Use(0)]], (1, 1), Bug::None);
+}
+
+#[test]
+fn a_group_goes_and_comes_twice() {
+    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill, Empty, Fill]], (2, 0), Bug::None);
+}
+
+#[test]
+fn random_programs() {
+    at_random(|| {
+        let programs: [&[Op]; 3] =
+            [&[Use(0), Empty, Use(1), Fill], &[Fill, Use(0), Empty, Fill], &[Use(1), Use(1), Empty, Use(0)]];
+        explore(Group::InUse, &programs, (3, 1), Bug::None);
+    });
+}
+
+#[test]
+#[should_panic(expected = "again")]
+fn without_the_base_a_sequence_comes_again() {
+    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (0, 0), Bug::BaseLost);
+}
+
+#[test]
+#[should_panic(expected = "was taken from its owner")]
+fn without_claims_memory_goes_under_an_owner() {
+    explore(Group::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::NotClaimed);
+}
+
+#[test]
+#[should_panic(expected = "again")]
+fn zero_is_no_free_envelope() {
+    explore(Group::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::ZeroClaimed);
+}
+
+#[test]
+#[should_panic(expected = "was taken from its owner")]
+fn what_was_filled_in_part_is_not_emptied() {
+    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::HalfFilledEmptied);
+}
+
+#[test]
+#[should_panic(expected = "again")]
+fn words_of_a_group_that_was_filled_in_part_stay() {
+    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::WordsOverwritten);
+}
+
+#[test]
+#[should_panic(expected = "an envelope leaks")]
+fn envelopes_of_a_group_that_is_being_filled_are_swept() {
+    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 1), Bug::FillingNotSwept);
+}
+
+#[test]
+#[should_panic(expected = "an absent group has memory")]
+fn a_group_is_absent_after_its_memory_is_gone() {
+    explore(Group::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::AbsentTooEarly);
+}

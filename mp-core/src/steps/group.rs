@@ -1,0 +1,307 @@
+//! Memory of envelopes: given back, and taken again, in groups of 64.
+//!
+//! An envelope's owner word is read by processes that have no claim to it: a consumer whose message another one took, a visitor,
+//! a look at all envelopes. So the word stays where it is while the memory is gone, and reads as zero, which no envelope in
+//! use has: zero can't be claimed ([`Owner::claimable`]), and no process expects it in a swap.
+//!
+//! # Words of a group, and who may change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | group | `ABSENT(base)` | a process that needs envelopes → `FILLING(me, base)` |
+//! |  | `FILLING(m, base)` | `m` → `IN USE`, or `ABSENT(base)` if there is no memory; if `m` is dead, its sweeper → `FILLING(sweeper, base)`, or `EMPTYING(sweeper, base)` |
+//! |  | `IN USE` | the owner of all of its envelopes → `EMPTYING(me, base)` |
+//! |  | `EMPTYING(m, base)` | `m` → `ABSENT(base)`; if `m` is dead, its sweeper → `EMPTYING(sweeper, base)` |
+//! | owner of each envelope | as ever | in `FILLING`, also 0 → `FREE(base)`, by the process that it names; in `EMPTYING`, the kernel makes it 0 |
+//!
+//! A process that empties a group first claims each of its envelopes as one to use. Then no other has one of them, and what it
+//! makes of the group is its own affair. The base is after all sequences that the group had.
+//!
+//! In `FILLING`, envelopes that have their owner word already may be claimed: by a process that took a hint before the group was
+//! emptied, and was stopped since. So looks at all envelopes don't leave out a group that is being filled; and a sweeper that
+//! finds one with any word goes on to fill it, which needs no memory: there was memory before the first word was written. With none,
+//! it gives the memory back.
+//!
+//! # What a death leaves
+//! | killed | left | the sweep |
+//! |---|---|---|
+//! | claiming the envelopes | some of them `MEMBER(dead)` | frees them, as idle ones |
+//! | giving the memory back | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes it over, gives the memory back once more |
+//! | taking memory, or writing words | `FILLING(dead, base)` | takes it over: fills it, or gives the memory back |
+//! | filled, its hints not given | envelopes that no hint tells of | hints are given |
+//!
+//! A process that is stopped there holds up 64 envelopes, and no other process.
+
+use crate::mem::{Column, Mem, Steps, Word};
+use crate::words::{EnvelopeId, Group, Holder, Member, Owner};
+
+/// Where the words of all envelopes are, for looks at all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EnvelopesAt {
+    /// How many were ever in use, a multiple of 64.
+    pub count: Word,
+    /// The groups' words.
+    pub groups: Column,
+    /// The owner words.
+    pub owners: Column,
+    /// The place words.
+    pub places: Column,
+}
+
+impl EnvelopesAt {
+    /// The word of an envelope's group.
+    pub const fn group_of(&self, e: EnvelopeId) -> Word {
+        self.groups.of(e / Group::ENVELOPES)
+    }
+}
+
+/// Where the words of one group are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GroupAt {
+    /// Its own.
+    pub word: Word,
+    /// The owner words of all envelopes.
+    pub owners: Column,
+    /// Its first envelope.
+    pub first: EnvelopeId,
+    /// How many envelopes it has.
+    pub len: u32,
+}
+
+impl GroupAt {
+    const fn owner(&self, i: u32) -> Word {
+        self.owners.of(self.first + i)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Emptying {
+    Look,
+    Owner,
+    Claim(u64),
+    Say,
+    Owned,
+    Free(Owner),
+}
+
+/// Claims all envelopes of a group: `IN USE → EMPTYING(me, base)`. Ends with the base, or `None` when one of them is not free.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EmptyGroup {
+    at: GroupAt,
+    me: Member,
+    claimed: u32,
+    latest: Option<u64>,
+    pc: Emptying,
+}
+
+impl EmptyGroup {
+    /// To empty a group.
+    pub fn new(at: GroupAt, me: Member) -> Self {
+        Self { at, me, claimed: 0, latest: None, pc: Emptying::Look }
+    }
+
+    fn base(&self) -> u64 {
+        if mutant!("steps.group.base-lost") { 1 } else { Owner::free(self.latest.unwrap_or(0) + 1).seq }
+    }
+
+    /// Gives the last one back that is claimed, if any is.
+    fn back(&mut self) -> Option<Option<u64>> {
+        if self.claimed == 0 || mutant!("steps.group.not-given-back") {
+            return Some(None);
+        }
+        self.claimed -= 1;
+        self.pc = Emptying::Owned;
+        None
+    }
+}
+
+impl Steps for EmptyGroup {
+    type Out = Option<u64>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
+        match self.pc {
+            Emptying::Look => {
+                if Group::unpack(m.load(self.at.word)) != Group::InUse {
+                    return Some(None);
+                }
+                self.pc = Emptying::Owner;
+            }
+            Emptying::Owner => {
+                let found = m.load(self.at.owner(self.claimed));
+                if Owner::claimable(found).is_none() && !mutant!("steps.group.holder-ignored") {
+                    return self.back();
+                }
+                self.pc = Emptying::Claim(found);
+            }
+            Emptying::Claim(found) => {
+                let mine = Owner::unpack(found).then(Holder::Member(self.me));
+                if m.cas(self.at.owner(self.claimed), found, mine.pack()).is_err() {
+                    return self.back();
+                }
+                self.claimed += 1;
+                self.latest = Some(self.latest.map_or(mine.seq, |latest| Owner::later(latest, mine.seq)));
+                self.pc = if self.claimed < self.at.len { Emptying::Owner } else { Emptying::Say };
+            }
+            Emptying::Say => {
+                let base = self.base();
+                let emptying = Group::Emptying { by: self.me, base };
+                // Only a word that no process wrote could be another: the envelopes are this process's.
+                if m.cas(self.at.word, Group::InUse.pack(), emptying.pack()).is_err() {
+                    return self.back();
+                }
+                return Some(Some(base));
+            }
+            Emptying::Owned => {
+                let owner = Owner::unpack(m.load(self.at.owner(self.claimed)));
+                self.pc = Emptying::Free(owner);
+            }
+            Emptying::Free(owner) => {
+                m.store(self.at.owner(self.claimed), owner.freed().pack());
+                return self.back();
+            }
+        }
+        None
+    }
+}
+
+/// Begins to fill a group: `ABSENT(base) → FILLING(me, base)`. Ends with the base, or `None` when it is not absent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BeginFill {
+    at: GroupAt,
+    me: Member,
+    found: Option<u64>,
+}
+
+impl BeginFill {
+    /// To fill a group.
+    pub fn new(at: GroupAt, me: Member) -> Self {
+        Self { at, me, found: None }
+    }
+}
+
+impl Steps for BeginFill {
+    type Out = Option<u64>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
+        match self.found {
+            None => match Group::unpack(m.load(self.at.word)) {
+                Group::Absent { base } => self.found = Some(base),
+                Group::Emptying { .. } | Group::InUse | Group::Filling { .. } => return Some(None),
+            },
+            Some(base) => {
+                let (absent, filling) = (Group::Absent { base }, Group::Filling { by: self.me, base });
+                return Some(m.cas(self.at.word, absent.pack(), filling.pack()).is_ok().then_some(base));
+            }
+        }
+        None
+    }
+}
+
+/// Writes the owner words of a group that this process fills and that has memory: `FILLING(me, base) → IN USE`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FillGroup {
+    at: GroupAt,
+    base: u64,
+    written: u32,
+}
+
+impl FillGroup {
+    /// To fill a group whose sequences begin at `base`.
+    pub fn new(at: GroupAt, base: u64) -> Self {
+        Self { at, base, written: 0 }
+    }
+}
+
+impl Steps for FillGroup {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        if self.written == self.at.len {
+            m.store(self.at.word, Group::InUse.pack());
+            return Some(());
+        }
+        let (word, free) = (self.at.owner(self.written), Owner::free(self.base).pack());
+        if mutant!("steps.group.words-overwritten") {
+            m.store(word, free);
+        } else {
+            // One that is not zero was written by the dead process whose work this is, and may be claimed since.
+            _ = m.cas(word, 0, free);
+        }
+        self.written += 1;
+        None
+    }
+}
+
+/// What a sweeper has to do with a group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Adopted {
+    /// It is `EMPTYING(me, base)`: give its memory back, then make it `ABSENT(base)`.
+    ToEmpty(u64),
+    /// It is `FILLING(me, base)` and has memory: [`FillGroup`].
+    ToFill(u64),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Adopting {
+    Swap,
+    Owner(u32),
+    Empty,
+}
+
+/// Takes over a group that a dead process was emptying or filling. Ends with `None` when another sweeper was faster.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AdoptGroup {
+    at: GroupAt,
+    me: Member,
+    found: u64,
+    pc: Adopting,
+}
+
+impl AdoptGroup {
+    /// Of a group whose word is `found`, which names a dead process.
+    pub fn new(at: GroupAt, me: Member, found: u64) -> Self {
+        Self { at, me, found, pc: Adopting::Swap }
+    }
+
+    fn base(&self) -> u64 {
+        match Group::unpack(self.found) {
+            Group::Absent { base } | Group::Emptying { base, .. } | Group::Filling { base, .. } => base,
+            Group::InUse => 0,
+        }
+    }
+}
+
+impl Steps for AdoptGroup {
+    type Out = Option<Adopted>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
+        let (base, by) = (self.base(), self.me);
+        match self.pc {
+            Adopting::Swap => {
+                let (mine, next) = match Group::unpack(self.found) {
+                    Group::Emptying { .. } => (Group::Emptying { by, base }, None),
+                    Group::Filling { .. } => (Group::Filling { by, base }, Some(Adopting::Owner(0))),
+                    Group::Absent { .. } | Group::InUse => return Some(None),
+                };
+                if m.cas(self.at.word, self.found, mine.pack()).is_err() {
+                    return Some(None);
+                }
+                match next {
+                    None => return Some(Some(Adopted::ToEmpty(base))),
+                    Some(next) => self.pc = next,
+                }
+            }
+            Adopting::Owner(i) => {
+                if m.load(self.at.owner(i)) != 0 && !mutant!("steps.group.emptied-half-filled") {
+                    return Some(Some(Adopted::ToFill(base)));
+                }
+                self.pc = if i + 1 < self.at.len { Adopting::Owner(i + 1) } else { Adopting::Empty };
+            }
+            // No word was written, and zeros can't be claimed.
+            Adopting::Empty => {
+                m.store(self.at.word, Group::Emptying { by, base }.pack());
+                return Some(Some(Adopted::ToEmpty(base)));
+            }
+        }
+        None
+    }
+}
