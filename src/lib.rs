@@ -30,7 +30,7 @@
 //! jobs.close();
 //! let mut total = 0.0;
 //! for _ in 0..4 {
-//!     let (_rank, sum) = sums.get()?.expect("nobody closes this queue");
+//!     let (_rank, sum) = sums.get()?.expect("this queue stays open");
 //!     total += sum;
 //! }
 //! workers.join()?;
@@ -179,3 +179,8 @@ pub use mp_sync::{
 
 /// `Result` with any error, as functions that run in workers return it.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// The program of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
