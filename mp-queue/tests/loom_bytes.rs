@@ -138,3 +138,28 @@ fn loom_an_envelope_put_again_takes_no_room() {
         assert!(matches!(other.join().unwrap(), PutEnd::Done(_)));
     });
 }
+
+/// Others take the newest message, and publish under the ticket that a producer measures for and under the next one: what it
+/// has read of the newest message says nothing of those. There is room at all times, and it is found.
+#[test]
+fn loom_a_ticket_that_others_publish_under_takes_no_room() {
+    check(|| {
+        let m = memory();
+        // The bytes of the one message in the queue end at 3.
+        assert!(matches!(put(&m, 0, 0, 2), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 0, 1, 1), PutEnd::Done(_)));
+        let unused = get(&m, 0);
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let taken = get(&m, 1);
+                    assert!(matches!(put_owned(&m, 1, taken, 1), PutEnd::Done(_)));
+                }
+            })
+        };
+        let end = put_owned(&m, 0, unused, 2);
+        assert!(matches!(end, PutEnd::Done(_)), "one byte at most was in the queue: {end:?}");
+        other.join().unwrap();
+    });
+}

@@ -17,8 +17,9 @@
 //! `t - 1` was that message's, too, and each was laid behind the one before it. If it is not there, it is looked for again;
 //! and if none is left, `t` may begin anywhere. (A second look at `t - 1` would find nothing that this one does not.)
 //!
-//! If another producer publishes `t` first, the whole calculation is void, and begins anew; if messages are taken meanwhile,
-//! there are fewer bytes than was thought. So the bound is never exceeded, however many put at once, and what fits at all
+//! If another producer publishes `t` first, the whole calculation is void, and begins anew: the oldest message may be `t`, or a
+//! later one, which lies behind other bytes than those of `t - 1`. So a producer that has found no room looks at `t` last, and one
+//! that has found room publishes under `t` or not at all. If messages are taken meanwhile, there are fewer bytes than was thought. So the bound is never exceeded, however many put at once, and what fits at all
 //! times is never refused.
 //!
 //! | killed | left | |
@@ -54,6 +55,7 @@ enum Pc {
     Head,
     Oldest,
     Beyond,
+    Full,
     OldestBegin,
     OldestAgain,
     Begin,
@@ -118,13 +120,21 @@ impl PutWithin {
         self.weight.ends.of(e)
     }
 
-    /// There is room for all but `used` bytes.
-    fn decide(&mut self, used: u64) -> Option<PutEnd> {
+    /// Whether there is room beside `used` bytes.
+    fn fits(&self, used: u64) -> bool {
         let used = used.saturating_sub(u64::from(mp_core::mutant!("ring.within.one-byte-too-many")));
-        if used > self.weight.limit - self.weight.bytes.min(self.weight.limit) {
+        used <= self.weight.limit - self.weight.bytes.min(self.weight.limit)
+    }
+
+    /// There are `used` bytes, if that can be trusted as far as it says that there is room.
+    fn decide(&mut self, used: u64) -> Option<PutEnd> {
+        self.pc = if self.fits(used) {
+            Pc::Begin
+        } else if mp_core::mutant!("ring.within.full-not-looked-again") {
             return Some(PutEnd::Full(self.owner));
-        }
-        self.pc = Pc::Begin;
+        } else {
+            Pc::Full
+        };
         None
     }
 }
@@ -237,6 +247,15 @@ impl Steps for PutWithin {
                     || mp_core::mutant!("ring.within.beyond-not-looked-again")
                 {
                     return self.decide(0);
+                }
+                self.pc = Pc::Tail;
+            }
+            // If its ticket is free, the oldest message is before it, and what was measured was there. Else the oldest may be one
+            // that was published under this ticket or a later one, and lies behind nothing of what was read.
+            Pc::Full => {
+                let slot = Slot::unpack(m.load(slot_at(self.ticket)));
+                if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty) {
+                    return Some(PutEnd::Full(self.owner));
                 }
                 self.pc = Pc::Tail;
             }
