@@ -14,7 +14,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, Signal};
 use rustix::thread::CpuSet;
 
@@ -158,7 +158,7 @@ pub(crate) fn has_parent(parent: u32) -> Result<bool, Errno> {
 fn occupy_standard_streams() -> io::Result<()> {
     let mut streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
         .map(|stream| PollFd::from_borrowed_fd(stream, PollFlags::empty()));
-    rustix::event::poll(&mut streams, Some(&Timespec::default()))?;
+    retry_on_intr(|| rustix::event::poll(&mut streams, Some(&Timespec::default())))?;
     let closed = |stream: &&PollFd<'_>| stream.revents().contains(PollFlags::NVAL);
     for _ in streams.iter().filter(closed) {
         // A new file gets the lowest number that is free.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, Signal};
 
@@ -136,7 +136,8 @@ impl Made {
         let mut both =
             [PollFd::new(&self.ordered.socket, PollFlags::empty()), PollFd::new(&sentinel, PollFlags::IN)];
         // Nothing is to be told of either.
-        let is_there = rustix::event::poll(&mut both, Some(&Timespec::default())) == Ok(0);
+        let asked = retry_on_intr(|| rustix::event::poll(&mut both, Some(&Timespec::default())));
+        let is_there = asked == Ok(0);
         if !is_there {
             reap(&self.handle, AT_ITS_END);
         }
@@ -436,7 +437,7 @@ fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), Trouble> 
 /// Whether the process at the other end of this socket is gone.
 fn hung_up(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::empty())];
-    let asked = rustix::event::poll(&mut end, Some(&Timespec::default()));
+    let asked = retry_on_intr(|| rustix::event::poll(&mut end, Some(&Timespec::default())));
     asked.is_ok() && end[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
@@ -542,6 +543,25 @@ mod tests {
         child.kill().unwrap();
         drop(server);
         assert!(!is_there(pid) && !is_there(unknown));
+    }
+
+    #[test]
+    fn a_signal_at_the_look_takes_no_process_for_gone() {
+        let (mut child, pid) = sleeper();
+        let (socket, _theirs) = launch::socket_pair().unwrap();
+        let made = Made { pid, handle: Handle::of(pid).unwrap(), ordered: Ordered { socket, nonce: 0 } };
+        let until = Instant::now() + std::time::Duration::from_secs(60);
+        crate::sys::interrupted(|handled| {
+            let before = handled();
+            while handled().wrapping_sub(before) < 1_000 {
+                assert!(Instant::now() < until, "no signals arrive");
+                assert!(made.is_there(), "it waits for its orders");
+                assert!(!hung_up(&made.ordered.socket));
+            }
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!made.is_there());
     }
 
     #[test]
