@@ -61,6 +61,9 @@ pub(crate) enum Alone {
     Disconnected,
 }
 
+/// How long a waiter sleeps first where a process may be about to let go of the queue; twice as long then, and so on.
+const NAP: Duration = Duration::from_millis(1);
+
 /// What a put ended with; unless it is done, the message is given back.
 #[derive(Debug)]
 pub(crate) enum PutRaw {
@@ -445,6 +448,7 @@ impl Raw {
         };
         let mut swept = None;
         let mut blocked = None;
+        let mut nap = NAP;
         loop {
             if let Some(found) = patience.look(&mut look) {
                 return found;
@@ -468,7 +472,16 @@ impl Raw {
             }
             let asleep = Instant::now();
             let swept_at = *swept.get_or_insert(asleep);
-            if parking.sleep(announced, deadline) {
+            // A process that gives the queue up says so while it has it: it may be about to let go of it, without a word.
+            let about_to_go = nap < SLICE && self.memory.last_gone().is_some();
+            let until = if about_to_go {
+                Some(deadline.map_or(asleep + nap, |d| d.min(asleep + nap)))
+            } else {
+                deadline
+            };
+            nap = if about_to_go { nap * 2 } else { SLICE };
+            if parking.sleep(announced, until) {
+                nap = NAP;
                 // First what it was woken for: a look at the clock would be part of the message's way.
                 let found = look();
                 patience.slept(asleep);

@@ -230,3 +230,49 @@ fn threads_that_share_one_handle_can_have_a_queue_that_is_never_deserted() {
         assert_eq!(queue.get().unwrap(), Some(5));
     });
 }
+
+/// Nanoseconds of a clock that all processes share.
+fn now() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
+}
+
+/// Takes queues, and drops each when it is told to; when that was.
+fn drops_them((queues, go, dropped): (Queue<Queue<u32>>, Queue<()>, Queue<u64>)) -> Outcome {
+    while let Some(queue) = queues.get()? {
+        go.get()?;
+        let at = now();
+        drop(queue);
+        send(&dropped, at)?;
+    }
+    Ok(())
+}
+
+/// The waiter sleeps for slices of 100 ms: one that looks while the handle is going must not sleep through such a slice.
+#[test]
+fn a_waiter_hears_of_the_last_drop_of_another_process_without_a_slice() {
+    let _alone = alone();
+    let (queues, go, dropped) =
+        (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let child = mp::Process::spawn(drops_them, (queues.clone(), go.clone(), dropped.clone())).unwrap();
+    let mut times: Vec<u64> = (0..3000)
+        .map(|_| {
+            let queue = Queue::<u32>::unbounded().unwrap();
+            give(&queues, queue.clone());
+            let getter = thread::spawn(move || {
+                let got = queue.get();
+                (now(), got)
+            });
+            give(&go, ());
+            let (at, got) = getter.join().unwrap();
+            assert!(is_deserted(&got), "{got:?}");
+            at.saturating_sub(take(&dropped)) / 1000
+        })
+        .collect();
+    queues.close();
+    child.join().unwrap();
+    times.sort_unstable();
+    println!("microseconds: median {}, most {}", times[1500], times[2999]);
+    let late = times.iter().filter(|time| **time > 80_000).count();
+    assert!(late <= 1, "{late} of 3000 waiters have slept through a slice: {:?}", &times[2990..]);
+}
