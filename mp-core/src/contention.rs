@@ -1,10 +1,11 @@
-//! How long to leave a word alone that another was faster to change.
+//! How long a process leaves a word alone that another one was faster to change.
 //!
-//! Where two processes change the same words as fast as they can, each change takes the words' cache lines away from the other
-//! one, and every second change comes too late and is made in vain: two producers of one queue together took three times as
-//! long for a message as one alone. If who comes too late stays away for up to a microsecond, the other one goes on at full speed
-//! meanwhile; then it is the other one that comes too late. So they take turns, by chance, and nobody waits *for* anybody: who
-//! is killed or stopped meanwhile delays nobody.
+//! Where two processes change the same words as fast as they can, each change takes the words' cache lines
+//! away from the other one, and every second change comes too late and is made in vain: two producers of one
+//! queue together took three times as long for a message as one alone. If the process that comes too late
+//! stays away for up to a microsecond, the other one continues at full speed meanwhile; then it is the other
+//! one that comes too late. So they take turns, by chance, and no process waits *for* another: one that is
+//! killed or stopped meanwhile delays none.
 //!
 //! One loss among many changes costs little: the first hold is short. It is doubled as long as losses follow each other.
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys::processors;
 
-/// The first hold: as long as it takes the other one to get on.
+/// The first hold: as long as it takes the other process to get on.
 const FIRST: Duration = Duration::from_nanos(250);
 /// The longest. Two alone would gain from more; but where others wait at the other side, so would these.
 const MOST: Duration = Duration::from_micros(1);
@@ -30,7 +31,7 @@ thread_local! {
     static LAST: Cell<Option<Last>> = const { Cell::new(None) };
 }
 
-/// Stays away for a moment, after another was faster.
+/// Stays away for a moment, after another process was faster.
 #[cold]
 pub(crate) fn hold_off() {
     if processors::only_one() {
@@ -45,7 +46,7 @@ pub(crate) fn hold_off() {
     }
 }
 
-/// The next hold, after one of so long, which began so long ago.
+/// The next hold, after the last one: how long that was, and how long ago it began.
 fn next(last: Option<(Duration, Duration)>) -> Duration {
     match last {
         // The other one stays away as long, before it comes back.

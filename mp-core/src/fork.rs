@@ -1,25 +1,26 @@
 //! Copies of this process that become processes of their own: the part of the start method `fork` that is about
 //! memory.
 //!
-//! `fork(2)` copies a process behind the back of everything in it. A copy that nobody has prepared is no member of the
-//! arena, and every use of shared memory in it is [`Error::Forked`]. A copy that this module has prepared begins as a
-//! process that was just started: it may join the arena as a member of its own, as any child does.
+//! `fork(2)` copies a process behind the back of everything in it. A copy that was not prepared is no member
+//! of the arena, and every use of shared memory in it is [`Error::Forked`]. A copy that this module has
+//! prepared begins as a process that was just started: it may join the arena as a member of its own, as any
+//! child does.
 //!
 //! | of the process that forks | in the copy |
 //! |---|---|
-//! | who it is among the members, what it holds | reads 0 (`MADV_WIPEONFORK`), for ever: handles that were copied refuse with [`Error::Forked`], and dropping them releases nothing |
-//! | the mapping of the arena | not there (`MADV_DONTFORK`). Its addresses are reserved, so that a reference into it that was copied is a SIGSEGV and never somebody else's data |
-//! | the files of the arena, and their locks by open file description, which say that their owner lives | closed: whoever keeps them open would speak for the dead |
+//! | which member it is, what it holds | reads 0 (`MADV_WIPEONFORK`), for ever: handles that were copied refuse with [`Error::Forked`], and dropping them releases nothing |
+//! | the mapping of the arena | not there (`MADV_DONTFORK`). Its addresses are reserved, so that a reference into it that was copied is a SIGSEGV and never another process's data |
+//! | the files of the arena, and their locks by open file description, which say that their owner lives | closed: a copy that kept them open would make a crashed owner seem alive |
 //! | which thread it is, its lane, the envelopes that it keeps | forgotten |
 //! | locks of this crate and of those above it | others, see [`PerProcess`]: no thread that the copy doesn't have holds them |
-//! | what was looked up once (processors, what the kernel can) | stays; looked up before, so that nobody is half done with it |
+//! | what was looked up once (processors, what the kernel can) | stays; looked up before, so that no thread is half done with it |
 //!
 //! The thread that forks holds, meanwhile, the lock under which an arena is made or joined, and the one under which files
 //! are opened: so the copy knows all of them.
 //!
 //! | killed | left |
 //! |---|---|
-//! | the one that forks, before or after | what it leaves when it is killed anywhere else: the copy is not told of anything of it |
+//! | the process that forks, before or after | what it leaves when it is killed anywhere else: nothing of that reaches the copy |
 //! | the copy, before it has joined | nothing: it has no seat, and its copies of files keep locks alive for no longer than itself |
 
 //!
@@ -121,7 +122,7 @@ impl<T> SetOnce<T> {
     pub fn set(&self, value: T) -> &'static T {
         let new = Box::into_raw(Box::new(value));
         match self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: leaked just now, and nobody frees what is published.
+            // SAFETY: leaked just now, and what is published is never freed.
             Ok(_) => unsafe { &*new },
             Err(old) => {
                 // SAFETY: made just now, and not published.
@@ -210,18 +211,18 @@ impl Fork {
     /// # Safety
     /// - The calling process is a copy by `fork(2)`, made by this thread after [`prepare`](Self::prepare); this is
     ///   called once, and before anything else of this library is used.
-    /// - The numbers `more` are those of files that the calling thread kept others from closing when it made the copy, and
-    ///   that nobody uses in the copy.
+    /// - The numbers `more` are those of files that the calling thread kept others from closing when it made
+    ///   the copy, and that are not used in the copy.
     pub unsafe fn begin(self, more: &[RawFd]) -> Result<()> {
         let Self { inherited, plug } = self;
         // First, before anything asks for memory and gets those addresses.
         let reserved = inherited.reserve_addresses();
         for &fd in inherited.files().iter().chain(more) {
-            // SAFETY: files of the original that nobody uses in the copy: the arena's own, whose users find that they were
-            // copied and refuse, and those that the caller vouches for.
+            // SAFETY: files of the original that are not used in the copy: the arena's own, whose users find
+            // that they were copied and refuse, and those that the caller vouches for.
             unsafe { sys::plug::put(fd, plug.as_fd()) };
         }
-        // What is locked stays locked: nobody asks any more.
+        // What is locked stays locked: no thread asks any more.
         std::mem::forget(inherited);
         #[cfg(feature = "inject")]
         let armed = crate::inject::for_copies();

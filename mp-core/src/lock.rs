@@ -22,16 +22,16 @@ use crate::words::Member;
 pub enum LockError {
     /// A process died while it held the lock: what it was changing may be half changed. It is unlocked again.
     ///
-    /// Everybody gets this until somebody [`recover`](crate::Value::recover)s.
+    /// Every caller gets this until one calls [`recover`](crate::Value::recover).
     OwnerDied {
-        /// Who died.
+        /// The process that died.
         member: Member,
-        /// Its process id; 0 if nobody knew it any more.
+        /// Its process id; 0 if it was not known any more.
         pid: u32,
     },
     /// It was held by another process (or thread of this one) for as long as the caller was willing to wait.
     Held {
-        /// Who holds it.
+        /// The holder.
         holder: Member,
         /// Its process id; 0 if it has not said so yet.
         pid: u32,
@@ -59,7 +59,7 @@ impl fmt::Display for LockError {
         match self {
             Self::OwnerDied { member, pid } => write!(
                 f,
-                "{member} ({}) died while it held the lock, and the data may be half changed; mend it under recover()",
+                "{member} ({}) died while it held the lock, and the data may be half changed; repair it under recover()",
                 Pid(*pid)
             ),
             Self::Held { holder, pid } => {
@@ -119,11 +119,11 @@ impl LockWait {
     }
 }
 
-/// The first time that somebody who waits asks for the dead.
+/// The first time that a waiter asks for dead processes.
 const FIRST: Duration = Duration::from_millis(1);
 
-/// When a waiter asks for the dead: by the clock, not by how a sleep ended, since signals may end each of them early; and
-/// when a process has noticed a death since.
+/// When a waiter asks for dead processes: by the clock, not by how a sleep ended, since signals may end each
+/// of them early; and when a process has noticed a death since.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
     next: Instant,
@@ -173,7 +173,7 @@ impl Asking {
         self.sleep_for(arena, word, expected, self.until(wait).saturating_duration_since(Instant::now()))
     }
 
-    /// As [`sleep`](Self::sleep), for so long.
+    /// As [`sleep`](Self::sleep), at most for `left`.
     pub(crate) fn sleep_for(&self, arena: Arena, word: &AtomicU32, expected: u32, left: Duration) -> bool {
         match self.asked {
             Some(noticed) if futex::can_wait_for_many() => {
@@ -212,7 +212,7 @@ pub struct RawGuard<'a> {
 }
 
 impl RawLock {
-    /// The lock at these words, which are zero as long as nobody has used it.
+    /// The lock at these words, which are zero as long as it was never used.
     pub(crate) fn new(arena: Arena, word: Word) -> Self {
         Self { arena, at: LockAt(word) }
     }
@@ -257,7 +257,7 @@ impl RawLock {
             .then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
     }
 
-    /// Who holds it, for an error.
+    /// The holder, for an error.
     fn held_by(&self, word: LockWord) -> LockError {
         let holder = word.holder().unwrap_or(Member::from_raw(0));
         let signed = Who::of(self.arena.map().load(self.at.by()), word);
@@ -325,18 +325,18 @@ impl RawLock {
 }
 
 impl RawGuard<'_> {
-    /// Whether somebody died holding it, and nobody has said since that the data is sound.
+    /// Whether a process died holding it, and no holder has said since that the data is sound.
     #[inline]
     pub fn is_marked(&self) -> bool {
         self.marked
     }
 
-    /// Who died holding it, if [`is_marked`](Self::is_marked).
+    /// The process that died holding it, if [`is_marked`](Self::is_marked).
     pub fn died(&self) -> Option<Died> {
         self.marked.then(|| Died::unpack(self.lock.arena.map().load(self.lock.at.died())))
     }
 
-    /// Sees to it that the data is as it should be: dropping the guard, other than by a panic, takes the mark away.
+    /// Says that the data is as it should be: dropping the guard, other than by a panic, takes the mark away.
     #[inline]
     pub fn mend(&mut self) {
         self.mending = true;

@@ -1,9 +1,9 @@
 //! Locks inside one process, for all crates of this library.
 //!
 //! They are the standard library's, which are a word each and nothing else. That matters where a process is copied
-//! ([`fork`](crate::fork)): locks that keep those who wait in a table of the program, as others do, are copied with that
-//! table, and a thread of the original that was at the table just then leaves it locked in the copy for ever; also for locks
-//! that the copy has made itself.
+//! ([`fork`](crate::fork)): locks that keep waiters in a table of the program, as others do, are copied with
+//! that table, and a thread of the original that was at the table just then leaves it locked in the copy for
+//! ever; also for locks that the copy has made itself.
 //!
 //! ```
 //! use mp_core::mutex::{Condvar, Mutex};
@@ -33,7 +33,7 @@ use std::sync::{
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first pause of one who waits with a deadline; doubled each time.
+/// The first pause of a waiter with a deadline; doubled each time.
 const SHORTEST: Duration = Duration::from_micros(20);
 /// The longest one.
 const LONGEST: Duration = Duration::from_millis(1);
@@ -44,7 +44,7 @@ pub struct Mutex<T>(StdMutex<T>);
 
 /// A lock that is held until this is dropped.
 #[derive(Debug)]
-#[must_use = "it is unlocked at once if nobody keeps this"]
+#[must_use = "it is unlocked at once unless this is kept"]
 pub struct MutexGuard<'a, T> {
     lock: &'a StdMutex<T>,
     /// Not there only while it is unlocked within a method.
@@ -52,17 +52,17 @@ pub struct MutexGuard<'a, T> {
 }
 
 impl<T> Mutex<T> {
-    /// A lock that nobody holds.
+    /// A lock that is not held.
     pub const fn new(value: T) -> Self {
         Self(StdMutex::new(value))
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits until no other thread holds it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard { lock: &self.0, held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)) }
     }
 
-    /// Takes it if nobody holds it. Does not block.
+    /// Takes it if no thread holds it. Does not block.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let held = match self.0.try_lock() {
             Ok(held) => held,
@@ -72,7 +72,7 @@ impl<T> Mutex<T> {
         Some(MutexGuard { lock: &self.0, held: Some(held) })
     }
 
-    /// Waits until nobody else holds it, at most this long.
+    /// Waits until no other thread holds it, at most this long.
     pub fn try_lock_for(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
         let begin = Instant::now();
         let mut pause = SHORTEST;
@@ -115,7 +115,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Who unlocks it within a method has it borrowed meanwhile.
+/// The method that unlocks it has it borrowed meanwhile.
 const HELD: &str = "it is held";
 
 /// Where threads wait for what is behind a lock to change.
@@ -123,22 +123,22 @@ const HELD: &str = "it is held";
 pub struct Condvar(StdCondvar);
 
 impl Condvar {
-    /// One that nobody waits at.
+    /// One without waiters.
     pub const fn new() -> Self {
         Self(StdCondvar::new())
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 
-    /// Waits until somebody notifies; the lock is unlocked meanwhile. It may return before that.
+    /// Waits for a notification; the lock is unlocked meanwhile. It may return before that.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         guard.replace(|held| self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }

@@ -86,8 +86,8 @@ impl Mem for HeapMem {
         true
     }
     /// The first word decides: the second one is written before it, if there is something to be written, and cleared after
-    /// it. So whoever knows the first word sees the second one that belongs to it, as long as a pair that waits to be written
-    /// has 0 there.
+    /// it. So a thread that knows the first word sees the second one that belongs to it, as long as a pair
+    /// that waits to be written has 0 there.
     fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
         let Ok(_alone) = self.pairs.lock() else { return false };
         let (first, second) = (self.at(w), self.at(w.plus(1)));

@@ -92,10 +92,10 @@ pub type EnvelopeId = u32;
 /// The index of a block in the block table.
 pub type BlockId = u32;
 
-/// Who holds a block through one of its seats.
+/// The holder of a block through one of its seats.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seat {
-    /// Nobody.
+    /// None.
     Free,
     /// A process: its handles are counted inside that process.
     Member(Member),

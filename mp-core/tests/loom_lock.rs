@@ -45,7 +45,7 @@ fn loom_lock_orders() {
     });
 }
 
-/// Two adopt the same dead holder: one of them does, and it sees what the dead one wrote.
+/// Two adopt the same dead holder: one of them does, and it sees what the dead holder wrote.
 #[test]
 fn loom_lock_adopted_once() {
     loom::model(|| {
@@ -70,7 +70,7 @@ fn loom_lock_adopted_once() {
         m.store(DEAD, 1);
         let mine = adopt(&m, 2);
         let theirs = other.join().unwrap();
-        assert!(mine != theirs, "adopted by {}", if mine { "both" } else { "nobody" });
+        assert!(mine != theirs, "adopted by {}", if mine { "both" } else { "neither" });
     });
 }
 

@@ -33,7 +33,7 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool 
     match run(steps, m) {
         Released::Held => false,
         Released::ToFree(state) => {
-            // Whoever frees it sees what every holder did with it.
+            // The thread that frees it sees what every holder did with it.
             assert_eq!(m.load_relaxed(PAYLOAD), 7);
             run(Unclaim::new(BLOCK, state), m);
             true
@@ -81,7 +81,7 @@ fn hand_over(beside: bool) {
         m.store(QUEUED, 1);
         let here = release(&m, 0, 0, Seat::Member(member(0)), beside);
         let there = receiver.join().unwrap();
-        assert!(here != there, "freed by {}", if here { "both" } else { "nobody" });
+        assert!(here != there, "freed by {}", if here { "both" } else { "neither" });
         assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, Life::Free);
     });
 }

@@ -6,7 +6,7 @@ use crate::mem::Word;
 use crate::sync::Ordering;
 use crate::sys::Mapping;
 
-/// The envelopes of the dead are not swept.
+/// The envelopes of dead processes are not swept.
 pub(crate) fn skipped_sweep() -> bool {
     mutant!("planted.skipped-sweep")
 }
@@ -57,7 +57,7 @@ pub(crate) fn store_late(w: Word, v: u64) -> bool {
     stores(|stores| stores.push((w, v, 0))).is_some()
 }
 
-/// What this thread itself has stored there, if nobody else sees it yet.
+/// What this thread itself has stored there, if the others don't see it yet.
 #[inline]
 pub(crate) fn stored_late(w: Word) -> Option<u64> {
     stores(|stores| stores.iter().rev().find(|(at, ..)| *at == w).map(|&(_, v, _)| v))?

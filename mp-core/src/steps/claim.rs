@@ -123,8 +123,8 @@ impl Steps for Publish {
     }
 }
 
-/// Gives a claimed block back: `BUSY(me) → FREE`. Also the last step of freeing. What it was used for is forgotten: who
-/// claims it and dies leaves nothing that would have to be drained.
+/// Gives a claimed block back: `BUSY(me) → FREE`. Also the last step of freeing. What it was used for is
+/// forgotten: a process that claims it and dies leaves nothing that would have to be drained.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Unclaim {
     block: BlockAt,
@@ -179,7 +179,7 @@ mod tests {
         BlockState::unpack(m.load(block.state))
     }
 
-    /// Who claims it next, and dies, leaves nothing that would have to be drained.
+    /// A process that claims it next, and dies, leaves nothing that would have to be drained.
     #[test]
     fn a_freed_block_forgets_what_it_was() {
         for kind in [Kind::Data, Kind::Ring, Kind::Seats, Kind::Shared] {

@@ -14,16 +14,17 @@
 //! | killed | left | the next one to want it |
 //! |---|---|---|
 //! | before the swap | nothing | takes it |
-//! | holding | held by the dead | adopts it, by a swap of exactly the word that it saw: marked |
+//! | holding | held by the dead process | adopts it, by a swap of exactly the word that it saw: marked |
 //! | holding, before it wrote `by` | a `by` of an earlier sequence | adopts it; the pid comes from the member table, or is not known |
 //! | adopting, before or after it wrote `died` | held by the dead adopter, marked | adopts it in turn |
 //! | released, before it woke a sleeper | free, `parked` clear | sleepers look again within a slice |
 //! | woken, before it took it | free, `parked` clear | the same |
 //!
-//! A holder that is stopped is not dead: whoever wants the lock waits, or gives up when its time is over. There is no
-//! way to take a lock from the living. An adopter that decides, is stopped, and goes on a week later finds another
-//! sequence, and its swap fails. (A member's tag comes again after 4096 tenants of its slot. A lock whose holder
-//! died and that nobody looked at for so long has a live holder again, which does not know of it.)
+//! A holder that is stopped is not dead: a process that wants the lock waits, or gives up when its time is
+//! over. There is no way to take a lock from a live process. An adopter that decides, is stopped, and
+//! continues a week later finds another sequence, and its swap fails. (A member's tag comes again after 4096
+//! tenants of its slot. A lock whose holder died and that no process looked at for that long has a live
+//! holder again, which does not know of it.)
 
 use crate::mem::{Mem, Steps, Word};
 use crate::words::Member;
@@ -48,17 +49,17 @@ impl LockWord {
         Self(HELD | by.raw() << MEMBER_AT | (sequence as u64) << SEQ_AT)
     }
 
-    /// Who holds it.
+    /// The holder.
     pub const fn holder(self) -> Option<Member> {
         if self.0 & HELD == 0 { None } else { Some(Member::from_raw(self.0 >> MEMBER_AT)) }
     }
 
-    /// Whether a holder died, and nobody has said since that the data is sound.
+    /// Whether a holder died, and none has said since that the data is sound.
     pub const fn is_marked(self) -> bool {
         self.0 & MARKED != 0
     }
 
-    /// Whether somebody may be asleep.
+    /// Whether a waiter may be asleep.
     pub const fn is_parked(self) -> bool {
         self.0 & PARKED != 0
     }
@@ -93,7 +94,7 @@ impl Who {
             | sequence as u64 & ((1 << low) - 1)
     }
 
-    /// Who wrote `by`, if it was the holder that `word` names.
+    /// The process and thread that wrote `by`, if they are the holder that `word` names.
     pub const fn of(by: u64, word: LockWord) -> Option<Self> {
         let low = 64 - 2 * ID_BITS;
         let who = Self { pid: (by >> (64 - ID_BITS)) as u32, tid: (by >> low & ID) as u32 };
@@ -101,7 +102,7 @@ impl Who {
     }
 }
 
-/// Who died while holding a lock.
+/// The process that died while holding a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Died {
     /// Its tag.
@@ -133,11 +134,11 @@ impl LockAt {
     pub const fn word(&self) -> Word {
         self.0
     }
-    /// Who holds it.
+    /// What the holder wrote of itself.
     pub const fn by(&self) -> Word {
         self.0.plus(1)
     }
-    /// Who died holding it.
+    /// Which process died holding it.
     pub const fn died(&self) -> Word {
         self.0.plus(2)
     }
@@ -157,7 +158,7 @@ pub struct DeadHolder {
 pub enum Acquired {
     /// It is the caller's, with this word.
     Mine(LockWord),
-    /// Somebody holds it.
+    /// A process holds it.
     Held(LockWord),
 }
 
@@ -282,7 +283,7 @@ pub struct Unlock {
 }
 
 impl Unlock {
-    /// `sound`: the holder says that the data is as it should be, whoever died before.
+    /// `sound`: the holder says that the data is as it should be, whichever process died before.
     #[inline]
     pub fn new(at: LockAt, sound: bool) -> Self {
         let sequence = u64::MAX << SEQ_AT;
@@ -300,7 +301,8 @@ impl Steps for Unlock {
     }
 }
 
-/// Says that somebody is about to sleep; ends with the value of the word to sleep on, or nothing if it is free.
+/// Says that a waiter is about to sleep; ends with the value of the word to sleep on, or nothing if it is
+/// free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Park {
     at: LockAt,

@@ -1,16 +1,16 @@
-//! Who holds a block, as steps of one shared access each.
+//! The holders of a block, as steps of one shared access each.
 //!
 //! A block has a state word and **seats**. Each process that has handles to the block holds one seat, each
 //! message on its way that carries it holds one, and the block is free when all seats are. A count can't do
 //! this: "one more" and "who did that" are two steps, and a process killed between them leaves a count that
-//! nobody can correct. A seat names its holder in the same word that makes it a holder.
+//! no process can correct. A seat names its holder in the same word that makes it a holder.
 //!
 //! # Words of a block, and who may change them
 //! | word | states | changed by |
 //! |---|---|---|
 //! | state | `FREE(v)` | a claimer → `BUSY(me, v)` |
 //! |  | `BUSY(m, v)` | `m` → `LIVE(v+1)` or `FREE(v+1)`; if `m` is dead, its sweeper → `BUSY(sweeper, v)` |
-//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; whoever saw all seats free at `v` → `BUSY(me, v)`, a visitor of a dead member → `BUSY(that one, v)` |
+//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; a process that saw all seats free at `v` → `BUSY(me, v)`, a visitor of a dead member → `BUSY(that member, v)` |
 //! | seat | `FREE` | a holder of **another** seat → its new holder |
 //! |  | a holder | that holder (or its sweeper) → `FREE`, or hands it on directly |
 //! | link | 0 | a holder → the page with more seats; only a freer sets it back |
@@ -19,25 +19,26 @@
 //! | killed | the sweep finds | and does |
 //! |---|---|---|
 //! | while claiming or freeing | `BUSY(dead)` | takes it over and finishes freeing it |
-//! | before its seat was given up | a seat that names the dead | frees the seat, then looks whether the block is free |
+//! | before its seat was given up | a seat that names the dead process | frees the seat, then looks whether the block is free |
 //! | between giving up the last seat and freeing | `LIVE` without any seat | frees the block |
-//! | while taking seats for a message | an envelope owned by the dead, whose attachments name them | frees exactly these seats |
+//! | while taking seats for a message | an envelope owned by the dead process, whose attachments name them | frees exactly these seats |
 //!
 //! # More seats than a header has
 //! Pages of seats hang on the block in a chain that only grows, at its end, as long as the block lives. A seat says by
-//! itself where it is ([`SeatAt`]), so nobody walks the chain to reach one. The chain is looked through as a circle
-//! that begins at the seat that was taken last: [`Take`] finds the next free one, [`FreeCheck`] one that is held still,
-//! both at once if seats are given up in about the order in which they were taken. That beginning is a hint: where a
-//! circle begins doesn't change what is in it.
+//! itself where it is ([`SeatAt`]), so no process walks the chain to reach one. The chain is looked through
+//! as a circle that begins at the seat that was taken last: [`Take`] finds the next free one, [`FreeCheck`]
+//! one that is held still, both at once if seats are given up in about the order in which they were taken.
+//! That beginning is a hint: where a circle begins doesn't change what is in it.
 //!
-//! Once there are pages, seats are taken in them only, and who gives one up looks first at the one beside it, on the line that
-//! it has just written ([`BlockAt::beside`]): one that is taken says that the block is held. So a block of which many messages
-//! are under way is received and released without its own line, which its sender writes for each of them; in a stream of
-//! messages with the same hundred tensors, that line was what both waited for.
+//! Once there are pages, seats are taken in them only, and a process that gives one up looks first at the one
+//! beside it, on the line that it has just written ([`BlockAt::beside`]): one that is taken says that the
+//! block is held. So a block of which many messages are under way is received and released without its own
+//! line, which its sender writes for each of them; in a stream of messages with the same hundred tensors,
+//! that line was what both waited for.
 //!
 //! A seat is taken in this order: note it in the envelope (write-ahead), swap the seat, count the version up, and
-//! only then give up the seat one holds oneself. The freer reads the version before it looks at the seats and swaps
-//! the state only if the version is the same: a seat that moved behind its back has counted it up.
+//! only then give up the holder's own seat. The freer reads the version before it looks at the seats and
+//! swaps the state only if the version is the same: a seat that moved behind its back has counted it up.
 
 mod claim;
 mod cursor;

@@ -1,15 +1,15 @@
 //! Pages of seats are linked to their block, and freed with it.
 //!
-//! | killed | left | the sweep, or who frees the block next |
+//! | killed | left | the sweep, or the process that frees the block next |
 //! |---|---|---|
-//! | before the page is linked | the page's seat names the dead, no chain leads to it | frees the page |
-//! | between linking and handing over | the page's seat names the dead, the chain leads to it | hands it over to the block |
+//! | before the page is linked | the page's seat names the dead process, no chain leads to it | frees the page |
+//! | between linking and handing over | the page's seat names the dead process, the chain leads to it | hands it over to the block |
 //! | while freeing pages, the last one first | the block is `BUSY(dead)`, its chain leads to all pages that are left | walks again, as far as pages are its own |
 //!
-//! A chain that is being freed still leads to pages which are free, or somebody else's by now. So a page is the block's only
-//! if its seat says so, or, when its maker died before handing it over, if the page itself says so; and who frees a page
-//! takes that back first. Otherwise a page that was freed, and is being made ready for another block, would be taken from
-//! its maker: the model `model_pages` finds that.
+//! A chain that is being freed still leads to pages which are free, or another block's by now. So a page is
+//! the block's only if its seat says so, or, when its maker died before handing it over, if the page itself
+//! says so; and a process that frees a page takes that back first. Otherwise a page that was freed, and is
+//! being made ready for another block, would be taken from its maker: the model `model_pages` finds that.
 
 use super::cursor::{last_taken, page_next, page_owner};
 use super::{BlockAt, FreeCheck, PAGE_HEADER, Released, Unclaim, link_of, with_link};
@@ -171,7 +171,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
                 found if matches!(Seat::unpack(found), Seat::Member(_)) => Free::Owner(page, first, found),
                 _ => Free::Disown,
             },
-            // Linked by somebody who died before handing it over; a living one would still hold the block.
+            // Linked by a process that died before handing it over; a living one would still hold the block.
             &mut Free::Owner(page, first, found) => {
                 let ours = m.load(page_owner(first)) == u64::from(self.block.id) + 1
                     || mutant!("steps.page.of-another-block");

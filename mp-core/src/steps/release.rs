@@ -1,4 +1,4 @@
-//! A seat is given up, and whoever sees that it was the last frees the block.
+//! A seat is given up, and the process that sees that it was the last frees the block.
 
 use super::cursor::{Circle, Onward, last_taken, page_next};
 use super::{BlockAt, link_of};
@@ -8,7 +8,7 @@ use crate::words::{BlockId, BlockState, Life, Member, Seat};
 /// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Released {
-    /// The block is still held, or somebody else frees it.
+    /// The block is still held, or another process frees it.
     Held,
     /// The block is the caller's to free: its state is `BUSY(me)`, this one.
     ToFree(BlockState),
@@ -25,7 +25,7 @@ enum Pc {
     Swap,
 }
 
-/// Frees a live block if nobody holds it: `LIVE → BUSY(me)`.
+/// Frees a live block without holders: `LIVE → BUSY(me)`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FreeCheck<F> {
     block: BlockAt,

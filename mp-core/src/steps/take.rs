@@ -114,8 +114,8 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 }
                 self.pc = Pc::Note;
             }
-            // Pages first, if there are any: they have room, and their lines are not the one with the state, which everybody
-            // wants.
+            // Pages first, if there are any: they have room, and their lines are not the one with the state,
+            // which all processes want.
             Pc::Head => {
                 let link = link_of(m.load(self.block.link()));
                 self.pc = match link.and_then(|page| Some((page, (self.pages)(page)?))) {

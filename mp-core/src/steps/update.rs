@@ -1,36 +1,38 @@
-//! Updates of several words at once, without a lock: whoever comes completes what is being made.
+//! Updates of several words at once, without a lock: any process completes the one that is being made.
 //!
-//! Who wants one reads the words, writes down what each is to become in a record of its own, and then names itself in one word
-//! that all updates go through ([`Current`]): by that swap the update has happened. Anybody can make the rest of it, from the
-//! record: for each word, a swap of what it was to what it becomes. So nobody waits for the one who wanted it, whether that
-//! one is killed or stopped.
+//! A process that wants one reads the words, writes down what each is to become in a record of its own, and
+//! then names itself in one word that all updates go through ([`Current`]): by that swap the update has
+//! happened. Any process can make the rest of it, from the record: for each word, a swap of what it was to
+//! what it becomes. So none waits for the process that wanted it, whether that one is killed or stopped.
 //!
 //! The swap that names succeeds only if no other update has happened since the words were read, for each counts that word up.
 //! So what was read is what the words are, all at one moment.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | current | nothing, number n | who has written its record → being made by it, n |
-//! |  | being made by m, n | anybody, when all its words are made → nothing, n + 1 |
+//! | current | nothing, number n | a process that has written its record → being made by it, n |
+//! |  | being made by m, n | any process, when all its words are made → nothing, n + 1 |
 //! | a record | | its member alone, while it is not named there |
-//! | the words | | swapped from old to new, in their order, by whoever makes the update |
+//! | the words | | swapped from old to new, in their order, by each process that makes the update |
 //! | making, one for each member | 0, 1 | the member: 1 **before** it makes anything, 0 after |
 //!
 //! | killed, or stopped for a week | left | the others |
 //! |---|---|---|
 //! | before it is named | nothing but its own record | notice nothing |
-//! | after that, anywhere | current names it, or nobody; its word "making" | complete it, and go on |
+//! | after that, anywhere | current names it, or none; its word "making" | complete it, and continue |
 //!
-//! **Late swaps.** Who makes an update has looked that it is still the current one, and then swaps a word; it may be stopped
-//! just before that swap, and make it a week later, when others have completed the update long ago. The swap must fail then: the
-//! word must not be what it was *again*. An update that gives words only values that they have never had (a count, a
-//! frontier, a row that is used for the first time) can't make it so. A plan that may give one a value that it once had is
-//! [exclusive](Plan::exclusive): it is made only if nobody else is making anything. So who is stopped there holds up
-//! exclusive updates, and no others.
+//! **Late swaps.** A process that makes an update has seen that it is still the current one, and then swaps a
+//! word; it may be stopped just before that swap, and make it a week later, when others have completed the
+//! update long ago. The swap must fail then: the word must not be what it was *again*. An update that gives
+//! words only values that they have never had (a count, a frontier, a row that is used for the first time)
+//! can't make it so. A plan that may give one a value that it once had is [exclusive](Plan::exclusive): it is
+//! made only if no other process is making anything. So a process that is stopped there holds up exclusive
+//! updates, and no others.
 //!
-//! That look finds everybody who may be late. Who makes update n says "making", by a read-modify-write, *then* looks whether n
-//! is current. Who plans has seen n + 1 or a later one, *then* made a read-modify-write, *then* looks who says "making". With a
-//! full barrier after both, one of the two sees the other.
+//! That look finds every process that may be late. One that makes update n says "making", by a
+//! read-modify-write, *then* looks whether n is current. One that plans has seen n + 1 or a later one, *then*
+//! made a read-modify-write, *then* looks which members say "making". With a full barrier after both, one of
+//! the two sees the other.
 //!
 //! A record is read while its member may already write the next one; so after it was read, current is looked at once more.
 
@@ -73,7 +75,8 @@ pub trait Plan {
     /// others may see it. Nothing: no change.
     fn writes(&self, values: &[u64]) -> Vec<(usize, u64)>;
 
-    /// Whether it may give one of the words a value that this word has ever had before, whoever gave it: see [`Update`].
+    /// Whether it may give one of the words a value that this word has ever had before, whichever process
+    /// gave it: see [`Update`].
     fn exclusive(&self) -> bool;
 }
 
@@ -89,7 +92,7 @@ impl<F: Fn(Member) -> bool> Oracle for F {
     }
 }
 
-/// Who may be making updates.
+/// The members that may be making updates.
 pub trait Members: Oracle {
     /// All members but the caller that are not known to be dead.
     fn others(&self) -> Vec<Member>;
@@ -215,7 +218,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             Pc::WasStill(i) => self.pc = self.still(m, Pc::Other(i)),
             Pc::Other(i) => {
                 let [position, old, new] = self.entry;
-                // If it is something else, somebody else was faster.
+                // If it is something else, another process was faster.
                 _ = m.cas(Word::at(position), old, new);
                 let words = Current::unpack(self.found).making.map_or(0, |(_, words)| words as usize);
                 let words = words - usize::from(mutant!("steps.update.last-word-not-helped"));
@@ -267,7 +270,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                     (_, false) => Pc::Say,
                 };
             }
-            // Whoever sees a later number sees this.
+            // A process that sees a later number sees this.
             Pc::Say => {
                 if !mutant!("steps.update.unannounced") {
                     m.store(making, 1);
@@ -281,7 +284,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             }
             Pc::Make(i) => {
                 let (index, to) = self.writes[i];
-                // If it is something else, somebody else was faster.
+                // If it is something else, another process was faster.
                 _ = m.cas(self.reads()[index], self.values[index], to);
                 self.pc = if i + 1 < self.writes.len() { Pc::Make(i + 1) } else { Pc::Made };
             }

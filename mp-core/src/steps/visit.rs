@@ -1,20 +1,23 @@
-//! Who sees to what a dead member has left, and who may use its things again.
+//! Which processes recover what a dead member has left, and which one may use its things again.
 //!
-//! A *visit* gives others what they wait for. **Any number of processes visit the same dead member at once**, so that none of
-//! them is waited for, whether it is stopped or killed there. That works because a visitor makes nothing its own, and frees
-//! nothing: each of its changes is a swap of a word that names the dead one, to what follows from it, and whatever becomes
-//! nobody's in it is claimed *in the name of the dead*. So all that a visitor has read of the dead one's things stays true or is
-//! noticed by a swap, as long as none of them is used again. There are two kinds of visits, one after the other:
+//! A *visit* gives others what they wait for. **Any number of processes visit the same dead member at once**,
+//! so that none of them is waited for, whether it is stopped or killed there. That works because a visitor
+//! makes nothing its own, and frees nothing: each of its changes is a swap of a word that names the dead
+//! member, to what follows from it, and what has no holder any more after that is claimed *in the name of the
+//! dead member*. So all that a visitor has read of the dead member's things stays true or is noticed by a
+//! swap, as long as none of them is used again. There are two kinds of visits, one after the other:
 //!
-//! * `DEAD`: what the dead one had leased is returned, its seats in messages and tokens are given up, its queues are told, in
-//!   their own memory. Its seats in queues stay, so that no visitor writes into memory of others.
-//! * `VACATING`: its seats in queues are given up. Nothing is written into a queue any more. Either somebody living has the
-//!   queue, and it is theirs alone from then on; or it is claimed for the dead one, with what is in it, and the attachments of
-//!   that are given up.
+//! * `DEAD`: what the dead member had leased is returned, its seats in messages and tokens are given up, its
+//!   queues are notified, in their own memory. Its seats in queues stay, so that no visitor writes into
+//!   memory of others.
+//! * `VACATING`: its seats in queues are given up. Nothing is written into a queue any more. Either live
+//!   processes hold the queue, and it is theirs alone from then on; or it is claimed for the dead member,
+//!   with what is in it, and the attachments of that are given up.
 //!
-//! Using things of the dead again (envelopes, blocks, the member's slot and lanes) is the *sweep*. It has one sweeper, and begins
-//! when everything was seen to and nobody is visiting. Nobody waits for a sweeper: it frees memory. Even who leaves a queue at
-//! the last moment finds no sweeper in it, since the seats in queues are gone before there is one.
+//! Using things of a dead member again (envelopes, blocks, the member's slot and lanes) is the *sweep*. It
+//! has one sweeper, and begins when the visits have left nothing to do and no process is visiting. No process
+//! waits for a sweeper: it frees memory. Even a process that leaves a queue at the last moment finds no
+//! sweeper in it, since the seats in queues are gone before there is one.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -23,19 +26,23 @@
 //! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another one → `SWEEPING(it)` |
 //! | of the visitor ([`Visiting`]) | 0, or slots | the visitor, **before** it begins, and after it has ended |
 //!
-//! **Being alone.** A visitor counts its visit (`n`), *then* looks at the words of all others that live, *then* visits, then
-//! swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) → SWEEPING(me)`. Who began to visit before it had said so before, and is seen
-//! in its word or is at its end. Who begins after it makes the swap fail. So between the look and the swap nobody else visited,
-//! and what the visit has left is what there is: nothing.
+//! **Being alone.** A visitor counts its visit (`n`), *then* looks at the words of all others that live,
+//! *then* visits, then swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) → SWEEPING(me)`. A visitor that began
+//! before it had said so before, and is seen in its word or is at its end. A visitor that begins after it
+//! makes the swap fail. So between the look and the swap no other process visited, and what the visit has
+//! left is what there is: nothing.
 //!
-//! Who has made the first swap goes on in the second kind of visit, without counting or looking again. Nobody else was there at
-//! the swap; who begins after it counts, and makes the next swap fail. So whoever gets that was alone from its look on.
+//! A visitor that has made the first swap continues with the second kind of visit, without counting or
+//! looking again. It was alone at the swap; a visitor that begins after it counts, and makes the next swap
+//! fail. So a visitor that makes the next swap was alone from its look on.
 //!
-//! **Who comes late.** Nobody is in a visit of the first kind when the state is `VACATING`: so nobody tells a queue whose memory
-//! may be another's. What a visitor of the second kind still does after it was stopped, while others have gone on: it gives up a
-//! seat, if that still names the dead one, which nobody else ever writes; it claims a block for the dead one, if that is live and
-//! has no seat, and the swap of the block's state sees to it that it was the same block throughout; it reads a queue that is
-//! claimed for the dead one, and which stays so, as there is no sweeper as long as this visitor says that it visits.
+//! **Late visitors.** No process is in a visit of the first kind when the state is `VACATING`: so none
+//! notifies a queue whose memory may be another's. What a visitor of the second kind still does after it was
+//! stopped, while others have continued: it gives up a seat, if that still names the dead member, which no
+//! other process ever writes; it claims a block for the dead member, if that is live and has no seat, and the
+//! swap of the block's state makes sure that it was the same block throughout; it reads a queue that is
+//! claimed for the dead member, and which stays so, as there is no sweeper as long as this visitor says that
+//! it visits.
 //!
 //! | killed, or stopped for a week | left | the others |
 //! |---|---|---|
@@ -49,7 +56,7 @@ use crate::mem::{Mem, Steps, Word};
 use crate::words::{Member, Presence, Tenancy, Visiting};
 
 /// Begins a visit to the tenant `epoch` of a slot. The caller has written into its own word that it visits that slot. Ends
-/// with what the slot's word says now, this visit counted; `None` if there is nobody to visit.
+/// with what the slot's word says now, this visit counted; `None` if there is none to visit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Visit {
     at: Word,
@@ -81,7 +88,7 @@ impl Steps for Visit {
     }
 }
 
-/// Whether nobody else visits the tenant of a slot. The caller has [begun](Visit) a visit to it.
+/// Whether no other process visits the tenant of a slot. The caller has [begun](Visit) a visit to it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Alone<D> {
     slot: u32,
@@ -91,8 +98,8 @@ pub struct Alone<D> {
 }
 
 impl<D: Oracle> Alone<D> {
-    /// `others` are all members that are not known to be dead, without the caller, and where they say whom they visit.
-    /// `dead` says whether one of them is dead.
+    /// `others` are all members that are not known to be dead, without the caller, and where they say which
+    /// members they visit. `dead` says whether one of them is dead.
     pub fn new(slot: u32, others: Vec<(Word, Member)>, dead: D) -> Self {
         Self { slot, others, dead, at: 0 }
     }
@@ -116,7 +123,7 @@ impl<D: Oracle> Steps for Alone<D> {
 }
 
 /// Ends a visit that has left nothing to do: `DEAD → VACATING`, or `VACATING → SWEEPING(me)`. Ends with what the slot's word says
-/// now, or `None` if somebody else has begun to visit meanwhile.
+/// now, or `None` if another process has begun to visit meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndVisit {
     at: Word,

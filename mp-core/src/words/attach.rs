@@ -6,7 +6,7 @@ use super::{BlockId, SeatAt, bits};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Access {
-    /// By one owner at a time, who may write.
+    /// By one owner at a time, which may write.
     Exclusive = 0,
     /// By any number, read only, for ever.
     Frozen = 1,
@@ -16,8 +16,8 @@ pub enum Access {
     Object = 3,
 }
 
-/// What a handle in a message gives its receiver: which access, and to which element type, where that matters to who may access
-/// what (at most 31).
+/// What a handle in a message gives its receiver: which access, and to which element type, where it matters
+/// to what may be accessed (at most 31).
 ///
 /// One word, as what is kept with it is: a struct that is written in parts and then moved as a whole stalls the processor, and
 /// the parts of a message are moved often.

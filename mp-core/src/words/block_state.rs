@@ -14,12 +14,12 @@ pub enum Kind {
     Seats = 2,
     /// The bytes of a message that was too large for its envelope.
     Spill = 3,
-    /// Elements that nobody writes any more: never [`Data`](Self::Data) again as long as the block lives.
+    /// Elements that no process writes any more: never [`Data`](Self::Data) again as long as the block lives.
     Frozen = 4,
     /// A structure that this layer made, and whose header says which: it can't be passed off as elements, nor elements
     /// as it.
     Object = 5,
-    /// Elements that anybody may write: never [`Data`](Self::Data) again as long as the block lives.
+    /// Elements that any process may write: never [`Data`](Self::Data) again as long as the block lives.
     Shared = 8,
 }
 
@@ -48,7 +48,7 @@ pub enum Life {
     Free,
     /// Held through its seats.
     Live,
-    /// One member is making it live, or is freeing it; if that member is dead, whoever sweeps it frees it.
+    /// One member is making it live, or is freeing it; if that member is dead, its sweeper frees it.
     Busy(Member),
 }
 

@@ -6,9 +6,10 @@ use super::{Member, bits};
 /// See [`Update`](crate::steps::Update).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Current {
-    /// The one that is written down, and that anybody completes: by whom, and how many words it changes.
+    /// The one that is written down, and that any process completes: whose it is, and how many words it
+    /// changes.
     pub making: Option<(Member, u32)>,
-    /// The how-many-th it is, or will be the next one (modulo 2^36).
+    /// Its number, or that of the next one (modulo 2^36).
     pub number: u64,
 }
 

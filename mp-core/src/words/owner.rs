@@ -2,10 +2,10 @@
 
 use super::{BlockId, Member};
 
-/// Who owns an envelope.
+/// The owner of an envelope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Holder {
-    /// Nobody: it may be claimed, unless its word is zero ([`Owner::claimable`]).
+    /// None: it may be claimed, unless its word is zero ([`Owner::claimable`]).
     Free,
     /// A process that fills or empties it.
     Member(Member),
@@ -34,7 +34,7 @@ pub const fn delivered(meta: u64) -> u64 {
 /// An envelope's owner word: the holder, and how often it changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
-    /// Who owns it.
+    /// Its owner.
     pub holder: Holder,
     /// Counts every change of this word.
     pub seq: u64,
@@ -44,7 +44,7 @@ impl Owner {
     const SEQ_AT: u32 = 26;
     /// The bits of a sequence.
     const SEQ: u64 = u64::MAX >> Self::SEQ_AT;
-    /// Leases of nobody: no member has such a slot, there are fewer.
+    /// Leases without a holder: no member has such a slot, there are fewer.
     const RETURNED: Member = Member::from_raw(0xff_ffff);
     const UNDELIVERABLE: Member = Member::from_raw(0xff_efff);
 

@@ -1,4 +1,4 @@
-//! Who has a slot of the member table, whether it is dead, and who visits the dead.
+//! The tenant of a slot of the member table, whether it is dead, and which dead members a member visits.
 
 use super::{Member, bits};
 
@@ -9,16 +9,17 @@ pub enum Presence {
     Free,
     /// It is not known to be dead.
     Live,
-    /// It is dead, and so many visits to it were begun (modulo 2^29): see [`Visit`](crate::steps::Visit).
+    /// It is dead, and this many visits to it were begun (modulo 2^29): see [`Visit`](crate::steps::Visit).
     Dead(u32),
-    /// It is dead, whatever others wait for was seen to, and its seats in queues are given up; visits are counted on.
+    /// It is dead, all that others wait for was recovered, and its seats in queues are given up; visits are
+    /// counted on.
     Vacating(u32),
     /// It is dead, it has no seats in queues, and this member releases the rest.
     Sweeping(Member),
 }
 
 impl Presence {
-    /// With one more visit begun; `None` of who isn't visited.
+    /// With one more visit begun; `None` of a tenant that isn't visited.
     pub const fn visited(self) -> Option<Self> {
         match self {
             Self::Dead(n) => Some(Self::Dead(bits(n as u64 + 1, 0, 29) as u32)),
@@ -33,7 +34,7 @@ impl Presence {
 pub struct Tenancy {
     /// What it says.
     pub presence: Presence,
-    /// The how-many-th tenant of the slot it is.
+    /// The number of the slot's tenant.
     pub epoch: u32,
 }
 
