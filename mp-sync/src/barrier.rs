@@ -1,4 +1,4 @@
-//! A place that nobody leaves before all have come.
+//! A point at which every party waits until all have arrived.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ const NAME: &str = "mp_sync::Barrier";
 const PHASE: u64 = 0;
 const USED: u64 = 1;
 const PARKING: u64 = 16;
-/// Four columns of as many words as there are parties: arrivals, who arrived, parties, who they are.
+/// Four columns of as many words as there are parties: arrivals, the processes that arrived, parties, their
+/// processes.
 const COLUMNS: u64 = 32;
 const MOST: u32 = 1 << 16;
 const NO_ACTION: Option<fn()> = None;
@@ -42,9 +43,9 @@ const NO_ACTION: Option<fn()> = None;
 /// ```
 ///
 /// # A broken barrier
-/// A time-out, [`abort`](Self::abort), or the death of a party breaks it: all who wait, and all who come, get an error that
-/// says why, until somebody calls [`reset`](Self::reset). So does a panic of what is to be done before all
-/// [go on](Self::wait_then). Whether everybody came or it broke is decided once, for all.
+/// A time-out, [`abort`](Self::abort), or the death of a party breaks it: all parties that wait, and all that
+/// come, get an error that says why, until a process calls [`reset`](Self::reset). So does a panic of what is
+/// to be done before all [go on](Self::wait_then). Whether all came or it broke is decided once, for all.
 ///
 /// # When a process dies
 /// One that waits at the barrier: it breaks, unless all have come, and its waiters learn it when the death is noticed
@@ -60,7 +61,7 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// A barrier for so many parties.
+    /// A barrier for `parties` parties.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for none and for more than 65,536.
@@ -97,13 +98,14 @@ impl Barrier {
         Phase::unpack(self.shared.load(PHASE))
     }
 
-    /// Notes who took the place `i` of a column.
+    /// Notes the process that took the place `i` of a column.
     fn sign(&self, column: u64, i: u32, me: Member) {
         let who = me.raw() | u64::from(std::process::id()) << Member::BITS;
         self.shared.store(self.column(column) + u64::from(i), who);
     }
 
-    /// Who took the place `i` of a column, if it is this member; by the table of members if it died before it said so.
+    /// The process that took the place `i` of a column, if it is this member; by the table of members if it
+    /// died before it said so.
     fn signed(&self, column: u64, i: u32, member: Member) -> Holder {
         let who = self.shared.load(self.column(column) + u64::from(i));
         let pid = (who >> Member::BITS) as u32;
@@ -138,7 +140,7 @@ impl Barrier {
     /// Waits until all parties have come; the last one to come does `action` before the others go on. As
     /// [`wait`](Self::wait) otherwise.
     ///
-    /// All parties give their action, of which one is done; who waits without one has none to do.
+    /// Every party gives its action, of which one is done; a party that waits without one has none to do.
     ///
     /// ```
     /// use mp_core::RawValue;
@@ -202,7 +204,7 @@ impl Barrier {
         }
     }
 
-    /// Ends a phase in which everybody has come.
+    /// Ends a phase in which all parties have arrived.
     fn complete(&self, complete: Complete) {
         if self.shared.run(complete) {
             self.parking().notify_all();
@@ -233,8 +235,8 @@ impl Barrier {
         }
     }
 
-    /// Waits for the end of a phase, and breaks it when a party is dead or the time is over; how it ended, and who died if
-    /// this process found it.
+    /// Waits for the end of a phase, and breaks it when a party is dead or the time is over; how it ended,
+    /// and the party that died if this process found it.
     fn end_of(&self, phase: Phase, wait: LockWait) -> Result<(Verdict, Option<Holder>), BarrierError> {
         let look = || Some(phase.verdict(self.phase())).filter(|v| *v != Verdict::Open);
         let mut died = None;
@@ -273,7 +275,7 @@ impl Barrier {
         broken
     }
 
-    /// Who arrived in this phase: the number and the member.
+    /// The parties that arrived in this phase: the number and the member.
     fn arrivals(&self, phase: Phase) -> impl Iterator<Item = (u32, Member)> + '_ {
         let column = self.column(0);
         let phase = Phase { broken: None, ..phase };
@@ -300,7 +302,8 @@ impl Barrier {
         Some(self.signed(3, party.index, party.slot.member))
     }
 
-    /// Breaks it: who waits, and who comes, gets [`BarrierError::Aborted`]. Nothing happens if it is broken already.
+    /// Breaks it: a party that waits, or comes, gets [`BarrierError::Aborted`]. Nothing happens if it is
+    /// broken already.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -314,8 +317,8 @@ impl Barrier {
         }
     }
 
-    /// Makes it whole again, with nobody waiting: who waits gets [`BarrierError::Reset`]. Enrolled processes that are dead
-    /// are parties no more.
+    /// Makes it whole again, with no waiters: a party that waits gets [`BarrierError::Reset`]. Enrolled
+    /// processes that are dead are parties no more.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -352,7 +355,7 @@ impl Barrier {
     }
 }
 
-/// Somebody acts. Dropped by a panic: it breaks the barrier.
+/// A party acts. Dropped by a panic: it breaks the barrier.
 struct Acting<'a> {
     barrier: &'a Barrier,
     me: Member,

@@ -1,4 +1,4 @@
-//! Waiting, with a lock released meanwhile, until somebody says that something has changed.
+//! Waiting, with a lock released meanwhile, until a notification says that something has changed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,10 +38,11 @@ const WAITERS: u32 = 1024;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// [`notify`](Self::notify) gives so many tokens to threads that wait, one each, in turn; who waits returns when it has one,
-/// and not before. So there are no wake-ups without a reason, but what a thread waited for may be gone again when it has
-/// the lock: [`wait_for`](Self::wait_for) looks, and waits again. To notify one need not hold the lock. Use one condition
-/// with one lock only: nothing else is unsafe, but no notification would mean anything.
+/// [`notify`](Self::notify) gives that number of tokens to waiters, one each, in turn; a waiter returns when
+/// it has one, and not before. So there are no wake-ups without a reason, but what a thread waited for may be
+/// gone again when it has the lock: [`wait_for`](Self::wait_for) looks, and waits again. To notify one need
+/// not hold the lock. Use one condition with one lock only: nothing else is unsafe, but no notification would
+/// mean anything.
 ///
 /// With an [`RLock`](crate::RLock) that the thread has several times, all of it is unlocked, and locked again as often:
 ///
@@ -118,7 +119,8 @@ impl Condition {
     /// long as it takes: they say that it is locked.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait), and [`LockError::Held`] when somebody, who is named, holds the lock for so long.
+    /// As [`wait`](Self::wait), and [`LockError::Held`] when a process, which it names, holds the lock for
+    /// that long.
     pub fn wait_timeout<G: ConditionGuard>(
         &self,
         guard: G,
@@ -235,7 +237,7 @@ impl Condition {
         let enlist = || self.shared.run(Claim::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_new());
         let mut place = enlist();
         if place.is_none() {
-            // A token of the dead is a place as good as any: with the token, which the first look finds.
+            // A dead process's token is a place as good as any: with the token, which the first look finds.
             place = if mp_core::mutant!("condition.full-of-the-dead") {
                 None
             } else {
@@ -308,8 +310,8 @@ impl Condition {
         }
     }
 
-    /// Looks after the places of the dead: gives them back, up to one with a token that its owner had not taken. That one
-    /// it takes over, token and all, for who waits or is about to.
+    /// Recovers the places of dead processes: gives them back, up to one with a token that its owner had not
+    /// taken. That one it takes over, token and all, for a thread that waits or is about to.
     fn tend(&self, me: Member) -> Option<Seen> {
         let mut next = 0;
         while let Some(seen) =
@@ -331,7 +333,8 @@ impl Condition {
         None
     }
 
-    /// Has taken over a token: gives its own place up. If there is a token in it by now, one of both goes on.
+    /// Has taken over a token: gives its own place up. If there is a token in it by now, one of the two is
+    /// passed on.
     fn keep_one(&self, mine: Seen, taken: Seen) {
         if !self.leave(mine) {
             let own = self.look(mine);
@@ -350,7 +353,7 @@ impl Condition {
         while let Some(seen) = self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP]), next)) {
             next = seen.index + 1;
             if seen.slot.member != me && self.shared.arena().is_dead(seen.slot.member) {
-                // Nobody else may come who would give it back.
+                // There may be no other process that would give it back.
                 self.leave(seen);
             } else {
                 n += 1;

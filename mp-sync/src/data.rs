@@ -42,13 +42,13 @@ pub(crate) fn check<T>() -> Result<()> {
     Ok(())
 }
 
-/// While it lives, nobody writes the data.
+/// While it lives, no thread writes the data.
 ///
 /// # Safety
 /// As it says, as seen from all threads of all processes.
 pub(crate) unsafe trait MayRead {}
 
-/// While it lives, nobody else has access to the data.
+/// While it lives, no other thread has access to the data.
 ///
 /// # Safety
 /// As it says.
@@ -83,9 +83,10 @@ pub(crate) struct Guarded<T, K> {
 unsafe impl<T: Sync, K: Sync> Sync for Guarded<T, K> {}
 
 impl<T: Pod, K> Guarded<T, K> {
-    /// The `T` at word `i` of a structure, one whose words from there on are its, as [`check`] and [`words_of`] said.
+    /// The `T` at word `i` of a structure whose words from there on belong to it, as [`check`] and
+    /// [`words_of`] said.
     pub(crate) fn new(shared: &Shared, i: u64, key: K) -> Self {
-        // SAFETY: these words are used for nothing else, and only by those who have a key.
+        // SAFETY: these words are used for nothing else, and only by holders of a key.
         let at = unsafe { shared.structure().bytes(i, size_of::<T>()) }.cast::<T>();
         assert!(at.is_aligned(), "a structure begins at a multiple of {ALIGN}");
         Self { at, key, data: PhantomData }
@@ -95,7 +96,7 @@ impl<T: Pod, K> Guarded<T, K> {
 impl<T: Pod, K: MayRead> Guarded<T, K> {
     #[inline]
     pub(crate) fn get_ref(&self) -> &T {
-        // SAFETY: in bounds, aligned, initialised, and nobody writes it while the key lives.
+        // SAFETY: in bounds, aligned, initialised, and no thread writes it while the key lives.
         unsafe { self.at.as_ref() }
     }
 }
@@ -103,7 +104,8 @@ impl<T: Pod, K: MayRead> Guarded<T, K> {
 impl<T: Pod, K: MayWrite> Guarded<T, K> {
     #[inline]
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        // SAFETY: as for `get_ref`; nobody else has access while the key lives, and it is borrowed mutably.
+        // SAFETY: as for `get_ref`; no other thread has access while the key lives, and it is borrowed
+        // mutably.
         unsafe { self.at.as_mut() }
     }
 }
@@ -111,7 +113,8 @@ impl<T: Pod, K: MayWrite> Guarded<T, K> {
 impl<T: Pod, K: OneThread> Guarded<T, K> {
     #[inline]
     pub(crate) fn get(&self) -> T {
-        // SAFETY: in bounds, aligned, initialised; no other thread has access, and nobody has a reference to it.
+        // SAFETY: in bounds, aligned, initialised; no other thread has access, and there is no reference to
+        // it.
         unsafe { self.at.read() }
     }
 

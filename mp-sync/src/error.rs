@@ -12,7 +12,7 @@ use crate::steps::barrier::How;
 pub struct Holder {
     /// Its tag.
     pub member: Member,
-    /// Its process id; 0 if nobody knows it any more.
+    /// Its process id; 0 if it is not known any more.
     pub pid: u32,
 }
 
@@ -39,7 +39,7 @@ fn list(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Result {
 pub enum AcquireError {
     /// All permits are taken, and stayed so as long as this call was willing to wait.
     Busy {
-        /// Who has them: each process once. One that is stopped keeps its permits.
+        /// The processes that have them: each once. A stopped process keeps its permits.
         holders: Vec<Holder>,
     },
     /// The semaphore has as many permits as it can have.
@@ -101,20 +101,21 @@ pub enum BarrierError {
         arrived: u32,
         /// How many there have to be.
         parties: u32,
-        /// Those that are [enrolled](crate::Barrier::enroll), and had not arrived. Of others nobody knows that they were to
-        /// come.
+        /// The parties that are [enrolled](crate::Barrier::enroll), and had not arrived. Of others it is not
+        /// known that they were to come.
         missing: Vec<Holder>,
     },
-    /// A party died: that so many arrive is not to be expected. The barrier is broken until somebody resets it.
+    /// A party died, so the barrier can't fill any more. It is broken until a process resets it.
     PartyDied {
-        /// Who died, if it is still known.
+        /// The process that died, if it is still known.
         who: Option<Holder>,
     },
-    /// The barrier was broken by somebody else, whose time was over.
+    /// Another party broke the barrier, since its time was over.
     Broken,
-    /// Somebody called [`abort`](crate::Barrier::abort), or panicked in its [action](crate::Barrier::wait_then).
+    /// A process called [`abort`](crate::Barrier::abort), or panicked in its
+    /// [action](crate::Barrier::wait_then).
     Aborted,
-    /// Somebody called [`reset`](crate::Barrier::reset) while this one waited.
+    /// A process called [`reset`](crate::Barrier::reset) while this one waited.
     Reset,
     /// As many processes are enrolled as there are parties.
     TooMany {
@@ -126,7 +127,7 @@ pub enum BarrierError {
 }
 
 impl BarrierError {
-    /// Whether the barrier stays broken until somebody [resets](crate::Barrier::reset) it.
+    /// Whether the barrier stays broken until a process [resets](crate::Barrier::reset) it.
     #[doc(alias = "BrokenBarrierError")]
     pub fn is_broken(&self) -> bool {
         matches!(self, Self::TimedOut { .. } | Self::PartyDied { .. } | Self::Broken | Self::Aborted)
@@ -166,7 +167,7 @@ impl fmt::Display for BarrierError {
                 "a process died that the barrier waited for; it is broken until reset() is called",
             ),
             Self::Broken => f.write_str(
-                "the barrier is broken: somebody waited for too long; call reset() when all know of it",
+                "the barrier is broken: another party waited for too long; call reset() when all know of it",
             ),
             Self::Aborted => f.write_str("the barrier was aborted; call reset() to use it again"),
             Self::Reset => f.write_str("the barrier was reset while this process waited at it"),

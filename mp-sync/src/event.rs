@@ -13,7 +13,7 @@ use crate::wait;
 
 const NAME: &str = "mp_sync::Event";
 const WORD: u64 = 0;
-/// Apart from the flag: who only looks at the flag is not disturbed by those that fall asleep.
+/// Apart from the flag: a thread that only looks at the flag is not disturbed by threads that fall asleep.
 const PARKING: u64 = 16;
 const WORDS: u64 = 17;
 
@@ -37,8 +37,8 @@ const WORDS: u64 = 17;
 /// cleared again at once.
 ///
 /// # When a process dies
-/// An event belongs to nobody: it stays as it is. A process that is killed in `set` has set it or not; if it has, those who
-/// wait notice within 100 ms, also if it could not wake them any more.
+/// An event has no owner: it stays as it is. A process that is killed in `set` has set it or not; if it has,
+/// waiters notice within 100 ms, also if it could not wake them any more.
 ///
 /// # Errors
 /// Its functions fail in a forked copy only, with [`Error::Forked`].
@@ -75,7 +75,7 @@ impl Event {
         self.shared.me().is_ok() && self.word().is_set()
     }
 
-    /// Sets it, and wakes all who wait; whether it was not set before.
+    /// Sets it, and wakes all waiters; returns whether it was not set before.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -139,8 +139,8 @@ impl Event {
     }
 }
 
-/// To be waited for beside other things: it is ready while it is set. (One that is cleared at once may be missed by those who
-/// wait for several; [`wait`](Event::wait) does not miss it.)
+/// To be waited for beside other things: it is ready while it is set. (A setting that is cleared at once may
+/// be missed by a thread that waits for several things; [`wait`](Event::wait) does not miss it.)
 ///
 /// ```
 /// use mp_sync::{Event, wait};

@@ -1,4 +1,4 @@
-//! Structures whose words anybody could have written: nothing panics, and nothing goes on for ever.
+//! Structures whose words another process may have overwritten: nothing panics, and nothing goes on for ever.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -65,7 +65,8 @@ const AT_ONCE: Duration = Duration::ZERO;
 fn a_lock_that_its_holder_seems_not_to_have_is_not_taken_again() {
     let lock = RLock::new(5_u64).unwrap();
     let first = lock.lock().unwrap();
-    // Its depth, written by somebody who is no user of it: the second guard would release the lock of the first.
+    // Its depth, written by a process that does not use the lock: the second guard would release the lock of
+    // the first.
     lock.shared.store(3, 0);
     assert!(matches!(lock.try_lock(), Err(LockError::Failed(Error::Malformed(_)))));
     drop(first);
@@ -116,7 +117,7 @@ fn words_of_what_one_waits_at_may_be_anything() {
         let using = move |condition: &Condition| {
             _ = condition.notify(2);
             _ = condition.notify_all();
-            drop(condition.wait_timeout(lock.lock().expect("nobody dies"), AT_ONCE));
+            drop(condition.wait_timeout(lock.lock().expect("no process dies"), AT_ONCE));
         };
         scrambled(300, || Condition::with_waiters(3).unwrap(), |s| &s.shared, using);
         let using = |barrier: &Barrier| {
@@ -134,7 +135,8 @@ fn words_of_what_one_waits_at_may_be_anything() {
     });
 }
 
-/// A count of readings that nobody writes: it does not come round to none, which would let a writer in beside a reader.
+/// A count of readings that no lock writes: it does not wrap to zero, which would let a writer in beside a
+/// reader.
 #[test]
 fn readings_are_never_none_while_somebody_reads() {
     let m = HeapMem::new(8);
@@ -142,7 +144,7 @@ fn readings_are_never_none_while_somebody_reads() {
         Readers { slots: Slots { used: Word::at(0), first: Word::at(8), limit: 2 }, again: Word::at(24) };
     let me = Member::new(1, 1);
     let Entered::Reading(seen) = run(Enter::new(Word::at(56), readers, me, 7), &m) else {
-        panic!("nobody writes")
+        panic!("no thread writes")
     };
     m.store(Word::at(24), u64::MAX);
     assert_eq!(run(Again::new(readers, me, 7), &m), Some(seen));

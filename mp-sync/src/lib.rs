@@ -20,25 +20,25 @@
 //! | [`Lock`] | one thread, of one process | the next one gets `OwnerDied`, and `recover` gives it the data |
 //! | [`RLock`] | one thread, as often as it likes | the same |
 //! | [`RwLock`] | one writer, or many readers | a writer: the same; a reader: nothing, its place is given back |
-//! | [`Semaphore`], [`BoundedSemaphore`] | so many permits | its permits return |
-//! | [`Once`] | who runs it | the next one runs it again |
-//! | [`Event`] | nobody | nothing |
-//! | [`Condition`] | nobody | a notification that it had not taken goes to another one |
-//! | [`Barrier`] | nobody | the barrier breaks, if the dead one waited or was [enrolled](Barrier::enroll) |
+//! | [`Semaphore`], [`BoundedSemaphore`] | a number of permits | its permits return |
+//! | [`Once`] | the thread that runs it | the next one runs it again |
+//! | [`Event`] | no process | nothing |
+//! | [`Condition`] | no process | a notification that it had not taken goes to another waiter |
+//! | [`Barrier`] | no process | the barrier breaks, if the process waited or was [enrolled](Barrier::enroll) |
 //!
 //! All lie in shared memory, and all handles are serde types inside of messages and of arguments of processes. To clone or
 //! send one copies the handle. What is protected is plain data ([`Pod`](bytemuck::Pod)): every bit pattern is a value, so
 //! that what a killed process leaves half changed is still one; it has no pointers, which mean nothing elsewhere, and no
-//! destructor, which nobody would run. `Lock<()>` protects what is elsewhere.
+//! destructor, which would not run. `Lock<()>` protects what is elsewhere.
 //!
 //! # Waiting
 //! Each wait has a form that does not wait (`try_`), one with a time-out and one with a deadline, which give up when the time is
-//! over, as soon as their thread has a processor. A process that is stopped or killed while it *waits* may have got a
-//! wake-up of the others, who look again after up to 100 ms; one that is stopped while it *holds* a lock or a permit delays all that
-//! wait for it, for as long. All look for a while first
-//! (up to 50 µs, less where that rarely pays), then sleep, and look again every 100 ms, also for the dead. A process that is
-//! *stopped* is not dead: a waiter waits for it, or gives up with an error that names it. Waiters are served in no
-//! particular order.
+//! over, as soon as their thread has a processor. A process that is stopped or killed while it *waits* may
+//! have got a wake-up meant for other waiters, which look again after up to 100 ms; one that is stopped while
+//! it *holds* a lock or a permit delays all that wait for it, for as long. All look for a while first
+//! (up to 50 µs, less where that rarely pays), then sleep, and look again every 100 ms, also for dead
+//! processes. A process that is *stopped* is not dead: a waiter waits for it, or gives up with an error that
+//! names it. Waiters are served in no particular order.
 //!
 //! # How soon a waiter hears of a death
 //! The first process that notices a death wakes the waiters of all processes. That is the parent, as soon as the kernel tells

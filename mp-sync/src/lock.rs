@@ -31,11 +31,11 @@ use crate::unlocked::{Relock, Waiting};
 /// one's own derive [`Pod`](bytemuck::Pod). Only the thread that locked it unlocks it, by dropping the guard.
 ///
 /// # When a process dies
-/// The next one that wants the lock gets [`LockError::OwnerDied`], which says who, and so does everybody until somebody
-/// calls [`recover`](Self::recover), looks at the data, mends it, and drops the guard. (The error carries no guard, other
-/// than that of `std::sync::Mutex`: so `?` passes it on from a worker, whose errors live longer than any guard.) A panic
-/// while it is held unlocks, without a mark. No time-out makes a process dead: a stopped one keeps its lock, and who waits
-/// gives up with [`LockError::Held`], which names it.
+/// Locking returns [`LockError::OwnerDied`], which names the process, until a caller repairs the data with
+/// [`recover`](Self::recover) and drops the guard. (The error carries no guard, other than that of
+/// `std::sync::Mutex`: so `?` passes it on from a worker, whose errors live longer than any guard.) A panic
+/// while it is held unlocks, without a mark. No time-out makes a process dead: a stopped one keeps its lock,
+/// and a waiter gives up with [`LockError::Held`], which names it.
 #[doc(alias = "multiprocessing.Lock")]
 pub struct Lock<T: Pod + Send>(Value<T>);
 
@@ -58,7 +58,7 @@ impl<T: Pod + Send> Lock<T> {
     /// Locks it; waits as long as it takes.
     ///
     /// # Errors
-    /// [`LockError::OwnerDied`] when a process died while it held the lock and nobody has recovered since,
+    /// [`LockError::OwnerDied`] when a process died while it held the lock and no caller has recovered since,
     /// [`LockError::WouldDeadlock`] when this thread holds it already, [`LockError::Failed`] in a forked copy.
     #[inline]
     #[doc(alias = "acquire")]
@@ -66,7 +66,7 @@ impl<T: Pod + Send> Lock<T> {
         Ok(LockGuard { lock: self, inner: self.0.lock()? })
     }
 
-    /// Locks it if nobody else holds it.
+    /// Locks it if no other thread holds it.
     ///
     /// # Errors
     /// [`LockError::Held`], which names the holder, and as [`lock`](Self::lock).
@@ -92,8 +92,8 @@ impl<T: Pod + Send> Lock<T> {
 
     /// Locks it also when a process died while it held the lock; waits as long as it takes.
     ///
-    /// [`LockGuard::died`] says who died. Dropping the guard says that the data is as it should be; a panic meanwhile
-    /// leaves the mark for the next one.
+    /// [`LockGuard::died`] names the process that died. Dropping the guard says that the data is as it should
+    /// be; a panic meanwhile leaves the mark for the next one.
     ///
     /// # Errors
     /// As [`lock`](Self::lock), without `OwnerDied`.
@@ -119,7 +119,7 @@ impl<T: Pod + Send> Lock<T> {
 }
 
 impl<T: Pod + Send> LockGuard<'_, T> {
-    /// Who died while holding the lock, if that is why the data has to be looked at.
+    /// The process that died while holding the lock, if that is why the data has to be looked at.
     pub fn died(&self) -> Option<Died> {
         self.inner.died()
     }

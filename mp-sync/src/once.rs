@@ -42,14 +42,14 @@ pub struct Once {
     patience: Arc<Patience>,
 }
 
-/// What who does it is told.
+/// What the thread that does it gets.
 #[derive(Clone, Copy, Debug)]
 pub struct OnceState {
     died: Option<Died>,
 }
 
 impl OnceState {
-    /// Who died while doing it before, if somebody did.
+    /// The process that died while doing it before, if one did.
     pub fn died(&self) -> Option<Died> {
         self.died
     }
@@ -89,7 +89,7 @@ impl Once {
     /// As [`call_once`](Self::call_once), unless another one is doing it.
     ///
     /// # Errors
-    /// [`LockError::Held`], which names who is doing it, and as [`call_once`](Self::call_once).
+    /// [`LockError::Held`], which names the process that is doing it, and as [`call_once`](Self::call_once).
     pub fn try_call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.within(LockWait::Never, f)
     }

@@ -45,7 +45,7 @@ const DATA: u64 = 8;
 /// Words, and what each point of death leaves: [`steps::rlock`](crate::steps::rlock).
 ///
 /// # When a process dies
-/// As for [`Lock`](crate::Lock): `OwnerDied` for everybody until somebody [`recover`](Self::recover)s.
+/// As for [`Lock`](crate::Lock): locking returns `OwnerDied` until a caller [`recover`](Self::recover)s.
 #[doc(alias = "multiprocessing.RLock")]
 pub struct RLock<T: Pod + Send> {
     pub(crate) shared: Shared,
@@ -93,7 +93,7 @@ impl<T: Pod + Send> RLock<T> {
     /// Locks it, also if this thread has it already; waits as long as it takes.
     ///
     /// # Errors
-    /// [`LockError::OwnerDied`] when a process died while it held the lock and nobody has recovered since,
+    /// [`LockError::OwnerDied`] when a process died while it held the lock and no caller has recovered since,
     /// [`LockError::Failed`] in a forked copy.
     #[doc(alias = "acquire")]
     pub fn lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
@@ -125,7 +125,7 @@ impl<T: Pod + Send> RLock<T> {
     }
 
     /// Locks it also when a process died while it held the lock; waits as long as it takes. When the last guard of this
-    /// thread is dropped, the data counts as mended.
+    /// thread is dropped, the data counts as repaired.
     ///
     /// # Errors
     /// As [`lock`](Self::lock), without `OwnerDied`.
@@ -184,7 +184,8 @@ pub struct Unlocked<'a, T: Pod + Send> {
 }
 
 impl<'a, T: Pod + Send> Unlocked<'a, T> {
-    /// Locks again `others` times and once; `others` times if somebody has died meanwhile, or it takes too long.
+    /// Locks again `others` times and once; `others` times if a holder has died meanwhile, or it takes too
+    /// long.
     fn relock(&mut self, wait: LockWait) -> Result<RLockGuard<'a, T>, LockError> {
         let (lock, shared) = (self.lock, &self.lock.shared);
         let raw = shared.lock(LOCK);
@@ -209,7 +210,7 @@ impl<'a, T: Pod + Send> Unlocked<'a, T> {
 
 impl<T: Pod + Send> Drop for Unlocked<'_, T> {
     fn drop(&mut self) {
-        // What went wrong is told by the one who waited; this fails where nothing is locked any more, in a forked copy.
+        // The waiter reports what went wrong; this fails where nothing is locked any more, in a forked copy.
         while self.others > 0 && self.lock.shared.me().ok() == Some(self.me) {
             drop(self.relock(LockWait::Forever));
         }
@@ -273,7 +274,7 @@ impl<T: Pod + Send> RLockGuard<'_, T> {
         self.0.set(value);
     }
 
-    /// Who died while holding the lock, if that is why the data has to be looked at.
+    /// The process that died while holding the lock, if that is why the data has to be looked at.
     pub fn died(&self) -> Option<Died> {
         self.0.key.died
     }

@@ -30,7 +30,8 @@ const PARKING: u64 = 16;
 const DATA: u64 = 32;
 /// Readers at once, unless said otherwise.
 const READERS: u32 = 128;
-/// How often a reader looks for a place when its time is over, and who had them all has left meanwhile.
+/// How often a reader looks for a place when its time is over, and the readers that had them all have left
+/// meanwhile.
 const TRIES: u32 = 3;
 
 /// A lock between processes for many readers or one writer, and the plain data that it protects.
@@ -53,10 +54,9 @@ const TRIES: u32 = 3;
 /// writing or reading while it writes.
 ///
 /// # When a process dies
-/// While it reads: its place is given back, and nothing else happens. While it writes: the next one that reads or writes
-/// gets [`LockError::OwnerDied`], and so does everybody until somebody [`recover`](Self::recover)s. A process that is
-/// stopped keeps what it has; who waits for it gives up with [`LockError::Held`], which names it, also beside readers that go
-/// on.
+/// While it reads: its place is given back, and nothing else happens. While it writes: reading or writing
+/// returns [`LockError::OwnerDied`] until a caller [`recover`](Self::recover)s. A stopped process keeps what
+/// it has; a waiter gives up with [`LockError::Held`], which names it, also beside readers that continue.
 pub struct RwLock<T: Pod + Send + Sync> {
     pub(crate) shared: Shared,
     raw: RawLock,
@@ -121,16 +121,16 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// Locks it for reading; waits as long as it takes.
     ///
     /// # Errors
-    /// [`LockError::OwnerDied`] when a process died while it wrote and nobody has recovered since,
+    /// [`LockError::OwnerDied`] when a process died while it wrote and no caller has recovered since,
     /// [`LockError::WouldDeadlock`] when this thread writes, [`LockError::Failed`] in a forked copy.
     pub fn read(&self) -> Result<ReadGuard<'_, T>, LockError> {
         self.read_within(LockWait::Forever)
     }
 
-    /// Locks it for reading, if nobody writes, or waits to write.
+    /// Locks it for reading, if no thread writes, or waits to write.
     ///
     /// # Errors
-    /// [`LockError::Held`], which names who does, and as [`read`](Self::read).
+    /// [`LockError::Held`], which names the process that does, and as [`read`](Self::read).
     pub fn try_read(&self) -> Result<ReadGuard<'_, T>, LockError> {
         self.read_within(LockWait::Never)
     }
@@ -154,16 +154,16 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// Locks it for writing; waits as long as it takes.
     ///
     /// # Errors
-    /// [`LockError::OwnerDied`] when a process died while it wrote and nobody has recovered since,
+    /// [`LockError::OwnerDied`] when a process died while it wrote and no caller has recovered since,
     /// [`LockError::WouldDeadlock`] when this thread reads or writes already, [`LockError::Failed`] in a forked copy.
     pub fn write(&self) -> Result<WriteGuard<'_, T>, LockError> {
         self.write_within(LockWait::Forever, false)
     }
 
-    /// Locks it for writing, if nobody reads or writes.
+    /// Locks it for writing, if no thread reads or writes.
     ///
     /// # Errors
-    /// [`LockError::Held`], which names one who does, and as [`write`](Self::write).
+    /// [`LockError::Held`], which names one that does, and as [`write`](Self::write).
     pub fn try_write(&self) -> Result<WriteGuard<'_, T>, LockError> {
         self.write_within(LockWait::Never, false)
     }
@@ -279,8 +279,9 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         Ok(())
     }
 
-    /// For who has waited long enough for the readers: an error that names one of them; if there is one that is stopped, it, as
-    /// the likeliest reason. (Who does not wait wants to know quickly.) No error if all have left meanwhile.
+    /// For a writer that has waited long enough for the readers: an error that names one of them; if one is
+    /// stopped, that one, as the likeliest reason. (A caller that does not wait wants to know quickly.) No
+    /// error if all have left meanwhile.
     #[cold]
     fn no_reader_left(&self, wait: LockWait) -> Result<(), LockError> {
         let (arena, readers) = (self.shared.arena(), self.readers().map(|seen| seen.slot.member));
@@ -316,7 +317,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         }
         self.shared.store(WRITING, 1);
         // A kill comes between two instructions. A release store does not keep what is written after it behind it: the
-        // compiler may write data first, and a kill there would leave torn data that nobody is told of.
+        // compiler may write data first, and a kill there would leave torn data without an `OwnerDied`.
         compiler_fence(Ordering::SeqCst);
         Ok(WriteGuard(Guarded::new(&self.shared, DATA, Writing::new(self, me, died, guard))))
     }
@@ -369,7 +370,7 @@ mod tests {
     fn places_that_nobody_has_name_nobody() {
         let lock = RwLock::with_readers(5_u64, 1).unwrap();
         drop(lock.read().unwrap());
-        // Written by somebody who is no user of it: a place that is neither free nor anybody's.
+        // Written by a process that does not use the lock: a place that is neither free nor held.
         lock.shared.store(RwLock::<u64>::SLOTS, OPEN.into());
         assert!(matches!(lock.try_read(), Err(LockError::Failed(Error::Malformed(_)))));
     }

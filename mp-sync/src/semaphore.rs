@@ -116,7 +116,7 @@ impl Permits {
         theirs.filter(|&seen| self.change(seen, seen.slot.given_back(OPEN))).count()
     }
 
-    /// The same, and wakes those who wait, if there is one for another one, too.
+    /// The same, and wakes waiters if there is a permit for another one, too.
     fn give_back_and_wake(&self) {
         if self.shared.me().is_ok() && self.give_back_dead() > 1 {
             self.parking().notify_all();
@@ -164,7 +164,7 @@ impl Permits {
 
 impl Permit {
     /// Keeps it without a handle: `release` of the semaphore gives it back, in whatever thread of this process, or the death
-    /// of the process does. For those who acquire in one place and release in another.
+    /// of the process does. For callers that acquire in one place and release in another.
     pub fn keep(mut self) {
         self.to = KEPT;
     }
@@ -201,7 +201,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// A semaphore between processes: so many permits, to which more can be added.
+/// A semaphore between processes: a number of permits, to which more can be added.
 ///
 /// ```
 /// use std::time::Duration;
@@ -220,9 +220,10 @@ impl fmt::Debug for Permit {
 /// ```
 ///
 /// # Blocking
-/// [`acquire`](Self::acquire) waits as long as it takes, the `_timeout` and `_deadline` forms give up and say who has the
-/// permits, [`try_acquire`](Self::try_acquire) never waits. (While another process is just giving one back, it may
-/// overlook it.) To look for a permit costs a look at each that is taken: semaphores are for up to some thousand.
+/// [`acquire`](Self::acquire) waits as long as it takes, the `_timeout` and `_deadline` forms give up and
+/// name the processes that have the permits, [`try_acquire`](Self::try_acquire) never waits. (While another
+/// process is just giving one back, it may overlook it.) To look for a permit costs a look at each that is
+/// taken: semaphores are for up to some thousand.
 ///
 /// # When a process dies
 /// Its permits return: a waiter gets them about a millisecond after the parent of the dead process could notice, and within
@@ -344,7 +345,8 @@ semaphore!(Semaphore, "a Semaphore", "mp_sync::Semaphore");
 semaphore!(BoundedSemaphore, "a BoundedSemaphore", "mp_sync::BoundedSemaphore");
 
 impl Semaphore {
-    /// A semaphore with so many permits, and room for 1024 in all (or for as many as it begins with, if that is more).
+    /// A semaphore with `permits` permits, and room for 1024 in all (or for as many as it begins with, if
+    /// that is more).
     ///
     /// # Errors
     /// As [`with_limit`](Self::with_limit).
@@ -352,7 +354,7 @@ impl Semaphore {
         Self::with_limit(permits, permits.max(LIMIT))
     }
 
-    /// A semaphore with so many permits, and room for `limit` in all.
+    /// A semaphore with `permits` permits, and room for `limit` in all.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for more permits than the limit, and for a limit
@@ -361,7 +363,7 @@ impl Semaphore {
         Permits::new("mp_sync::Semaphore", permits, limit).map(Self)
     }
 
-    /// Adds so many permits.
+    /// Adds `permits` permits.
     ///
     /// # Errors
     /// [`AcquireError::TooMany`] at the limit: then fewer were added, or none. [`AcquireError::Failed`] in a forked copy.
@@ -379,7 +381,7 @@ impl Semaphore {
 }
 
 impl BoundedSemaphore {
-    /// A semaphore with so many permits.
+    /// A semaphore with `permits` permits.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for more than 2^20.

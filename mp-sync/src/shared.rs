@@ -1,7 +1,7 @@
 //! # Safety
-//! Where this crate touches the words of the arena. Unsafe, because the words could be anybody's; sound, because a
-//! [`Shared`] is made only of a [`Structure`] under a name of this crate, whose words are used for nothing else, and which
-//! lives as long as the handle that holds it.
+//! Where this crate touches the words of the arena. Unsafe, because the words could be of another structure;
+//! sound, because a [`Shared`] is made only of a [`Structure`] under a name of this crate, whose words are
+//! used for nothing else, and which lives as long as the handle that holds it.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Steps, Word, run};

@@ -1,4 +1,4 @@
-//! What a condition does with the lock of those who wait at it.
+//! What a condition does with the lock of its waiters.
 
 use mp_core::{LockError, LockWait};
 
@@ -8,7 +8,7 @@ pub trait ConditionGuard: Relock {}
 
 impl<G: Relock> ConditionGuard for G {}
 
-/// Only this crate makes one: so nobody else unlocks what guards are for.
+/// Only this crate makes one: so no other code unlocks what guards protect.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting(());
 

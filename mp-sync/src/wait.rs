@@ -1,4 +1,4 @@
-//! Waiting: looking for a while, then asleep in slices, asking for the dead in between.
+//! Waiting: looking for a while, then asleep in slices, asking for dead processes in between.
 
 use std::time::Instant;
 

@@ -23,7 +23,7 @@ const WROTE: Word = Word::at(16);
 const DEAD: Word = Word::at(40);
 /// What the last one has done before the others go on.
 const DONE: Word = Word::at(64);
-/// Who is enrolled: how many, then three slots.
+/// The enrolled members: how many, then three slots.
 const ENROLLED: Slots = Slots { used: Word::at(72), first: Word::at(80), limit: 3 };
 const ARRIVALS: Word = Word::at(104);
 const WORDS: usize = 16;
@@ -74,7 +74,8 @@ impl Process {
         }
     }
 
-    /// Arrives, once it has written its word; as the last one, it ends the phase. In which phase, and whether it woke anybody.
+    /// Arrives, once it has written its word; as the last one, it ends the phase. In which phase, and whether
+    /// it woke a waiter.
     fn arrive(&mut self, m: &HeapMem) -> Result<Option<(Phase, bool)>, Killed> {
         m.store_relaxed(WROTE.plus(self.me.into()), 7);
         let arrive = Arrive::new(self.at, member(self.me));
@@ -93,7 +94,7 @@ impl Process {
         Ok(Some((phase, woke)))
     }
 
-    /// Asks whether somebody is dead, as who waits does once in a while: what the phase is then.
+    /// Asks whether a party is dead, as a waiter does once in a while: what the phase is then.
     fn ask(&mut self, m: &HeapMem, phase: Phase) -> Result<Verdict, Killed> {
         if self.run(Complete::new(self.at, phase), m)? {
             self.run(NotifyAll::new(PARKING), m)?;
@@ -162,7 +163,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 const STEPS: std::ops::Range<u32> = 0..16;
 
 fn ok<T>(done: Result<T, Killed>) -> T {
-    done.unwrap_or_else(|Killed| panic!("nobody kills it"))
+    done.unwrap_or_else(|Killed| panic!("nothing kills it"))
 }
 
 /// Two arrive at once: at least one of them sees that both have, and each sees what the other wrote before.
@@ -171,7 +172,7 @@ fn loom_last_arrival_ends_the_phase() {
     loom::model(|| {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
-            let (phase, _) = ok(Process::new(me, 2).arrive(m)).expect("nobody breaks it");
+            let (phase, _) = ok(Process::new(me, 2).arrive(m)).expect("no party breaks it");
             if look(m, phase) == Verdict::Passed {
                 assert_eq!(m.load_relaxed(WROTE.plus((1 - me).into())), 7);
             }
@@ -182,17 +183,17 @@ fn loom_last_arrival_ends_the_phase() {
         };
         arrive(&m, 0);
         other.join().unwrap();
-        assert_eq!(Phase::unpack(m.load(PHASE)).trips, 1, "both have come, and nobody has said so");
+        assert_eq!(Phase::unpack(m.load(PHASE)).trips, 1, "both have come; the phase does not say so");
     });
 }
 
-/// Who falls asleep at a barrier is woken by the last one to come.
+/// A party that falls asleep at a barrier is woken by the last one to come.
 #[test]
 fn loom_who_sleeps_is_woken_by_the_last_one() {
     loom::model(|| {
         let m = memory();
         let waits = |m: &HeapMem, me: u32| {
-            let (phase, woke) = ok(Process::new(me, 2).arrive(m)).expect("nobody breaks it");
+            let (phase, woke) = ok(Process::new(me, 2).arrive(m)).expect("no party breaks it");
             (falls_asleep(m, phase), woke)
         };
         let other = {
@@ -207,14 +208,14 @@ fn loom_who_sleeps_is_woken_by_the_last_one() {
     });
 }
 
-/// One who comes late, and finds in its place an arrival of a phase that began meanwhile, leaves it there: each of three waits
-/// at a barrier for one ends a phase of its own.
+/// A party that comes late, and finds in its place an arrival of a phase that began meanwhile, leaves it
+/// there: each of three waits at a barrier for one ends a phase of its own.
 #[test]
 fn loom_who_comes_late_takes_no_place_of_a_later_phase() {
     loom::model(|| {
         let m = memory();
         let wait = |m: &HeapMem, me: u32| {
-            let (phase, _) = ok(Process::new(me, 1).arrive(m)).expect("nobody breaks it");
+            let (phase, _) = ok(Process::new(me, 1).arrive(m)).expect("no party breaks it");
             assert_eq!(look(m, phase), Verdict::Passed, "its arrival was taken away");
         };
         let other = {
@@ -227,14 +228,14 @@ fn loom_who_comes_late_takes_no_place_of_a_later_phase() {
     });
 }
 
-/// The last one acts before the others go on, whoever asks meanwhile: they see what it has done.
+/// The last one acts before the others go on, although one asks meanwhile: they see what it has done.
 #[test]
 fn loom_the_last_one_acts_first() {
     loom::model(|| {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
             let mut process = Process::new(me, 2).acting();
-            let (phase, _) = ok(process.arrive(m)).expect("nobody breaks it");
+            let (phase, _) = ok(process.arrive(m)).expect("no party breaks it");
             if ok(process.ask(m, phase)) == Verdict::Passed {
                 assert_eq!(m.load_relaxed(DONE), 5, "it has not acted yet");
             }
@@ -249,12 +250,13 @@ fn loom_the_last_one_acts_first() {
     });
 }
 
-/// Somebody aborts while the last one comes: it is passed for both, or broken for both, and who sleeps is woken.
+/// A process aborts while the last one comes: it is passed for both, or broken for both, and a sleeper is
+/// woken.
 #[test]
 fn loom_abort_or_the_last_one_decides() {
     explore(|| {
         let m = memory();
-        let (phase, _) = ok(Process::new(0, 2).arrive(&m)).expect("nobody breaks it");
+        let (phase, _) = ok(Process::new(0, 2).arrive(&m)).expect("no party breaks it");
         let last = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
@@ -286,12 +288,12 @@ fn loom_abort_or_the_last_one_decides() {
     });
 }
 
-/// It is reset while two come: both pass, or who came before is told of the reset, and the other waits anew.
+/// It is reset while two come: both pass, or the first to come gets the reset, and the other waits anew.
 #[test]
 fn loom_reset_beside_arrivals() {
     explore(|| {
         let m = memory();
-        let waits = |m: &HeapMem, me: u32| ok(Process::new(me, 2).arrive(m)).expect("nobody breaks it").0;
+        let waits = |m: &HeapMem, me: u32| ok(Process::new(me, 2).arrive(m)).expect("no party breaks it").0;
         let others = [1, 2].map(|me| {
             let m = Arc::clone(&m);
             thread::spawn(move || match me {
@@ -317,8 +319,8 @@ fn loom_reset_beside_arrivals() {
     });
 }
 
-/// A party is killed at any of its steps while another one waits: that one passes if both have come, and else is told, by what it
-/// finds when it looks once more.
+/// A party is killed at any of its steps while another one waits: that one passes if both have come, and else
+/// learns of it, by what it finds when it looks once more.
 #[test]
 fn loom_a_party_dies() {
     for (steps, acts) in STEPS.flat_map(|steps| [(steps, false), (steps, true)]) {
@@ -332,8 +334,8 @@ fn loom_a_party_dies() {
                 })
             };
             let mut mine = process(0);
-            // It finds the barrier broken by nobody else: so it is the only one to say so.
-            let (phase, _) = ok(mine.arrive(&m)).expect("nobody else breaks it");
+            // No other party has broken the barrier: so it is the only one to say so.
+            let (phase, _) = ok(mine.arrive(&m)).expect("no other party breaks it");
             let before = ok(mine.ask(&m, phase));
             victim.join().unwrap();
             let verdict = ok(mine.ask(&m, phase));
@@ -349,7 +351,8 @@ fn loom_a_party_dies() {
     }
 }
 
-/// The last of three is killed in the middle of letting the others go, while these look: both go on, or both are told.
+/// The last of three is killed in the middle of letting the others go, while these look: both go on, or both
+/// get the death.
 #[test]
 fn loom_the_last_one_dies_while_it_ends_the_phase() {
     for (steps, acts) in STEPS.flat_map(|steps| [(steps, false), (steps, true)]) {
@@ -371,7 +374,7 @@ fn loom_the_last_one_dies_while_it_ends_the_phase() {
             let mine = ok(process(0).ask(&m, phase));
             let [theirs, _] = others.map(|t| t.join().unwrap());
             let end = ok(process(0).ask(&m, phase));
-            assert_ne!(end, Verdict::Open, "all wait for one who is dead");
+            assert_ne!(end, Verdict::Open, "all wait for a dead party");
             for seen in [mine, theirs] {
                 assert!(seen == Verdict::Open || seen == end, "{seen:?} for one, {end:?} for another");
             }
@@ -380,7 +383,8 @@ fn loom_the_last_one_dies_while_it_ends_the_phase() {
     }
 }
 
-/// The last of three is dead, and who does what it left is killed as well, at any step: the third one does the rest.
+/// The last of three is dead, and the party that does what it left is killed as well, at any step: the third
+/// one does the rest.
 #[test]
 fn loom_who_repairs_dies_too() {
     // In the middle of arriving; arrived; arrived, and everything else is to be done.
@@ -406,7 +410,7 @@ fn loom_who_repairs_dies_too() {
             };
             let mine = ok(process(0).ask(&m, phase));
             let theirs = repairs.join().unwrap();
-            assert_ne!(mine, Verdict::Open, "it waits for the dead");
+            assert_ne!(mine, Verdict::Open, "it waits for a dead party");
             assert!(theirs.is_none_or(|v| v == mine), "{theirs:?} for one, {mine:?} for another");
         });
     }

@@ -44,7 +44,7 @@ fn one_permit() -> Arc<HeapMem> {
     m
 }
 
-/// Who finds that it is done sees what was done, without a lock.
+/// A thread that finds that it is done sees what was done, without a lock.
 #[test]
 fn loom_done_orders() {
     loom::model(|| {
@@ -86,7 +86,7 @@ fn loom_permit_orders() {
     });
 }
 
-/// Who falls asleep is woken by the permit that it did not see.
+/// A thread that falls asleep is woken by the permit that it did not see.
 #[test]
 fn loom_permit_sleep_and_wake() {
     loom::model(|| {

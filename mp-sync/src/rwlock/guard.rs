@@ -65,7 +65,7 @@ impl<T: Pod + Send + Sync> Drop for Writing<'_, T> {
         if shared.me().ok() != Some(self.me) {
             return;
         }
-        // Who panics while mending leaves it to the next one: the mark stays, and so does what it means.
+        // A panic while repairing leaves it to the next caller: the mark stays, and so does what it means.
         if self.died.is_none() || !std::thread::panicking() {
             shared.store(WRITING, 0);
         }
@@ -73,7 +73,7 @@ impl<T: Pod + Send + Sync> Drop for Writing<'_, T> {
 }
 
 impl<T: Pod + Send + Sync> WriteGuard<'_, T> {
-    /// Who died while writing, if that is why the data has to be looked at.
+    /// The process that died while writing, if that is why the data has to be looked at.
     pub fn died(&self) -> Option<Died> {
         self.0.key.died
     }

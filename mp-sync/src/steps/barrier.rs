@@ -1,35 +1,38 @@
 //! Arrivals at a barrier, and the phase that ends with the last of them.
 //!
-//! # Words, and who may change them
+//! # Words, and what may change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | phase: `broken 2, era 14, trips 24, base 24` | open | whoever sees all slots arrived in this phase → open, trips + 1 |
-//! |  |  | who gives up, aborts, or finds a party dead → broken |
-//! |  | open or broken | who resets it → open, era + 1, base = trips |
-//! | arrival: `arrived 1, era 14, trips 24, member 24, acts 1` | of an earlier phase: free | who arrives → arrived in this phase; the last one, if it has something to do before the others go on: and acts |
-//! |  | of this phase | nobody, until the phase is over |
-//! | who: `member 24, pid 22` | | who arrived there, afterwards: counts only if it names the same member |
-//! | party: a slot, see [`slot`](super::slot) | | who says that it is a party; a reset clears those of the dead |
+//! | phase: `broken 2, era 14, trips 24, base 24` | open | a party that sees all slots arrived in this phase → open, trips + 1 |
+//! |  |  | a process that gives up, aborts, or finds a party dead → broken |
+//! |  | open or broken | a reset → open, era + 1, base = trips |
+//! | arrival: `arrived 1, era 14, trips 24, member 24, acts 1` | of an earlier phase: free | a party that arrives → arrived in this phase; the last one, if it has something to do before the others go on: and acts |
+//! |  | of this phase | nothing, until the phase is over |
+//! | who: `member 24, pid 22` | | the party that arrived there, afterwards: counts only if it names the same member |
+//! | party: a slot, see [`slot`](super::slot) | | a process that enrolls; a reset clears those of dead processes |
 //!
-//! **One swap of the phase decides** how it ends: as passed, or as broken. Whoever arrives has been counted if its swap
-//! succeeded: a phase that is over had changed that word. Arrivals are taken in order, so that who takes the last one has
-//! seen all the others, and ends the phase. Between the look at an arrival and its swap the phase is looked at again: was
-//! it the same, then what was read was of an earlier phase, and not one of a later phase, that somebody else counts on.
+//! **One swap of the phase decides** how it ends: as passed, or as broken. A party has been counted if the
+//! swap of its arrival succeeded: a phase that is over had changed that word. Arrivals are taken in order, so
+//! that the party that takes the last one has seen all the others, and ends the phase. Between the look at an
+//! arrival and its swap the phase is looked at again: was it the same, then what was read was of an earlier
+//! phase, and not of a later phase, on which another party counts.
 //!
-//! **Who acts ends the phase itself**, when it is done: nobody does it in its place. Until then the phase is open, and full: who
-//! comes meanwhile waits before it arrives. If the one who acts dies, or its action fails, the phase is broken.
+//! **The party that acts ends the phase itself**, when its action is done: no other does it in its place.
+//! Until then the phase is open, and full: a party that comes meanwhile waits before it arrives. If the party
+//! that acts dies, or its action fails, the phase is broken.
 //!
-//! Who waits compares the phase in which it arrived with that of now: as many resets, another number of trips: passed.
-//! One reset more: passed if the trips at that reset (base) are others. More resets than one: broken, to be safe.
-//! (Trips compare modulo 2^24, eras modulo 2^14: a process that slept through an exact multiple sees its own phase again.)
+//! A waiter compares the phase in which it arrived with the current one: as many resets, another number of
+//! trips: passed. One reset more: passed if the trips at that reset (base) are others. More resets than one:
+//! broken, to be safe. (Trips compare modulo 2^24, eras modulo 2^14: a process that slept through an exact
+//! multiple sees its own phase again.)
 //!
 //! # What a death leaves
 //! | killed | left | then |
 //! |---|---|---|
-//! | before it arrived | nothing; if it was known as a party, a slot that names it | who waits breaks the barrier, in the latter case |
-//! | arrived | an arrival of the dead | who waits breaks the barrier, unless everybody has arrived |
-//! | as the last to arrive, before it ended the phase | all arrived, phase open | who waits, or comes next, ends it |
-//! | as the last to arrive, before it has done what it had to do | all arrived, phase open, the last arrival acts | who waits, or comes next, breaks the barrier |
+//! | before it arrived | nothing; if it was known as a party, a slot that names it | a waiter breaks the barrier, in the latter case |
+//! | arrived | an arrival of a dead party | a waiter breaks the barrier, unless all have arrived |
+//! | as the last to arrive, before it ended the phase | all arrived, phase open | a party that waits, or comes next, ends it |
+//! | as the last to arrive, before it has done what it had to do | all arrived, phase open, the last arrival acts | a party that waits, or comes next, breaks the barrier |
 //! | having ended or broken it, before it woke the others | they look within a slice | |
 //! | resetting | reset, or not; slots of dead parties | a party that finds them breaks it again, and it is reset again |
 
@@ -40,9 +43,9 @@ use mp_core::words::Member;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum How {
-    /// Somebody called `abort`.
+    /// A process called `abort`.
     Aborted = 1,
-    /// Somebody's time was over.
+    /// A party's time was over.
     TimedOut = 2,
     /// A party died.
     Died = 3,
@@ -67,12 +70,12 @@ pub struct Phase {
     pub base: u32,
 }
 
-/// What a phase became for somebody who arrived in it.
+/// What a phase became for a party that arrived in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
     /// It is open still.
     Open,
-    /// Everybody arrived.
+    /// All parties arrived.
     Passed,
     /// It was broken like this; by a reset if `None`.
     Broken(Option<How>),
@@ -128,7 +131,7 @@ impl Phase {
         word & ACTS != 0
     }
 
-    /// Who arrived, if that word is of an arrival in this phase.
+    /// The member that arrived, if that word is of an arrival in this phase.
     pub fn arrived(self, word: u64) -> Option<Member> {
         let word = word & !ACTS;
         let m = Member::from_raw(word >> (1 + ERA_BITS + TRIPS_BITS));
@@ -184,7 +187,7 @@ pub enum Arrived {
         index: u32,
         /// The phase.
         phase: Phase,
-        /// Whether it ended an earlier phase for somebody who is to be woken.
+        /// Whether it ended an earlier phase for waiters that are to be woken.
         helped: bool,
     },
     /// The barrier is broken.
@@ -247,7 +250,7 @@ impl Steps for Arrive {
             {
                 return Some(Arrived::Full(self.phase));
             }
-            // All have arrived, and nobody has said so.
+            // All have arrived, and the phase does not say so yet.
             Pc::Look(i) if i == self.at.parties => self.pc = Pc::End,
             Pc::Look(i) => {
                 let word = m.load(self.at.arrival(i));
@@ -270,7 +273,7 @@ impl Steps for Arrive {
                     let (phase, helped) = (self.phase, self.helped);
                     return Some(Arrived::Here { index: i, phase, helped });
                 }
-                // Somebody else arrived there, or the phase is over, or it is our own that is.
+                // Another party arrived there, or the phase is over, or it is our own that is.
                 self.pc = Pc::Phase;
             }
             Pc::End => {
@@ -283,7 +286,7 @@ impl Steps for Arrive {
     }
 }
 
-/// Ends a phase if everybody has arrived, and nobody acts; ends with whether this did it.
+/// Ends a phase if all have arrived, and no party acts; ends with whether this did it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Complete {
     at: BarrierAt,
@@ -349,7 +352,7 @@ impl Steps for Break {
     }
 }
 
-/// Makes a barrier whole again; who waits at it finds it broken.
+/// Makes a barrier whole again; a waiter finds it broken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reset {
     at: BarrierAt,

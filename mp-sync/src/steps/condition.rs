@@ -1,9 +1,9 @@
-//! Notifications, as tokens in the slots of those who wait.
+//! Notifications, as tokens in the slots of waiters.
 //!
-//! # Words, and who may change them
+//! # Words, and what may change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | slot, see [`slot`](super::slot) | [`EMPTY`](super::slot::EMPTY) | who is about to wait → `WAITING`, before it releases the lock |
+//! | slot, see [`slot`](super::slot) | [`EMPTY`](super::slot::EMPTY) | a thread that is about to wait → `WAITING`, before it releases the lock |
 //! |  | [`WAITING`] | it → [`ASLEEP`], or `EMPTY` when its time is over; a notifier → [`NOTIFIED`] |
 //! |  | [`ASLEEP`] | a notifier → `NOTIFIED`, and wakes it; it → `EMPTY` when its time is over |
 //! |  | [`NOTIFIED`] | it → `EMPTY`: it has its notification; if it is dead, another one that waits, or finds no slot to wait in → `NOTIFIED`, of its own |
@@ -12,15 +12,16 @@
 //! # What a death leaves
 //! | killed | left | then |
 //! |---|---|---|
-//! | waiting | `WAITING` or `ASLEEP` of the dead | one that waits clears it; a notification may come first, see below |
-//! | notified, before it took its token | `NOTIFIED` of the dead | one that waits takes the token over by one swap, and has it |
-//! | notified, while all slots are in use | `NOTIFIED` of the dead | one that wants to wait takes the slot with its token, and has it |
-//! | having taken a token over, its own place not yet given up | two slots of the dead | the token goes on as above, the other is cleared |
+//! | waiting | `WAITING` or `ASLEEP` of a dead process | a waiter clears it; a notification may come first, see below |
+//! | notified, before it took its token | `NOTIFIED` of a dead process | a waiter takes the token over by one swap, and has it |
+//! | notified, while all slots are in use | `NOTIFIED` of a dead process | a thread that wants to wait takes the slot with its token, and has it |
+//! | having taken a token over, its own place not yet given up | two slots of a dead process | the token is passed on as above, the other is cleared |
 //! | notifying, before it woke the sleeper | `NOTIFIED` | the sleeper looks within a slice |
 //!
-//! So a notification reaches somebody who lives, and exactly one, with one exception: who took over a dead waiter's token
-//! and finds that it has one of its own by now gives it to another one that waits; if it is killed between that and
-//! giving it up, two have it. Nobody waits for a notification that was given to a dead process, longer than a slice.
+//! So a notification reaches exactly one live waiter, with one exception: a waiter that took over a dead
+//! waiter's token and finds that it has one of its own by now gives it to another waiter; if it is killed
+//! between that and giving it up, two have it. No waiter waits longer than a slice for a notification that
+//! was given to a dead process.
 
 use mp_core::mem::{Mem, Steps, Word};
 
@@ -45,7 +46,7 @@ pub enum Notified {
         /// What gives the next token of the row, if there are more to look at.
         next: Option<Notify>,
     },
-    /// Nobody waits.
+    /// There is no waiter.
     Nobody,
 }
 
@@ -71,7 +72,8 @@ pub struct Notify {
 
 impl Notify {
     /// The first one of a row: the row looks at every slot once, in a circle that begins after the one that was notified
-    /// last. Whoever waits when it begins, and goes on to wait, is notified, whatever other notifiers do meanwhile.
+    /// last. Every thread that waits when it begins, and continues to wait, is notified, whatever other
+    /// notifiers do meanwhile.
     pub fn new(slots: Slots, turn: Word) -> Self {
         Self { slots, turn, used: 0, at: 0, left: 0, pc: Pc::Used }
     }

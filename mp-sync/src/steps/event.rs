@@ -1,13 +1,13 @@
 //! A flag between processes, and how often it was set.
 //!
-//! # Words, and who may change them
+//! # Words, and what may change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | event: `set 1, count 63` | not set | who sets it → set, count + 1 |
-//! |  | set | who clears it → not set |
+//! | event: `set 1, count 63` | not set | a setter → set, count + 1 |
+//! |  | set | a clearer → not set |
 //!
-//! Who waits notes the word first, and has waited enough when the flag is set **or** the count is another: so it sees every
-//! setting, also one that was cleared before it looked.
+//! A waiter notes the word first, and has waited enough when the flag is set **or** the count is another: so
+//! it sees every setting, also one that was cleared before it looked.
 //!
 //! # What a death leaves
 //! | killed | left | then |
@@ -57,7 +57,7 @@ impl Steps for Set {
             self.seen = Some(m.load(self.at));
             return None;
         };
-        // Also when it is set already: who sets it has been ordered before who sees it set.
+        // Also when it is set already: a thread that sets it is ordered before a thread that sees it set.
         if seen & SET != 0 && mp_core::mutant!("event.set-already-not-ordered") {
             return Some(false);
         }

@@ -2,8 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`slot`] | a word that names who holds one thing, and what makes, changes and finds such words |
-//! | [`condition`] | notifications as tokens in the slots of those who wait |
+//! | [`slot`] | a word that names the holder of one thing, and what makes, changes and finds such words |
+//! | [`condition`] | notifications as tokens in the slots of waiters |
 //! | [`rwlock`] | a reader's way in beside a writer's lock |
 //! | [`barrier`] | arrivals, and the phase that ends with the last of them |
 //! | [`event`] | a flag, and how often it was set |

@@ -1,24 +1,24 @@
-//! Something that is done once, whoever dies while doing it.
+//! Something that is done once, even if a process dies while doing it.
 //!
-//! # Words, and who may change them
+//! # Words, and what may change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: see [`mp_core::steps::lock`] | | who wants to do it |
-//! | done: 0 or 1 | only grows | who holds the lock and has done it → 1 |
+//! | lock: see [`mp_core::steps::lock`] | | a thread that wants to do it |
+//! | done: 0 or 1 | only grows | the thread that holds the lock and has done it → 1 |
 //!
-//! Who comes looks at the word first, and asks for the lock only if it is not done; whoever has the lock looks again, since
-//! another one may have done it meanwhile.
+//! A thread looks at the word first, and asks for the lock only if it is not done; once it has the lock it
+//! looks again, since another one may have done it meanwhile.
 //!
 //! # What a death leaves, and where one may be stopped
 //! | killed | left | then |
 //! |---|---|---|
 //! | before it has the lock | nothing | |
-//! | holding the lock, doing it or about to | held by the dead, not done | the next one adopts the lock, is told who died, and does it again |
+//! | holding the lock, doing it or about to | held by the dead, not done | the next one adopts the lock, learns which process died, and does it again |
 //! | done, before it said so | the same | the same: it is done twice, one after the other |
-//! | said so, before it released the lock | held by the dead, done | who waits adopts the lock, and finds it done; who comes does not ask for the lock |
+//! | said so, before it released the lock | held by the dead, done | a waiter adopts the lock, and finds it done; a thread that comes does not ask for the lock |
 //!
-//! Who is stopped while it holds the lock keeps those waiting who asked for the lock; once it has said that it is done, nobody
-//! else.
+//! A thread that is stopped while it holds the lock delays the threads that asked for the lock; once it has
+//! said that it is done, no others.
 
 use mp_core::mem::{Mem, Steps, Word};
 
@@ -37,7 +37,7 @@ impl Steps for IsDone {
     }
 }
 
-/// Says that it is done: by who has done it, and holds the lock.
+/// Says that it is done: by the thread that has done it, and holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SetDone(pub Word);
 

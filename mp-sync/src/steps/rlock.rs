@@ -1,25 +1,25 @@
 //! How often the holder of a lock has it.
 //!
-//! # Words, and who may change them
+//! # Words, and what may change them
 //! | word | states | changed by |
 //! |---|---|---|
 //! | lock: see [`mp_core::steps::lock`] | | the thread that takes it; whose it is, its second word says ([`IsMine`](mp_core::steps::lock::IsMine)) |
 //! | depth: `depth 32, mending 1` | anything | the thread that holds the lock: one when it takes it anew, then up and down |
 //!
-//! The depth counts only while the lock is held, by the thread that holds it; nobody else reads it. So it needs no
-//! read-modify-write, and what a former holder left there is overwritten before it is read.
+//! The depth counts only while the lock is held, by the thread that holds it; no other reads it. So it needs
+//! no read-modify-write, and what a former holder left there is overwritten before it is read.
 //!
 //! # What a death leaves
 //! | killed | left | then |
 //! |---|---|---|
 //! | before it has the lock | nothing | |
-//! | having the lock, however often; also before it wrote the first depth | held by the dead, any depth | the next one adopts the lock, marked; everybody gets `OwnerDied` until somebody recovers, whose depth is one |
+//! | having the lock, however often; also before it wrote the first depth | held by the dead, any depth | the next one adopts the lock, marked; locking returns `OwnerDied` until a caller recovers, whose depth is one |
 //! | having recovered | the same, marked already | the same: only the release of the last level takes the mark away |
 //! | waiting at a condition | free | nothing: it has let go of all levels, whose number it keeps to itself |
 
 use mp_core::mem::{Mem, Steps, Word};
 
-/// The lowest bit above the depth: its holder mends the data.
+/// The lowest bit above the depth: its holder repairs the data.
 const MENDING: u64 = 1 << 32;
 const DEEPEST: u64 = u32::MAX as u64;
 
@@ -39,7 +39,7 @@ impl Depth {
         self.0 & DEEPEST
     }
 
-    /// Whether its holder mends the data.
+    /// Whether its holder repairs the data.
     pub const fn is_mending(self) -> bool {
         self.0 & MENDING != 0
     }
@@ -67,7 +67,7 @@ pub enum Deeper {
     Taken,
     /// It has it as often as can be counted.
     TooOften,
-    /// The depth says that it doesn't have it: somebody has written to it who is no user of it.
+    /// The depth says that it doesn't have it: a process that does not use the lock has written to it.
     Garbage,
 }
 

@@ -1,30 +1,31 @@
 //! A reader's way in, beside the lock of writers.
 //!
-//! # Words, and who may change them
+//! # Words, and what may change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: see [`mp_core::steps::lock`] | | who wants to write; and a reader that found it held, for as long as it takes to get a slot |
-//! | slot, see [`slot`](super::slot) | [`EMPTY`], [`HELD`] | a reader, in and out; when it is dead, whoever waits for it to go |
+//! | lock: see [`mp_core::steps::lock`] | | a thread that wants to write; and a reader that found it held, for as long as it takes to get a slot |
+//! | slot, see [`slot`](super::slot) | [`EMPTY`], [`HELD`] | a reader, in and out; when it is dead, a thread that waits for it to go |
 //! | again: how often more the thread in that slot reads | a count | the thread that has the slot: 0 when it takes it, then up and down |
-//! | writing: 0 or 1 | | who holds the lock and has seen all slots empty → 1; it → 0 before it releases the lock |
+//! | writing: 0 or 1 | | the thread that holds the lock and has seen all slots empty → 1; it → 0 before it releases the lock |
 //!
 //! A reader takes a slot and **then** looks at the lock; a writer takes the lock and **then** looks at the slots. So one of
 //! them sees the other, and the reader steps back. A reader that finds the lock held waits for the lock itself, takes a
 //! slot while it has it, and releases it: so writers are not starved by readers that come one after the other, and a
 //! reader waits, gives up and finds a dead writer as any taker of a lock does.
 //!
-//! A writer looks at one slot after the other, and has to know that all are empty at once. So who finds the lock held and
-//! reads already takes no second slot, but counts in the one that it has: whoever reads when the look ends had that slot when
-//! it began. (With a second slot, behind the look, and the first one given back before the look comes to it, a reader would
-//! be overlooked.) The count is the thread's own: nobody else reads it, and what a dead thread left there is overwritten.
+//! A writer looks at one slot after the other, and has to know that all are empty at once. So a thread that
+//! finds the lock held and reads already takes no second slot, but counts in the one that it has: every
+//! thread that reads when the look ends had that slot when it began. (With a second slot, behind the look,
+//! and the first one given back before the look comes to it, a reader would be overlooked.) The count is the
+//! thread's own: no other reads it, and what a dead thread left there is overwritten.
 //!
 //! # What a death leaves
 //! | killed | left | then |
 //! |---|---|---|
 //! | reading once or again, counting, or stepping back | a slot that names the dead, with any count | a writer that waits gives it back: what was only read is whole |
 //! | holding the lock, not writing | held by the dead, writing 0 | the next one adopts the lock and takes its mark away |
-//! | writing | held by the dead, writing 1 | the next one adopts the lock, marked; everybody gets `OwnerDied` until somebody recovers |
-//! | mending | the same | the same |
+//! | writing | held by the dead, writing 1 | the next one adopts the lock, marked; locking returns `OwnerDied` until a caller recovers |
+//! | repairing | the same | the same |
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::LockWord;

@@ -1,22 +1,22 @@
-//! Slots: words that each name who holds one thing, be it a permit, a place among the readers, or a place in the line
-//! of those who wait.
+//! Slots: words that each name the holder of one thing, be it a permit, a place among the readers, or a place
+//! in the line of waiters.
 //!
-//! A count can't be mended after a death: "one more" and "who did that" are two steps. A slot is changed by one
-//! compare-and-swap that does both.
+//! A count can't be repaired after a death: "one more" and "which thread did that" are two steps. A slot is
+//! changed by one compare-and-swap that does both.
 //!
-//! # Words, and who may change them
+//! # Words, and what may change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | slot: `state 2, member 24, sequence 16, thread 22` | [`EMPTY`] or [`OPEN`]: nobody's | who wants it → held by it, sequence + 1 |
-//! |  | held by `m` | `m` → nobody's, or another state of its own; if `m` is dead, whoever saw exactly this word → nobody's |
-//! | used: how many slots were ever in use | only grows | who finds no slot, **before** it takes a new one |
+//! | slot: `state 2, member 24, sequence 16, thread 22` | [`EMPTY`] or [`OPEN`]: no holder | a thread that wants it → held by it, sequence + 1 |
+//! |  | held by `m` | `m` → no holder, or another state of its own; if `m` is dead, any process that saw exactly this word → no holder |
+//! | used: how many slots were ever in use | only grows | a thread that finds no slot, **before** it takes a new one |
 //!
 //! # What a death leaves
 //! | killed | left | the next one that looks |
 //! |---|---|---|
 //! | before the swap | nothing; perhaps `used` is one too high | looks at one slot more |
 //! | holding | a slot that names the dead | gives it back, by a swap of exactly the word that it saw |
-//! | given back, before it woke anybody | a slot that is free | sleepers look again within a slice |
+//! | given back, before it woke a waiter | a slot that is free | sleepers look again within a slice |
 //! | giving back a dead member's slot | as it was, or given back | the same |
 //!
 //! A process that decides to give back a dead member's slot, is stopped, and goes on a week later finds another sequence,
@@ -27,7 +27,7 @@ use mp_core::words::Member;
 
 /// Nothing is there. What fresh memory holds.
 pub const EMPTY: u8 = 0;
-/// Something is there, and nobody has it.
+/// Something is there, and has no holder.
 pub const OPEN: u8 = 1;
 /// A member has it.
 pub const HELD: u8 = 2;
@@ -39,7 +39,7 @@ pub const KEPT: u8 = 3;
 pub struct Slot {
     /// [`EMPTY`], [`OPEN`], [`HELD`] or [`KEPT`].
     pub state: u8,
-    /// Who has it, if somebody does.
+    /// The member that has it, if one does.
     pub member: Member,
     /// Which thread of it, where that matters; at most 22 bits.
     pub thread: u32,
@@ -202,7 +202,7 @@ impl Steps for Claim {
                 if !self.grows || used >= self.slots.limit {
                     return Some(None);
                 }
-                // Whoever is faster has made room for both to look at.
+                // The faster one has made room for both to look at.
                 if mp_core::mutant!("slot.claim.growth-not-written")
                     || m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok()
                 {
@@ -261,7 +261,7 @@ pub struct Find {
 
 impl Find {
     /// Slots in `states` (a [`set`]), from slot `start` on. A full barrier is made first: what the caller has just written
-    /// by a read-modify-write is seen by those whom this does not see.
+    /// by a read-modify-write is seen by the holders that this does not see.
     pub fn new(slots: Slots, states: u8, start: u32) -> Self {
         Self { slots, states, at: start, used: None }
     }
