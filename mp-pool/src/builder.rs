@@ -125,8 +125,8 @@ impl PoolBuilder {
         self
     }
 
-    /// After so many tasks a worker ends, and another one takes its place; 0 is never, as without this. For functions
-    /// that leak.
+    /// After this many tasks a worker ends, and another one takes its place; 0 is never, as without this. For
+    /// functions that leak.
     #[doc(alias = "maxtasksperchild")]
     pub fn max_tasks_per_child(mut self, tasks: u64) -> PoolBuilder {
         self.0.most_tasks = tasks;
@@ -212,7 +212,7 @@ impl PoolBuilder {
         self
     }
 
-    /// So many tasks may be without an outcome before [`apply_async`](crate::Call::apply_async) and
+    /// How many tasks may be without an outcome before [`apply_async`](crate::Call::apply_async) and
     /// [`map_async`](crate::Call::map_async) wait, and [`try_apply_async`](crate::Call::try_apply_async) gives its arguments
     /// back. A `map` enters as a whole. Without this there is no bound, but the memory of this process: no more than a few
     /// hundred tasks for each worker are in shared memory.

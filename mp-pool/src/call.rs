@@ -48,9 +48,9 @@ impl<'a, A: Message + Send, T: Message + Send> Call<'a, A, T> {
         Call { shared, code, terms: Terms::default(), clone: None, ahead: None, types: PhantomData }
     }
 
-    /// Gives a worker so many tasks at once. Without this, as many as it does in a millisecond, at most 64, and one if it
-    /// takes longer. Tasks that a worker has not begun go to one that has nothing to do, or when it dies, to another; so a chunk
-    /// is not bound to a worker.
+    /// How many tasks a worker gets at once. Without this, as many as it does in a millisecond, at most 64,
+    /// and one if it takes longer. Tasks that a worker has not begun go to one that has nothing to do, or
+    /// when it dies, to another; so a chunk is not bound to a worker.
     pub fn chunksize(mut self, tasks: usize) -> Self {
         self.terms.chunk = tasks;
         self

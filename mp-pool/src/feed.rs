@@ -1,8 +1,8 @@
 //! Giving tasks to workers.
 //!
-//! Whoever brings tasks gives them out itself, as far as workers have room; from there on the pool's thread does, whenever a
-//! reply comes. Encoding runs code of the user, so it is done without the lock: the worker is marked as being fed, and if it
-//! is dead when the tasks are encoded, they go to another one.
+//! A thread that brings tasks gives them out itself, as far as workers have room; from there on the pool's
+//! thread does, whenever a reply comes. Encoding runs code of the user, so it is done without the lock: the
+//! worker is marked as being fed, and if it is dead when the tasks are encoded, they go to another one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Shared {
         while self.feed_one() {}
     }
 
-    /// Gives tasks to one worker; false if there are none, or nobody wants any.
+    /// Gives tasks to one worker; false if there are none, or no worker wants any.
     fn feed_one(&self) -> bool {
         let mut ready = Vec::new();
         let mut job = None;

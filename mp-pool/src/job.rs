@@ -21,7 +21,7 @@ pub(crate) struct Code {
     pub(crate) number: u64,
     /// It holds what the user's closure captures.
     pub(crate) runner: Apart<Closure<(), Runner>>,
-    /// Who is told when nobody uses it any more.
+    /// The pool that is notified when its last user is gone.
     pub(crate) pool: Weak<Shared>,
 }
 
@@ -221,7 +221,7 @@ pub(crate) struct Lost {
 /// One call.
 pub(crate) struct Job {
     /// The process that made it. In a copy of that, nothing here is locked: other threads may have held the locks when it
-    /// was copied, and nobody settles its tasks.
+    /// was copied, and no thread settles its tasks.
     owner: u32,
     pub(crate) code: Arc<Code>,
     pub(crate) terms: Terms,
@@ -252,7 +252,7 @@ impl Job {
         self.owner == std::process::id()
     }
 
-    /// So many more tasks will have an outcome.
+    /// Expects outcomes of `tasks` more tasks.
     pub(crate) fn expect(&self, tasks: usize) {
         let mut slots = self.slots.lock();
         slots.progress.total += tasks - usize::from(mp_core::mutant!("pool.total.one-too-few") && tasks > 1);
@@ -307,7 +307,7 @@ impl Job {
         self.slots.lock().cancelled
     }
 
-    /// Notes what came of a task; whether it had no outcome yet. [`notify`](Self::notify) tells who waits.
+    /// Notes what came of a task; whether it had no outcome yet. [`notify`](Self::notify) wakes waiters.
     pub(crate) fn settle(&self, index: usize, outcome: Outcome) -> bool {
         let slots = &mut *self.slots.lock();
         let failed = outcome.is_err();
@@ -325,7 +325,7 @@ impl Job {
         true
     }
 
-    /// Tells who waits that outcomes have come.
+    /// Tells waiters that outcomes have come.
     pub(crate) fn notify(&self) {
         let (wakers, on_done) = {
             let mut slots = self.slots.lock();

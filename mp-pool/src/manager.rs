@@ -26,7 +26,7 @@ use crate::start::{back_off, name, start};
 use crate::state::{NO_CODE, Phase, Ready, Taken};
 use crate::worker::{self, CONDEMNED, what};
 
-/// So many replies are taken at once.
+/// How many replies are taken at once.
 const REPLIES: usize = 64;
 /// Workers that may die in a row while they read a function, before it costs a task each time: it may be the function that
 /// kills them.
@@ -46,7 +46,7 @@ enum Ending {
     Closed,
     /// They got a SIGTERM, and get a SIGKILL then.
     Asked(Instant),
-    /// They got a SIGKILL; who is still there then is left.
+    /// They got a SIGKILL; workers that are still there then are left.
     Killed(Instant),
 }
 
@@ -62,7 +62,7 @@ impl Manager {
         Manager { shared, ending: Ending::Not, why: String::new() }
     }
 
-    /// Until the pool is over. Nobody waits for ever for it, even if there is an error in here.
+    /// Runs until the pool is over. No caller waits for ever for it, even if there is an error in here.
     pub(crate) fn run(self) {
         let shared = Arc::clone(&self.shared);
         // Set once: there is one manager.
@@ -107,7 +107,7 @@ impl Manager {
     /// Waits for replies, and for whatever else there may be.
     fn hear(&mut self, replies: &mut Vec<Reply>) {
         let until = self.next_deadline();
-        // A death may be told without a message, if there was no memory for one.
+        // A death may be reported without a message, if there was no memory for one.
         let far = || Instant::now() + LONG;
         match self.shared.replies.get_many_deadline(replies, REPLIES, until.unwrap_or_else(far)) {
             Ok(_) => {}
@@ -241,7 +241,7 @@ impl Manager {
         }
         #[cfg(feature = "log")]
         let replaced = end.is_none();
-        // Only if a task is there: nobody reads a function without one.
+        // Only if a task is there: no worker reads a function without one.
         let its = |ready: &Ready| reading == Some(ready.taken.job.code.number);
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
             let deaths = state.deadly.entry(code).or_insert(0);
@@ -258,7 +258,7 @@ impl Manager {
                 None => state.returned.push_front(ready),
             }
         }
-        // Copied only where somebody is told: it may be long.
+        // Copied only where a task needs it: it may be long.
         let last_words = if lost.is_empty() { None } else { process.stderr().last_lines() };
         for taken in lost {
             let timed_out = condemned == Some(taken.id);
@@ -378,7 +378,7 @@ impl Manager {
         self.shared.state.lock().take_over(Instant::now(), note);
     }
 
-    /// Tells the workers which functions nobody uses any more.
+    /// Tells the workers which functions have no user any more.
     fn send_forgotten(&self) {
         for code in self.shared.take_unused() {
             let know: Vec<usize> = {

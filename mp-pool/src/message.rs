@@ -2,7 +2,7 @@
 //!
 //! Each worker has a queue of its own, from which it takes one [`Task`] at a time; all put their [`Reply`]s into one. Arguments
 //! and results are encoded with their types where those are known, and stay bytes and attachments ([`Incoming`]) until they
-//! are where those are known again: in between nobody runs code of the user.
+//! are where those are known again: in between no code of the user runs.
 //!
 //! A function is sent to a worker once, as a [`Closure`] that makes the [`Runner`]; after that it is a number.
 
@@ -88,7 +88,7 @@ pub(crate) enum Task {
     Run { id: u64, code: u64, timed: bool, args: Body },
     /// From now on this function has this number. What it captures is the user's to read, and may fail.
     Learn { code: u64, runner: Body },
-    /// Nobody uses this function any more.
+    /// This function has no user any more.
     Forget { code: u64 },
 }
 

@@ -74,7 +74,7 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of so many workers.
+    /// A pool of `workers` workers.
     ///
     /// # Errors
     /// Those of [`PoolBuilder::build`].

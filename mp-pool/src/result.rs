@@ -118,9 +118,9 @@ impl<T: Message> Shape<T> for Many {
 /// all the same, unless they are [cancelled](Self::cancel).
 ///
 /// When the pool is dropped, or breaks, tasks that are not done get an error, so waiting ends. In a copy of the
-/// process that made the call (`fork`), nobody hears of the tasks, not even of those that were done: there each of them has
-/// ended with [`TaskError::Terminated`], whoever asks and however.
-#[must_use = "the result is lost if nobody asks for it"]
+/// process that made the call (`fork`), no outcome of a task arrives, not even of those that were done: there
+/// each of them has ended with [`TaskError::Terminated`], however it is asked for.
+#[must_use = "the result is lost unless it is asked for"]
 pub struct AsyncResult<T, S = One> {
     shared: Arc<Shared>,
     job: Arc<Job>,

@@ -1,6 +1,7 @@
 //! What the pool's handle, its calls and its thread have in common: giving tasks to workers, and outcomes to calls.
 //!
-//! A task is counted before anybody can see it, and settled once; so the count says when there is nothing left.
+//! A task is counted before any other thread can see it, and settled once; so the count says when there is
+//! nothing left.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -31,8 +32,8 @@ pub(crate) struct Exited {
     pub(crate) pid: u32,
 }
 
-/// Outcomes that are to be told once no lock is held: when this is dropped, also by a panic. So it is made before a lock is
-/// taken, and goes after it.
+/// Outcomes that are to be reported once no lock is held: when this is dropped, also by a panic. So it is
+/// made before a lock is taken, and goes after it.
 pub(crate) struct Settled<'a> {
     shared: &'a Shared,
     outcomes: Vec<(Taken, Outcome)>,
@@ -108,7 +109,7 @@ pub(crate) struct Shared {
     /// There is an event, for a thread that can't wait for replies because no worker is there.
     pub(crate) rang: Condvar,
     functions: Mutex<HashMap<TypeId, Arc<Code>>>,
-    /// Functions that nobody uses any more.
+    /// Functions that have no user any more.
     unused: Mutex<Vec<u64>>,
     ids: AtomicU64,
     /// The pool's thread, once it runs.
@@ -198,8 +199,8 @@ impl Shared {
         }
     }
 
-    /// Takes over so many more tasks of a call; `bring` puts them into it, once they are counted and before anybody looks for
-    /// them. False if the pool takes none: then they have an error.
+    /// Takes over `tasks` more tasks of a call; `bring` puts them into it, once they are counted and before
+    /// any thread looks for them. False if the pool takes none: then they have an error.
     pub(crate) fn submit(&self, job: &Arc<Job>, tasks: usize, bring: impl FnOnce()) -> bool {
         job.expect(tasks);
         let refused = self.count(tasks).err();
@@ -364,7 +365,7 @@ impl Shared {
         self.ring();
     }
 
-    /// Nobody uses this function any more. May be called with the lock of the state.
+    /// This function has no user any more. May be called with the lock of the state.
     pub(crate) fn is_unused(&self, code: u64) {
         if self.check_owner().is_err() {
             return;
@@ -373,7 +374,7 @@ impl Shared {
         self.ring();
     }
 
-    /// The functions that nobody uses any more.
+    /// The functions that have no user any more.
     pub(crate) fn take_unused(&self) -> Vec<u64> {
         std::mem::take(&mut *self.unused.lock())
     }

@@ -19,7 +19,7 @@ pub(crate) fn name(prefix: &str, number: usize) -> String {
     format!("{prefix}-{number}")
 }
 
-/// How long to wait after so many failures in a row.
+/// How long to wait after this many failures in a row.
 pub(crate) fn back_off(failures: u32) -> Duration {
     if failures == 0 {
         return Duration::ZERO;

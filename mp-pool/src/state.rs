@@ -1,15 +1,15 @@
-//! Who has which task: what the pool knows about its workers, under one lock. No code of the user runs here, and nothing
-//! waits.
+//! Which worker has which task: what the pool knows about its workers, under one lock. No code of the user
+//! runs here, and nothing waits.
 //!
 //! A task is in one of these places, and moves from one to the other under the lock:
 //!
 //! | where | it goes to | when |
 //! |---|---|---|
-//! | in its [`Job`], not encoded | a worker's `given`, through somebody who encodes it without the lock | a worker has room |
+//! | in its [`Job`], not encoded | a worker's `given`, through a thread that encodes it without the lock | a worker has room |
 //! | `given` to a worker: in its queue, or in its hands | settled | its reply comes |
 //! | | `returned` | it is found in the queue of a worker that is dead, too busy for it, or stopped |
 //! | | its job, or settled as lost | its worker is dead, and it is not in the queue |
-//! | `returned`: encoded, and nobody's | a worker's `given` | a worker has room |
+//! | `returned`: encoded, with no worker | a worker's `given` | a worker has room |
 //! | | settled as lost | too many workers in a row died while they read its function |
 //!
 //! A worker takes from its queue in order and answers each task before it takes the next, so of those it was given it has one
@@ -40,7 +40,7 @@ const MOST_FAILED_STARTS: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A worker that has left its first task in its queue for so long, while another one has nothing to do, is asked for it.
 const SLOW: Duration = Duration::from_millis(100);
-/// The number of no function: a worker that is told to forget it answers, and does nothing else.
+/// The number of no function: a worker that gets a request to forget it answers, and does nothing else.
 pub(crate) const NO_CODE: u64 = 0;
 
 /// A task that has left its job.
@@ -113,7 +113,7 @@ pub(crate) struct Worker {
     pub(crate) pid: u32,
     /// It was initialised, and lives.
     pub(crate) ready: bool,
-    /// Somebody is about to give it tasks.
+    /// A thread is about to give it tasks.
     pub(crate) feeding: bool,
     pub(crate) given: VecDeque<Given>,
     /// How many of `given` are tasks.
@@ -226,7 +226,7 @@ impl Worker {
         }
     }
 
-    /// It has answered so many tasks since it was last asked.
+    /// It has answered `answered` tasks since it was last asked.
     pub(crate) fn keeps_pace(&mut self, answered: u32, now: Instant) {
         let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
         // Quick to see that it is faster, slow to see that it is slower: then others help.
@@ -388,7 +388,7 @@ impl State {
         None
     }
 
-    /// Sees to it that the tasks of a call are sent.
+    /// Queues the tasks of a call, so that they are sent.
     pub(crate) fn enlist(&mut self, job: &Arc<Job>) {
         if !self.jobs.iter().any(|listed| Arc::ptr_eq(listed, job)) {
             self.jobs.push_back(Arc::clone(job));

@@ -58,7 +58,8 @@ impl<I: Iterator, T> Imap<I, T> {
             return;
         }
         while !self.exhausted && under_way < self.ahead {
-            // An iterator may be slow: nobody waits for it while workers have something to do, and a result is there.
+            // An iterator may be slow: no caller waits for it while workers have something to do, and a
+            // result is there.
             if under_way >= self.workers && self.job.slots().has_next() {
                 return;
             }

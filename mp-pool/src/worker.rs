@@ -62,7 +62,7 @@ pub(crate) struct Orders {
     pub(crate) tasks: Queue<Task>,
     pub(crate) replies: Queue<Reply>,
     pub(crate) watch: SharedTensor<u64>,
-    /// After so many tasks it ends; 0 is never.
+    /// After this many tasks it ends; 0 is never.
     pub(crate) most_tasks: u64,
     pub(crate) initializer: Option<Initializer>,
 }

@@ -73,7 +73,7 @@ fn what_a_closure_captures_is_released_when_its_tasks_are_done() {
     assert!(seen.into_iter().eq(0..100));
     assert!(mine.try_get().unwrap_err().is_empty());
     drop(note);
-    // Nobody else has the queue any more, although the workers live.
+    // No other process has the queue any more, although the workers live.
     assert!(matches!(mine.get_timeout(DEADLINE), Err(GetError::Deserted { .. })));
     assert_eq!(pool.map(square, 0..3).unwrap(), [0, 1, 4]);
 }
@@ -87,7 +87,7 @@ fn tensors_are_not_copied() {
     for (i, (id, len)) in lens.into_iter().enumerate() {
         assert_eq!((id, len), (weights.storage().id(), (1 << 20) - i));
     }
-    // One that nobody else has goes there and comes back.
+    // A tensor that has no other holder goes there and comes back.
     let mine = Tensor::<u64>::zeros(&[1000]).unwrap();
     let fill = |mut tensor: Tensor<u64>| {
         tensor.as_mut_slice()?.fill(9);
@@ -380,7 +380,7 @@ fn given_ahead(pool: &Pool) -> usize {
 #[test]
 fn a_worker_is_given_as_many_tasks_as_it_does_in_a_millisecond() {
     let pool = Pool::new(1).unwrap();
-    assert_eq!(given_ahead(&pool), 1, "nobody knows yet how long they take");
+    assert_eq!(given_ahead(&pool), 1, "it is not known yet how long they take");
     let mut ahead = 0;
     common::eventually("it is given many when they are quick", || {
         pool.map(square, 0..2000).unwrap();
@@ -456,7 +456,7 @@ fn callbacks_get_results_and_errors() {
     let pool = Pool::new(1).unwrap();
     let (tell, told) = mpsc::channel();
     let half = |x: u32| if x.is_multiple_of(2) { Ok(x / 2) } else { Err("odd") };
-    pool.apply_async(square, 1).on_done(|_| panic!("a callback that panics costs nobody else anything"));
+    pool.apply_async(square, 1).on_done(|_| panic!("a callback that panics costs no other call anything"));
     for x in [4, 5] {
         let tell = tell.clone();
         pool.apply_async(half, x)

@@ -42,7 +42,7 @@ fn what_can_not_be_read_in_a_worker_is_an_error_of_its_tasks() {
         assert!(matches!(&error, TaskError::Arguments(why) if why.contains(what)), "{error}");
     }
     assert_eq!(pool.map(|x: u32| x, 0..4).unwrap(), [0, 1, 2, 3]);
-    assert_eq!(pool.pids(), pids, "nobody died of it");
+    assert_eq!(pool.pids(), pids, "no worker died of it");
     join(&pool);
 }
 

@@ -60,7 +60,7 @@ fn however_a_worker_ends_its_task_says_how() {
 fn a_lost_task_is_tried_again_if_that_is_asked_for() {
     let pool = Pool::new(2).unwrap();
     let begun: SharedTensor<u64> = Tensor::zeros(&[3]).unwrap().share();
-    // Dies as often as it is told to.
+    // Dies `deaths` times.
     let fragile = |(begun, task, deaths): (SharedTensor<u64>, usize, u64)| {
         if begun.fetch_add(task, 1) < deaths {
             std::process::abort();

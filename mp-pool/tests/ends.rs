@@ -1,4 +1,4 @@
-//! How a pool ends: nobody waits for ever, and nothing is left.
+//! How a pool ends: no caller waits for ever, and nothing is left.
 
 mod common;
 
@@ -16,14 +16,14 @@ fn square(x: u64) -> u64 {
     x * x
 }
 
-/// Nobody else in this program uses shared memory as long as this lives.
+/// No other test in this program uses shared memory as long as this lives.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock()
 }
 
-/// Waits until nothing is in shared memory, and nobody but this process has it: what other tests have left may still be on
-/// its way out.
+/// Waits until nothing is in shared memory, and no process but this one has it: what other tests have left
+/// may still be on its way out.
 #[track_caller]
 fn released() {
     let until = Instant::now() + DEADLINE;

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Counts how often a task was begun; who did it.
+/// Counts how often a task was begun; returns the worker that did it.
 fn counts((begun, task): (SharedTensor<u64>, usize)) -> Option<usize> {
     begun.fetch_add(task, 1);
     current_worker()

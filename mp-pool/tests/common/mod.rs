@@ -89,7 +89,8 @@ pub fn in_use() -> (u64, u64, u64) {
     (live_blocks, queued, members)
 }
 
-/// A place where tasks stop: each says that it has begun, with its number and its process, and goes on when it is told to.
+/// A place where tasks stop: each says that it has begun, with its number and its process, and continues when
+/// the test lets it.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Gate {
     begun: Queue<(u32, u32)>,
@@ -114,7 +115,7 @@ impl Gate {
         take(&self.begun)
     }
 
-    /// Lets so many pass, now or later.
+    /// Lets `tasks` tasks pass, now or later.
     pub fn open(&self, tasks: usize) {
         (0..tasks).for_each(|_| self.go.put(()).unwrap());
     }
