@@ -45,7 +45,7 @@
 //! # What is where
 //! | | |
 //! |---|---|
-//! | tensors | [`Tensor`] (one owner, moves), [`FrozenTensor`] (anybody reads), [`SharedTensor`] (anybody writes) |
+//! | tensors | [`Tensor`] (one owner, moves), [`FrozenTensor`] (all holders read), [`SharedTensor`] (all holders write) |
 //! | views of a borrowed one | [`TensorView`], [`TensorViewMut`] |
 //! | of a type known at run time; of none; of parts | [`AnyTensor`], [`dispatch!`]; [`MetaTensor`]; [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] |
 //! | into shared memory | [`ShareMemory`], [`Tensor::from_slice`], [`Tensor::from_iter`] |
@@ -64,9 +64,10 @@
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
 //! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
 //!
-//! Each row is a crate of its own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`) for those who want only that.
+//! Each row is a crate of its own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`) for
+//! programs that want only that.
 //!
-//! # For those who know torch.multiprocessing
+//! # For users of torch.multiprocessing
 //! | torch | mp |
 //! |---|---|
 //! | `mp.spawn(fn, args, nprocs)` | [`spawn(f, args, nprocs)`](spawn) |
@@ -93,7 +94,7 @@
 //! | `mp.Value`, `mp.Array` | [`Value`], [`Array`]; a lock whose dead holder is reported |
 //! | `mp.Lock`, `RLock`, `Semaphore`, `Event`, `Condition`, `Barrier` | the same names: [`Lock`], [`RLock`], … |
 //! | `shared_memory.SharedMemory`, `ShareableList` | [`SharedMemory`], [`ShareableList`]: same names, same bytes |
-//! | "the producer must stay alive" | it need not: memory lives as long as anybody holds it |
+//! | "the producer must stay alive" | it need not: memory lives as long as a process holds it |
 //! | `set_sharing_strategy` | [`set_sharing_strategy`] |
 //! | `ForkingPickler.register` | [`Reduce`] |
 //!
@@ -113,11 +114,12 @@
 //! Futures work on any runtime, and need none. With the feature `tokio`, those that are polled within a tokio runtime and wait for a
 //! descriptor (connections over sockets, listeners, [`ready`] for processes and descriptors) are woken by the driver of
 //! that runtime, as tokio's own sockets are, and this library starts no thread for them: a round trip takes half the time. They may
-//! be polled elsewhere later, and outlive the runtime. While one waits in the context of a runtime, somebody has to run that runtime
-//! (`Handle::enter` alone runs nothing), as for all of tokio's I/O. Within a runtime without I/O (`enable_io`) everything is as without the
-//! feature; tokio says so by a panic, which is caught, and whose message appears once on stderr outside of workers. So it is in
-//! programs that abort on panic, and in processes that are copies of others: by the start method `fork`, by a fork server that
-//! preloads something, or by a `fork` of the program's own.
+//! be polled elsewhere later, and outlive the runtime. While one waits in the context of a runtime, a thread
+//! has to run that runtime (`Handle::enter` alone runs nothing), as for all of tokio's I/O. Within a runtime
+//! without I/O (`enable_io`) everything is as without the feature; tokio says so by a panic, which is caught,
+//! and whose message appears once on stderr outside of workers. So it is in programs that abort on panic, and
+//! in processes that are copies of others: by the start method `fork`, by a fork server that preloads
+//! something, or by a `fork` of the program's own.
 //!
 //! # Limits
 //! Linux only; one machine. At most 1024 processes in a tree, the first one included, tensors of 8 dimensions; how

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::codec::MessagePack;
 use crate::error::{Error, Result};
 
-/// The fingerprint of a message type: a hash of its name. Computed once and kept by whoever sends many.
+/// The fingerprint of a message type: a hash of its name. A sender of many computes it once and keeps it.
 pub struct TypeFingerprint<T>(u64, PhantomData<fn(T) -> T>);
 
 impl<T> Clone for TypeFingerprint<T> {
@@ -270,7 +270,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
         Ok(Encoded(Repeated::new(arena, out, TypeFingerprint::<T>::new().get())?, PhantomData))
     }
 
-    /// Packs it once more; who gets the envelope takes the value out of it by [`unpack`].
+    /// Packs it once more; the receiver of the envelope takes the value out of it by [`unpack`].
     ///
     /// # Errors
     /// When there is no memory, or too many messages are on their way.
