@@ -36,7 +36,7 @@ impl Args {
         Ok(value.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect())
     }
 
-    /// An error if a word is left that nobody took.
+    /// An error if a word is left that was not taken.
     pub(crate) fn finish(&self) -> Result<(), String> {
         match self.0.first() {
             None => Ok(()),

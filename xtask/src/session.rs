@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::libtest::{Counter, Tally};
 
-/// How long a finished command's output may stay open before whoever holds it counts as left behind.
+/// How long a finished command's output may stay open before its holder counts as left behind.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// How a step ended.
@@ -48,7 +48,7 @@ impl Session {
     }
 
     /// For a step among all. Nothing is kept for the next build, as cargo does otherwise: of the time of compiling that is a
-    /// quarter. Who sets `CARGO_INCREMENTAL` has it as they like.
+    /// quarter. A caller that sets `CARGO_INCREMENTAL` has its way.
     pub(crate) fn of_all() -> Self {
         Self { builds_once: std::env::var_os("CARGO_INCREMENTAL").is_none(), ..Self::new() }
     }

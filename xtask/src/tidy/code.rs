@@ -40,7 +40,7 @@ fn unsafety(tree: &Tree) -> Vec<Finding> {
         }
         listed.push(path);
     }
-    // Tests provoke crashes, each with a `SAFETY` comment of its own; nobody builds on them.
+    // Tests provoke crashes, each with a `SAFETY` comment of its own; no crate builds on them.
     for file in tree.rust().filter(|file| !file.under("tests")) {
         let Some(first) = file.lines().iter().position(|line| has_word(&line.code, "unsafe")) else {
             continue;

@@ -16,7 +16,7 @@ pub(crate) use mask::Line;
 
 use crate::session::{Outcome, Session};
 
-/// A rule broken at a place; the message says how to mend it.
+/// A rule broken at a place; the message says how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     path: String,
@@ -123,7 +123,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     match findings.iter().filter(|finding| !finding.warning).count() {
         0 => session.outcome(),
-        broken => Outcome::Failed(format!("{broken} of {} findings must be mended", findings.len())),
+        broken => Outcome::Failed(format!("{broken} of {} findings must be fixed", findings.len())),
     }
 }
 

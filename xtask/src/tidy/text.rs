@@ -7,7 +7,7 @@ use super::{File, Finding, Tree};
 const LONG: usize = 400;
 const TOO_LONG: usize = 600;
 
-/// Files that nobody reads or writes by hand.
+/// Files that are not read or written by hand.
 const DATA: &[&str] = &[".csv", ".json", ".lock", ".stderr", ".svg", ".tsv", ".txt.gz"];
 
 /// Marks of unfinished work; in two parts, so that this file does not hold them.
