@@ -1,5 +1,5 @@
 //! One process writes new weights again and again, some read them whenever they like. Each sees whole versions only, and
-//! never an older one than before; and if the writer is killed while it writes, they are told.
+//! never an older one than before; and if the writer is killed while it writes, readers get an error.
 //!
 //! `cargo run --release --example broadcast_weights -- 3` (how many read)
 

@@ -62,7 +62,8 @@ fn fail(rank: usize, (): ()) -> mp::Result<()> {
 }
 
 fn main() -> mp::Result<()> {
-    // One process for each way. Nobody is ended because another one failed: that is what `results` is for.
+    // One process for each way. No process is ended because another one failed: that is what `results` is
+    // for.
     let options = Options::nprocs(WAYS.len()).stderr(Output::Capture);
     let results = start_processes(fail, (), options)?.results()?;
     for ((way, _), result) in WAYS.iter().zip(results) {

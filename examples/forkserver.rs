@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use mp::{Options, StartMethod, get_context, set_forkserver_preload, start_processes};
 
-/// In place of a model, a dictionary, a table: something that takes time to make, and that nobody changes.
+/// In place of a model, a dictionary, a table: something that takes time to make, and that no process
+/// changes.
 static TABLE: OnceLock<Vec<f64>> = OnceLock::new();
 
 fn table() -> &'static [f64] {
@@ -32,7 +33,7 @@ fn main() -> mp::Result<()> {
         assert_eq!(logarithms[0], 7_f64.ln());
     }
 
-    // A process of a server is as any other: its errors are told whole, and it is this process's own child.
+    // A process of a server is as any other: its errors arrive whole, and it is this process's own child.
     let options = Options::nprocs(2).start_method(StartMethod::ForkServer);
     let error =
         start_processes(look_up, usize::MAX / 2, options)?.join().expect_err("there is no such entry");

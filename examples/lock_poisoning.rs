@@ -1,4 +1,4 @@
-//! A worker is killed while it holds a lock; the next one is told, mends what it left, and goes on.
+//! A worker is killed while it holds a lock; the next one gets `OwnerDied`, repairs the data, and continues.
 //!
 //! `cargo run --release --example lock_poisoning`
 
@@ -16,7 +16,7 @@ fn worker(rank: usize, accounts: Lock<Accounts>) -> mp::Result<()> {
             let mut guard = accounts.recover()?;
             println!("worker {rank}: it left {:?}, whose sum is {}", *guard, guard.iter().sum::<i64>());
             guard[1] = 100 - guard[0];
-            println!("worker {rank}: mended to {:?}", *guard);
+            println!("worker {rank}: repaired to {:?}", *guard);
             guard // dropping it says that the data is sound
         }
         Err(other) => return Err(other.into()),
@@ -42,7 +42,7 @@ fn main() -> mp::Result<()> {
     }
     assert!(
         matches!(accounts.lock(), Err(LockError::OwnerDied { .. })),
-        "everybody is told, until it is mended"
+        "each lock() fails, until the data is repaired"
     );
     start_processes(heir, accounts.clone(), Options::nprocs(2))?.join()?;
     let after = *accounts.lock()?;

@@ -19,7 +19,7 @@ fn footprint() -> std::io::Result<(usize, usize)> {
 
 type Ends = (Queue<FrozenTensor<f32>>, Queue<(f64, usize, usize)>, Queue<()>);
 
-/// Takes all tensors and keeps them until it is told to end.
+/// Takes all tensors and keeps them until it gets the order to end.
 fn hold(_rank: usize, (tensors, report, end): Ends) -> mp::Result<()> {
     let held = tensors.iter().collect::<Result<Vec<_>, _>>()?;
     let sum = held.iter().map(|t| Ok(f64::from(t.as_slice()?[ELEMENTS - 1]))).sum::<mp::Result<f64>>()?;

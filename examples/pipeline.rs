@@ -1,5 +1,5 @@
 //! Three stages with a queue between each two. One worker is killed in the middle of it, another takes its place, and the
-//! pipeline goes on: at most the job that the dead one had in hand is missing.
+//! pipeline continues: at most the job that the killed worker had is missing.
 //!
 //! `cargo run --release --example pipeline`
 
@@ -44,7 +44,7 @@ fn main() -> mp::Result<()> {
                 assert_eq!(sum, number as f32 * 4096.0);
                 assert!(!std::mem::replace(&mut seen[number as usize], true), "nothing comes twice");
             }
-            // All workers are at their end: nobody else has the queue any more.
+            // All workers are at their end: no other process has the queue any more.
             Ok(None) | Err(GetError::Deserted { .. }) => break,
             Err(GetError::Empty) => {}
             Err(error) => return Err(error.into()),

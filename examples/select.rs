@@ -29,7 +29,7 @@ fn main() -> mp::Result<()> {
         match mp::select(&[&room, &results, &stop, &child], Some(patience))? {
             Some(0) if jobs.try_put(next).is_ok() => next += 1,
             Some(1) => {
-                // Somebody else may have been faster; here there is nobody else.
+                // Another consumer may have been faster; here there is none.
                 if let Ok(Some(square)) = results.try_get() {
                     println!("{square}");
                 }

@@ -43,7 +43,7 @@ fn main() -> mp::Result<()> {
     println!("{any}");
     assert_eq!(any.nbytes(), 4 * dispatch!(dtype, T => size_of::<T>()));
 
-    // Everybody may write it, element by element.
+    // Every holder may write it, element by element.
     let counters = squares.share();
     start_processes(worker, counters.clone(), Options::nprocs(2))?.join()?;
     println!("{counters}");

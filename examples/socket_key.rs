@@ -1,8 +1,9 @@
-//! Two programs that nobody started together, and a secret that both know: who has another one is refused.
+//! Two programs that were started apart, and a secret that both know: a peer with another one is refused.
 //!
 //! `cargo run --example socket_key`
 //!
-//! Here the second program is this one once more, started as any other; it could be written, and started, by somebody else.
+//! Here the second program is this one once more, started as any other; it could be another program, started
+//! from elsewhere.
 
 use std::io::{Read, Write};
 use std::process::{Command, ExitStatus, Stdio};

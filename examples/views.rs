@@ -34,7 +34,7 @@ fn parts(image: &FrozenTensor<u16>) -> mp::Result<Vec<Part>> {
 
 fn main() -> mp::Result<()> {
     let mut image = Tensor::<u16>::from_fn(&[4, 6], |i| i as u16)?;
-    // As long as nobody else has it, its parts can be written, also at the same time.
+    // As long as it has no other holder, its parts can be written, also at the same time.
     let (mut left, mut right) = image.split_at_mut(3, 1)?;
     std::thread::scope(|threads| {
         threads.spawn(|| left.iter_mut().for_each(|pixel| *pixel += 100));

@@ -1,12 +1,12 @@
-//! Jobs with acknowledgement: what a killed worker had in hand is done by another one, and a job that kills whoever takes it
-//! is set aside.
+//! Jobs with acknowledgement: what a killed worker had is done by another one, and a job that kills every
+//! worker that takes it is set aside.
 //!
 //! `cargo run --release --example work_queue_ack`
 
 use mp::{Process, Queue, QueueOptions, SharedTensor, Tensor};
 
 const JOBS: u64 = 20_000;
-/// The job that nobody survives.
+/// The job that no worker survives.
 const POISON: u64 = JOBS - 1;
 
 fn worker((jobs, done): (Queue<u64>, SharedTensor<u64>)) -> mp::Result<()> {

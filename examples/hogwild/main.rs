@@ -109,7 +109,7 @@ fn train(options: &Options, data: &Data) -> mp::Result<()> {
     let mut killed = false;
     let fed = std::thread::scope(|scope| {
         let feeder = scope.spawn(|| feed(data, &batches, options.epochs).map_err(|e| e.to_string()));
-        // A failure is told when all have ended: the others go on.
+        // A failure is reported when all have ended: the others continue.
         while let Ok(false) = workers.join_timeout(Duration::from_millis(20)) {
             bar.set_position(trained.load(0));
             bar.set_message(format!("{:.3}", loss.load(0)));
@@ -122,7 +122,7 @@ fn train(options: &Options, data: &Data) -> mp::Result<()> {
         batches.close();
         match feeder.join() {
             Ok(Ok(())) => Ok(()),
-            // Its queue was closed because nobody takes anything any more; the workers' failures say why.
+            // Its queue was closed because no worker takes anything any more; the workers' failures say why.
             Ok(Err(_)) if workers.failures().len() == options.workers => Ok(()),
             Ok(Err(e)) => Err(e.into()),
             Err(_) => Err("the feeding thread panicked".into()),
