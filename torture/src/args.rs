@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// What the program is told.
+/// The program's arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Args {
-    /// For how long it goes on.
+    /// How long it runs.
     pub(crate) time: Duration,
     /// What all choices follow from; not the times at which signals meet their processes.
     pub(crate) seed: u64,

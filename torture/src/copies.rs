@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it calls [`allow_fork`](mp::allow_fork), for which somebody has to vouch.
+//! This file may hold `unsafe`: it calls [`allow_fork`](mp::allow_fork), for which its caller has to vouch.
 //!
 //! - The program has no threads but those of `mp`, which are said to leave nothing in a copy; its progress bar is drawn by the
 //!   main thread.

@@ -1,4 +1,5 @@
-//! The workers of a round: starts them, sends them signals, replaces the dead, and notices who does nothing.
+//! The workers of a round: starts them, sends them signals, replaces dead ones, and notices which of them do
+//! nothing.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest stop.
 const MOST_STOPPED: u64 = 200;
 
-/// Time that passes only while this process runs: somebody may have stopped all of it.
+/// Time that passes only while this process runs: all processes may have been stopped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     last: Instant,
@@ -61,7 +62,7 @@ pub(crate) struct Place {
     index: usize,
     process: Option<Process<()>>,
     killed: bool,
-    /// When it goes on, if it is stopped.
+    /// When it is continued, if it is stopped.
     stopped: Option<Duration>,
     beats: u64,
     quiet: Duration,
@@ -127,7 +128,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Starts whoever is missing.
+    /// Starts the workers that are missing.
     pub(crate) fn fill(&mut self) -> Result<(), Finding> {
         for at in 0..self.places.len() {
             let group = self.places[at].group;
@@ -285,7 +286,7 @@ impl Crew {
         self.groups.iter().enumerate().map(settle).collect()
     }
 
-    /// What everybody did last, and the state of the structures.
+    /// What each worker did last, and the state of the structures.
     pub(crate) fn describe(&self) -> String {
         let mut lines = Vec::new();
         for (g, group) in self.groups.iter().enumerate() {

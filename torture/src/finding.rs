@@ -21,7 +21,7 @@ pub(crate) enum What {
     Duplicated,
     Lost,
     Leaked,
-    /// An error where there should be none, a panic, or an end that nobody asked for.
+    /// An error where there should be none, a panic, or an end that was not asked for.
     Failed,
 }
 

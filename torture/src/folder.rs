@@ -1,4 +1,4 @@
-//! A place for files with names that nobody else has: others' files are not ours to count.
+//! A place for files with names that no other program has: others' files are not ours to count.
 
 use std::fs;
 use std::io;

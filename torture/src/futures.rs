@@ -2,9 +2,9 @@
 //!
 //! | dropped | promised |
 //! |---|---|
-//! | a future that puts | it has put nothing: its message reaches nobody |
+//! | a future that puts | it has put nothing: its message reaches no consumer |
 //! | a future that gets | it has taken nothing: its message comes to another one |
-//! | one that was woken, before it has looked | somebody else is woken |
+//! | one that was woken, before it has looked | another waiter is woken |
 //! | a future of a killed process | costs at most the message that was being taken |
 
 use std::pin::{Pin, pin};
@@ -19,7 +19,7 @@ use crate::board::Op;
 use crate::parcel::Parcel;
 use crate::work::Worker;
 
-/// So many futures of one consumer wait at a time.
+/// How many futures of one consumer wait at a time.
 const AT_ONCE: usize = 3;
 /// The longest time that a future is given before it is dropped, in microseconds.
 const GIVEN: u64 = 3000;
@@ -44,7 +44,8 @@ pub(crate) struct Limit {
     time: Duration,
 }
 
-/// Polls until the future is ready; with a limit, it is dropped after so many polls, and a little while: none.
+/// Polls until the future is ready; with a limit, it is dropped after that many polls, and a little while:
+/// none.
 pub(crate) fn drive<F: Future>(future: F, mut limit: Option<Limit>) -> Option<F::Output> {
     let mut future = pin!(future);
     let waker = waker();

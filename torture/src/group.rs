@@ -74,7 +74,7 @@ enum Ends {
     Jobs(Queue<Job>),
     Channel(Option<Sender<Parcel>>, Receiver<Parcel>),
     Tasks(JoinableQueue<Job>),
-    /// Only until both have started: nobody else may have an end.
+    /// Only until both have started: no other process may have an end.
     Pipe(Box<[Option<Connection>; 2]>),
     Ways(Box<Ways>),
     Futures(Queue<Parcel>),
@@ -208,7 +208,7 @@ impl Group {
         self.allowed += match (self.kind, &self.ends) {
             (Kind::Locks, _) => 0,
             (Kind::Pipe, _) => 1 + IN_PIPE,
-            // Of the one who listens, all connections.
+            // Of the listener, all connections.
             (Kind::Socket, _) => (1 + IN_PIPE) * if self.produces(i) { 1 } else { CLIENTS as u64 },
             (Kind::Pool, _) => IN_POOL,
             _ if self.produces(i) => 0,
@@ -261,7 +261,7 @@ impl Group {
         let (missing, undone) = (account.missing, account.undone);
         let allowed = self.allowed;
         match acknowledged {
-            true if missing > 0 => Err(format!("lost: {missing} messages that nobody had taken").into()),
+            true if missing > 0 => Err(format!("lost: {missing} messages that no consumer had taken").into()),
             _ if self.kind == Kind::Pool && missing + undone > allowed => {
                 Err(format!("lost: {} tasks without an end, where {allowed} may be", missing + undone).into())
             }

@@ -1,4 +1,4 @@
-//! What is left when nobody needs anything any more.
+//! What is left when no process needs anything any more.
 
 use std::fmt;
 use std::fs;

@@ -1,10 +1,10 @@
 //! Channels whose sides go away: the last handle of a side is a worker's.
 //!
-//! | who goes | promised |
+//! | which goes | promised |
 //! |---|---|
 //! | a sender, by itself or killed | what it sent before is received |
-//! | the last sender | the receivers are told, after they have received everything |
-//! | the last receiver | the senders are told, and get back what was not sent |
+//! | the last sender | the receivers get `Disconnected`, after they have received everything |
+//! | the last receiver | the senders get `Disconnected`, and what was not sent |
 //! | a killed receiver | costs what it was taking and, as the last one, what is in the channel |
 
 use mp::{GetError, PutError, Receiver, Sender, bounded_channel};
@@ -14,7 +14,7 @@ use crate::parcel::Parcel;
 use crate::random::Random;
 use crate::work::{LONG, Worker};
 
-/// A channel that nobody but the workers keeps.
+/// A channel that only the workers keep.
 #[derive(Default, Debug)]
 pub(crate) struct Sides {
     capacity: usize,
@@ -31,7 +31,7 @@ impl Sides {
         1 + self.capacity as u64
     }
 
-    /// For worker `i` of so many, who are started together.
+    /// For worker `i` of `of`, which are started together.
     pub(crate) fn of(&mut self, i: usize, of: usize) -> mp::Result<(Sender<Parcel>, Receiver<Parcel>)> {
         if i == 0 {
             self.sides = Some(bounded_channel(self.capacity)?);
@@ -42,7 +42,7 @@ impl Sides {
 }
 
 impl Worker {
-    /// Sends until the round is over, or it leaves, or nobody receives.
+    /// Sends until the round is over, or it leaves, or no receiver is left.
     pub(crate) fn send_and_leave(&mut self, sender: &Sender<Parcel>) -> mp::Result<()> {
         while let Some(parcel) = self.next(Op::Send)? {
             let number = parcel.job.number;
@@ -65,7 +65,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Receives until nobody sends any more.
+    /// Receives until no sender is left.
     pub(crate) fn receive_all(&mut self, receiver: &Receiver<Parcel>) -> mp::Result<()> {
         loop {
             self.row.note(Op::Receive, receiver.len() as u64);

@@ -1,4 +1,5 @@
-//! Who has put and who has got which message: a word for each message of a queue, that outlives its writers.
+//! Which worker has put and which has got which message: a word for each message of a queue, which outlives
+//! its writers.
 //!
 //! | bit | set by | when |
 //! |---|---|---|
@@ -36,7 +37,7 @@ pub(crate) struct Account {
     pub(crate) done: u64,
     /// Put for certain.
     pub(crate) put: u64,
-    /// Got by somebody.
+    /// Got by a consumer.
     pub(crate) got: u64,
     /// Got more than once.
     pub(crate) again: u64,
@@ -74,7 +75,7 @@ impl Ledger {
         self.messages.fetch_or(number as usize, PUT);
     }
 
-    /// It is the producer's again: nobody may have got it.
+    /// It is the producer's again: no consumer may have got it.
     pub(crate) fn refused(&self, number: u64) -> mp::Result<()> {
         match self.messages.fetch_or(number as usize, REFUSED) {
             was if was >= GOT => Err(format!("duplicated: message {number} was got, and given back").into()),
@@ -93,11 +94,11 @@ impl Ledger {
     fn place(&self, number: u64) -> mp::Result<usize> {
         match number < MOST && self.messages.load(number as usize) & BEGUN != 0 {
             true => Ok(number as usize),
-            false => Err(format!("torn: message {number}, which nobody has put").into()),
+            false => Err(format!("torn: message {number}, which no producer has put").into()),
         }
     }
 
-    /// Notes that a message was got; `once`: nobody else may have got it.
+    /// Notes that a message was got; `once`: no other consumer may have got it.
     pub(crate) fn got(&self, number: u64, once: bool) -> mp::Result<()> {
         let was = self.messages.fetch_add(self.place(number)?, GOT);
         match was {
@@ -118,7 +119,7 @@ impl Ledger {
         }
     }
 
-    /// The sums, when nobody changes it any more.
+    /// The sums, when no worker changes it any more.
     pub(crate) fn account(&self) -> Account {
         let mut sums = Account::default();
         for word in self.messages.iter().take(self.begun() as usize) {

@@ -12,7 +12,7 @@ use crate::board::{Op, Row};
 use crate::random::Random;
 use crate::work::LONG;
 
-/// Not for something that somebody surely does.
+/// Not for something that another worker surely does.
 const SHORT: Duration = Duration::from_millis(20);
 const PERMITS: u32 = 2;
 const PARTIES: u32 = 2;
@@ -23,7 +23,7 @@ const ONCES: usize = 24;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Locks {
     lock: Lock<[u64; 2]>,
-    /// Who is inside of the lock, or was when it died.
+    /// The worker that is inside of the lock, or was when it died.
     inside: SharedTensor<u64>,
     rlock: RLock<[u64; 2]>,
     rwlock: RwLock<[u64; 2]>,
@@ -34,12 +34,12 @@ pub(crate) struct Locks {
     desk: RLock<u64>,
     called: Condition,
     barrier: Barrier,
-    /// How often somebody has acted at the barrier, and how often one of the parties has passed it.
+    /// How often a party has acted at the barrier, and how often one of the parties has passed it.
     passed: SharedTensor<u64>,
     event: Event,
     bounded: BoundedSemaphore,
     onces: Vec<Once>,
-    /// Of each of them, who does it, or did when it died, and how often it was done.
+    /// Of each of them, the worker that does it, or did when it died, and how often it was done.
     did: SharedTensor<u64>,
 }
 
@@ -113,7 +113,7 @@ impl Locks {
                     return Err(format!("torn: {me:#x} has the lock, but {other:#x} is inside").into());
                 }
                 if pair[0] != pair[1] {
-                    return Err(format!("torn: {:?} under a lock, and nobody died", *pair).into());
+                    return Err(format!("torn: {:?} under a lock, and no holder died", *pair).into());
                 }
                 pair
             }
@@ -161,7 +161,7 @@ impl Locks {
             row.note(Op::Read, 0);
             match self.rwlock.read_timeout(LONG) {
                 Ok(pair) if pair[0] != pair[1] => {
-                    return Err(format!("torn: {:?} is read, and nobody died", *pair).into());
+                    return Err(format!("torn: {:?} is read, and no writer died", *pair).into());
                 }
                 Ok(_) => return Ok(()),
                 Err(LockError::OwnerDied { .. }) => {}
@@ -172,7 +172,7 @@ impl Locks {
         let mut pair = match self.rwlock.write_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => self.rwlock.recover_timeout(LONG)?,
             Ok(pair) if pair[0] != pair[1] => {
-                return Err(format!("torn: {:?} is written, and nobody died", *pair).into());
+                return Err(format!("torn: {:?} is written, and no writer died", *pair).into());
             }
             other => other?,
         };
@@ -196,7 +196,7 @@ impl Locks {
         row.note(Op::WaitFor, *tokens);
         match self.more.wait_for_timeout(tokens, SHORT, |tokens| *tokens > 0) {
             Ok((mut tokens, true)) => *tokens -= 1,
-            // Who holds the lock when the time is over may be stopped.
+            // The holder of the lock when the time is over may be stopped.
             Ok((_, false)) | Err(LockError::OwnerDied { .. } | LockError::Held { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -254,7 +254,8 @@ impl Locks {
         }
     }
 
-    /// Does something once, unless somebody has; one after the other, and again only where somebody died doing it.
+    /// Does something once, unless another worker has; one after the other, and again only where one died
+    /// doing it.
     fn once(&self, row: &Row, i: usize) -> mp::Result<()> {
         row.note(Op::Once, i as u64);
         let (me, did, doer, times) = (row.mark(), &self.did, 2 * i, 2 * i + 1);
@@ -265,7 +266,7 @@ impl Locks {
             } else if let Err(other) = did.compare_exchange(doer, 0, me) {
                 wrong = Some(format!("torn: {me:#x} is to do {i}, and {other:#x} does it"));
             } else if did.load(times) > 0 {
-                wrong = Some(format!("duplicated: {i} is done again, and nobody died"));
+                wrong = Some(format!("duplicated: {i} is done again, and no worker died"));
             }
             // Some are met here.
             std::thread::yield_now();
@@ -277,12 +278,12 @@ impl Locks {
         })?;
         match wrong {
             Some(wrong) => Err(wrong.into()),
-            None if did.load(times) == 0 => Err(format!("torn: {i} is done, and nobody has done it").into()),
+            None if did.load(times) == 0 => Err(format!("torn: {i} is done, and no worker did it").into()),
             None => Ok(()),
         }
     }
 
-    /// When nobody else has them: all can be had, and nothing of the dead is left in them.
+    /// When no other process has them: all can be had, and nothing of dead ones is left in them.
     pub(crate) fn settle(&self) -> mp::Result<()> {
         let hang = |what: &str, error: &dyn std::fmt::Display| format!("hang: {what} at the end: {error}");
         let left = |what: &str, n: usize| format!("leaked: {n} {what}");

@@ -1,11 +1,12 @@
 //! Processes that use queues, channels, pipes, sockets, locks, pools, futures and tensors of all sizes, while this program
-//! kills, stops and continues them at random, and replaces the dead. It checks that nobody hangs, that no message is torn or comes twice,
-//! that no more are lost than is promised (what a killed consumer was getting; none with acknowledgement), and that at the
-//! end nothing is left of anybody. `cargo xtask torture` builds and starts it.
+//! kills, stops and continues them at random, and replaces dead ones. It checks that no process hangs, that
+//! no message is torn or comes twice, that no more are lost than is promised (what a killed consumer was
+//! getting; none with acknowledgement), and that at the end nothing is left of any process. `cargo xtask
+//! torture` builds and starts it.
 //!
-//! It goes on in rounds of two seconds, each with other structures, chosen by the seed. On a finding it prints the seed,
-//! each worker's last operations and the state of the structures, and its exit code is 1. The seed repeats all choices, but
-//! not the moment at which a signal meets its process.
+//! It runs in rounds of two seconds, each with other structures, chosen by the seed. On a finding it prints
+//! the seed, each worker's last operations and the state of the structures, and its exit code is 1. The seed
+//! repeats all choices, but not the moment at which a signal meets its process.
 
 mod args;
 mod board;

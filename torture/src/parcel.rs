@@ -1,5 +1,5 @@
-//! What travels: numbers, bytes and tensors of all sizes, all of which follow from the message's number, so that whoever
-//! gets it knows what has to be in it.
+//! What travels: numbers, bytes and tensors of all sizes, all of which follow from the message's number, so
+//! that its receiver knows what has to be in it.
 
 use mp::{FrozenTensor, Message, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,7 +10,7 @@ use crate::random::{Random, mix};
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) number: u64,
-    /// Who has sent it: what one sends arrives in its order.
+    /// The worker that has sent it: what one sends arrives in its order.
     pub(crate) from: u64,
     bytes: Vec<u8>,
     tensors: Vec<FrozenTensor<u64>>,
@@ -134,7 +134,7 @@ impl Parcel {
         Self::answer(Job::new(number, from, everybodys, random)?, random)
     }
 
-    /// What somebody makes of a job.
+    /// What a worker makes of a job.
     pub(crate) fn answer(job: Job, random: &mut Random) -> mp::Result<Self> {
         let own = if random.percent(30) { elements(job.number, 0, random)? } else { Tensor::zeros(&[0])? };
         Ok(Self { job, own })

@@ -1,10 +1,10 @@
 //! A pool whose workers are killed and stopped by others.
 //!
-//! | who dies | promised |
+//! | which dies | promised |
 //! |---|---|
 //! | a worker | at most the task that it has: that one is [`WorkerLost`](mp::WorkerLost), or another worker tries it again |
-//! | who has the pool | the workers end with it; it costs the tasks that were not done |
-//! | nobody | each task has the result that follows from it, and runs once |
+//! | the owner of the pool | the workers end with it; it costs the tasks that were not done |
+//! | none | each task has the result that follows from it, and runs once |
 
 use std::collections::HashSet;
 use std::fs;
@@ -29,7 +29,7 @@ pub(crate) const IN_POOL: u64 = 16;
 #[derive(Clone, Serialize, Deserialize)]
 struct Task {
     job: Job,
-    /// Nobody may have begun it before.
+    /// No worker may have begun it before.
     once: bool,
     ledger: Ledger,
 }
@@ -64,17 +64,18 @@ fn signal(pid: u32, signal: Signal) -> bool {
     status.lines().any(|line| line == ours) && pidfd_send_signal(&fd, signal).is_ok()
 }
 
-/// So many workers that have done nothing yet are killed before tasks are done: a pool in which none ever gets ready, for one
-/// is quicker to kill than to start where there is much to do, is given up at some time, and rightly.
+/// How many workers that have done nothing yet are killed before tasks are done. Where there is much to do, a
+/// worker is quicker to kill than to start: a pool in which none ever gets ready is given up at some time,
+/// and rightly.
 const NEWCOMERS: u32 = 4;
 
 /// What is done to the workers of a pool.
 #[derive(Default)]
 struct Torment {
-    /// Those who were killed, and have not cost a task yet.
+    /// Workers that were killed, and have not cost a task yet.
     killed: HashSet<u32>,
-    /// Those who have done a task. Only they are stopped: one that is stopped before it can have asked to end with its parent
-    /// would stay for ever, if that is killed.
+    /// Workers that have done a task. Only they are stopped: one that is stopped before it can have asked to
+    /// end with its parent would stay for ever, if that is killed.
     begun: HashSet<u32>,
     /// How many others were killed since all tasks were done.
     newcomers: u32,
@@ -104,7 +105,7 @@ impl Torment {
         }
     }
 
-    /// Continues those who are stopped.
+    /// Continues stopped workers.
     fn let_go(&mut self) {
         self.stopped.drain(..).for_each(|pid| _ = signal(pid, Signal::CONT));
     }
@@ -162,7 +163,7 @@ impl Worker {
                     Exit::Signal { signal: mp::Signal::KILL, .. } if torment.killed.remove(&lost.pid) => {
                         self.ledger.lost(number)
                     }
-                    _ => Err(format!("lost: task {number}: {lost}; nobody killed it, or it had another one")
+                    _ => Err(format!("lost: task {number}: {lost}; it wasn't killed, or it had another one")
                         .into()),
                 }
             }

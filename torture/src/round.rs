@@ -21,7 +21,7 @@ pub(crate) struct Ended {
     pub(crate) found: Option<(Finding, String)>,
 }
 
-/// Groups of so many workers together, or a few more.
+/// Groups of that many workers together, or a few more.
 fn groups(processes: usize, copies: bool, random: &mut Random) -> mp::Result<Vec<Group>> {
     let mut groups = Vec::new();
     let first = random.below(Kind::ALL.len() as u64) as usize;
@@ -54,7 +54,7 @@ fn torture(
         let messages = crew.groups.iter().map(|g| g.ledger.begun()).sum();
         seen(messages, crew.signals);
     }
-    // Those who were just killed are replaced once more: what is in the queues has to come out.
+    // Workers that were just killed are replaced once more: what is in the queues has to come out.
     crew.wait_for(Crew::was_killed)?;
     crew.fill()?;
     crew.board.stop();

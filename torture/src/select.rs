@@ -2,7 +2,7 @@
 //!
 //! | of | promised |
 //! |---|---|
-//! | what [`wait`](mp::wait) names | it is there, or somebody else was faster: never again and again |
+//! | what [`wait`](mp::wait) names | it is there, or another worker was faster: never again and again |
 //! | messages | each arrives once, in its sender's order on its way; a killed consumer costs what it was taking |
 //! | the end | each way is named when it is closed, or has no sender any more |
 //! | a process that has ended | is named; the parent, which lives, never is |
@@ -101,7 +101,7 @@ enum Source {
 /// What was found where something is said to be.
 enum Found {
     Message(Parcel),
-    /// Somebody was faster.
+    /// Another worker was faster.
     Nothing,
     /// Nothing comes any more.
     End,

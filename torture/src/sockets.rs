@@ -1,10 +1,10 @@
-//! A listener and those who connect to it, over sockets.
+//! A listener and its clients, over sockets.
 //!
-//! | who dies | promised |
+//! | which dies | promised |
 //! |---|---|
-//! | a client | the listener is told; the others' connections go on; it costs what was on its way |
-//! | who listens | the clients are told; its address is free for the next one; it costs what was on its way to it |
-//! | nobody | every message that is sent is answered, in order |
+//! | a client | the listener gets an error; the others' connections continue; it costs what was on its way |
+//! | the listener | the clients get an error; its address is free for the next one; it costs what was on its way to it |
+//! | none | every message that is sent is answered, in order |
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -70,16 +70,16 @@ impl Service {
         })
     }
 
-    /// Nobody will connect any more.
+    /// No client will connect any more.
     pub(crate) fn close(&self) -> mp::Result<()> {
         self.over.set()?;
         Ok(())
     }
 
-    /// When everybody has ended: no file is left.
+    /// When all have ended: no file is left.
     pub(crate) fn settle(&self) -> mp::Result<()> {
         match self.path.exists() {
-            true => Err(format!("leaked: {}, where nobody listens", self.path.display()).into()),
+            true => Err(format!("leaked: {}, where no process listens", self.path.display()).into()),
             false => Ok(()),
         }
     }
@@ -114,7 +114,7 @@ impl Worker {
         while !self.row.over() {
             self.row.note(Op::Connect, 0);
             let connected = match self.limit(50) {
-                // A future that is dropped has connected to nobody.
+                // A future that is dropped has not connected.
                 Some(limit) => match drive(service.options().connect_async(service.address()), Some(limit)) {
                     Some(connected) => connected,
                     None => continue,
@@ -124,9 +124,9 @@ impl Worker {
             match connected {
                 Ok(connection) => self.talk(&connection)?,
                 Err(ConnectError::TimedOut(after)) => {
-                    return Err(format!("hang: nobody has answered within {after:?}").into());
+                    return Err(format!("hang: no listener has answered within {after:?}").into());
                 }
-                // Who listens was killed: before, or in the middle of it.
+                // The listener was killed: before, or in the middle of it.
                 Err(ConnectError::Gone) => {}
                 Err(ConnectError::Io { source, .. })
                     if matches!(source.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) =>
@@ -140,7 +140,7 @@ impl Worker {
         Ok(())
     }
 
-    /// With one who listens, until it is gone, or this one leaves.
+    /// With a listener, until it is gone, or this one leaves.
     fn talk(&mut self, connection: &Connection) -> mp::Result<()> {
         for _ in 0..self.random.below(100) {
             let mut sent = Vec::new();
@@ -178,7 +178,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Listens, and answers all who connect, until nobody will any more.
+    /// Listens, and answers all clients, until none will connect any more.
     pub(crate) fn serve(&mut self, service: &Service) -> mp::Result<()> {
         let listener = service.options().listen(service.address())?;
         let mut connections: Vec<Connection> = Vec::new();
@@ -192,7 +192,7 @@ impl Worker {
             self.row.note(Op::Wait, things.len() as u64);
             let mut found = mp::wait(&things, Some(LONG))?;
             if found.is_empty() {
-                return Err("hang: nobody connects, and it is not over".into());
+                return Err("hang: no client connects, and it is not over".into());
             }
             // Unless one waits to be accepted, which has sent something and was killed.
             if found.pop_if(|i| *i == all).is_some() && found.is_empty() {
@@ -214,7 +214,7 @@ impl Worker {
     fn accept(&mut self, listener: &Listener, connections: &mut Vec<Connection>) -> mp::Result<()> {
         self.row.note(Op::Accept, connections.len() as u64);
         let accepted = match self.limit(50) {
-            // A future that is dropped has let nobody in.
+            // A future that is dropped has accepted no client.
             Some(limit) => drive(listener.accept_async(), Some(limit)).transpose(),
             None => listener.accept_timeout(std::time::Duration::ZERO),
         };

@@ -27,7 +27,7 @@ pub(crate) const IN_PIPE: u64 = 4;
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Work {
     Put(Queue<Parcel>),
-    /// So many at once.
+    /// How many at once.
     Get(Queue<Parcel>, usize),
     PutJobs(Queue<Job>),
     Acknowledge(Queue<Job>),
@@ -176,18 +176,19 @@ impl Worker {
         Ok(())
     }
 
-    /// A message that was got for good: whole, nobody else has got it, and after those that its sender has sent before.
+    /// A message that was got for good: whole, no other consumer has got it, and after those that its sender
+    /// has sent before.
     pub(crate) fn got(&mut self, parcel: &Parcel) -> mp::Result<()> {
         self.got_by(0, parcel)
     }
 
-    /// As [`got`](Self::got), of one who has several ways to send: its order is kept on each.
+    /// As [`got`](Self::got), of a worker that has several ways to send: its order is kept on each.
     pub(crate) fn got_by(&mut self, way: u8, parcel: &Parcel) -> mp::Result<()> {
         parcel.check()?;
         self.numbered(way, parcel.job.from, parcel.job.number)
     }
 
-    /// Message `number` has come from somebody: it is the first one of that number, and in order.
+    /// Message `number` has come from a sender: it is the first one of that number, and in order.
     pub(crate) fn numbered(&mut self, way: u8, from: u64, number: u64) -> mp::Result<()> {
         if let Some(before) = self.last.insert((from, way), number)
             && before >= number

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-/// Who has the bug.
+/// Which processes have the bug.
 #[derive(Clone, Copy)]
 enum Where {
     /// The workers; the one that starts and kills them is sound.
@@ -31,7 +31,8 @@ fn torture(bug: &str, place: Where, seconds: u64) -> (Output, String) {
     (output, text)
 }
 
-/// It is found, as one of the things that it may lead to, and what is printed says what somebody needs who looks for it.
+/// It is found, as one of the things that it may lead to, and what is printed says what a person needs to
+/// look for it.
 fn is_found(bug: &str, place: Where, as_what: &[&str]) {
     let (output, text) = torture(bug, place, 120);
     assert_eq!(output.status.code(), Some(1), "{bug} was not found");
@@ -58,7 +59,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
 
 #[test]
 fn a_skipped_sweep_is_found() {
-    // Who waits for what the dead had, waits.
+    // A waiter for what dead processes had, waits.
     is_found("planted.skipped-sweep", Where::Everywhere, &["Leaked: ", "Hang: "]);
 }
 
