@@ -121,16 +121,17 @@ pub fn threads_are(pid: u32, state: char) -> bool {
     all && threads > 0
 }
 
-/// Nobody else in this test program uses shared memory as long as this lives: for tests that count what is in it.
+/// No other test in this program uses shared memory as long as this lives: for tests that count what is in
+/// it.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`alone`], and nobody of the tests before is left: for a test program whose tests are all alone.
+/// As [`alone`], and no process of the tests before is left: for a test program whose tests are all alone.
 pub fn settled() -> MutexGuard<'static, ()> {
     let alone = alone();
-    // Only who has used a queue can release what the dead had in theirs.
+    // Only a process that has used a queue can release what dead ones had in theirs.
     drop(Queue::<u8>::bounded(1).unwrap());
     let arena = Arena::current().unwrap();
     eventually("those of the test before are gone", || {

@@ -2,7 +2,8 @@
 
 use mp::{FrozenTensor, Tensor};
 
-/// What travels: a number, a tensor with one owner, one that everybody reads, and bytes that don't fit an envelope.
+/// What travels: a number, a tensor with one owner, one that all holders read, and bytes that don't fit an
+/// envelope.
 #[derive(mp::Message)]
 pub(crate) struct Parcel {
     pub(crate) number: u64,

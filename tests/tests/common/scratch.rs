@@ -128,7 +128,8 @@ fn pages(what: &str) -> u64 {
 }
 
 impl HugePages {
-    /// At least so many that are free; `None` (said in a line of output) where that isn't allowed, or there are too few.
+    /// At least that many free ones; `None` (said in a line of output) where that isn't allowed, or there are
+    /// too few.
     pub fn reserve(wanted: u64) -> Option<Self> {
         let before = pages("HugePages_Total:");
         let guard = Self(before);
