@@ -1,23 +1,23 @@
 //! The directory that files with names live in: found, checked, cleaned; its files made, opened, held, removed.
 //!
 //! Everything is in `mp-<uid>` below the directory that the user chose, which belongs to that user alone (0700), so
-//! that nobody else can put a file or a link where ours are looked for. Files are 0600, and their names are
+//! that no other user can put a file or a link where ours are looked for. Files are 0600, and their names are
 //! `mp-` and 128 random bits.
 //!
 //! # Who keeps a file
-//! Each process that has one open holds it by a shared `flock(2)`. Who gets the exclusive lock knows that nobody
-//! holds it, and removes it ([`Directory::clean`], with a second sign for files of arenas: see [`Owners`]). No process
-//! waits for a lock:
+//! Each process that has one open holds it by a shared `flock(2)`. A process that gets the exclusive lock
+//! knows that none holds it, and removes it ([`Directory::clean`], with a second sign for files of arenas:
+//! see [`Owners`]). No process waits for a lock:
 //!
-//! | a new file | somebody cleans meanwhile |
+//! | a new file | a cleaner runs meanwhile |
 //! |---|---|
 //! | made, not locked yet | it gets the exclusive lock and removes the file; the maker sees that (no lock, or no link), and makes another |
 //! | locked | it does not get the lock |
 //!
 //! | killed | left | removed by |
 //! |---|---|---|
-//! | a maker before it has locked, or any process that holds it | the file, without that lock | who cleans next, once nobody holds it |
-//! | a cleaner between lock and removal | the file, without a lock | who cleans next |
+//! | a maker before it has locked, or any process that holds it | the file, without that lock | the next cleaner, once no process holds it |
+//! | a cleaner between lock and removal | the file, without a lock | the next cleaner |
 //!
 //! References: `open(2)`, `flock(2)`, `unlink(2)`, `statfs(2)`, `Documentation/admin-guide/mm/hugetlbpage.rst`.
 
@@ -177,12 +177,12 @@ impl Directory {
         _ = rustix::fs::rmdir(&self.path);
     }
 
-    /// Removes a file, unless somebody uses it; whether it was removed.
+    /// Removes a file, unless a process uses it; whether it was removed.
     pub(crate) fn remove_unused(&self, name: u128, owners: Reader) -> bool {
         self.remove_unheld(&file_name(name), owners)
     }
 
-    /// Removes the files of the dead; how many.
+    /// Removes the files that dead programs have left; how many.
     pub(crate) fn clean(&self, owners: Reader) -> usize {
         // Through the descriptor: what the path leads to may have changed.
         let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return 0 };
@@ -220,7 +220,7 @@ impl Directory {
         }
     }
 
-    /// Whether the program is gone whose first file this is.
+    /// Whether the program that this file is the first one of is gone.
     fn is_over(&self, first: u128, owners: Reader) -> bool {
         match self.look_into(&file_name(first)) {
             // It goes only when its program is gone.
@@ -300,7 +300,8 @@ pub(crate) fn name_of(file: &Path) -> Option<u128> {
     u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)
 }
 
-/// Holds a file: takes a shared lock, and looks whether the file still has its name. `false`: somebody is removing it.
+/// Holds a file: takes a shared lock, and looks whether the file still has its name. `false`: another process
+/// is removing it.
 pub(crate) fn hold(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     loop {
         match rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared) {
@@ -312,7 +313,7 @@ pub(crate) fn hold(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     }
 }
 
-/// A name that nobody can guess.
+/// A name that can't be guessed.
 pub(crate) fn random_name() -> Result<u128> {
     let mut bytes = [0; 16];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -320,9 +321,9 @@ pub(crate) fn random_name() -> Result<u128> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
-/// Makes a file under a name of its own; again if somebody cleans it away before it is held.
+/// Makes a file under a name of its own; again if a cleaner removes it before it is held.
 ///
-/// `named` is told each name before the file is made.
+/// `named` is called with each name before the file is made.
 pub(crate) fn create_named(
     parent: &Path,
     len: u64,

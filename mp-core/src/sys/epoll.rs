@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::os;
 use crate::error::Result;
 
-/// Tells of so many at a time.
+/// How many it tells of at a time.
 const AT_ONCE: usize = 64;
 
 /// Descriptors that are watched, each under a number.

@@ -91,7 +91,7 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
 
 /// Opens a file under `/dev/shm`, if it is a regular one of this user; its length.
 pub(crate) fn open(name: &str) -> Result<(OwnedFd, u64)> {
-    // NONBLOCK: a pipe that somebody put there would keep us waiting before it can be refused.
+    // NONBLOCK: a pipe under that name would keep the caller waiting before it can be refused.
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(folder()?, name, flags, Mode::empty())
         .map_err(os("opening shared memory under /dev/shm"))?;
@@ -178,7 +178,7 @@ pub(crate) fn open_to_read(path: &std::path::Path) -> Result<OwnedFd> {
 pub(crate) struct Seals {
     /// Shrink.
     pub(crate) shrink: bool,
-    /// Be written, by anybody.
+    /// Be written, by any process.
     pub(crate) write: bool,
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn seal_shrink(fd: BorrowedFd<'_>) -> bool {
     seals(fd).shrink || rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_ok()
 }
 
-/// Random bytes from the kernel, for names that nobody guesses.
+/// Random bytes from the kernel, for names that can't be guessed.
 pub(crate) fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(os("getrandom"))?;

@@ -54,6 +54,6 @@ pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Dura
             tv_nsec: i64::from(then.subsec_nanos()),
         })
     });
-    // Woken, or a word differs, or the time is over, or a signal: whoever calls looks again, whichever it was.
+    // Woken, or a word differs, or the time is over, or a signal: the caller looks again, whichever it was.
     _ = futex::waitv(&waits[..used], WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
 }

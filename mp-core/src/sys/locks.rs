@@ -62,7 +62,7 @@ pub(crate) fn release(fd: BorrowedFd<'_>, slot: u32) {
     _ = fcntl(fd, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, ofd_byte(slot)));
 }
 
-/// Whether nobody holds any of the two locks of `slot`. Not to be asked of one's own slot.
+/// Whether none of the two locks of `slot` is held. Not to be asked of one's own slot.
 pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     let both = [ofd_byte(slot), posix_byte(slot)];
     for byte in &both[usize::from(mutant!("member.dead.posix-lock-suffices"))

@@ -2,12 +2,12 @@
 //! The address range of an arena, and typed access to what is mapped in it. Unsafe, because it makes references from
 //! addresses; sound, because
 //! - nothing is unmapped (an arena lives as long as its process), and its file is sealed against shrinking, so that
-//!   every address in it stays valid (files with names can't be sealed: nobody but their user reaches them);
+//!   every address in it stays valid (files with names can't be sealed: only their user reaches them);
 //! - the range is reserved as a whole, without access, before anything is mapped into it, and each part of it is
-//!   mapped once ([`Mapping::place`]), before anybody asks for an address in that part;
+//!   mapped once ([`Mapping::place`]), before any code asks for an address in that part;
 //! - offsets are checked against the length before they become addresses;
 //! - words are only ever reached as atomics, and plain bytes only as raw pointers, whose users (storages)
-//!   prove who else may reach them.
+//!   prove what else may reach them.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -66,7 +66,7 @@ impl Mapping {
         let (first, len) = (at.wrapping_byte_add(before), space as usize);
         for (at, len) in [(at, before), (first.wrapping_byte_add(len), total - before - len)] {
             if len > 0 {
-                // SAFETY: a part of the reservation just made, which nobody knows yet.
+                // SAFETY: a part of the reservation just made, which no other code knows yet.
                 unsafe { rustix::mm::munmap(at, len) }.map_err(os("munmap of spare addresses"))?;
             }
         }
@@ -105,7 +105,7 @@ impl Mapping {
         if got == at {
             return Ok(());
         }
-        // SAFETY: the mapping just made, which nobody knows.
+        // SAFETY: the mapping just made, which no other code knows.
         _ = unsafe { rustix::mm::munmap(got, self.len as usize) };
         Err(os("reserving addresses")(rustix::io::Errno::EXIST))
     }
@@ -138,7 +138,8 @@ impl Mapping {
     /// Gives the memory behind a range of a [`local`](Self::local) mapping back. It reads as zero from now on.
     pub(crate) fn forget(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len).as_ptr().cast();
-        // SAFETY: inside of the mapping, and a free block's: nobody refers to it. Afterwards it reads as zeros.
+        // SAFETY: inside of the mapping, and a free block's: nothing refers to it. Afterwards it reads as
+        // zeros.
         _ = unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontNeed) };
     }
 
@@ -202,7 +203,7 @@ impl Mapping {
     /// Copies `data` to byte `offset`.
     ///
     /// # Safety
-    /// The caller owns these bytes: nobody else reads or writes them meanwhile.
+    /// The caller owns these bytes: no other thread or process reads or writes them meanwhile.
     #[inline]
     pub(crate) unsafe fn write(&self, offset: u64, data: &[u8]) {
         let to = self.bytes(offset, data.len() as u64);
@@ -213,11 +214,11 @@ impl Mapping {
     /// Copies bytes from byte `offset` to `data`.
     ///
     /// # Safety
-    /// Nobody writes these bytes meanwhile.
+    /// No thread or process writes these bytes meanwhile.
     #[inline]
     pub(crate) unsafe fn read(&self, offset: u64, data: &mut [u8]) {
         let from = self.bytes(offset, data.len() as u64);
-        // SAFETY: the source is inside of the mapping and nobody writes it; `data` is ours.
+        // SAFETY: the source is inside of the mapping and not written; `data` is ours.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), data.as_mut_ptr(), data.len()) }
     }
 

@@ -37,7 +37,7 @@ pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(stat.st_size as u64)
 }
 
-/// Checks that `fd` is a file of this user's, which nobody else may open; its length.
+/// Checks that `fd` is a file of this user's, which no other user may open; its length.
 pub(crate) fn verify_private(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of an arena"))?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
@@ -124,7 +124,7 @@ pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     }
 }
 
-/// Whether a process is stopped, by a signal or by who traces it. `false` if it can't be seen.
+/// Whether a process is stopped, by a signal or by a tracer. `false` if it can't be seen.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let stat = read_small(&format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))

@@ -1,7 +1,7 @@
 //! # Safety
-//! Takes files away from those who have them, in a forked copy of a process. Unsafe, because a number of a file may be
-//! used by anybody; sound, because its callers vouch that nobody does, and because the number stays taken: whoever
-//! owns it still closes what he thinks, and reaches nothing else by it.
+//! Takes files away from the code that has them, in a forked copy of a process. Unsafe, because a number of a
+//! file may be used by any code; sound, because its callers vouch that none does, and because the number
+//! stays taken: an owner that still closes it closes this file, and reaches nothing else by it.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -17,7 +17,7 @@ pub(crate) fn new() -> Result<OwnedFd, Errno> {
 /// Closes the file `fd`, and has the number mean `plug` from now on. Reference: `dup2(2)`.
 ///
 /// # Safety
-/// `fd` is open, and nobody in this process relies on what it means.
+/// `fd` is open, and no code in this process relies on what it means.
 pub(crate) unsafe fn put(fd: RawFd, plug: BorrowedFd<'_>) {
     // SAFETY: numbers of open files; that `fd` may be closed, the caller vouches for. It can't fail for such numbers but
     // by a signal (EINTR), which are blocked, or EBUSY, while another thread opens files, of which there is none.

@@ -4,7 +4,7 @@
 //! zeros that the kernel gives are valid.
 //!
 //! A raw `fork` copies a process without telling this library. The copy is not a member: it must not release what
-//! its parent holds. `MADV_WIPEONFORK` (Linux 4.14) makes the table read 0 in the copy, who the process is included.
+//! its parent holds. `MADV_WIPEONFORK` (Linux 4.14) makes the table read 0 in the copy, the process's identity included.
 #![allow(unsafe_code)]
 
 #[cfg(not(miri))]

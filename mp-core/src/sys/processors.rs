@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// Whether there is one processor only for this process and all whom it may wait for.
+/// Whether there is one processor only for this process and all that it may wait for.
 ///
 /// A process that is pinned to one processor waits for others on other ones; a machine with one, or a quota of one, is
 /// all there is.

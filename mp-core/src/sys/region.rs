@@ -1,10 +1,10 @@
 //! # Safety
-//! A file of somebody else's choice, mapped for as long as the value lives. Unsafe, because it makes references from
+//! A file from elsewhere, mapped for as long as the value lives. Unsafe, because it makes references from
 //! addresses; sound, because
 //! - the mapping lives as long as the `Region`, and every access borrows it;
 //! - offsets are checked against its length;
-//! - the only references it makes are to 64-bit atomics, of which the mapping consists: whoever writes at the same time,
-//!   there is no data race. (Elements of other sizes are parts of such words.)
+//! - the only references it makes are to 64-bit atomics, of which the mapping consists: whatever is written
+//!   at the same time, there is no data race. (Elements of other sizes are parts of such words.)
 //!
 //! What can't be promised is that the file keeps its length. If it shrinks, an access behind its new end is a SIGBUS: it ends
 //! the process, and reaches no other memory. [`foreign`](super::foreign) knows which files can't.
@@ -28,7 +28,7 @@ pub(crate) enum MapFor {
     Sharing,
     /// Reading what others write.
     Looking,
-    /// Reading what nobody can change.
+    /// Reading what no process can change.
     Reading,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Region {
     len: u64,
 }
 
-// SAFETY: it is reached as atomics, or through raw pointers whose users prove who else may reach them.
+// SAFETY: it is reached as atomics, or through raw pointers whose users prove what else may reach them.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}

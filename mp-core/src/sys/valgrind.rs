@@ -26,7 +26,7 @@ pub fn under_valgrind() -> bool {
     answer != 0
 }
 
-/// Elsewhere nobody asks.
+/// Elsewhere there is none.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub fn under_valgrind() -> bool {
     false
