@@ -1,15 +1,15 @@
 //! A thread that sleeps in `epoll` for tasks of this process that wait for descriptors.
 //!
-//! Private to the process. It is started when it is first needed, and sleeps for ever when nobody waits.
+//! Private to the process. It is started when it is first needed, and sleeps for ever when no task waits.
 //!
 //! | state of an entry | changed by |
 //! |---|---|
 //! | idle | its owner: leaves its waker, then has the kernel watch the descriptor → watched |
 //! | watched | the kernel tells, once, that it is ready, and the thread takes the waker and wakes it → idle; its owner, when it is dropped |
 //!
-//! The kernel tells of what was ready before it watched, too; so nothing is lost between a look and the sleep. Each entry
-//! watches a duplicate of its own: several may wait for one descriptor, and what its owner closes meanwhile is not
-//! somebody else's.
+//! The kernel tells of what was ready before it watched, too; so nothing is lost between a look and the sleep.
+//! Each entry watches a duplicate of its own: several may wait for one descriptor, and when its owner closes
+//! it meanwhile, the number that is watched does not come to mean another file.
 //!
 //! A `fork` copies no thread, and a copy that used this would change what its parent watches. So what was copied does nothing,
 //! by its process id; a copy that is a process of its own ([`PerProcess`]) begins anew.
@@ -80,7 +80,7 @@ impl Poller {
     }
 }
 
-/// A place for one who waits for a descriptor. Dropping it takes it out.
+/// A place for a task that waits for a descriptor. Dropping it takes it out.
 pub(super) struct Entry {
     poller: Arc<Poller>,
     /// A duplicate.

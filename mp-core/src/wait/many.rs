@@ -38,8 +38,8 @@ use crate::sys::{Errno, futex, os};
 /// the same time.
 ///
 /// # Blocking
-/// It looks for a while first, as all waiting does; then the process sleeps. It costs those who make things ready nothing
-/// while nobody waits, and one system call when somebody does.
+/// It looks for a while first, as all waiting does; then the process sleeps. It costs the processes that make
+/// things ready nothing while no thread waits, and one system call when one does.
 ///
 /// # When a process dies
 /// Things that end with a process become ready when its end is noticed: by its parent, at once, or by a process that waits,
@@ -137,8 +137,8 @@ fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Re
     Ok(found)
 }
 
-/// Looks again after all were announced; if something is ready, others who sleep for it are woken: this one may have been
-/// woken in their place.
+/// Looks again after all were announced; if something is ready, others that sleep for it are woken: this one
+/// may have been woken in their place.
 fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;
     for &i in &found {
@@ -181,7 +181,7 @@ impl Sweeps {
             self.next = Instant::now() + SLICE;
         }
         if due || news {
-            // What it finds is found again, by those who look next.
+            // What it finds is found again, by the next look.
             things.iter().for_each(|thing| _ = thing.is_ready_after_all());
         }
         Ok(())

@@ -1,10 +1,11 @@
 //! Waiting for many things at once: what becomes ready in the arena, and descriptors of the kernel.
 //!
 //! # How
-//! What becomes ready in the arena has one parking word ([`Parking`]). Who waits announces itself at the words of all
-//! that it waits for, looks at all of them again, and sleeps until one of the words changes: the kernel sleeps on up to 128
-//! words in one call (`futex_waitv`, Linux 5.16). So nothing is new for those who make things ready: they look whether the
-//! bit of sleepers is set in the one word, and make a system call only then.
+//! What becomes ready in the arena has one parking word ([`Parking`]). A waiter announces itself at the words
+//! of all that it waits for, looks at all of them again, and sleeps until one of the words changes: the
+//! kernel sleeps on up to 128 words in one call (`futex_waitv`, Linux 5.16). So nothing is new for processes
+//! that make things ready: they look whether the bit of sleepers is set in the one word, and make a system
+//! call only then.
 //!
 //! | waits for | sleeps |
 //! |---|---|
@@ -19,8 +20,9 @@
 //! instead (half a millisecond at first, up to 4 ms).
 //!
 //! # What is never lost
-//! A wake-up may be meant for one of several: who is woken by it, and does not take what there is (since it only looked,
-//! was ready for something else as well, or was cancelled), wakes the next one ([`Parking::wake_one`]) if it is still there.
+//! A wake-up may be meant for one of several: a waiter that is woken by it, and does not take what there is
+//! (since it only looked, was ready for something else as well, or was cancelled), wakes the next one
+//! ([`Parking::wake_one`]) if it is still there.
 //!
 //! | killed, stopped | left | the others |
 //! |---|---|---|
@@ -51,7 +53,8 @@ pub use task::{Watch, poll_until, ready, until};
 use crate::arena::Parking;
 use crate::sys::readiness;
 
-/// Something that becomes ready, and that one may wait for beside other things, by [`wait()`] and [`select`].
+/// Something that becomes ready, and that may be waited for beside other things, by [`wait()`] and
+/// [`select`].
 ///
 /// *Ready* is what would not have to wait: a queue with a message, and also one that is closed, or a channel whose other
 /// side is gone, since getting from them ends at once, too. It is a moment's picture: another process may be faster.
@@ -62,8 +65,8 @@ pub trait Waitable {
     /// Whether it is ready, as of now. Never in a forked copy.
     fn is_ready(&self) -> bool;
 
-    /// As [`is_ready`](Self::is_ready), but looks as well for what the dead have left, which may take a while. Whoever waits
-    /// asks once a slice.
+    /// As [`is_ready`](Self::is_ready), but looks as well for what dead processes have left, which may take a
+    /// while. A waiter asks once a slice.
     fn is_ready_after_all(&self) -> bool {
         self.is_ready()
     }
@@ -73,7 +76,8 @@ pub trait Waitable {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Place<'a> {
-    /// At a word of the arena that changes whenever it may have become ready, if somebody is announced there.
+    /// At a word of the arena that changes whenever it may have become ready, if a sleeper is announced
+    /// there.
     Parking(Parking),
     /// At a descriptor that becomes readable.
     Readable(BorrowedFd<'a>),
@@ -99,8 +103,8 @@ impl Place<'_> {
     }
 }
 
-/// Whether a panic of this thread, just now, is only how a runtime answers that it does not wait for descriptors: it is caught,
-/// and of no interest to anybody.
+/// Whether a panic of this thread, just now, is only how a runtime answers that it does not wait for
+/// descriptors: it is caught, and not to be reported.
 #[doc(hidden)]
 #[must_use]
 pub fn is_asking_a_runtime() -> bool {

@@ -95,7 +95,7 @@ impl Reactor {
         Ok(&mut self.threads[i])
     }
 
-    /// Takes an entry out, if it is there still; and the thread to kick, if nobody is left at the word.
+    /// Takes an entry out, if it is there still; and the thread to kick, if no entry is left at the word.
     fn take(&mut self, key: usize, id: u64) -> Option<(Waiting, Option<&'static AtomicU32>)> {
         let thread = self.threads.iter_mut().find(|t| t.groups.contains_key(&key))?;
         let group = thread.groups.get_mut(&key)?;
@@ -109,7 +109,7 @@ impl Reactor {
     }
 }
 
-/// A place for one who waits at a word. Dropping it takes it out.
+/// A place for a waiter at a word. Dropping it takes it out.
 pub(super) struct Entry {
     parking: Parking,
     id: Option<u64>,
@@ -135,7 +135,8 @@ impl Entry {
     }
 
     /// Announces a sleeper, and has the waker woken when the word changes; once. The caller looks again after this. If
-    /// `what` is given, the waker is woken as well when it is ready after a slice; else the caller sees to that.
+    /// `what` is given, the waker is woken as well when it is ready after a slice; else that is up to the
+    /// caller.
     pub(super) fn watch(&mut self, what: Option<&Watched>, waker: &Waker) -> Result<()> {
         self.parking.arena().me()?;
         let announced = self.parking.announce() as u32;
@@ -167,7 +168,7 @@ impl Entry {
         };
         let moved = group.expected != announced;
         if moved {
-            // Those who had seen an earlier value have something to look at.
+            // Waiters that had seen an earlier value have something to look at.
             group.expected = announced;
             let id = self.id;
             let (mine, others) =
@@ -237,7 +238,7 @@ fn work(i: usize, control: &'static AtomicU32) {
             continue;
         }
         if words.is_empty() {
-            // Nobody waits: until somebody does.
+            // There are no waiters: until there is one.
             futex::wait(control, seen, Duration::from_secs(3600));
             next_look = Instant::now() + SLICE;
             continue;
@@ -287,7 +288,7 @@ fn look(i: usize, news: bool) {
         }
     }
     wake(callers);
-    // In a thread of a member: it fails for nobody here.
+    // In a thread of a member: it can't fail here.
     arenas.iter().for_each(|arena| _ = arena.sweep_if_due());
     for (key, id, what) in watched {
         let is_ready = caught(|| what.is_ready_after_all()).unwrap_or(true);

@@ -14,7 +14,8 @@ use crate::sys::readiness::{self, EventFd};
 /// A descriptor that is readable when something in shared memory is ready: for `epoll(7)` and its like.
 ///
 /// It becomes readable when the thing does. It stops being readable in [`update`](Self::update), and only there, if the
-/// thing is not ready any more. So it says too much where somebody else was faster, and never too little.
+/// thing is not ready any more. So it says too much where another thread or process was faster, and never too
+/// little.
 pub struct Ready {
     what: Watched,
     fd: Arc<Flag>,

@@ -1,20 +1,22 @@
 //! Descriptors that a tokio runtime waits for, in the place of a thread of ours (feature `tokio`).
 //!
-//! A task that is polled within a runtime has its descriptor watched by that runtime's own driver: whoever turns the driver
-//! wakes the task, and no thread of ours runs in between. Only tasks do that. What goes on after a task is gone, as the rest
-//! of a message does, can't rely on a runtime that may end first, and stays with the thread of `descriptors`.
+//! A task that is polled within a runtime has its descriptor watched by that runtime's own driver: the thread
+//! that turns the driver wakes the task, and no thread of ours runs in between. Only tasks do that. What
+//! continues after a task is gone, as the rest of a message does, can't rely on a runtime that may end first, and
+//! stays with the thread of `descriptors`.
 //!
 //! | state of an entry | changed by |
 //! |---|---|
 //! | told, at first and after each event | its owner, which looks at the descriptor itself: not ready → watched |
 //! | watched, with the last waker that was left | the driver, by an event, and it wakes the waker → told; the driver's end, and it wakes the waker → over |
-//! | over | nobody: its owner goes to the thread of `descriptors` |
+//! | over | nothing: its owner goes to the thread of `descriptors` |
 //!
 //! The driver tells of edges. So an entry that was told looks whether the descriptor is ready still: if so it wakes its task at
 //! once, as one that is watched by the level would. If it is not, and the driver goes on saying so, then what it says is of
 //! an earlier life of the descriptor, as a socket's that was connected anew: over.
 //!
-//! It is the place of a task in one runtime. Polled elsewhere, it is given up for another: nobody may turn the old driver.
+//! It is the place of a task in one runtime. Polled elsewhere, it is given up for another: there may be no
+//! thread that turns the old driver.
 //!
 //! | where it does not serve | why | then |
 //! |---|---|---|
@@ -43,14 +45,15 @@ use crate::sys::{epoll, readiness};
 /// again, by a runtime with I/O, a thread goes on waiting for that one as well.
 static WITHOUT_IO: PerProcess<Mutex<Vec<Id>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
-/// So many are remembered.
+/// How many are remembered.
 const MOST: usize = 64;
 
 thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread asks a runtime just now whether it has I/O: a panic is an answer, and nothing to tell anybody.
+/// Whether this thread asks a runtime just now whether it has I/O: a panic is an answer, and not to be
+/// reported.
 pub(super) fn is_asking() -> bool {
     ASKING.try_with(Cell::get).unwrap_or(false)
 }

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 
 /// Has a task woken when something may have become ready.
 ///
-/// For futures and streams of the layers above; see [`poll_until`]. Dropping it ends that; if it has waited, and the thing
-/// is ready, the next one who waits for it is woken instead.
+/// For futures and streams of the layers above; see [`poll_until`]. Dropping it ends that; if it has waited,
+/// and the thing is ready, the next waiter is woken instead.
 pub struct Watch {
     what: Watched,
     entry: Option<Entry>,
@@ -27,7 +27,7 @@ enum Entry {
     Runtime(runtime::Entry),
 }
 
-/// Who has an entry made.
+/// For whom an entry is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
     /// A task, which is woken to look itself: in its runtime, if that can wait.
@@ -143,8 +143,8 @@ impl fmt::Debug for Watch {
 /// Polls once: looks; if nothing is found, has the task woken, and looks again. `watch` is empty at first, and is emptied
 /// when something is found.
 ///
-/// For futures and streams that keep the [`Watch`] themselves. What `look` takes is returned by the same call: whoever
-/// drops the future, at whatever time, drops nothing else.
+/// For futures and streams that keep the [`Watch`] themselves. What `look` takes is returned by the same
+/// call: dropping the future, at whatever time, drops nothing else.
 ///
 /// # Errors
 /// Those of `look`, and of [`Watch::arm`].
