@@ -25,12 +25,12 @@ pub use undecodable::{Undecodable, in_field};
 ///
 /// Every type that is `Serialize + DeserializeOwned` is one: numbers, strings, your own structs and enums, and
 /// among them frozen and shared tensors and queues. Types that contain an exclusive [`Tensor`](crate::Tensor) are no
-/// serde types, so that nobody can send them twice; for them there is `#[derive(Message)]`.
+/// serde types, so that they can't be sent twice; for them there is `#[derive(Message)]`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent to another process",
     label = "not a message",
     note = "plain data: derive `Serialize` and `Deserialize`; what contains an exclusive `Tensor`: `#[derive(Message)]`",
-    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; somebody else's type: `#[serde(with = \"mp::reduced\")]`"
+    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; a type of another crate: `#[serde(with = \"mp::reduced\")]`"
 )]
 pub trait Message: Sized + 'static {
     /// Writes the value. What is exclusive in it moves into the message: an exclusive tensor is empty afterwards.

@@ -67,7 +67,8 @@ impl Arrived {
             return given.hold.clone().ok_or_else(|| wrong("was taken already"));
         }
         let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
-        // It was moved here by the only tensor that had access to it, so that it is not asked who else keeps its memory.
+        // It was moved here by the only tensor that had access to it, so that it is not asked what else keeps
+        // its memory.
         if !hold.was_never_opened() {
             return Err(wrong("is exclusive, and its memory was frozen or shared"));
         }

@@ -1,9 +1,10 @@
-//! How deeply a message is nested: one limit, counted alike by who writes and who reads.
+//! How deeply a message is nested: one limit, counted alike by writers and readers.
 //!
-//! A level is a sequence, tuple, map, struct, enum variant with something in it, newtype, or `Some`; and a type with
-//! `#[derive(Message)]`, a `Bundle`, or what a closure captures. serde and codecs recurse once for each, so the limit is what
-//! keeps a thread's stack from its end; and where values need more of it than others, or a thread has less, its rest is looked at. The count is this thread's, since what is written within a value (what a closure
-//! captures) is written by another serializer, on the same stack.
+//! A level is a sequence, tuple, map, struct, enum variant with something in it, newtype, or `Some`; and a
+//! type with `#[derive(Message)]`, a `Bundle`, or what a closure captures. serde and codecs recurse once for
+//! each, so the limit is what keeps a thread's stack from its end; and where values need more of it than
+//! others, or a thread has less, its rest is looked at. The count is this thread's, since what is written
+//! within a value (what a closure captures) is written by another serializer, on the same stack.
 
 use std::cell::Cell;
 
@@ -22,7 +23,7 @@ thread_local! {
 
 /// How many levels are entered without a look at the stack.
 const FREE: u16 = 12;
-/// So much of a stack is left to one level, and to what an error needs; of a small one a quarter.
+/// How much of a stack is left to one level, and to what an error needs; of a small one a quarter.
 const RESERVE: usize = 128 << 10;
 
 /// Enters a level, of which `left` can be entered: whether that was possible. What enters it leaves it by adding one.

@@ -49,7 +49,7 @@ impl Returned {
 const SHORT: usize = 8;
 
 /// Where the search for a block begins, in an index of this length, which is a power of two and more than one. (Knuth's
-/// multiplicative hashing: blocks are often numbered in a row, or in steps. Nobody chooses their numbers.)
+/// multiplicative hashing: blocks are often numbered in a row, or in steps. No sender chooses their numbers.)
 #[inline]
 fn hashed(block: BlockId, len: usize) -> usize {
     (block.wrapping_mul(0x9e37_79b9) >> (u32::BITS - len.trailing_zeros())) as usize
@@ -186,8 +186,8 @@ impl Outgoing {
         if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
     }
 
-    /// The bytes, if nothing is attached: whoever can send them otherwise needs no envelope. [`Message::decode_plain`](super::Message::decode_plain) reads
-    /// them.
+    /// The bytes, if nothing is attached: a caller that can send them otherwise needs no envelope.
+    /// [`Message::decode_plain`](super::Message::decode_plain) reads them.
     #[inline]
     pub fn plain(&self) -> Option<&[u8]> {
         let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
