@@ -1,9 +1,9 @@
 //! The secret of a family of processes: those that one has started, and those that they have started.
 //!
-//! It is here, below processes and sockets, because those who start processes hand it down, and those who connect prove it,
-//! and neither knows the other. It is nowhere but in the memory of these processes, and in what a parent sends to a child
-//! over a socket that only the two have: not in the environment, not among arguments, not in shared memory.
-
+//! It is here, below processes and sockets, because the code that starts processes hands it down, and the
+//! code that connects proves it, and neither knows the other. It is nowhere but in the memory of these
+//! processes, and in what a parent sends to a child over a socket that only the two have: not in the
+//! environment, not among arguments, not in shared memory.
 use std::fmt;
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use crate::sys::region::{MapFor, Region};
 /// ```
 /// use mp_core::SharedMemory;
 ///
-/// let ours = SharedMemory::new(100)?.unlink_on_drop(); // a name that nobody guesses
+/// let ours = SharedMemory::new(100)?.unlink_on_drop(); // a name that can't be guessed
 /// let theirs = SharedMemory::open(ours.name())?; // in another process, usually
 /// theirs.write_at(10, b"hello")?;
 /// assert_eq!(ours.read(10, 5)?, b"hello");
@@ -30,17 +30,17 @@ use crate::sys::region::{MapFor, Region};
 /// Among the processes of one tree, tensors and [`Array`](crate::Array)s do the same without names, and nothing is left of
 /// them.
 ///
-/// # Who may
-/// The file is readable and writable by its user only (0600). Opening refuses what is another user's, or no regular
-/// file; symbolic links are not followed. Whoever has it open may write to it at any time: what is read can be a mixture of
-/// old and new bytes, and is to be checked as if it came over a network.
+/// # Access
+/// The file is readable and writable by its user only (0600). Opening refuses what is another user's, or no
+/// regular file; symbolic links are not followed. Any process that has it open may write to it at any time:
+/// what is read can be a mixture of old and new bytes, and is to be checked as if it came over a network.
 ///
 /// # Names are the user's
-/// A name lives until somebody [`unlink`](Self::unlink)s it, or the machine restarts. Nothing is unlinked behind one's
-/// back: not when the last process closes it, not when its maker crashes. (Python's resource tracker does that: a Python
-/// before 3.13 that merely *opened* a name unlinks it when it exits, cpython #82300. Pass `track=False` there, or unregister
-/// it.) Who wants it gone with the handle says [`unlink_on_drop`](Self::unlink_on_drop); a SIGKILL leaves the name
-/// even then.
+/// A name lives until a process [`unlink`](Self::unlink)s it, or the machine restarts. Nothing is unlinked
+/// unasked: not when the last process closes it, not when its maker crashes. (Python's resource
+/// tracker does that: a Python before 3.13 that merely *opened* a name unlinks it when it exits, cpython
+/// #82300. Pass `track=False` there, or unregister it.) To have it gone with the handle, call
+/// [`unlink_on_drop`](Self::unlink_on_drop); a SIGKILL leaves the name even then.
 ///
 /// # When a process dies
 /// What it had written is there, what it was writing is partly there. There is no lock in it; an
@@ -116,7 +116,7 @@ impl SharedMemory {
         }
     }
 
-    /// Opens shared memory that exists, whoever made it: all of it.
+    /// Opens shared memory that exists, whichever process made it: all of it.
     ///
     /// # Errors
     /// [`Error::Os`] when there is none (`ENOENT`), [`Error::NotShared`] when it is another user's, no regular file, or
@@ -137,7 +137,7 @@ impl SharedMemory {
         Self(Arc::new(Opened { name: name.to_owned(), region, file, maker, unlink: OnceLock::new() }))
     }
 
-    /// Takes the name away, whether anybody has it open or not. Who has it open keeps it.
+    /// Takes the name away, whether a process has it open or not. A process that has it open keeps it.
     ///
     /// # Errors
     /// [`Error::Os`] when there is none (`ENOENT`), [`Error::NotShared`] for what can't be a name.
@@ -201,7 +201,7 @@ impl SharedMemory {
     /// Copies bytes in, from byte `at` on.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is no room for so many; nothing is written then.
+    /// [`Error::Shape`] when there is no room for all of `from`; nothing is written then.
     pub fn write_at(&self, at: usize, from: &[u8]) -> Result<()> {
         self.check(at, from.len())?;
         mem_bytes::write(&self.0.region, Word::at(0), at as u64, from);

@@ -34,7 +34,7 @@ use crate::sync::shared::{AtomicU64, Ordering};
 /// | memory | one anonymous file | some files in a directory of the user's, of 64 GiB of addresses each |
 /// | a process that starts | is handed its descriptor | opens each file by name when it first meets a tensor in it |
 /// | limits | memory of the machine, the cgroup, the budget | and the free space of the directory; RLIMIT_FSIZE |
-/// | after the death of everybody | nothing is left | files without holders, which the next start removes |
+/// | after all processes have died | nothing is left | files without holders, which the next start removes |
 /// | for | nearly everything | huge pages (a hugetlbfs directory), a disk, a size limit of its own (a tmpfs) |
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
@@ -155,7 +155,7 @@ pub(crate) fn inherit(parent: Settings) {
     }
 }
 
-/// The strategies that this build supports on this platform: those whose cargo features are on.
+/// The strategies that this build supports on this platform: the ones with their cargo features on.
 pub fn get_all_sharing_strategies() -> &'static [SharingStrategy] {
     SharingStrategy::ALL
 }
@@ -204,8 +204,9 @@ pub fn get_sharing_directory() -> PathBuf {
 /// Files of programs that were killed are removed when their directory is used next by a program that starts; by one in another
 /// process namespace (a container that shares the directory), or without `/proc`, when the killed program's last start is 10
 /// s ago. Files of a program that lives are left alone there too. What stays is a file of a program that began to use files
-/// only after it had started processes, and was killed in the next 100 ms or so: set the strategy before the first start.
-/// Don't remove or truncate files by hand while they are used: who touches memory that was cut off gets a SIGBUS.
+/// only after it had started processes, and was killed in the next 100 ms or so: set the strategy before the
+/// first start. Don't remove or truncate files by hand while they are used: a process that touches memory
+/// that was cut off gets a SIGBUS.
 ///
 /// # Errors
 /// [`Error::Directory`] if it isn't there, or its path is longer than 248 bytes. That nothing can be written to it shows

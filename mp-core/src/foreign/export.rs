@@ -1,4 +1,4 @@
-//! Copies of tensors for those who are no members of the arena.
+//! Copies of tensors for processes that are no members of the arena.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -19,7 +19,7 @@ macro_rules! export {
             /// A memfd of its own with a copy of the elements, in row-major order.
             ///
             /// It can be handed to any process (inherited, or over a socket), which may read and write it. Its length is
-            /// sealed, so that nobody who maps it can meet a SIGBUS.
+            /// sealed, so that no process that maps it can meet a SIGBUS.
             ///
             /// # Errors
             /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or [`Error::Os`](crate::Error::Os).

@@ -1,10 +1,10 @@
 //! # Safety
-//! Foreign files where they are. Unsafe, because the length of such a file, and what is in it, is other people's business;
-//! sound, because
+//! Foreign files where they are. Unsafe, because other programs decide the length of such a file, and what is
+//! in it; sound, because
 //! - the safe constructor takes only files that are sealed against shrinking, so that no access can be cut off;
-//! - elements are read and written as parts of atomic words, whoever else does so;
+//! - elements are read and written as parts of atomic words, whatever other processes do;
 //! - a slice is handed out safely only of a file that is sealed against writing, which the kernel allows as long as
-//!   nobody has it mapped to write, and which can't be taken back.
+//!   no process has it mapped to write, and which can't be taken back.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -19,14 +19,14 @@ use crate::sys::foreign;
 use crate::sys::region::{MapFor, Region};
 use crate::tensor::{Element, Tensor};
 
-/// Elements in a file that somebody else made, mapped where they are: nothing is copied.
+/// Elements in a file from elsewhere, mapped where they are: nothing is copied.
 ///
 /// ```
 /// use mp_core::{Foreign, Tensor};
 ///
 /// let memfd = Tensor::from_slice(&[1_u32, 2, 3], &[3])?.to_memfd()?; // or from another program
 /// let there = Foreign::<u32>::from_fd(&memfd, 0, 3)?;
-/// there.store(1, 20)?; // seen by whoever has the file mapped
+/// there.store(1, 20)?; // seen by all processes that have the file mapped
 /// assert_eq!(there.to_vec(), [1, 20, 3]);
 /// let ours = there.to_tensor()?; // a copy in the arena, which can be sent
 /// # Ok::<(), mp_core::Error>(())
@@ -38,8 +38,8 @@ use crate::tensor::{Element, Tensor};
 ///
 /// # When the file shrinks
 /// [`from_fd`](Self::from_fd) takes only files that can't: memfds that are sealed against it, or that it can seal. With
-/// [`from_unsealed`](Self::from_unsealed), that nobody shrinks the file is for the caller to know: access behind its
-/// end is a SIGBUS. In both cases the length is checked once more when the file is mapped.
+/// [`from_unsealed`](Self::from_unsealed), that the file is not shrunk is for the caller to know: access
+/// behind its end is a SIGBUS. In both cases the length is checked once more when the file is mapped.
 pub struct Foreign<T: Element> {
     region: Region,
     offset: u64,
@@ -51,7 +51,7 @@ pub struct Foreign<T: Element> {
 
 impl<T: Element> Foreign<T> {
     /// `len` elements from byte `offset` of a memfd on. The memfd is sealed against shrinking if it isn't yet, which stays
-    /// for ever and for everybody.
+    /// for ever and for all processes.
     ///
     /// # Errors
     /// [`Error::NotShared`] when it can't be sealed (no memfd, or sealed against sealing), [`Error::Shape`] when it is too
@@ -75,7 +75,7 @@ impl<T: Element> Foreign<T> {
     /// As [`from_fd`](Self::from_fd).
     ///
     /// # Safety
-    /// As long as this value lives, nobody makes the file shorter than the elements reach.
+    /// As long as this value lives, no process makes the file shorter than the elements reach.
     pub unsafe fn from_unsealed(file: impl AsFd, offset: u64, len: usize) -> Result<Self> {
         Self::map(file.as_fd(), offset, len)
     }
@@ -172,14 +172,14 @@ impl<T: Element> Foreign<T> {
 
     /// Its elements, if the file is sealed against writing and shrinking, so that they are what they are for ever.
     pub fn as_slice(&self) -> Option<&[T]> {
-        // SAFETY: sealed against writing: nobody can.
+        // SAFETY: sealed against writing: no process can.
         self.frozen.then(|| unsafe { self.as_slice_unsealed() })
     }
 
     /// Its elements.
     ///
     /// # Safety
-    /// Nobody, in any process, writes them as long as the slice lives.
+    /// No code, in any process, writes them as long as the slice lives.
     pub unsafe fn as_slice_unsealed(&self) -> &[T] {
         if self.len == 0 {
             return &[];

@@ -14,7 +14,7 @@
 //!
 //! A storage of the arena has no file of its own, so that handing one out is a copy: otherwise the receiver would get
 //! the whole arena. What is foreign is not sent either: [`Foreign::to_tensor`] copies it, and the copy travels and no
-//! longer depends on whoever made the file.
+//! longer depends on the maker of the file.
 
 mod copy;
 mod export;

@@ -35,14 +35,14 @@ use crate::value::{Form, Header};
 /// `multiprocessing.shared_memory.ShareableList(name=…)`: the bytes are those of CPython 3.11.
 ///
 /// # Blocking
-/// Each operation holds a lock for some hundred nanoseconds, so that it is whole for all who use this type. If another
-/// process is stopped in the middle of one, the others wait for 10 s and then get [`ListError::Lock`] or
-/// [`ListError::Busy`]. Python knows nothing of the lock: what it writes can be seen half written; a text is always
-/// checked to be one.
+/// Each operation holds a lock for some hundred nanoseconds, so that it is whole for all users of this type.
+/// If another process is stopped in the middle of one, the others wait for 10 s and then get
+/// [`ListError::Lock`] or [`ListError::Busy`]. Python knows nothing of the lock: what it writes can be seen
+/// half written; a text is always checked to be one.
 ///
 /// # When a process dies
-/// In the middle of a [`set`](Self::set): that slot is [`ListError::Torn`] until somebody sets it again. All others are as
-/// they were, and nobody waits for the dead.
+/// In the middle of a [`set`](Self::set): that slot is [`ListError::Torn`] until a process sets it again. All
+/// others are as they were, and no process waits for the one that died.
 #[derive(Clone)]
 pub struct ShareableList {
     place: Place,
@@ -60,7 +60,8 @@ impl ShareableList {
         Self::with_room(items, 0)
     }
 
-    /// As [`new`](Self::new), with room for at least so many bytes in each slot that holds a text or bytes now.
+    /// As [`new`](Self::new), with room for at least `room` bytes in each slot that holds a text or bytes
+    /// now.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -72,8 +73,8 @@ impl ShareableList {
         Self { place: Place::in_arena(hold), ends }.filled(&items)
     }
 
-    /// A list of these items under a name that does not exist yet, see [`SharedMemory::create`]. The name stays until
-    /// somebody [unlinks](SharedMemory::unlink) it.
+    /// A list of these items under a name that does not exist yet, see [`SharedMemory::create`]. The name
+    /// stays until it is [unlinked](SharedMemory::unlink).
     ///
     /// # Errors
     /// As [`new`](Self::new) and as [`SharedMemory::create`].
@@ -81,7 +82,8 @@ impl ShareableList {
         Self::create_with_room(name, items, 0)
     }
 
-    /// As [`create`](Self::create), with room for at least so many bytes in each slot that holds a text or bytes now.
+    /// As [`create`](Self::create), with room for at least `room` bytes in each slot that holds a text or
+    /// bytes now.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -96,8 +98,8 @@ impl ShareableList {
         Self { place: Place::named(memory), ends }.filled(&items)
     }
 
-    /// Opens a list under a name, made by [`create`](Self::create) or by Python, whose maker is done with making it: who is
-    /// told the name after that can't come too early.
+    /// Opens a list under a name, made by [`create`](Self::create) or by Python, whose maker is done with
+    /// making it: a process that gets the name after that can't come too early.
     ///
     /// # Errors
     /// As [`SharedMemory::open`], and [`ListError::Malformed`] when the memory holds no list.

@@ -55,7 +55,7 @@ impl Place {
         match self {
             Self::Arena { hold, lock, patience } => {
                 let mut guard = lock.acquire(LockWait::at_most(LONGEST), patience)?;
-                // Whoever died in it: slots say themselves whether they are whole.
+                // Also if a holder died in it: slots say themselves whether they are whole.
                 guard.mend();
                 f(hold.arena().map(), Word::at(Header::data(hold)))
             }

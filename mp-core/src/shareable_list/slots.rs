@@ -1,16 +1,17 @@
 //! Where what is in a list, and how an item becomes bytes: as CPython 3.11 does it.
 //!
-//! | bytes | what | who writes it |
+//! | bytes | what | written by |
 //! |---|---|---|
 //! | 8 | how many slots, `n` | its maker |
 //! | 8 (n + 1) | where each slot's data begins, counted from the first, and where the last one's ends | its maker |
-//! | … | data, each slot a multiple of 8 bytes | whoever has the lock |
-//! | 8 n | each slot's format: `q`, `d`, `xxxxxxx?`, `xxxxxx?x`, `24s` | whoever has the lock |
-//! | n | each slot's code: 0 a number, 1 text, 2 bytes, 3 nothing; [`TORN`] | whoever has the lock |
+//! | … | data, each slot a multiple of 8 bytes | the holder of the lock |
+//! | 8 n | each slot's format: `q`, `d`, `xxxxxxx?`, `xxxxxx?x`, `24s` | the holder of the lock |
+//! | n | each slot's code: 0 a number, 1 text, 2 bytes, 3 nothing; [`TORN`] | the holder of the lock |
 //!
-//! A slot is written in this order: code [`TORN`], data, format, code. Who is killed in between leaves [`TORN`]: that slot
-//! is an error until somebody writes it again, and the others are as they were. The numbers of the first two rows are
-//! read once, when a handle is made, and checked; what is written over them later changes nothing.
+//! A slot is written in this order: code [`TORN`], data, format, code. A process that is killed in between
+//! leaves [`TORN`]: that slot is an error until it is written again, and the others are as they were. The
+//! numbers of the first two rows are read once, when a handle is made, and checked; what is written over them
+//! later changes nothing.
 //!
 //! Python strips NULs from the end of texts and bytes, since its formats give the room and not the length. Ours does so
 //! only with the formats that Python writes: a value that ends in NUL gets its length with a `0` in front (`03s`), which

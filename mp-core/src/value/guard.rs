@@ -1,7 +1,7 @@
 //! # Safety
 //! Access to what a lock protects. Unsafe, because it makes `&T` and `&mut T` of shared memory; sound, because
 //! - a guard exists only while its lock is held, which is at most once among all processes (see
-//!   [`steps::lock`](crate::steps::lock): nobody takes a lock from the living);
+//!   [`steps::lock`](crate::steps::lock): no process takes a lock from a live one);
 //! - the memory lies in a block that the header (`check`, `allocate`) has found large enough and of kind
 //!   `Object`, so that no tensor reaches it, and the guard borrows the handle that holds the block;
 //! - elements are `Pod`: whatever a dead holder left is a value, and has no padding.
@@ -50,7 +50,7 @@ impl<'a, T: Pod + Send> LockGuard<'a, [T]> {
 }
 
 impl<T: ?Sized> LockGuard<'_, T> {
-    /// Who died while holding the lock, if that is why the data has to be looked at.
+    /// The process that died while holding the lock, if that is why the data has to be checked.
     pub fn died(&self) -> Option<Died> {
         self.lock.died()
     }
@@ -61,7 +61,8 @@ impl<T: ?Sized> Deref for LockGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: in bounds, aligned, initialised, and nobody else has access while the lock is held (see above).
+        // SAFETY: in bounds, aligned, initialised, and no other code has access while the lock is held (see
+        // above).
         unsafe { self.at.as_ref() }
     }
 }

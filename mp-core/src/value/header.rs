@@ -1,15 +1,15 @@
 //! The first 64 bytes of an object's block: what it is.
 //!
-//! | word | what | who writes it |
+//! | word | what | written by |
 //! |---|---|---|
-//! | 0 | form: value, array, … | its maker, before anybody else knows the block |
+//! | 0 | form: value, array, … | its maker, before any other code knows the block |
 //! | 1 | fingerprint of the element type's name | its maker |
 //! | 2 | how many elements | its maker |
 //! | 3 | bytes of an element 32, its alignment 32 | its maker |
-//! | 4 – 6 | a lock, see [`steps::lock`](crate::steps::lock) | whoever locks |
+//! | 4 – 6 | a lock, see [`steps::lock`](crate::steps::lock) | each holder |
 //!
 //! The block is of kind [`Object`](Kind::Object) from its first moment, which only this crate makes. So a header that is
-//! found in one was written here, and nobody has other access to what follows it.
+//! found in one was written here, and what follows it is reached in no other way.
 
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -113,7 +113,7 @@ impl Header {
         Ok(hold)
     }
 
-    /// Checks that a received block is what is expected; how many elements it has. `len`: exactly so many.
+    /// Checks that a received block is what is expected; how many elements it has. `len`: exactly this many.
     pub(crate) fn check<T>(hold: &Hold, form: Form, len: Option<usize>) -> Result<usize> {
         Self::of::<T>(form, 0).matches(hold, len, std::any::type_name::<T>())
     }

@@ -32,7 +32,7 @@ impl Locked {
         Self { hold, lock, at, patience: Arc::new(Patience::new()) }
     }
 
-    /// Locks what nobody else knows yet.
+    /// Locks what no other code knows yet.
     fn first(&self) -> Result<RawGuard<'_>> {
         self.lock.acquire(LockWait::Never, &self.patience).map_err(|e| match e {
             LockError::Failed(e) => e,
@@ -96,14 +96,14 @@ impl Clone for Locked {
 /// ```
 ///
 /// # Blocking
-/// [`lock`](Self::lock) waits as long as it takes, looking for up to 50 µs and then asleep; who waits for a process that is
-/// stopped waits until it goes on. [`try_lock`](Self::try_lock) and [`lock_timeout`](Self::lock_timeout) give up, and
-/// say who holds it. Waiters are not served in order.
+/// [`lock`](Self::lock) waits as long as it takes, looking for up to 50 µs and then asleep; a caller that
+/// waits for a stopped process waits until that continues. [`try_lock`](Self::try_lock) and
+/// [`lock_timeout`](Self::lock_timeout) give up, and name the holder. Waiters are not served in order.
 ///
 /// # When a process dies
-/// A process that is killed while it holds the lock may have changed half of the value. The next one that wants the
-/// lock gets [`LockError::OwnerDied`], and so does everybody until somebody calls [`recover`](Self::recover), looks at the
-/// value, mends it, and drops the guard. No time-out makes a process dead: a stopped one keeps its lock.
+/// A process that is killed while it holds the lock may have changed half of the value. From then on, locking
+/// returns [`LockError::OwnerDied`] to every caller, until one calls [`recover`](Self::recover), checks the
+/// value, repairs it, and drops the guard. No time-out makes a process dead: a stopped one keeps its lock.
 #[doc(alias = "multiprocessing.Value")]
 pub struct Value<T: Pod + Send>(Locked, PhantomData<fn(T) -> T>);
 
@@ -232,15 +232,16 @@ macro_rules! locking {
             /// Locks it; waits as long as it takes.
             ///
             /// # Errors
-            /// [`LockError::OwnerDied`] when a process died while it held the lock and nobody has recovered since,
-            /// [`LockError::WouldDeadlock`] when this thread holds it already, [`LockError::Failed`] in a forked copy.
+            /// [`LockError::OwnerDied`] when a process died while it held the lock and no caller has
+            /// recovered since, [`LockError::WouldDeadlock`] when this thread holds it already,
+            /// [`LockError::Failed`] in a forked copy.
             #[inline]
             #[doc(alias = "get_lock")]
             pub fn lock(&self) -> Result<LockGuard<'_, $guard>, LockError> {
                 self.guard(LockWait::Forever, false)
             }
 
-            /// Locks it if nobody else holds it.
+            /// Locks it if it is not held.
             ///
             /// # Errors
             /// [`LockError::Held`], which names the holder, and as [`lock`](Self::lock).
@@ -274,7 +275,8 @@ macro_rules! locking {
 
             /// Locks it also when a process died while it held the lock; waits as long as it takes.
             ///
-            /// [`LockGuard::died`] says who died. Dropping the guard says that the data is as it should be.
+            /// [`LockGuard::died`] says which process died. Dropping the guard says that the data is as it
+            /// should be.
             ///
             /// # Errors
             /// As [`lock`](Self::lock), without `OwnerDied`.

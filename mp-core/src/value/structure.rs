@@ -84,13 +84,13 @@ impl Structure {
         self.base.plus(i)
     }
 
-    /// Sleeps while the low half of word `i` is `low`, until a death is noticed, or it is time to ask for the dead. Whether it
-    /// may have been woken.
+    /// Sleeps while the low half of word `i` is `low`, until a death is noticed, or it is time to ask for
+    /// dead processes. Whether it may have been woken.
     pub fn sleep(&self, i: u64, low: u32, asking: &Asking, wait: LockWait) -> bool {
         asking.sleep(self.arena(), self.futex(i), low, wait)
     }
 
-    /// Wakes who sleeps on word `i`.
+    /// Wakes all sleepers on word `i`.
     pub fn wake(&self, i: u64) {
         futex::wake(self.futex(i), i32::MAX as u32);
     }
