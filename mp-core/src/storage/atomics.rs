@@ -5,7 +5,7 @@
 //!   long as the reference, and aligned to its own size: blocks are 64-byte aligned, and elements have 1, 2, 4, 8 or 16
 //!   bytes. One of 16 bytes is two numbers of 8;
 //! - elements of a shared tensor are reached in no other way than this, in the same width, by all processes; those of other
-//!   modes only by who may read (or write) them plainly as well, inside of this crate.
+//!   modes only by code that may read (or write) them plainly as well, inside of this crate.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -32,8 +32,8 @@ use crate::tensor::{Element, Integer, Number};
 ///
 /// All its operations are relaxed, in the sense of [`std::sync::atomic::Ordering::Relaxed`]: no element is ever torn, and
 /// nothing is promised about the order in which others see several. A load and a store are the processor's plain ones.
-/// What changes an element by several steps (`fetch_*`, `compare_exchange`) lets nobody come in between. None of them
-/// blocks, and a process that dies in the middle of one has done it or has not.
+/// What changes an element by several steps (`fetch_*`, `compare_exchange`) lets no other change come in
+/// between. None of them blocks, and a process that dies in the middle of one has done it or has not.
 ///
 /// [`SharedTensor::as_atomics`]: crate::Tensor::as_atomics
 #[repr(transparent)]
@@ -110,7 +110,8 @@ impl<T: Number> Atomic<T> {
         })
     }
 
-    /// Adds; the value before. Integers wrap; floats are compared and swapped until nobody came in between.
+    /// Adds; the value before. Integers wrap; floats are compared and swapped until no other change came in
+    /// between.
     #[inline]
     pub fn fetch_add(&self, value: T) -> T {
         if T::INTEGER {

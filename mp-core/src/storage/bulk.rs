@@ -7,7 +7,7 @@
 //!   SDM vol. 3A, 9.1.1): the same as the loop that other processors run;
 //! - to the compiler it is a row of accesses it can't see into, not an access that races;
 //! - both sides are inside of what they are of: `Storage::at` checks the one, the other is a slice. They don't overlap:
-//!   nobody has a slice of a shared tensor's memory.
+//!   no code has a slice of a shared tensor's memory.
 #![allow(unsafe_code)]
 
 use super::Storage;

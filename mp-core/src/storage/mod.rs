@@ -5,8 +5,9 @@
 //!   message holds none, and has no bytes;
 //! - elements are [`Element`]s: every bit pattern is a value, and the kernel gave zeros, so that there is no
 //!   uninitialised memory;
-//! - which access is used follows from the mode of the tensor that keeps the storage: slices that nobody writes, slices
-//!   that are the caller's alone, or relaxed atomics (`atomics`, `bulk`). The tensor types argue it where they call.
+//! - which access is used follows from the mode of the tensor that keeps the storage: slices that are not
+//!   written, slices that are the caller's alone, or relaxed atomics (`atomics`, `bulk`). The tensor types
+//!   argue it where they call.
 #![allow(unsafe_code)]
 
 mod atomics;
@@ -31,7 +32,7 @@ pub struct Storage {
     bytes: usize,
 }
 
-// SAFETY: the memory is shared between processes; the tensor types decide which access is allowed to whom, and
+// SAFETY: the memory is shared between processes; the tensor types decide which access is allowed, and
 // a storage alone gives none.
 unsafe impl Send for Storage {}
 // SAFETY: as above.
@@ -154,10 +155,10 @@ impl Storage {
         p.cast()
     }
 
-    /// Elements that nobody writes.
+    /// Elements that are not written.
     ///
     /// # Safety
-    /// Nobody, in any process, writes these elements as long as the slice lives.
+    /// No code, in any process, writes these elements as long as the slice lives.
     #[inline]
     pub(crate) unsafe fn slice<T: Element>(&self, first: usize, len: usize) -> &[T] {
         if len == 0 {
@@ -171,10 +172,10 @@ impl Storage {
     /// Elements that only the caller reaches.
     ///
     /// # Safety
-    /// Nobody else, in any process, reads or writes these elements as long as the slice lives, through this storage or
-    /// another.
+    /// No other code, in any process, reads or writes these elements as long as the slice lives, through this
+    /// storage or another.
     #[inline]
-    #[allow(clippy::mut_from_ref, reason = "a storage is a handle; who may write is the tensor's to know")]
+    #[allow(clippy::mut_from_ref, reason = "a storage is a handle; which one may write is the tensor's to know")]
     pub(crate) unsafe fn slice_mut<T: Element>(&self, first: usize, len: usize) -> &mut [T] {
         if len == 0 {
             return &mut [];

@@ -161,12 +161,12 @@ impl AnyTensor<Exclusive> {
         })
     }
 
-    /// Makes it readable by anybody and writable by nobody, for ever.
+    /// Makes it readable by any process and writable by none, for ever.
     pub fn freeze(self) -> AnyTensor<Frozen> {
         AnyTensor { raw: self.raw.open(Kind::Frozen), dtype: self.dtype }
     }
 
-    /// Makes it readable and writable by anybody, through relaxed atomics.
+    /// Makes it readable and writable by any process, through relaxed atomics.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> AnyTensor<Shared> {
         AnyTensor { raw: self.raw.open(Kind::Shared), dtype: self.dtype }

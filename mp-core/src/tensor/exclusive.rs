@@ -86,12 +86,12 @@ impl<T: Element> Tensor<T, Exclusive> {
         Ok(t)
     }
 
-    /// Makes it readable by anybody and writable by nobody, for ever.
+    /// Makes it readable by any process and writable by none, for ever.
     pub fn freeze(self) -> FrozenTensor<T> {
         Tensor::<T, Frozen>::of(self.raw.open(Kind::Frozen))
     }
 
-    /// Makes it readable and writable by anybody, through relaxed atomics.
+    /// Makes it readable and writable by any process, through relaxed atomics.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> SharedTensor<T> {
         Tensor::<T, Shared>::of(self.raw.open(Kind::Shared))

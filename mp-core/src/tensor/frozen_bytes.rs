@@ -12,7 +12,7 @@ use super::view::View;
 use crate::error::Result;
 
 /// The bytes of a frozen tensor whose elements lie in a row, in the byte order of this machine: `AsRef<[u8]>`, `Send`,
-/// `Sync` and `'static`, and nobody writes them, ever again.
+/// `Sync` and `'static`, and never written again.
 ///
 /// ```
 /// use mp_core::Tensor;

@@ -1,11 +1,11 @@
-//! Typed, strided tensors in shared memory, in modes that say who may do what.
+//! Typed, strided tensors in shared memory, in modes that say which access is allowed.
 //!
-//! | type | who | reads | writes | travels |
+//! | type | holders | reads | writes | travels |
 //! |---|---|---|---|---|
 //! | [`Tensor<T>`] | one owner among all processes | `&[T]` | `&mut [T]` | by value: it is gone here |
-//! | [`FrozenTensor<T>`] | any number | `&[T]` | nobody, ever again | as a clone |
+//! | [`FrozenTensor<T>`] | any number | `&[T]` | none, ever again | as a clone |
 //! | [`SharedTensor<T>`] | any number | relaxed atomic loads | relaxed atomic stores | as a clone |
-//! | [`TensorView<T>`], [`TensorViewMut<T>`] | who borrows | `&[T]` | `&mut [T]` (`Mut`) | – |
+//! | [`TensorView<T>`], [`TensorViewMut<T>`] | the borrower | `&[T]` | `&mut [T]` (`Mut`) | – |
 //!
 //! They are one type, [`Tensor<T, M>`](Tensor), with a [`Mode`]; `raw` has what doesn't depend on `T`, `view` the
 //! arithmetic. [`AnyTensor`] has its element type as a value.

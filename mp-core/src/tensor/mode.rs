@@ -1,4 +1,4 @@
-//! Who may do what with a tensor's memory, as types.
+//! Which access to a tensor's memory is allowed, as types.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -26,18 +26,18 @@ pub(crate) mod sealed {
     }
 }
 
-/// Who may do what with a tensor's memory.
+/// Which access to a tensor's memory is allowed, and to how many handles.
 ///
 /// | mode | the tensor | reads | writes | handles |
 /// |---|---|---|---|---|
 /// | [`Exclusive`] | [`Tensor`](crate::Tensor) | `&[T]` | `&mut [T]` | one among all processes |
-/// | [`Frozen`] | [`FrozenTensor`](crate::FrozenTensor) | `&[T]` | nobody, ever again | any number |
+/// | [`Frozen`] | [`FrozenTensor`](crate::FrozenTensor) | `&[T]` | none, ever again | any number |
 /// | [`Shared`] | [`SharedTensor`](crate::SharedTensor) | atomic | atomic | any number |
-/// | [`Borrowed`] | [`TensorView`](crate::TensorView) | `&[T]` | nobody meanwhile | any number, in this process |
+/// | [`Borrowed`] | [`TensorView`](crate::TensorView) | `&[T]` | none meanwhile | any number, in this process |
 /// | [`BorrowedMut`] | [`TensorViewMut`](crate::TensorViewMut) | `&[T]` | `&mut [T]` | one for each element |
 pub trait Mode: sealed::Mode {}
 
-/// Modes in which nobody writes as long as a tensor is borrowed: its memory is plain slices.
+/// Modes in which no code writes as long as a tensor is borrowed: its memory is plain slices.
 ///
 /// (Sealed: the slices rest on it.)
 #[diagnostic::on_unimplemented(
@@ -51,7 +51,7 @@ pub trait Readable: Mode {}
 /// (Sealed: the slices rest on it.)
 #[diagnostic::on_unimplemented(
     message = "{Self} tensors can't be written through references",
-    note = "nobody writes a frozen tensor: copy it by contiguous()"
+    note = "a frozen tensor is never written: copy it by contiguous()"
 )]
 pub trait Writable: Readable {}
 
@@ -83,9 +83,9 @@ macro_rules! modes {
 }
 
 modes! {
-    /// One owner among all processes, who may write.
+    /// One owner among all processes, which may write.
     Exclusive, Storage, "Tensor";
-    /// Any number of readers, in any process; nobody writes, ever again.
+    /// Any number of readers, in any process; no writer, ever again.
     Frozen, Storage, "FrozenTensor";
     /// Any number of readers and writers, in any process, through atomics.
     Shared, Storage, "SharedTensor";
@@ -95,7 +95,7 @@ modes! {
 #[derive(Clone, Copy, Debug)]
 pub struct Borrowed<'a>(PhantomData<&'a ()>);
 
-/// A view of a mutably borrowed tensor, or of a part of it that nobody else has, to read and write.
+/// A view of a mutably borrowed tensor, or of a part of it that no other view has, to read and write.
 #[derive(Debug)]
 pub struct BorrowedMut<'a>(PhantomData<&'a mut ()>);
 

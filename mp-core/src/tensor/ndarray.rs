@@ -2,10 +2,10 @@
 //! Tensors as arrays of `ndarray`, without copying. Unsafe, because arrays are made of pointers; sound, because
 //! - the view lies within the storage, which is borrowed as long as the array lives; strides are never negative, and both
 //!   count in elements;
-//! - reading: a [`Readable`] mode, so that nobody writes the elements; an array that is read may have elements that
-//!   overlap;
-//! - writing: a [`Writable`] mode, mutably borrowed: nobody else reaches the elements, and no two indices are one element
-//!   ([`Raw`](super::raw::Raw)). Between them there may be others', which no index reaches.
+//! - reading: a [`Readable`] mode, so that the elements are not written; an array that is read may have
+//!   elements that overlap;
+//! - writing: a [`Writable`] mode, mutably borrowed: no other code reaches the elements, and no two indices
+//!   are one element ([`Raw`](super::raw::Raw)). Between them there may be others', which no index reaches.
 #![allow(unsafe_code)]
 
 use ndarray::{ArrayBase, ArrayViewD, ArrayViewMutD, Data, Dimension, IxDyn, ShapeBuilder, StrideShape};
@@ -39,7 +39,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     pub fn as_ndarray(&self) -> Result<ArrayViewD<'_, T>> {
         self.raw.here()?;
         if self.is_empty() {
-            // No strides that nobody uses: `ndarray` would look at them.
+            // No strides that are not used: `ndarray` would look at them.
             return Ok(ArrayViewD::from_shape(IxDyn(self.shape()), &[]).unwrap_or_else(|_| nothing()));
         }
         let first = self.storage().at::<T>(self.offset(), 1);

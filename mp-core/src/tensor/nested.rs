@@ -23,9 +23,9 @@ use crate::error::{Error, Result};
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// It travels as its parts (buffer, sizes, strides, offsets), whose memory is shared. What is in them is checked when
-/// it is made and when it is received; and again by [`get`](Self::get), since parts of shared memory may be changed by
-/// anybody.
+/// It travels as its parts (buffer, sizes, strides, offsets), whose memory is shared. What is in them is
+/// checked when it is made and when it is received; and again by [`get`](Self::get), since any holder may
+/// change parts of shared memory.
 #[derive(Clone)]
 #[doc(alias("nested_tensor", "rebuild_nested_tensor"))]
 pub struct NestedTensor<T: Element, M: Sendable = Frozen> {
@@ -95,7 +95,7 @@ impl<T: Element, M: Sendable> NestedTensor<T, M> {
     /// One of the tensors, as a view of the buffer.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there is none, or somebody has changed the parts in shared memory so that it would lie
+    /// [`Error::Shape`] when there is none, or the parts in shared memory were changed so that it would lie
     /// outside; [`Error::Forked`] in a forked copy of the process.
     pub fn get(&self, i: usize) -> Result<Tensor<T, M>> {
         self.buffer.raw.here()?;

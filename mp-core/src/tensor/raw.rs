@@ -1,4 +1,4 @@
-//! What all tensors have in common, whatever their element type is and whoever may use them.
+//! What all tensors have in common, whatever their element type is and whichever access they allow.
 
 use std::borrow::Borrow;
 use std::num::NonZero;

@@ -56,7 +56,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     #[inline]
     pub fn as_slice(&self) -> Result<&[T]> {
         self.raw.contiguous()?;
-        // SAFETY: a readable mode, and the tensor is borrowed as long as the slice lives: nobody writes.
+        // SAFETY: a readable mode, and the tensor is borrowed as long as the slice lives: no code writes.
         Ok(unsafe { self.storage().slice(self.offset(), self.len()) })
     }
 
@@ -202,7 +202,7 @@ impl<'a, T: Element> Tensor<T, Borrowed<'a>> {
     pub fn to_slice(&self) -> Result<&'a [T]> {
         self.raw.contiguous()?;
         let storage: &'a Storage = self.raw.keep;
-        // SAFETY: what the view is of is borrowed for 'a: nobody writes.
+        // SAFETY: what the view is of is borrowed for 'a: no code writes.
         Ok(unsafe { storage.slice(self.offset(), self.len()) })
     }
 }

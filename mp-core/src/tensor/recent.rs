@@ -29,7 +29,7 @@ pub(super) fn nothing() -> Arc<View> {
     NOTHING.try_with(Clone::clone).unwrap_or_else(|_| Arc::new(View::NONE))
 }
 
-/// A row-major view of so many elements from `offset` on.
+/// A row-major view of this shape, from `offset` on.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape) for a shape that is too large, or has too many dimensions.

@@ -1,4 +1,4 @@
-//! The tensor that everybody reads and writes.
+//! The tensor that all processes read and write.
 
 use super::element::{Element, Integer, Number};
 use super::mode::{Readable, Shared};
@@ -214,7 +214,7 @@ impl<T: Element> Tensor<T, Shared> {
 /// All of them if there is no element `i`, as indexing a slice.
 impl<T: Number> Tensor<T, Shared> {
     /// Adds to the `i`-th element in row-major order, atomically; the value before. Integers wrap; floats are compared and
-    /// swapped until nobody came in between.
+    /// swapped until no other change came in between.
     #[inline]
     pub fn fetch_add(&self, i: usize, value: T) -> T {
         self.nth(i).fetch_add(value)
@@ -297,7 +297,7 @@ mod tests {
         each(16, &|| _ = (t.fetch_add(1, one), t.fetch_add(2, one)));
         assert_eq!(t.to_vec(), [zero, many, many, zero]);
         each(16, &|| _ = t.fetch_sub(1, one));
-        // Long enough to come in between; never so many that a small float would round.
+        // Long enough to come in between; never enough that a small float would round.
         each(if cfg!(miri) { 20 } else { 100_000 }, &|| _ = (t.fetch_add(1, one), t.fetch_sub(1, one)));
         assert_eq!(t.to_vec(), [zero, zero, many, zero]);
     }

@@ -8,8 +8,8 @@ use super::methods::{raw_methods, shape_methods};
 use super::mode::{Borrowed, BorrowedMut, Exclusive, Frozen, Mode, Shared};
 use super::raw::Raw;
 
-/// A tensor in shared memory with one owner among all processes, who may write; in other [modes](Mode) there are
-/// [`FrozenTensor`], [`SharedTensor`], [`TensorView`] and [`TensorViewMut`].
+/// A tensor in shared memory with one owner among all processes, which may write; in other [modes](Mode)
+/// there are [`FrozenTensor`], [`SharedTensor`], [`TensorView`] and [`TensorViewMut`].
 ///
 /// ```
 /// use mp_core::Tensor;
@@ -17,7 +17,7 @@ use super::raw::Raw;
 /// let mut t = Tensor::<f32>::zeros(&[2, 3])?;
 /// t.as_mut_slice()?[4] = 1.5;
 /// assert_eq!(t[[1, 1]], 1.5);
-/// let frozen = t.freeze(); // from now on anybody may read it, and nobody write
+/// let frozen = t.freeze(); // from now on any process may read it, and none write
 /// assert_eq!(frozen.select(0, 1)?.to_vec(), [0.0, 1.5, 0.0]);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
@@ -32,7 +32,7 @@ pub struct Tensor<T: Element, M: Mode = Exclusive> {
     elements: PhantomData<T>,
 }
 
-/// A tensor in shared memory that any number of processes read and nobody writes, ever again.
+/// A tensor in shared memory that any number of processes read and none writes, ever again.
 ///
 /// Cloning it, viewing a part of it and sending it copy no element. Inside of a message it is an ordinary serde value;
 /// the same storage sent twice is one storage at the receiver.
@@ -75,7 +75,7 @@ pub type SharedTensor<T> = Tensor<T, Shared>;
 /// A borrowed view of a tensor, to read: what [`Tensor::view`] gives.
 pub type TensorView<'a, T> = Tensor<T, Borrowed<'a>>;
 
-/// A borrowed view of a tensor, or of a part of it that nobody else has, to read and write: what
+/// A borrowed view of a tensor, or of a part of it that no other view has, to read and write: what
 /// [`Tensor::view_mut`] gives.
 pub type TensorViewMut<'a, T> = Tensor<T, BorrowedMut<'a>>;
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// The most dimensions a tensor may have.
 pub const MAX_RANK: usize = 8;
 
-/// The most elements. No memory has that many; sums of so few can't overflow.
+/// The most elements. No memory has that many; sums of at most this many can't overflow.
 const MAX_LEN: usize = isize::MAX as usize / 8;
 
 /// Offset, shape and strides, all counted in elements.
@@ -245,7 +245,7 @@ impl View {
     }
 
     /// # Errors
-    /// [`Error::Shape`] when some of it lies outside of a storage of so many elements.
+    /// [`Error::Shape`] when some of it lies outside of a storage of `elements` elements.
     #[inline]
     pub(crate) fn within(&self, elements: usize) -> Result<()> {
         if self.fits(elements) { Ok(()) } else { self.outside(elements) }

@@ -347,7 +347,7 @@ impl View {
         pieces(n, (0..n).map(|i| self.select(dim, i)))
     }
 
-    /// Any shape and strides within a storage of so many elements.
+    /// Any shape and strides within a storage of `elements` elements.
     pub(crate) fn as_strided(
         self,
         shape: &[usize],

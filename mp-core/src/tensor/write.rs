@@ -32,7 +32,7 @@ impl<T: Element, M: Writable> Tensor<T, M> {
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
         self.raw.contiguous()?;
         let (first, len) = (self.offset(), self.len());
-        // SAFETY: a writable mode, mutably borrowed: nobody else reaches the elements.
+        // SAFETY: a writable mode, mutably borrowed: no other code reaches the elements.
         Ok(unsafe { self.storage().slice_mut(first, len) })
     }
 

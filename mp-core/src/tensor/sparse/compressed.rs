@@ -177,8 +177,8 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
     /// All elements, with zeros where nothing is noted.
     ///
     /// # Errors
-    /// As [`Tensor::empty`]; [`Error::Malformed`](crate::Error::Malformed) when somebody has put an index out of
-    /// range into shared memory meanwhile.
+    /// As [`Tensor::empty`]; [`Error::Malformed`](crate::Error::Malformed) when an index out of range was
+    /// written into shared memory meanwhile.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
         let mut dense = Tensor::zeros(&self.shape)?;
         let (to, width, [rows, columns]) = (dense.as_mut_slice()?, self.shape[1], self.block());

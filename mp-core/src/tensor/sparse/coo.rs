@@ -113,8 +113,8 @@ impl<T: Number, M: Sendable> SparseCoo<T, M> {
     /// All elements, with zeros where nothing is noted; values of the same coordinates are added.
     ///
     /// # Errors
-    /// As [`Tensor::empty`]; [`Error::Malformed`](crate::Error::Malformed) when somebody has put an index out of
-    /// range into shared memory meanwhile.
+    /// As [`Tensor::empty`]; [`Error::Malformed`](crate::Error::Malformed) when an index out of range was
+    /// written into shared memory meanwhile.
     pub fn to_dense(&self) -> Result<Tensor<T>> {
         let mut dense = Tensor::zeros(&self.shape)?;
         if dense.is_empty() {

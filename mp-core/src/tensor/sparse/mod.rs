@@ -1,7 +1,7 @@
 //! Sparse tensors, as their parts: tensors of indices and values, which travel with each part's storage shared.
 //!
 //! What is in the parts is checked when a sparse tensor is made, and again when it is received. Parts of shared
-//! memory may be changed by anybody afterwards; so whatever follows an index looks whether it is one.
+//! memory may be changed by any holder afterwards; so whatever follows an index looks whether it is one.
 
 mod compressed;
 mod coo;

@@ -1,4 +1,4 @@
-//! Sparse tensors whose parts are right, wrong, or changed by somebody else.
+//! Sparse tensors whose parts are right, wrong, or changed by another holder.
 
 use crate::tensor::{Layout, NestedTensor, ShareMemory, SparseCompressed, SparseCoo, Tensor};
 use crate::{FrozenTensor, Shared};
