@@ -65,11 +65,11 @@ pub enum Error {
     Local,
     /// This process was forked from a member without becoming one itself; it must not touch shared objects.
     Forked,
-    /// A lock of the arena is held by a process that does not go on (stopped, or very slow).
+    /// A lock of the arena is held by a process that makes no progress (stopped, or very slow).
     Busy {
         /// What is locked.
         what: &'static str,
-        /// Who holds it.
+        /// The holder.
         holder: Member,
         /// Its process id.
         pid: u32,
@@ -139,7 +139,7 @@ impl fmt::Display for Error {
             Error::Directory { path, what, source } => write!(
                 f,
                 "the directory {} can't keep shared memory: {what}: {source}; \
-                 mend it, or choose another with set_sharing_directory()",
+                 repair it, or choose another with set_sharing_directory()",
                 path.display()
             ),
             Error::OutOfMemory { asked, left, limit } => write!(
@@ -157,7 +157,7 @@ impl fmt::Display for Error {
                     "blocks" | "slabs" => {
                         "drop tensors, or make a larger arena (Arena::configure with ArenaOptions::size, MP_ARENA_SIZE)"
                     }
-                    _ => "there can't be more: let go of some",
+                    _ => "there can't be more: drop some",
                 };
                 write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; {mend}")
             }
@@ -181,7 +181,7 @@ impl fmt::Display for Error {
                  copied along; start workers with spawn or by another start method, and pass handles as arguments",
             ),
             Error::Busy { what, holder, pid } => {
-                write!(f, "{what} is locked by {holder} (pid {pid}), which does not go on; is it stopped?")
+                write!(f, "{what} is locked by {holder} (pid {pid}), which makes no progress; is it stopped?")
             }
             Error::Shape(why) | Error::Malformed(why) => f.write_str(why),
             Error::Undecodable(e) => e.fmt(f),

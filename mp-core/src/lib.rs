@@ -5,7 +5,7 @@
 //!
 //! let mut t = Tensor::<f32>::zeros(&[3, 4])?; // in shared memory from the start
 //! t.as_mut_slice()?.fill(0.5);
-//! let weights = t.freeze(); // anybody may read it now, in any process, without copying
+//! let weights = t.freeze(); // any process may read it now, without copying
 //! assert_eq!(weights.select(0, 1)?.iter().sum::<f32>(), 2.0);
 //!
 //! let stats = Arena::current()?.memory_stats();
@@ -28,8 +28,9 @@
 //! Processes come from `mp-spawn`, queues from `mp-queue`; the `mp` crate has them all.
 //!
 //! # When a process dies
-//! Each block of memory is held by seats that name their holders. A process that dies, in whatever instruction, leaves its
-//! name in them; the next member that looks gives them up. See [`steps`] for what each point of death leaves.
+//! Each block of memory is held by seats that name their holders. A process that dies, at any instruction,
+//! leaves its name in them; the next member that looks gives them up. See [`steps`] for what each point of
+//! death leaves.
 //!
 //! # When memory runs out
 //! Pages are reserved before memory is handed out, so that running out is an [`Error::OutOfMemory`] that says what was asked,

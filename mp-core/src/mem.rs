@@ -96,8 +96,8 @@ pub trait Mem {
     fn will_write(&self, _: Word) {}
     /// Says that a word is about to be read: its cache line may be fetched meanwhile. Changes nothing.
     fn will_read(&self, _: Word) {}
-    /// Says that another was faster to change what this one was about to change: it may leave it alone for a moment. Changes
-    /// nothing.
+    /// Says that another thread or process was faster to change what this one was about to change: it may
+    /// leave it alone for a moment. Changes nothing.
     fn lost(&self) {}
     /// A full barrier between a read-modify-write just done and the loads that follow.
     fn fence_after_rmw(&self);
@@ -186,7 +186,7 @@ pub fn run_straight<S: Steps + Clone, M: Mem + ?Sized>(mut steps: S, mem: &M) ->
     rest(steps.clone(), mem)
 }
 
-/// Others interfered, or there was more to do than usual.
+/// Other threads or processes interfered, or there was more to do than usual.
 #[cold]
 #[inline(never)]
 fn rest<S: Steps, M: Mem + ?Sized>(steps: S, mem: &M) -> S::Out {

@@ -1,8 +1,8 @@
 //! Bytes in memory that is only ever reached as 64-bit words.
 //!
-//! Who reads while another writes gets some of the old and some of the new bytes, and never undefined behaviour: all
-//! access is atomic and of one width. A write leaves the bytes beside it alone, also those in the same word that another
-//! process is just writing.
+//! A process that reads while another one writes gets some of the old and some of the new bytes, and never
+//! undefined behaviour: all access is atomic and of one width. A write leaves the bytes beside it alone, also
+//! those in the same word that another process is just writing.
 
 use crate::mem::{Mem, Word};
 

@@ -95,7 +95,7 @@ pub type BlockId = u32;
 /// The holder of a block through one of its seats.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seat {
-    /// None.
+    /// No holder.
     Free,
     /// A process: its handles are counted inside that process.
     Member(Member),

@@ -4,7 +4,7 @@
 //! a look at all envelopes. So the word stays where it is while the memory is gone, and reads as zero, which no envelope in
 //! use has: zero can't be claimed ([`Owner::claimable`]), and no process expects it in a swap.
 //!
-//! # Words of a group, and who may change them
+//! # Words of a group, and which process may change them
 //! | word | states | changed by |
 //! |---|---|---|
 //! | group | `ABSENT(base)` | a process that needs envelopes → `FILLING(me, base)` |

@@ -1,6 +1,6 @@
 //! A lock between processes whose holder may die, as steps of one shared access each.
 //!
-//! # Words, and who may change them
+//! # Words, and which process may change them
 //! | word | states | changed by |
 //! |---|---|---|
 //! | lock: `held, parked, marked, member 24, sequence 32` | free | a taker → held by it, sequence + 1 |

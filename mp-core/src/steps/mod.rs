@@ -2,10 +2,10 @@
 //!
 //! A block has a state word and **seats**. Each process that has handles to the block holds one seat, each
 //! message on its way that carries it holds one, and the block is free when all seats are. A count can't do
-//! this: "one more" and "who did that" are two steps, and a process killed between them leaves a count that
+//! this: "one more" and "by which process" are two steps, and a process killed between them leaves a count that
 //! no process can correct. A seat names its holder in the same word that makes it a holder.
 //!
-//! # Words of a block, and who may change them
+//! # Words of a block, and which process may change them
 //! | word | states | changed by |
 //! |---|---|---|
 //! | state | `FREE(v)` | a claimer → `BUSY(me, v)` |

@@ -8,7 +8,7 @@ use crate::words::{BlockId, BlockState, Life, Member, Seat};
 /// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Released {
-    /// The block is still held, or another process frees it.
+    /// The block is still held, or it is freed elsewhere.
     Held,
     /// The block is the caller's to free: its state is `BUSY(me)`, this one.
     ToFree(BlockState),

@@ -21,7 +21,7 @@
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | of the dead one ([`Tenancy`]) | `DEAD(n)` | a visitor, to begin with → `DEAD(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `VACATING(n)` |
+//! | of the dead member ([`Tenancy`]) | `DEAD(n)` | a visitor, to begin with → `DEAD(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `VACATING(n)` |
 //! |  | `VACATING(n)` | a visitor, to begin with → `VACATING(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `SWEEPING(me)` |
 //! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another one → `SWEEPING(it)` |
 //! | of the visitor ([`Visiting`]) | 0, or slots | the visitor, **before** it begins, and after it has ended |

@@ -1,4 +1,4 @@
-//! An envelope's words: who owns it, where it is queued, how often it was delivered.
+//! An envelope's words: its owner, where it is queued, how often it was delivered.
 
 use super::{BlockId, Member};
 
