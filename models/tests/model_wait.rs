@@ -3,7 +3,7 @@
 //! processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::{Announce, Notify};
+use mp_core::{Announce, Notify, TakeBack};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
@@ -30,7 +30,7 @@ enum Doing {
     Sleep,
     Put,
     Wake(usize, Notify),
-    TakeBack(usize, u64),
+    TakeBack(usize, TakeBack),
     WakeRest(usize),
 }
 
@@ -127,7 +127,7 @@ impl Process {
     fn woken(&mut self, word: usize, counted: Option<u64>, ghost: &mut Ghost) -> bool {
         match counted {
             Some(counted) if ghost.wake(word, 1) == 0 => {
-                self.doing = Doing::TakeBack(word, counted);
+                self.doing = Doing::TakeBack(word, TakeBack::new(PARKING[word], counted));
                 false
             }
             _ if self.role == Role::Looks => self.pass_on(word + 1),
@@ -198,13 +198,12 @@ impl Actor for Process {
                     return self.woken(i, counted, ghost);
                 }
             }
-            Doing::TakeBack(i, counted) => {
-                let (i, counted) = (*i, *counted);
-                // The lowest bit says that somebody may be asleep.
-                if m.cas(PARKING[i], counted, counted & !1).is_ok() {
-                    self.doing = Doing::WakeRest(i);
-                } else {
-                    return self.role != Role::Looks || self.pass_on(i + 1);
+            Doing::TakeBack(i, steps) => {
+                let i = *i;
+                match steps.step(m) {
+                    Some(true) => self.doing = Doing::WakeRest(i),
+                    Some(false) => return self.role != Role::Looks || self.pass_on(i + 1),
+                    None => {}
                 }
             }
             Doing::WakeRest(i) => {

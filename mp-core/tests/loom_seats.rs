@@ -12,7 +12,7 @@ use mp_core::steps::{
 };
 use mp_core::sync::HeapMem;
 use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat, SeatAt};
-use mp_core::{Announce, Notify};
+use mp_core::{Announce, Notify, NotifyAll};
 
 const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
 const ENTRY: Word = Word::at(40);
@@ -91,19 +91,52 @@ const PARKING: Word = Word::at(72);
 /// A waker publishes and looks for sleepers, a sleeper announces itself and looks again: not both miss each other.
 #[test]
 fn loom_sleep_and_wake() {
+    loom::model(|| sleep_and_wake(|m| run(Notify::new(PARKING), m).is_some()));
+}
+
+/// The same with a waker that wakes all.
+#[test]
+fn loom_sleep_and_wake_all() {
+    loom::model(|| sleep_and_wake(|m| run(NotifyAll::new(PARKING), m)));
+}
+
+fn sleep_and_wake(notify: fn(&HeapMem) -> bool) {
+    let m = Arc::new(HeapMem::new(16));
+    let waker = {
+        let m = Arc::clone(&m);
+        thread::spawn(move || {
+            // Published by a read-modify-write, as a slot is.
+            m.cas(QUEUED, 0, 1).unwrap();
+            notify(&m)
+        })
+    };
+    let announced = run(Announce::new(PARKING), &*m);
+    let sleeps = m.load(QUEUED) == 0 && m.load(PARKING) == announced;
+    let woken = waker.join().unwrap();
+    let fell_asleep_for_good = sleeps && !woken && m.load(PARKING) == announced;
+    assert!(!fell_asleep_for_good, "a lost wake-up");
+}
+
+/// The same beside another sleeper, that has announced itself: the second one finds the word as it needs it.
+#[test]
+fn loom_two_sleep_and_one_wakes() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(16));
+        let other = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || _ = run(Announce::new(PARKING), &*m))
+        };
         let waker = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
-                // Published by a read-modify-write, as a slot is.
                 m.cas(QUEUED, 0, 1).unwrap();
                 run(Notify::new(PARKING), &*m).is_some()
             })
         };
         let announced = run(Announce::new(PARKING), &*m);
-        let sleeps = m.load(QUEUED) == 0 && m.load(PARKING) == announced;
+        let sleeps = m.load(QUEUED) == 0;
         let woken = waker.join().unwrap();
+        other.join().unwrap();
         let fell_asleep_for_good = sleeps && !woken && m.load(PARKING) == announced;
         assert!(!fell_asleep_for_good, "a lost wake-up");
     });

@@ -54,7 +54,7 @@ pub use holds::Hold;
 pub use lease::Leased;
 pub use member::MemberInfo;
 pub use pack::AttachRequest;
-pub use park::{Announce, Notify, NotifyAll, Parking, Patience, SLICE};
+pub use park::{Announce, Notify, NotifyAll, Parking, Patience, SLICE, TakeBack};
 pub use protocol::{InDoubt, RingLayer};
 pub use repeat::Repeated;
 pub use stats::{ClassStats, MemberStats, MemoryStats};

@@ -164,6 +164,30 @@ impl Steps for NotifyAll {
     }
 }
 
+/// After a wake-up that woke no sleeper: takes the announcement back; ends with whether all sleepers have to be woken then.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TakeBack {
+    word: Word,
+    counted: u64,
+}
+
+impl TakeBack {
+    /// At this parking word, which was `counted` up to by [`Notify`].
+    pub fn new(word: Word, counted: u64) -> Self {
+        Self { word, counted }
+    }
+}
+
+impl Steps for TakeBack {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let is_taken_back = m.cas(self.word, self.counted, self.counted & !ASLEEP).is_ok();
+        // A process that fell asleep between the wake-up and this swap has to look again.
+        Some(is_taken_back && !mutant!("park.wake.late-sleepers-forgotten"))
+    }
+}
+
 impl Arena {
     /// The word that counts the deaths that were noticed: to sleep on.
     pub(crate) fn noticed_word(&self) -> &'static AtomicU32 {
@@ -220,13 +244,8 @@ impl Parking {
 
     #[cold]
     fn wake(&self, counted: u64, n: u32) {
-        if futex::wake(self.futex(), n) == 0
-            && self.arena.map().cas(self.word, counted, counted & !ASLEEP).is_ok()
-        {
-            // Whoever fell asleep on the old value before it changed has to look again.
-            if !mutant!("park.wake.late-sleepers-forgotten") {
-                futex::wake(self.futex(), i32::MAX as u32);
-            }
+        if futex::wake(self.futex(), n) == 0 && run(TakeBack::new(self.word, counted), self.arena.map()) {
+            futex::wake(self.futex(), i32::MAX as u32);
         }
     }
 
@@ -384,5 +403,56 @@ impl Patience {
         if nanos != 0 && nanos < MOST && since.elapsed() < Duration::from_nanos(u64::from(MOST)) {
             self.nanos.store((nanos * 4).min(MOST), Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::sync::HeapMem;
+
+    const WORD: Word = Word::at(0);
+
+    /// A process that has announced itself, and does not sleep yet, must not fall asleep on the word after a wake-up for all,
+    /// whichever process announces itself after it.
+    #[test]
+    fn a_wake_up_for_all_reaches_a_process_that_does_not_sleep_yet() {
+        let m = HeapMem::new(1);
+        let first = run(Announce::new(WORD), &m);
+        assert!(run(NotifyAll::new(WORD), &m));
+        let second = run(Announce::new(WORD), &m);
+        assert_eq!(m.load(WORD), second);
+        assert_ne!(first, second, "the first one would sleep through its wake-up");
+    }
+
+    fn parking() -> (Parking, crate::Hold) {
+        let arena = Arena::current().unwrap();
+        let hold = arena.alloc(64).unwrap();
+        let word = Word::at(arena.data_of(hold.block()).0);
+        arena.map().store(word, 0);
+        (Parking { arena, word }, hold)
+    }
+
+    #[test]
+    fn waking_all_without_a_look_reaches_a_process_that_does_not_sleep_yet() {
+        let (parking, _hold) = parking();
+        let announced = parking.announce();
+        parking.wake_all();
+        assert_ne!(parking.announce(), announced, "it would sleep through its wake-up");
+    }
+
+    /// A wake-up may be lost with the process that owes it: a sleeper looks again by itself.
+    #[test]
+    fn a_sleeper_that_is_not_woken_looks_again() {
+        let (send, woken) = mpsc::channel();
+        std::thread::spawn(move || {
+            let (parking, _hold) = parking();
+            let announced = parking.announce();
+            parking.sleep(announced, Some(Instant::now() + 1000 * SLICE));
+            send.send(()).unwrap();
+        });
+        woken.recv_timeout(100 * SLICE).expect("it sleeps for longer than a slice");
     }
 }

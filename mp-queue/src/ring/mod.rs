@@ -57,6 +57,8 @@
 mod census;
 mod chain;
 mod close;
+#[cfg(test)]
+mod crafted;
 mod find;
 mod get;
 mod lease;

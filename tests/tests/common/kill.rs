@@ -36,11 +36,14 @@ pub fn stopped(context: &ProcessContext) -> bool {
 
 /// Runs `round` for every access of a script, until the script ends without reaching the access. Each time, nothing of
 /// the process is left in shared memory.
+///
+/// For every n-th access, if `MP_EVERY` is n: a first look, as `cargo xtask mutate` takes it.
 pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
-    for at in 1..MOST {
+    let every = std::env::var("MP_EVERY").map_or(1, |n| n.parse().expect("a number in MP_EVERY"));
+    for at in (1..MOST).step_by(every) {
         let reached = round(at);
         eventually(&format!("nothing is left of one that was killed at access {at}"), || {
             Arena::current().unwrap().sweep().unwrap();

@@ -10,7 +10,7 @@ mod points;
 mod programs;
 mod trial;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -37,22 +37,42 @@ struct Wanted {
     anew: bool,
     /// Also those that have a reason for surviving.
     survivors: bool,
+    /// Only those that are not on the page.
+    untried: bool,
     /// The page is written.
     write: bool,
     /// What a test takes without a mutation, times this, is its time.
     patience: u32,
+    /// How many mutations are tried at once.
+    jobs: usize,
+    /// A test that takes longer without a mutation is left out.
+    most: Duration,
 }
+
+/// At every how many accesses the tests of [`KILLING`] kill a process: a first look at some, then at all.
+const EVERY: [u32; 2] = [13, 1];
+
+/// The suites with tests that look at every access.
+const KILLING: &str = "mp-tests/";
+
+/// The longest that a test may take without a mutation.
+const MOST: Duration = Duration::from_secs(600);
 
 /// The task.
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let patience = args.value("--patience")?.map_or(Ok(3), |n| n.parse());
+    let jobs = args.value("--jobs")?.map_or(Ok(processors()), |n| n.parse());
+    let most = args.value("--most")?.map_or(Ok(MOST), |n| n.parse().map(Duration::from_secs));
     let wanted = Wanted {
         only: args.list("--only")?,
         suites: args.list("--suites")?,
         anew: args.flag("--anew"),
         survivors: args.flag("--survivors"),
+        untried: args.flag("--untried"),
         write: args.flag("--write"),
         patience: patience.map_err(|e| format!("--patience: {e}"))?,
+        jobs: jobs.map_err(|e| format!("--jobs: {e}"))?,
+        most: most.map_err(|e| format!("--most: {e}"))?,
     };
     let list = args.flag("--list");
     args.finish()?;
@@ -74,13 +94,20 @@ pub(crate) fn step(session: &mut Session) -> Outcome {
         suites: Vec::new(),
         anew: false,
         survivors: false,
+        untried: false,
         write: false,
         patience: 3,
+        jobs: processors(),
+        most: MOST,
     };
     match perform(session, &all) {
         Ok(()) => session.outcome(),
         Err(message) => Outcome::Failed(message),
     }
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
@@ -92,28 +119,33 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
         .iter()
         .map(|point| point.name.as_str())
         .filter(|name| is_wanted(name) && (wanted.survivors || !page.survivors.contains_key(*name)))
+        .filter(|name| !wanted.untried || !page.found.contains_key(*name))
         .collect();
     let mut plans = Vec::new();
     for &name in &names {
         let recorded = page.found.get(name).filter(|_| !wanted.anew).cloned();
-        let mut runs: Vec<_> = recorded.into_iter().chain(areas::runs(name)?).collect();
+        let is_recorded = recorded.is_some();
+        let of_area = areas::runs(name)?;
+        let likely = page.found_others_like(name);
+        let likely = likely.into_iter().filter(|run| of_area.iter().any(|of| of.suite == run.suite));
+        let mut runs: Vec<_> = recorded.into_iter().chain(likely).chain(of_area.iter().cloned()).collect();
         runs.retain(|run| wanted.suites.is_empty() || wanted.suites.iter().any(|s| run.suite.starts_with(s)));
-        plans.push((name, runs));
+        plans.push((name, is_recorded, runs));
     }
-    if wanted.only.is_empty() {
+    if wanted.only.is_empty() && !wanted.untried {
         is_absent_by_default(session)?;
     }
-    let used = plans.iter().flat_map(|(_, runs)| runs);
+    let used = plans.iter().flat_map(|(.., runs)| runs);
     let programs = Programs::build(session, used.map(|run| run.suite.clone()).collect())?;
 
-    let lab = Lab { programs, usual: Mutex::default(), patience: wanted.patience };
+    let lab = Lab { programs, usual: Mutex::default(), patience: wanted.patience, most: wanted.most };
     let started = Instant::now();
     let queue = Mutex::new(plans.iter());
     let found = Mutex::new(BTreeMap::new());
     let problems = Mutex::new(Vec::new());
     let work = || {
-        while let Some((name, runs)) = { queue.lock().ok().and_then(|mut queue| queue.next()) } {
-            let end = lab.find(name, runs);
+        while let Some((name, recorded, runs)) = { queue.lock().ok().and_then(|mut queue| queue.next()) } {
+            let end = lab.find(name, *recorded, runs);
             match &end {
                 Ok(Some((run, how))) => println!("{name}: {how} by {run}"),
                 Ok(None) => println!("{name}: SURVIVED"),
@@ -126,8 +158,7 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
         }
     };
     std::thread::scope(|scope| {
-        let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-        (0..jobs).for_each(|_| _ = scope.spawn(work));
+        (0..wanted.jobs.max(1)).for_each(|_| _ = scope.spawn(work));
     });
     let found = found.into_inner().map_err(|e| e.to_string())?;
     problems.into_inner().map_err(|e| e.to_string())?.into_iter().for_each(|problem| session.fail(problem));
@@ -179,32 +210,51 @@ fn is_absent_by_default(session: &mut Session) -> Result<(), String> {
 struct Lab {
     programs: Programs,
     /// How long each run takes without a mutation.
-    usual: Mutex<HashMap<Run, Duration>>,
+    usual: Mutex<HashMap<(Run, u32), Duration>>,
     patience: u32,
+    most: Duration,
 }
 
 impl Lab {
     /// The first of these runs that finds the mutation, and how; naming the test that did.
-    fn find(&self, name: &str, runs: &[Run]) -> Result<Option<(Run, &'static str)>, String> {
-        for run in runs.iter().flat_map(|run| self.tests(run)) {
-            let run = &run?;
-            let usual = self.usual(run)?;
-            let time = usual * self.patience + Duration::from_secs(10);
-            match trial::run(&self.programs, run, Some(name), Limit::of(time))? {
-                End::Passed(_) => {}
-                End::Failed(test) => return Ok(Some((run.of(test), "found"))),
-                // Unless the machine is so busy that the test takes as long without it.
-                End::TimedOut(test) => match trial::run(&self.programs, run, None, Limit::of(time))? {
-                    End::Passed(_) => return Ok(Some((run.of(test), "found (it hangs)"))),
-                    End::Failed(_) | End::TimedOut(_) => {
-                        return Err(format!(
-                            "{run}: the machine is too busy to tell whether {name} makes it hang"
-                        ));
-                    }
-                },
+    fn find(&self, name: &str, recorded: bool, runs: &[Run]) -> Result<Option<(Run, &'static str)>, String> {
+        let tests: Vec<_> = runs.iter().flat_map(|run| self.tests(run)).collect::<Result<_, _>>()?;
+        // The one on the page in earnest, then a first look with all, then the rest.
+        let on_page = tests.first().filter(|_| recorded).map(|run| (run, EVERY[1]));
+        let first_looks = tests.iter().map(|run| (run, EVERY[0]));
+        let rest = tests.iter().filter(|run| run.suite.starts_with(KILLING)).map(|run| (run, EVERY[1]));
+        let (mut tried, mut problem) = (HashSet::new(), None);
+        for (run, every) in first_looks.clone().take(1).chain(on_page).chain(first_looks).chain(rest) {
+            if !tried.insert((run, every)) {
+                continue;
+            }
+            match self.try_one(name, run, every) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                // Another one may find it still.
+                Err(message) => _ = problem.get_or_insert(message),
             }
         }
-        Ok(None)
+        problem.map_or(Ok(None), Err)
+    }
+
+    fn try_one(&self, name: &str, run: &Run, every: u32) -> Result<Option<(Run, &'static str)>, String> {
+        let usual = self.usual(run, every)?;
+        if usual >= self.most {
+            return Ok(None);
+        }
+        let time = usual * self.patience + Duration::from_secs(10);
+        match trial::run(&self.programs, run, Some(name), every, Limit::of(time))? {
+            End::Passed(_) => Ok(None),
+            End::Failed(test) => Ok(Some((run.of(test), "found"))),
+            // Unless the machine is so busy that the test takes as long without it.
+            End::TimedOut(test) => match trial::run(&self.programs, run, None, every, Limit::of(time))? {
+                End::Passed(_) => Ok(Some((run.of(test), "found (it hangs)"))),
+                End::Failed(_) | End::TimedOut(_) => {
+                    Err(format!("{run}: the machine is too busy to tell whether {name} makes it hang"))
+                }
+            },
+        }
     }
 
     /// The tests of a run, each by itself.
@@ -216,20 +266,22 @@ impl Lab {
         }
     }
 
-    fn usual(&self, run: &Run) -> Result<Duration, String> {
-        let known = |all: &Mutex<HashMap<Run, Duration>>| all.lock().ok()?.get(run).copied();
+    fn usual(&self, run: &Run, every: u32) -> Result<Duration, String> {
+        let key = (run.clone(), every);
+        let known = |all: &Mutex<HashMap<_, Duration>>| all.lock().ok()?.get(&key).copied();
         if let Some(usual) = known(&self.usual) {
             return Ok(usual);
         }
         let started = Instant::now();
-        match trial::run(&self.programs, run, None, Limit::of(Duration::from_secs(600)))? {
-            End::Passed(0) => Err(format!("{run}: there is no such test")),
-            End::Passed(_) => {
-                let usual = started.elapsed();
-                _ = self.usual.lock().map(|mut all| all.insert(run.clone(), usual));
-                Ok(usual)
+        let usual = match trial::run(&self.programs, run, None, every, Limit::of(self.most))? {
+            End::Passed(0) => return Err(format!("{run}: there is no such test")),
+            End::Passed(_) => started.elapsed(),
+            End::TimedOut(_) if self.most < MOST => self.most,
+            End::Failed(test) | End::TimedOut(test) => {
+                return Err(format!("{run}: {test} fails without a mutation"));
             }
-            End::Failed(test) | End::TimedOut(test) => Err(format!("{run}: {test} fails without a mutation")),
-        }
+        };
+        _ = self.usual.lock().map(|mut all| all.insert((run.clone(), every), usual));
+        Ok(usual)
     }
 }

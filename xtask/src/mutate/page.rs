@@ -1,6 +1,6 @@
 //! The page that lists which test finds which mutation: read, held against the sources, written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 use super::points;
@@ -45,6 +45,25 @@ impl Page {
             }
         }
         Ok(page)
+    }
+
+    /// The tests that found the mutations whose names begin as this one's does: the longer the common beginning, and the more
+    /// of them, the earlier.
+    pub(super) fn found_others_like(&self, name: &str) -> Vec<Run> {
+        let words = |name: &str| name.split(['.', '-']).map(str::to_owned).collect::<Vec<_>>();
+        let own = words(name);
+        let mut likely = HashMap::new();
+        for (other, run) in self.found.iter().filter(|(other, _)| *other != name) {
+            let common = own.iter().zip(words(other)).take_while(|(a, b)| **a == *b).count();
+            if common > 0 {
+                let (most, times) = likely.entry(run).or_insert((0, 0));
+                *most = common.max(*most);
+                *times += 1;
+            }
+        }
+        let mut likely: Vec<_> = likely.into_iter().map(|(run, rank)| (rank, run.clone())).collect();
+        likely.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.filter.cmp(&b.1.filter)));
+        likely.into_iter().map(|(_, run)| run).collect()
     }
 
     /// With the tests that found them now.
@@ -162,6 +181,19 @@ mod tests {
                 && !text.contains("a.old")
         );
         assert_eq!(Page::read(&text).unwrap().found, page.found);
+    }
+
+    #[test]
+    fn tests_that_found_the_like_are_tried_first() {
+        let mut page = Page::read(TEXT).unwrap();
+        page.found.clear();
+        for (name, test) in
+            [("a.b.c", "near"), ("a.c", "often"), ("a.d", "often"), ("a.e", "once"), ("x.y", "far")]
+        {
+            page.found.insert(name.to_owned(), Run::new("mp-x/lib", "").of(test.to_owned()));
+        }
+        let order: Vec<_> = page.found_others_like("a.b.d").into_iter().map(|run| run.filter).collect();
+        assert_eq!(order, ["near", "often", "once"]);
     }
 
     #[test]

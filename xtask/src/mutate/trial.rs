@@ -34,6 +34,7 @@ pub(super) fn run(
     programs: &Programs,
     run: &Run,
     mutation: Option<&str>,
+    every: u32,
     limit: Limit,
 ) -> Result<End, String> {
     let mut command = programs.command(run)?;
@@ -41,6 +42,7 @@ pub(super) fn run(
         Some(name) => command.env("MP_MUTANT", name),
         None => command.env_remove("MP_MUTANT"),
     };
+    command.env("MP_EVERY", every.to_string());
     // A group of its own: what it has started ends with it.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     let mut child = command.spawn().map_err(|e| format!("{run}: {e}"))?;

@@ -1,0 +1,413 @@
+//! Single operations on words that are written for them: what they leave, where they look, and what they do when another
+//! process was faster.
+
+use mp_core::mem::{Column, Mem, Steps, Word, run};
+use mp_core::sync::HeapMem;
+use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
+
+use super::slot::Content;
+use super::*;
+
+const INTENT: Word = Word::at(8 * 10);
+const OWNERS: Column = Column { base: Word::at(8 * 12), stride: 32 };
+const PLACES: Column = Column { base: Word::at(8 * 13), stride: 32 };
+const ENDS: Column = Column { base: Word::at(8 * 14), stride: 32 };
+/// How many envelopes there are.
+const COUNT: Word = Word::at(8 * 11);
+const RETURNS: ReturnsAt = ReturnsAt { returned: Word::at(8 * 9), limit: 2 };
+const META: Word = Word::at(8 * 8);
+const ENVELOPES: u32 = 3;
+const LAP: u64 = 1;
+
+fn ring() -> RingAt {
+    let (head, tail, first) = (Word::at(0), Word::at(8), Word::at(16));
+    RingAt { block: 4, slots: 3, before: 0, head, tail, first, envelopes: ENVELOPES }
+}
+
+fn me() -> Member {
+    Member::new(1, 1)
+}
+
+/// An empty ring, and envelopes of which each is this process's.
+fn memory() -> HeapMem {
+    let m = HeapMem::new(32);
+    for at in [ring().head, ring().tail] {
+        m.store(at, ticket(0).pack());
+    }
+    (0..3).for_each(|i| set(&m, i, SlotState::Empty));
+    (0..ENVELOPES).for_each(|e| m.store(OWNERS.of(e), owner(Holder::Member(me())).pack()));
+    m.store(COUNT, ENVELOPES.into());
+    m
+}
+
+fn ticket(index: u32) -> Ticket {
+    Ticket { lap: LAP, index }
+}
+
+fn owner(holder: Holder) -> Owner {
+    Owner { holder, seq: 1 }
+}
+
+fn set(m: &HeapMem, index: u32, state: SlotState) {
+    m.store(ring().slot(index), Slot { lap: LAP, state }.pack());
+}
+
+fn slot(m: &HeapMem, index: u32) -> Slot {
+    Slot::unpack(m.load(ring().slot(index)))
+}
+
+fn holder(m: &HeapMem, e: EnvelopeId) -> Holder {
+    Owner::unpack(m.load(OWNERS.of(e))).holder
+}
+
+fn hint(m: &HeapMem, at: Word) -> Ticket {
+    Ticket::unpack(m.load(at))
+}
+
+fn to_put(ring: RingAt, e: EnvelopeId) -> Put {
+    Put::new(ring, INTENT, (e, OWNERS.of(e), PLACES.of(e)), me(), owner(Holder::Member(me())))
+}
+
+fn small(text: &[u8]) -> Small {
+    Small::new(text).unwrap()
+}
+
+fn put_small(m: &HeapMem, text: &[u8]) -> Ticket {
+    match ends(PutSmall::new(ring(), small(text)), m) {
+        PutSmallEnd::Done(ticket) => ticket,
+        end => panic!("{end:?}"),
+    }
+}
+
+fn text(small: Small) -> Vec<u8> {
+    let (bytes, len) = small.bytes();
+    bytes[..len].to_vec()
+}
+
+fn ends<S: Steps>(mut s: S, m: &HeapMem) -> S::Out {
+    (0..1 << 20).find_map(|_| s.step(m)).expect("it goes round in a circle")
+}
+
+/// Steps until `until`, which comes soon.
+fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
+    for _ in 0..1000 {
+        if until(m) {
+            return;
+        }
+        assert!(s.step(m).is_none(), "it has ended before");
+    }
+    panic!("it does not come");
+}
+
+/// Each operation leaves the hint behind what it has put or taken: the next one begins at its slot.
+#[test]
+fn hints_are_helped_by_each_operation() {
+    let m = memory();
+    assert_eq!(run(to_put(ring(), 0), &m), PutEnd::Done(ticket(0)));
+    assert_eq!(hint(&m, ring().tail), ticket(1));
+    assert_eq!(put_small(&m, b"one"), ticket(1));
+    assert_eq!(hint(&m, ring().tail), ticket(2));
+    assert!(matches!(run(Get::new(ring(), INTENT, OWNERS, me()), &m), Got::Envelope(0, ..)));
+    assert_eq!(hint(&m, ring().head), ticket(1));
+    assert!(matches!(run(Find::new(ring()), &m), Found::Small(..)));
+    assert_eq!(hint(&m, ring().head), ticket(2));
+    // A batch leaves that to its end.
+    m.store(ring().tail, ticket(0).pack());
+    run(Advance::tail(ring(), ticket(0), ticket(1)), &m);
+    assert_eq!(hint(&m, ring().tail), ticket(2));
+    assert_eq!(ticket(2).before(3), ticket(1));
+}
+
+/// Over laps that lead round in a circle no operation goes on for ever.
+#[test]
+fn laps_that_go_round_in_a_circle_end_every_operation() {
+    const THIRD: u64 = (1 << 38) / 3;
+    let m = memory();
+    for i in 0..3 {
+        m.store(ring().slot(i), Slot { lap: u64::from(i) * THIRD, state: SlotState::Empty }.pack());
+    }
+    for at in [ring().head, ring().tail] {
+        m.store(at, Ticket { lap: (1 << 38) - 5, index: 0 }.pack());
+    }
+    assert_eq!(ends(Find::new(ring()), &m), Found::Empty);
+    assert!(matches!(ends(to_put(ring(), 0), &m), PutEnd::Full(_)));
+    assert_eq!(ends(PutSmall::new(ring(), small(b"x")), &m), PutSmallEnd::Full);
+    assert!(!ends(Close::new(ring()), &m));
+}
+
+#[test]
+fn a_message_that_names_no_envelope_is_taken_away() {
+    let m = memory();
+    set(&m, 0, SlotState::Full(Content::of(ENVELOPES)));
+    assert_eq!(run(Find::new(ring()), &m), Found::Stray(ENVELOPES));
+    assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
+}
+
+/// What is to be leased is copied before it is taken; and what is copied is one message.
+#[test]
+fn a_small_message_that_is_to_be_leased_stays_and_is_whole() {
+    let m = memory();
+    put_small(&m, b"first one");
+    let found = run(Find::new(ring()).leasing(), &m);
+    assert!(matches!(found, Found::Small(message, at) if text(message) == b"first one" && at == ticket(0)));
+    assert_eq!(slot(&m, 0).lap, LAP);
+    // Between its two looks the slot's next message comes.
+    let mut find = Find::new(ring()).leasing();
+    (0..3).for_each(|_| assert_eq!(find.step(&m), None));
+    let next = Slot { lap: LAP + 3, state: SlotState::Empty }.pack();
+    m.store(ring().slot(0), next);
+    m.store(ring().slot(0).plus(1), 0);
+    assert!(m.cas_pair(ring().slot(0), [next, 0], [next | 1 << 24, 0]));
+    assert!(!matches!(run(find, &m), Found::Small(message, _) if text(message) == b"first one"));
+}
+
+#[test]
+fn a_slot_that_was_taken_is_empty_in_both_words() {
+    let m = memory();
+    put_small(&m, b"nine ones");
+    assert_ne!(m.load(ring().slot(0).plus(1)), 0);
+    assert!(matches!(run(Find::new(ring()), &m), Found::Small(..)));
+    assert_eq!(m.load(ring().slot(0).plus(1)), 0);
+    // And one that is not, which is garbage, is mended before it is used.
+    m.store(ring().slot(1).plus(1), 77);
+    assert_eq!(put_small(&m, b"x"), ticket(1));
+}
+
+#[test]
+fn a_full_ring_that_is_closed_refuses_as_closed() {
+    let m = memory();
+    (0..3).for_each(|e| assert!(matches!(run(to_put(ring(), e), &m), PutEnd::Done(_))));
+    assert!(matches!(run(to_put(ring(), 0), &m), PutEnd::Full(_)));
+    assert!(run(Close::new(ring()), &m));
+    assert!(matches!(run(to_put(ring(), 0), &m), PutEnd::Closed(_)));
+    assert_eq!(run(PutSmall::new(ring(), small(b"x")), &m), PutSmallEnd::Closed);
+    assert!(!run(Close::new(ring()), &m));
+}
+
+/// A close that finds the hint behind goes on to where the next message would be.
+#[test]
+fn closing_leaves_what_lies_before_the_end() {
+    let m = memory();
+    for i in 0..2 {
+        set(&m, i, SlotState::Full(Content::of(i)));
+    }
+    assert!(run(Close::new(ring()), &m));
+    assert_eq!(
+        [0, 1, 2].map(|i| slot(&m, i).state),
+        [SlotState::Full(Content::of(0)), SlotState::Full(Content::of(1)), SlotState::Closed]
+    );
+}
+
+/// An envelope's place says which slot of the whole chain it is in.
+#[test]
+fn the_place_is_written_before_the_envelope_is_queued() {
+    let m = memory();
+    let mut put = to_put(RingAt { before: 8, ..ring() }, 0);
+    steps(&mut put, &m, |m| holder(m, 0) == Holder::Queued);
+    assert_eq!(Place::unpack(m.load(PLACES.of(0))), Place { ring: 4, slot: 8 });
+}
+
+/// Another process publishes first, in the last free slot: the envelope is the caller's still.
+#[test]
+fn a_put_that_was_overtaken_has_its_envelope_again() {
+    let m = memory();
+    (0..2).for_each(|i| set(&m, i, SlotState::Full(Content::of(1))));
+    for only in [false, true] {
+        m.store(OWNERS.of(0), owner(Holder::Member(me())).pack());
+        set(&m, 2, SlotState::Empty);
+        let put = to_put(ring(), 0);
+        let mut put = if only { put.only_at(ticket(2)) } else { put };
+        steps(&mut put, &m, |m| holder(m, 0) == Holder::Queued);
+        set(&m, 2, SlotState::Full(Content::of(2)));
+        let end = run(put, &m);
+        assert!(matches!(end, PutEnd::Full(back) if back.pack() == m.load(OWNERS.of(0))), "{end:?}");
+        assert_eq!(holder(&m, 0), Holder::Member(me()));
+    }
+}
+
+/// A put that may use one ticket alone uses no other.
+#[test]
+fn a_put_at_one_ticket_is_not_made_at_another() {
+    let m = memory();
+    set(&m, 0, SlotState::Full(Content::of(1)));
+    assert!(matches!(run(to_put(ring(), 0).only_at(ticket(0)), &m), PutEnd::Full(_)));
+    assert_eq!(slot(&m, 1).state, SlotState::Empty);
+}
+
+fn enclose(message: Small, at: Ticket) -> Enclose {
+    let words = (OWNERS.of(0), PLACES.of(0));
+    Enclose::new(RingAt { before: 8, ..ring() }, words, (me(), owner(Holder::Member(me()))), (message, at))
+}
+
+#[test]
+fn a_small_message_is_leased_before_its_slot_is_taken() {
+    let m = memory();
+    let at = put_small(&m, b"task");
+    let mut steps_of = enclose(small(b"task"), at);
+    steps(&mut steps_of, &m, |m| holder(m, 0) == Holder::Leased(me()));
+    assert_eq!(Place::unpack(m.load(PLACES.of(0))), Place { ring: 4, slot: 8 });
+    assert_eq!(slot(&m, 0).lap, LAP, "it is taken before a death would bring it back");
+    let (now, leased) = run(steps_of, &m);
+    assert!(leased && now.pack() == m.load(OWNERS.of(0)));
+    assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
+}
+
+/// Another process took the message first, and the slot has another one, or the same in a later lap.
+#[test]
+fn a_small_message_that_another_process_took_is_not_leased() {
+    let other_lap = Slot { lap: LAP + 1, state: Slot::unpack(full(b"task")).state }.pack();
+    for found in [full(b"last"), other_lap] {
+        let m = memory();
+        put_small(&m, b"task");
+        m.store(ring().slot(0), found);
+        let (now, leased) = run(enclose(small(b"task"), ticket(0)), &m);
+        assert!(!leased, "{:?}", Slot::unpack(found));
+        assert_eq!((now.holder, now.pack()), (Holder::Member(me()), m.load(OWNERS.of(0))));
+        assert_eq!(m.load(ring().slot(0)), found);
+    }
+}
+
+/// A slot with this message, which differs from another of its length in its first two bytes.
+fn full(text: &[u8]) -> u64 {
+    let m = memory();
+    put_small(&m, text);
+    m.load(ring().slot(0))
+}
+
+fn reclaim() -> Reclaim {
+    let to = (Holder::Returned, Holder::Leased(me()));
+    Reclaim::new(RETURNS, ring(), COUNT, (OWNERS, PLACES), to)
+}
+
+fn returned(m: &HeapMem, e: EnvelopeId, ring: BlockId) {
+    m.store(OWNERS.of(e), owner(Holder::Returned).pack());
+    m.store(PLACES.of(e), Place { ring, slot: 0 }.pack());
+    run(Note::new(RETURNS), m);
+}
+
+#[test]
+fn what_came_back_to_this_queue_is_found_wherever_it_is() {
+    let m = memory();
+    returned(&m, 0, 9);
+    returned(&m, ENVELOPES - 1, ring().block);
+    assert!(matches!(run(reclaim(), &m), Some((e, _)) if e == ENVELOPES - 1));
+    assert_eq!(run(reclaim(), &m), None);
+    assert_eq!(holder(&m, 0), Holder::Returned);
+}
+
+/// A consumer that loses one to another looks for the next.
+#[test]
+fn losing_what_came_back_to_another_consumer_is_not_the_end() {
+    let m = memory();
+    returned(&m, 0, ring().block);
+    returned(&m, 1, ring().block);
+    let mut look = reclaim();
+    // The hint, how many there are, its owner, its place.
+    (0..4).for_each(|_| assert_eq!(look.step(&m), None));
+    m.store(OWNERS.of(0), owner(Holder::Leased(Member::new(2, 1))).pack());
+    assert!(matches!(run(look, &m), Some((1, _))));
+}
+
+#[test]
+fn a_message_is_delivered_as_often_as_the_limit_says() {
+    let m = memory();
+    let leased = owner(Holder::Leased(me()));
+    for (delivered, to) in [(1, Holder::Returned), (2, Holder::Undeliverable)] {
+        m.store(OWNERS.of(0), leased.pack());
+        let mut meta = 0;
+        (0..delivered).for_each(|_| meta = mp_core::words::delivered(meta));
+        m.store(META, meta);
+        assert_eq!(run(Return::new(RETURNS, OWNERS.of(0), META, leased), &m), Some(to), "{delivered}");
+    }
+}
+
+/// A dead member's surroundings: it has a seat in one ring, whose slots are there.
+#[derive(Clone, Copy)]
+struct Around {
+    held: BlockId,
+    redelivers: bool,
+}
+
+impl Surroundings for Around {
+    fn intents(&self) -> Vec<Word> {
+        Vec::new()
+    }
+    fn slot(&self, of: BlockId, slot: u32) -> Option<Word> {
+        (of == ring().block).then(|| ring().slot(slot))
+    }
+    fn exists(&self, envelope: EnvelopeId) -> bool {
+        envelope < ENVELOPES
+    }
+    fn holds(&self, ring: BlockId) -> bool {
+        ring == self.held
+    }
+    fn redelivers(&self, _: BlockId) -> bool {
+        self.redelivers
+    }
+    fn dead(&self) -> Member {
+        Member::new(2, 1)
+    }
+}
+
+/// What becomes of envelope 1, which the dead one intends.
+fn settled(m: &HeapMem, around: Around) -> (Settled, Holder) {
+    m.store(PLACES.of(1), Place { ring: ring().block, slot: 0 }.pack());
+    m.store(INTENT, 2);
+    let end = run(Settle::new(INTENT, (OWNERS, PLACES), around), m);
+    assert_eq!(m.load(INTENT), 0);
+    (end, holder(m, 1))
+}
+
+#[test]
+fn an_envelope_that_the_dead_one_took_is_its_own_or_its_lease() {
+    let m = memory();
+    let (dead, held) = (Member::new(2, 1), ring().block);
+    for (redelivers, end, now) in
+        [(false, Settled::Owned(1), Holder::Member(dead)), (true, Settled::Leased(1), Holder::Leased(dead))]
+    {
+        m.store(OWNERS.of(1), owner(Holder::Queued).pack());
+        assert_eq!(settled(&m, Around { held, redelivers }), (end, now));
+    }
+}
+
+#[test]
+fn an_envelope_that_is_in_other_hands_is_left_alone() {
+    let m = memory();
+    let held = ring().block;
+    // It was done with it, and another member has it by now.
+    let other = Holder::Member(Member::new(3, 1));
+    m.store(OWNERS.of(1), owner(other).pack());
+    assert_eq!(settled(&m, Around { held, redelivers: true }), (Settled::Clear, other));
+    // It is queued where the dead one has no seat: another dead member has it.
+    m.store(OWNERS.of(1), owner(Holder::Queued).pack());
+    assert_eq!(settled(&m, Around { held: held + 1, redelivers: true }), (Settled::Clear, Holder::Queued));
+    // It lies in its slot.
+    set(&m, 0, SlotState::Full(Content::of(1)));
+    assert_eq!(settled(&m, Around { held, redelivers: true }), (Settled::Clear, Holder::Queued));
+}
+
+#[test]
+fn an_intent_beyond_the_envelopes_reaches_none() {
+    let m = memory();
+    // As the words of an envelope would be, beyond the last one that exists.
+    m.store(OWNERS.of(ENVELOPES), owner(Holder::Queued).pack());
+    m.store(PLACES.of(ENVELOPES), Place { ring: ring().block, slot: 0 }.pack());
+    m.store(INTENT, u64::from(ENVELOPES) + 1);
+    let around = Around { held: ring().block, redelivers: false };
+    assert_eq!(run(Settle::new(INTENT, (OWNERS, PLACES), around), &m), Settled::Clear);
+    assert_eq!(holder(&m, ENVELOPES), Holder::Queued);
+}
+
+fn to_put_within(e: EnvelopeId, bytes: u64) -> PutWithin {
+    let weight = Weight { ends: ENDS, bytes, limit: 10 };
+    let words = (e, OWNERS.of(e), PLACES.of(e));
+    PutWithin::new(ring(), INTENT, words, me(), owner(Holder::Member(me())), weight)
+}
+
+#[test]
+fn a_bound_by_bytes_is_reached_and_not_exceeded() {
+    let m = memory();
+    assert!(matches!(run(to_put_within(0, 6), &m), PutEnd::Done(_)));
+    assert!(matches!(run(to_put_within(1, 5), &m), PutEnd::Full(_)));
+    assert!(matches!(run(to_put_within(1, 4), &m), PutEnd::Done(_)));
+}
