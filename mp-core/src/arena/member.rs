@@ -39,7 +39,7 @@ const PID: u64 = 1;
 const VISITING: u64 = 2;
 const SEEN_TO: u64 = 3;
 const LANES_USED: u64 = 4;
-const USES: u64 = 5;
+pub(super) const USES: u64 = 5;
 const LANES_EVER: u64 = 6;
 
 /// The word of a dead tenant that was seen to: epoch 32, whether 1, ring + 1, or 0, 24.
@@ -124,7 +124,7 @@ impl Arena {
             .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })
     }
 
-    fn unlock_slot(&self, slot: u32) {
+    pub(super) fn unlock_slot(&self, slot: u32) {
         if let Ok(file) = self.file() {
             locks::release(file, slot);
         }

@@ -10,6 +10,8 @@ mod class;
 mod commit;
 mod configure;
 mod count;
+#[cfg(test)]
+mod dead;
 mod envelope;
 mod extent;
 mod files;

@@ -96,3 +96,32 @@ fn whole(kind: libc::c_int) -> libc::flock {
     f.l_len = 0;
     f
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Code of a process may drop the one lock, and a copy of the process may keep the other: each alone shows that it lives.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a file with locks")]
+    fn either_lock_shows_that_a_member_lives() {
+        const SLOT: u32 = 3;
+        let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        // As another process has it.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let member = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        let (file, member) = (file.as_fd(), member.as_fd());
+        let give_up = |command, byte| fcntl(member, command, &mut range(libc::F_UNLCK, byte)).unwrap();
+        assert!(both_free(file, SLOT).unwrap());
+        assert!(acquire(member, SLOT).unwrap());
+        give_up(libc::F_SETLK, posix_byte(SLOT));
+        assert!(!both_free(file, SLOT).unwrap());
+        assert!(acquire(member, SLOT).unwrap());
+        give_up(libc::F_OFD_SETLK, ofd_byte(SLOT));
+        assert!(!both_free(file, SLOT).unwrap());
+        give_up(libc::F_SETLK, posix_byte(SLOT));
+        assert!(both_free(file, SLOT).unwrap());
+    }
+}
