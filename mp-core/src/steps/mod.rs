@@ -41,6 +41,8 @@
 //! swaps the state only if the version is the same: a seat that moved behind its back has counted it up.
 
 mod claim;
+#[cfg(test)]
+mod crafted;
 mod cursor;
 mod group;
 pub mod lock;
