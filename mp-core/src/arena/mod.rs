@@ -11,6 +11,8 @@ mod commit;
 mod configure;
 mod count;
 #[cfg(test)]
+mod crafted;
+#[cfg(test)]
 mod dead;
 mod envelope;
 mod extent;

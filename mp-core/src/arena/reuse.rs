@@ -375,4 +375,25 @@ mod tests {
         assert!(arena.reuse_room(&neighbours, other, me).unwrap());
         assert_whole(&arena.ranges());
     }
+
+    /// Only a slab of which all blocks are free goes to another class, and it has no pages then.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn a_slab_in_use_stays_what_it_is() {
+        let arena = Arena::current().unwrap();
+        let me = arena.me().unwrap();
+        let hold = arena.alloc(19 << 20).unwrap();
+        let slab = hold.block() / SLAB_BLOCKS;
+        let range = arena.ranges().into_iter().find(|range| range.slab == slab).unwrap();
+        assert!(!arena.retire(&range, me).unwrap());
+        assert!(arena.slab(slab).is_some());
+        drop(hold);
+        assert!(arena.retire(&range, me).unwrap());
+        assert_eq!((arena.slab(slab), arena.slab_committed(slab)), (None, 0));
+        // And a word that is another than was seen is left alone.
+        let word = arena.slab_word(slab, 3);
+        let now = arena.map().load(word);
+        assert!(!arena.change(Change::new([(word, now + 4096, Some(0))]), me).unwrap());
+        assert_eq!(arena.map().load(word), now);
+    }
 }

@@ -165,3 +165,25 @@ impl Arena {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next process finds the block, which it may have looked for in vain meanwhile; and this one maps it no more.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn a_block_without_pages_is_found_and_not_mapped() {
+        let arena = Arena::current().unwrap();
+        let block = arena.alloc(23 << 20).unwrap().block();
+        let (hints, bit) = (arena.slab_word(block / SLAB_BLOCKS, 1), 1 << (block % SLAB_BLOCKS));
+        let mut mapped = HashMap::from([(block, arena.data_of(block))]);
+        arena.forget_trimmed(&mut mapped);
+        assert_eq!(mapped.len(), 1, "it has its pages");
+        arena.map().and(hints, !bit);
+        assert!(arena.trim_block(block, arena.me().unwrap()) >= 23 << 20);
+        assert_ne!(arena.map().load(hints) & bit, 0);
+        arena.forget_trimmed(&mut mapped);
+        assert!(mapped.is_empty());
+    }
+}
