@@ -91,6 +91,8 @@ pub enum Error {
     Malformed(String),
     /// A message can't be read as its type. Its bytes are in here.
     Undecodable(Box<Undecodable>),
+    /// A message was not put into a queue; why. It was dropped: the queue's own error, which this was made of by `?`, has it.
+    NotPut(String),
     /// A file that was to be shared isn't one that can be, or a name can't be one of shared memory.
     NotShared(String),
     /// The name of a sharing strategy that is not supported.
@@ -135,6 +137,7 @@ impl fmt::Display for Bytes {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Error::NotPut(why) => write!(f, "a message was not put, and was dropped: {why}"),
             Error::Os { what, source } => write!(f, "{what}: {source}"),
             Error::Directory { path, what, source } => write!(
                 f,

@@ -104,6 +104,40 @@ impl<T> PutError<T> {
     }
 }
 
+/// For `?` in functions whose error is that of tensors and arenas. The value is dropped: where it is to be kept, look at the error
+/// first ([`into_value`](PutError::into_value)).
+///
+/// ```
+/// use mp_core::{Error, Tensor};
+/// use mp_queue::Queue;
+///
+/// fn produce(queue: &Queue<Tensor<f32>>) -> Result<(), Error> {
+///     queue.put(Tensor::zeros(&[2, 3])?)?;
+///     Ok(())
+/// }
+///
+/// let queue = Queue::bounded(4)?;
+/// produce(&queue)?;
+/// queue.close();
+/// let Err(Error::NotPut(why)) = produce(&queue) else { panic!("it is closed") };
+/// assert!(why.contains("closed"));
+/// // Kept instead: it may go elsewhere.
+/// let kept = queue.put(Tensor::zeros(&[1])?).unwrap_err().into_value();
+/// assert_eq!(kept.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// In functions that return `Box<dyn Error + Send + Sync>`, as `mp::Result` does, `?` alone does where the value is `Send`,
+/// `Sync` and `'static`, and keeps the value in the box; else [`forget`](PutError::forget) is there for it.
+impl<T> From<PutError<T>> for mp_core::Error {
+    fn from(error: PutError<T>) -> Self {
+        match error {
+            PutError::Failed { error: mp_reduce::Error::Memory(error), .. } => error,
+            other => mp_core::Error::NotPut(other.to_string()),
+        }
+    }
+}
+
 impl<T> fmt::Debug for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
