@@ -1,5 +1,5 @@
 //! What the tests with real processes share. Each wait here has a deadline, each worker ends by itself.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unreachable_pub, missing_docs, unsafe_code)]
 
 pub mod interrupts;
 pub mod kill;
