@@ -175,7 +175,7 @@ impl Storage {
     /// No other code, in any process, reads or writes these elements as long as the slice lives, through this
     /// storage or another.
     #[inline]
-    #[allow(clippy::mut_from_ref, reason = "a storage is a handle; which one may write is the tensor's to know")]
+    #[allow(clippy::mut_from_ref, reason = "a storage is a handle; its tensor knows what may write")]
     pub(crate) unsafe fn slice_mut<T: Element>(&self, first: usize, len: usize) -> &mut [T] {
         if len == 0 {
             return &mut [];
