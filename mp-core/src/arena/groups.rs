@@ -270,6 +270,14 @@ impl Arena {
         }
     }
 
+    /// How many groups a process is emptying or filling: for tests that kill it there.
+    #[cfg(feature = "inject")]
+    #[doc(hidden)]
+    pub fn unfinished_groups(&self) -> usize {
+        let unfinished = |group: &u32| !matches!(self.group(*group), Group::InUse | Group::Absent { .. });
+        (0..self.used_groups()).filter(unfinished).count()
+    }
+
     /// Gives a part of the free groups back that were too much for a second. One process for all calls it, every 100 ms, if
     /// any waits.
     pub(super) fn trim_idle_envelopes(&self, me: Member) {

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use mp::{Arena, Exit, ProcessContext, Signal, SpawnError};
-use mp_core::mem::Mem;
-use mp_core::words::Group;
 
 use super::{DEADLINE, alone, eventually, in_use, threads_are};
 
@@ -47,7 +45,7 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
         let reached = round(at);
         eventually(&format!("nothing is left of one that was killed at access {at}"), || {
             Arena::current().unwrap().sweep().unwrap();
-            in_use() == before && groups_in_between() == 0
+            in_use() == before && Arena::current().unwrap().unfinished_groups() == 0
         });
         if !reached {
             assert!(at > 20, "the script ended after {at} accesses");
@@ -56,15 +54,4 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
         }
     }
     panic!("a script with more than {MOST} accesses");
-}
-
-/// How many groups of envelopes a process is emptying or filling.
-fn groups_in_between() -> usize {
-    let arena = Arena::current().unwrap();
-    // SAFETY: they are only read.
-    let m = unsafe { arena.words() };
-    let at = arena.envelopes_at();
-    let groups = (0..m.load(at.count) as u32 / Group::ENVELOPES)
-        .map(|group| Group::unpack(m.load(at.groups.of(group))));
-    groups.filter(|group| !matches!(group, Group::InUse | Group::Absent { .. })).count()
 }
