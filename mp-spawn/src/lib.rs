@@ -78,69 +78,14 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod backtrace;
-mod cause;
+mod api;
 mod child;
-mod clock;
-mod closure;
-mod command;
-mod context;
-mod crash;
-mod current;
-mod doing;
-mod elf;
-mod embed;
-mod entry;
-mod environment;
 mod error;
-mod event;
-mod exec;
-mod exit;
-mod family;
-mod fields;
-mod fork;
-mod forkserver;
-mod function;
-mod gains;
-mod group;
-mod handle;
-mod handoff;
-mod identity;
-mod inherit;
-mod launch;
-mod lifeline;
-mod line;
-#[cfg(feature = "log")]
-mod log_to_stderr;
-mod message;
-mod method;
-mod myself;
-mod object;
-mod oom;
-mod options;
-mod outbox;
-mod outcome;
-mod output;
-mod panics;
-mod patience;
-mod process;
-mod raise;
-mod rank;
-mod reader;
-mod room;
-mod server;
-mod setup;
-mod sibling;
-mod start;
-mod supervisor;
+mod io;
+mod parent;
+mod protocol;
+mod start_method;
 mod sys;
-mod tee;
-mod token;
-mod verdict;
-mod watch;
-mod who;
-mod wire;
-mod zygote;
 
 /// How many processes of this program can run at once: the processors that this process may use, as its affinity and its
 /// cgroup allow. 1 if nobody knows.
@@ -153,41 +98,41 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub use closure::{Capture, Closure};
+pub use api::closure::{Capture, Closure};
 #[doc(hidden)]
-pub use closure::{Captures, list_in_the_brackets_what_the_body_uses, parts};
-pub use command::{set_command, set_executable};
-pub use context::{ProcessContext, spawn, start_closure, start_processes};
-pub use current::{
+pub use api::closure::{Captures, list_in_the_brackets_what_the_body_uses, parts};
+pub use api::context::{Context, get_context};
+pub use api::process::{Process, ProcessBuilder};
+pub use api::spawn::{ProcessContext, spawn, start_closure, start_processes};
+pub use child::current::{
     CurrentProcess, ParentProcess, current_process, is_child, name, parent_pid, parent_process, rank,
     set_thread_name, thread_name,
 };
 #[doc(hidden)]
-pub use doing::is_stopped;
-#[doc(hidden)]
-pub use entry::child_main;
-pub use entry::init;
-pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
-pub use exit::{End, Exit, Note, Signal};
-pub use family::{ActiveChild, active_children};
-pub use forkserver::set_forkserver_preload;
-pub use function::Refusal;
-pub use lifeline::detach;
+pub use child::entry::child_main;
+pub use child::entry::init;
 #[cfg(feature = "log")]
-pub use log_to_stderr::log_to_stderr;
-pub use method::{
-    Context, StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_context,
-    get_start_method, set_start_method,
-};
+pub use child::log_to_stderr::log_to_stderr;
+#[doc(hidden)]
+pub use child::raise::Raise;
+pub use error::exit_status::{End, Exit, Note, Signal};
+pub use error::process_name::Who;
+pub use error::refusal::Refusal;
+pub use error::{Launch, ProcessExited, ProcessRaised, RaisedKind, Result, SpawnError};
+pub use io::captured::Captured;
+pub use io::setup::{Output, Setup};
 #[cfg(feature = "authkey")]
 pub use mp_core::AuthKey;
 pub use mp_core::{Descriptor, Waitable, select, wait};
-pub use options::{OnFailure, Options};
-pub use outcome::Outcome;
-pub use output::Captured;
-pub use process::{Process, ProcessBuilder};
+pub use parent::active::{ActiveChild, active_children};
+pub use parent::fork_server::set_forkserver_preload;
+pub use parent::options::{OnFailure, Options};
+pub use parent::rank::Status;
+pub use protocol::command::{set_command, set_executable};
+pub use protocol::lifeline::detach;
+pub use protocol::outcome::Outcome;
+pub use start_method::{
+    StartMethod, UnknownStartMethod, allow_fork, get_all_start_methods, get_start_method, set_start_method,
+};
 #[doc(hidden)]
-pub use raise::Raise;
-pub use rank::Status;
-pub use setup::{Output, Setup};
-pub use who::Who;
+pub use sys::proc_stat::is_stopped;

@@ -3,26 +3,14 @@
 //! # Safety
 //!
 //! This file may hold `unsafe`: it declares [`allow_fork`], whose caller vouches for the whole program. It does nothing
-//! unsafe itself; [`fork`](crate::fork) relies on that it was called.
+//! unsafe itself; [`fork`](crate::parent::launch::fork) relies on that it was called.
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::str::FromStr;
 
-#[cfg(feature = "authkey")]
-use mp_core::AuthKey;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use crate::command::{self, Words};
-use crate::context::{self, ProcessContext};
-use crate::error::{Result, SpawnError};
-use crate::fields::{Fields, put_bytes, put_number, put_option};
-use crate::options::Options;
-use crate::outcome::Outcome;
-use crate::process::{Process, ProcessBuilder};
 
 /// How processes come to be.
 ///
@@ -112,10 +100,10 @@ impl FromStr for StartMethod {
 
 /// How this process starts others.
 #[derive(Clone, Copy, Debug, Default)]
-struct Chosen {
-    method: StartMethod,
-    /// Whether somebody has vouched that it may be copied.
-    fork: bool,
+pub(crate) struct Chosen {
+    pub(crate) method: StartMethod,
+    /// Whether a caller has vouched that it may be copied.
+    pub(crate) fork: bool,
 }
 
 static CHOSEN: PerProcess<Mutex<Chosen>> =
@@ -221,167 +209,12 @@ pub unsafe fn allow_fork() {
     CHOSEN.lock().fork = true;
 }
 
-/// An error if this process is not to be copied.
-pub(crate) fn check_fork() -> Result<()> {
-    let why = if CHOSEN.lock().fork { mp_core::fork::forbidden() } else { Some(NOT_ALLOWED) };
-    why.map_or(Ok(()), |why| Err(SpawnError::ForkRefused(why)))
+/// How this process starts others.
+pub(crate) fn chosen() -> Chosen {
+    *CHOSEN.lock()
 }
 
-const NOT_ALLOWED: &str = "it copies a process with all that its other threads had half done: see `allow_fork`, or use \
-     another start method";
-
-/// What processes take over from the one that starts them.
-#[derive(Clone, Debug)]
-pub(crate) struct Ways {
-    /// Which of all methods.
-    method: usize,
-    fork: bool,
-    /// What processes are started from, where that isn't the running program.
-    command: Option<Words>,
-    /// The secret of the family.
-    #[cfg(feature = "authkey")]
-    key: Option<AuthKey>,
-    /// The level of the logger that prints.
-    log: Option<String>,
-}
-
-impl Ways {
-    /// Appends it to a message.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        put_number(out, self.method as u64);
-        out.push(self.fork.into());
-        put_option(out, self.command.as_ref(), |out, words| words.put(out));
-        #[cfg(feature = "authkey")]
-        put_option(out, self.key.as_ref(), |out, key| put_bytes(out, key.as_ref()));
-        put_option(out, self.log.as_deref(), |out, level| put_bytes(out, level.as_bytes()));
-    }
-
-    /// Reads one from a message.
-    #[inline]
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Ways> {
-        Some(Ways {
-            method: fields.size()?,
-            fork: fields.flag()?,
-            command: fields.option(Words::read)?,
-            #[cfg(feature = "authkey")]
-            key: fields.option(Fields::bytes)?.map(AuthKey::from),
-            log: fields.option(Fields::text)?,
-        })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn example() -> Ways {
-        Ways {
-            method: 1,
-            fork: true,
-            command: Words::command(["a", "b"]),
-            #[cfg(feature = "authkey")]
-            key: Some(b"secret".as_slice().into()),
-            log: Some("INFO".to_string()),
-        }
-    }
-}
-
-/// How this process starts others, with these options.
-pub(crate) fn ways(options: &Options) -> Result<Ways> {
-    let Chosen { method, fork } = *CHOSEN.lock();
-    let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);
-    #[cfg(feature = "log")]
-    let log = crate::log_to_stderr::handed_down();
-    #[cfg(not(feature = "log"))]
-    let log = None;
-    #[cfg(feature = "authkey")]
-    let key = Some(options.key()?);
-    #[cfg(not(feature = "authkey"))]
-    let _ = options;
-    Ok(Ways {
-        method,
-        fork,
-        command: command::usual(),
-        #[cfg(feature = "authkey")]
-        key,
-        log,
-    })
-}
-
-/// In a process that was just started: begins with what the parent has set.
-#[inline]
-pub(crate) fn inherit(ways: Ways) {
-    let method = get_all_start_methods().get(ways.method).copied().unwrap_or_default();
-    *CHOSEN.lock() = Chosen { method, fork: ways.fork };
-    command::inherit(ways.command);
-    #[cfg(feature = "authkey")]
-    if let Some(key) = ways.key {
-        mp_core::set_authkey(key);
-    }
-    #[cfg(feature = "log")]
-    crate::log_to_stderr::inherit(ways.log);
-}
-
-/// The functions that start processes, with one start method.
-///
-/// ```
-/// use mp_spawn::{StartMethod, get_context};
-///
-/// let context = get_context(StartMethod::ForkServer);
-/// assert_eq!(context.spawn(|rank: usize, (): ()| Ok::<_, String>(rank + 1), (), 2)?, [1, 2]);
-/// let child = context.process().name("one").spawn(|n: u32| Ok::<_, String>(n * n), 7)?;
-/// assert_eq!(child.join()?, 49);
-/// # Ok::<(), mp_spawn::SpawnError>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
-    method: StartMethod,
-}
-
-/// The functions that start processes, with this start method, whatever [`set_start_method`] says.
-#[must_use]
-pub fn get_context(method: StartMethod) -> Context {
-    Context { method }
-}
-
-impl Context {
-    /// The start method.
-    #[must_use]
-    pub fn method(self) -> StartMethod {
-        self.method
-    }
-
-    /// As [`spawn`](crate::spawn).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`spawn`](crate::spawn).
-    pub fn spawn<F, A, R>(self, function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
-    where
-        F: Fn(usize, A) -> R + Copy + Send + 'static,
-        A: Serialize + DeserializeOwned + 'static,
-        R: Outcome + 'static,
-    {
-        self.start_processes(function, args, Options::nprocs(nprocs))?.join()
-    }
-
-    /// As [`start_processes`](crate::start_processes).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`start_processes`](crate::start_processes).
-    pub fn start_processes<F, A, R>(
-        self,
-        function: F,
-        args: A,
-        options: Options,
-    ) -> Result<ProcessContext<R::Value>>
-    where
-        F: Fn(usize, A) -> R + Copy + Send + 'static,
-        A: Serialize + DeserializeOwned + 'static,
-        R: Outcome + 'static,
-    {
-        context::start_processes(function, args, options.start_method(self.method))
-    }
-
-    /// As [`Process::builder`].
-    pub fn process(self) -> ProcessBuilder {
-        Process::builder().start_method(self.method)
-    }
+/// From now on, this process starts others like this.
+pub(crate) fn choose(chosen: Chosen) {
+    *CHOSEN.lock() = chosen;
 }

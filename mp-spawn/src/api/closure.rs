@@ -13,7 +13,7 @@ use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::function::{self, Desc, FunctionRef, instance};
+use crate::protocol::function::{self, Desc, FunctionRef, instance};
 
 /// A closure that can be sent: as an argument, in a message, as a result. It is called with `A` and returns `R`.
 ///

@@ -15,22 +15,22 @@ use mp_core::{Descriptor, Place, Waitable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock::deadline;
-use crate::closure::Closure;
-use crate::context;
+use crate::api::closure::Closure;
+use crate::api::spawn;
+use crate::error::exit_status::{Exit, Signal};
 use crate::error::{Result, SpawnError};
-use crate::exit::{Exit, Signal};
-use crate::family;
-use crate::function::Plain;
-use crate::group::Group;
-use crate::handoff::ToChild;
-use crate::method::StartMethod;
-use crate::options::Options;
-use crate::outcome::{Outcome, is_unit};
-use crate::output::Captured;
-use crate::rank::Status;
-use crate::setup::{Output, Setup};
-use crate::start::{self, Names, Plan};
+use crate::io::captured::Captured;
+use crate::io::setup::{Output, Setup};
+use crate::parent::active;
+use crate::parent::group::Group;
+use crate::parent::options::Options;
+use crate::parent::rank::Status;
+use crate::parent::start::{self, Names, Plan};
+use crate::protocol::function::Plain;
+use crate::protocol::outcome::{Outcome, is_unit};
+use crate::protocol::payload::ToChild;
+use crate::start_method::StartMethod;
+use crate::sys::clock::deadline;
 
 /// One process that runs a function; `T` is what the function returns.
 ///
@@ -108,7 +108,7 @@ impl<T: Message> Process<T> {
         self.group.check_owner()?;
         self.group.wait(None, false);
         self.group.tell_all();
-        context::result(&self.group, 0)
+        spawn::result(&self.group, 0)
     }
 }
 
@@ -484,7 +484,7 @@ impl ProcessBuilder {
         let mut args = Some(args);
         let gone = || SpawnError::Arguments { who: None, message: "they were sent already".to_string() };
         let group = start::start(plan, &options, |_| ToChild::pack_moved(args.take().ok_or_else(gone)?))?;
-        family::adopt(&group, daemon);
+        active::adopt(&group, daemon);
         let pid = group.pids().first().copied().unwrap_or(0);
         Ok(Process { group, name, pid, daemon, value: PhantomData })
     }

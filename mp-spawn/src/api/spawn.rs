@@ -11,19 +11,19 @@ use mp_core::message::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock::deadline;
-use crate::closure::Closure;
+use crate::api::closure::Closure;
+use crate::error::exit_status::{Exit, Note, Signal};
 use crate::error::{ProcessExited, Result, SpawnError};
-use crate::exit::{Exit, Note, Signal};
-use crate::family;
-use crate::function::Ranked;
-use crate::group::{GRACE, Group};
-use crate::handoff::ToChild;
-use crate::options::{OnFailure, Options};
-use crate::outcome::{Outcome, is_unit};
-use crate::output::Captured;
-use crate::rank::Status;
-use crate::start::{self, Names, Plan};
+use crate::io::captured::Captured;
+use crate::parent::active;
+use crate::parent::group::{GRACE, Group};
+use crate::parent::options::{OnFailure, Options};
+use crate::parent::rank::Status;
+use crate::parent::start::{self, Names, Plan};
+use crate::protocol::function::Ranked;
+use crate::protocol::outcome::{Outcome, is_unit};
+use crate::protocol::payload::ToChild;
+use crate::sys::clock::deadline;
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.
 ///
@@ -122,7 +122,7 @@ where
     };
     let args = ToChild::encode(&args)?;
     let group = start::start(plan, &options, |_| ToChild::pack(&args))?;
-    family::note(&group, options.daemon);
+    active::note(&group, options.daemon);
     let Options { on_failure, grace_period, daemon, .. } = options;
     Ok(ProcessContext { group, on_failure, grace_period, daemon, detached: false, value: PhantomData })
 }
@@ -340,7 +340,7 @@ impl<T> ProcessContext<T> {
     /// ```
     pub fn detach(mut self) {
         if self.group.check_owner().is_ok() {
-            family::release(&self.group, self.daemon);
+            active::release(&self.group, self.daemon);
         }
         self.detached = true;
     }

@@ -32,9 +32,9 @@ use std::{io, ptr};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::sync::shared::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::line::Line;
-use crate::message::{Cause, Crash};
-use crate::wire::{self, CRASH_PAYLOAD, HEADER, Kind};
+use crate::protocol::control_socket::Line;
+use crate::protocol::frame::{self, CRASH_PAYLOAD, HEADER, Kind};
+use crate::protocol::message::{Cause, Crash};
 
 const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
@@ -193,7 +193,7 @@ fn tell(facts: &Facts, signal: c_int, fault: Option<Fault>) {
     let crash = Crash { at: now(), address, signal, cause };
     let mut frame = [0u8; HEADER + CRASH_PAYLOAD];
     let (head, payload) = frame.split_at_mut(HEADER);
-    head.copy_from_slice(&wire::header(Kind::Crash, CRASH_PAYLOAD as u32));
+    head.copy_from_slice(&frame::header(Kind::Crash, CRASH_PAYLOAD as u32));
     payload.copy_from_slice(&crash.to_bytes());
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the buffer is as long as it says. If the number means something else by now, the call fails or

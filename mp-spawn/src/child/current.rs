@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::clock::timespec;
+use crate::sys::clock::timespec;
 
 #[derive(Debug)]
 pub(crate) struct Current {

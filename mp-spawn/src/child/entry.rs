@@ -3,7 +3,7 @@
 //! On Linux with glibc, this file puts a function into the `.init_array` of the program (or of the library that was made
 //! with this crate), whose entries run before `main` and get its arguments. In a worker that function doesn't return: it
 //! runs the entries after its own, so that no constructor of the program (the library) is left out, and then becomes the
-//! worker. A library that is loaded later does nothing then; [`embed`](crate::embed) says why.
+//! worker. A library that is loaded later does nothing then; [`embed`](crate::child::shared_library) says why.
 //!
 //! # Safety
 //!
@@ -19,8 +19,9 @@ use std::{env, io};
 use rustix::io::{Errno, FdFlags};
 use rustix::process::Uid;
 
-use crate::token::{self, Taker, Token};
-use crate::{child, object};
+use crate::child::main;
+use crate::protocol::function::loaded_objects;
+use crate::protocol::token::{self, Taker, Token};
 
 /// Becomes a worker if this process was started as one; otherwise does nothing.
 ///
@@ -92,8 +93,8 @@ macro_rules! export_child_main {
 #[inline]
 fn become_worker(token: Result<Token, String>) -> ! {
     match token.and_then(|token| Ok((token, adopt(token)?))) {
-        Ok((token, socket)) => child::main(token, socket, Ok(())),
-        Err(why) => child::useless(&why),
+        Ok((token, socket)) => main::main(token, socket, Ok(())),
+        Err(why) => main::useless(&why),
     }
 }
 
@@ -122,7 +123,7 @@ fn take_token() -> Option<Result<Token, String>> {
 
 /// Whether this copy of the crate takes such a token when it is called.
 fn is_for_a_call(taker: Taker) -> bool {
-    let Some(own) = object::own() else { return true };
+    let Some(own) = loaded_objects::own() else { return true };
     match taker {
         Taker::Program => own.is_program,
         Taker::Call => !own.is_program,
@@ -184,9 +185,9 @@ mod hook {
     use std::os::unix::ffi::OsStrExt;
     use std::ptr;
 
-    use crate::embed;
-    use crate::object::{self, Object};
-    use crate::token::{self, Taker, Token};
+    use crate::child::shared_library;
+    use crate::protocol::function::loaded_objects::{self, Object};
+    use crate::protocol::token::{self, Taker, Token};
 
     type Initialiser = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
@@ -208,7 +209,7 @@ mod hook {
             unsafe { libc::unsetenv(token::C_VARIABLE.as_ptr()) };
             return;
         }
-        let Some(own) = object::own() else { return };
+        let Some(own) = loaded_objects::own() else { return };
         let token = Token::read(text);
         if own.is_program {
             if token.as_ref().is_ok_and(|token| token.taker != Taker::Program) {
@@ -217,12 +218,13 @@ mod hook {
         } else {
             let Ok(Token { taker: Taker::Load(build), .. }) = token else { return };
             // SAFETY: as above.
-            let first = unsafe { value_in(envp, embed::PRELOAD) };
-            let more = first.and_then(|first| embed::without_library(OsStr::from_bytes(first), own.path()));
+            let first = unsafe { value_in(envp, shared_library::PRELOAD) };
+            let more =
+                first.and_then(|first| shared_library::without_library(OsStr::from_bytes(first), own.path()));
             let (Some(more), true) = (more, own.identity().is_some_and(|own| own.short() == build)) else {
                 return;
             };
-            super::change_environment([(embed::PRELOAD.into(), more)].into_iter());
+            super::change_environment([(shared_library::PRELOAD.into(), more)].into_iter());
         }
         let entry = (&raw const ENTRY).expose_provenance();
         // So that no program started from here takes it for its own.

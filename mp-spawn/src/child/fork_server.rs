@@ -15,14 +15,17 @@ use std::panic::{self, AssertUnwindSafe};
 use mp_core::Arena;
 use rustix::net::SendFlags;
 
-use crate::cause;
-use crate::child::{self, Source};
-use crate::function::{self, Preload};
-use crate::message::{Answer, Serve};
-use crate::sibling::{self, Alone, Made, Slip};
-use crate::token::{Taker, Token};
-use crate::wire::{self, Frame, Kind};
-use crate::{lifeline, panics, sys};
+use crate::child::clone::{self, Alone, Made, Slip};
+use crate::child::main::Source;
+use crate::child::panic_hook;
+use crate::error::USELESS;
+use crate::error::cause;
+use crate::protocol::frame::{self, Frame, Kind};
+use crate::protocol::function::{self, Preload};
+use crate::protocol::lifeline;
+use crate::protocol::message::{Answer, Serve};
+use crate::protocol::token::{Taker, Token};
+use crate::sys;
 
 /// What a copy is to be.
 pub(crate) struct Copy {
@@ -79,7 +82,7 @@ pub(crate) fn serve(
         let (Ok(nonce), Some(mine)) = (nonce, fds.next()) else {
             return Err(io::Error::other("a request for a process has a number and a socket"));
         };
-        last = Some(match sibling::make(&alone, &slip) {
+        last = Some(match clone::make(&alone, &slip) {
             Ok(Made::Sibling) => {
                 if serve.preload.is_none() {
                     // Of no user's code has anything run.
@@ -88,7 +91,7 @@ pub(crate) fn serve(
                 let token = become_one(parent, nonce, &mine);
                 if fds.next().is_some_and(|end| !lifeline::hold(end)) {
                     // The parent is gone already.
-                    sys::exit_at_once(child::USELESS);
+                    sys::exit_at_once(USELESS);
                 }
                 return Ok(Some(Copy { token, socket: mine, heeds_interrupts }));
             }
@@ -107,7 +110,7 @@ fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>>
         };
         tell(socket, &Answer::Preloading)?;
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(desc.entry)) {
-            let note = panics::caught(&*payload);
+            let note = panic_hook::caught(&*payload);
             mp_core::users::drop_payload(payload);
             return Ok(Err(format!("{} panicked: {}", preload.name, note.message)));
         }
@@ -139,7 +142,7 @@ fn become_one(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
 fn tell(socket: &OwnedFd, answer: &Answer) -> io::Result<()> {
     let payload = rmp_serde::to_vec(answer).map_err(io::Error::other)?;
     let mut bytes = Vec::new();
-    wire::append(&mut bytes, Kind::Answer, &payload).map_err(io::Error::other)?;
+    frame::append(&mut bytes, Kind::Answer, &payload).map_err(io::Error::other)?;
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {
         let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, rest, SendFlags::NOSIGNAL))?;

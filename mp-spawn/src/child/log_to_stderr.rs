@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use log::{LevelFilter, Log, Metadata, Record, SetLoggerError};
 
-use crate::current;
+use crate::child::current;
 
 /// Prints to standard error.
 #[derive(Debug)]

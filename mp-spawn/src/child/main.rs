@@ -4,7 +4,7 @@
 //! the first time: the kernel maps 64 KiB of the file at each, and unmaps them at its end, which takes as long as a dozen
 //! system calls; and a page of variables that begin as something else than zero is copied. So whatever is called on the way
 //! to the function is `#[inline]`: the compiler then puts it beside its caller, instead of beside the rest of its module.
-//! For the same reason some of it does by hand what a library would do ([`fields`](crate::fields), `sys::receive`), asks for
+//! For the same reason some of it does by hand what a library would do ([`fields`](crate::protocol::fields), `sys::receive`), asks for
 //! the room that a vector will need, and keeps what it notes in a [`SetOnce`](mp_core::fork::SetOnce).
 
 use std::fs::File;
@@ -18,27 +18,38 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, Signal};
 use rustix::thread::CpuSet;
 
-use crate::cause;
-use crate::clock::now;
-use crate::current::{self, Current};
-use crate::event::event;
-use crate::handoff::{self, FromParent, Ticket, Value};
-use crate::lifeline;
-use crate::line::{self, Line};
-use crate::message::{Changes, Hello, Report, Serve, Start};
-use crate::method;
-use crate::outbox::{Files, OWN_FDS};
-use crate::outcome::{Ended, Fault};
-use crate::rank::pid_number;
-use crate::token::Token;
-use crate::wire::{Frame, Inbox, Kind};
-use crate::zygote::Copy;
-use crate::{crash, embed, entry, fork, function, inherit, panics, sys, zygote};
+use crate::child::crash_handler;
+use crate::child::current::{self, Current};
+use crate::child::entry;
+use crate::child::fork_server;
+use crate::child::fork_server::Copy;
+use crate::child::panic_hook;
+use crate::child::shared_library;
+use crate::error::USELESS;
+use crate::error::cause;
+use crate::protocol::command;
+use crate::protocol::control_socket::{self, Line};
+use crate::protocol::frame::{Frame, Inbox, Kind};
+use crate::protocol::function;
+use crate::protocol::inherited_files;
+use crate::protocol::lifeline;
+use crate::protocol::message::{Changes, Hello, Report, Serve, Start};
+use crate::protocol::outbox::Files;
+use crate::protocol::outcome::{Ended, Fault};
+use crate::protocol::payload::{self, FromParent, Ticket, Value};
+use crate::protocol::settings::Settings;
+use crate::protocol::token::Token;
+use crate::start_method::{self, Chosen, get_all_start_methods};
+use crate::sys;
+use crate::sys::clock::now;
+use crate::sys::descriptors::OWN_FDS;
+use crate::sys::log_event::event;
+use crate::sys::pid_number;
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::sync::shared::{AtomicBool, Ordering};
 
 /// The exit code after a failure that was reported.
 const FAILED: i32 = 1;
-/// The exit code of a process that could not become a worker: nobody listens, so it says why on stderr.
-pub(crate) const USELESS: i32 = 120;
 
 /// Becomes the worker that the token speaks of, and leaves through `exit`. If it is known to be `fit` for that; else it
 /// says why not.
@@ -67,7 +78,7 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_in
     let (files, changes, start, args) = match prepared {
         Ok(Orders::Work(files, changes, start, args)) => (files, changes, start, args),
         Ok(Orders::Serve(serve, slip)) => {
-            match zygote::serve(token.parent, &socket, &slip, &serve, fit.as_ref().err()) {
+            match fork_server::serve(token.parent, &socket, &slip, &serve, fit.as_ref().err()) {
                 // In each copy.
                 Ok(Some(Copy { token, socket: mine, heeds_interrupts })) => {
                     drop((socket, slip));
@@ -87,7 +98,7 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_in
     if !inherited.is_empty() {
         let own = [&mut memory, &mut lifeline, &mut ends.stdout, &mut ends.stderr].into_iter().flatten();
         let mut own: Vec<_> = own.chain([&mut socket]).collect();
-        fit = fit.and(inherit::place(inherited, &mut own));
+        fit = fit.and(inherited_files::place(inherited, &mut own));
     }
     if lifeline.is_some_and(|end| !lifeline::hold(end)) {
         return USELESS;
@@ -99,12 +110,12 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_in
         useless(&error);
     }
     sys::ignore_sigpipe();
-    let line = match line::open(socket) {
+    let line = match control_socket::open(socket) {
         Ok(line) => line,
         Err(error) => useless(&error),
     };
     let attached = fit.and_then(|()| {
-        let attached = handoff::child_attach(memory, args.need_memory());
+        let attached = payload::child_attach(memory, args.need_memory());
         attached.map_err(|error| format!("joining the shared memory failed: {error}"))
     });
     let member = attached.as_ref().ok().copied().flatten();
@@ -269,13 +280,13 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
     if let Err(error) = settle(&start) {
         return tell(line, &Report::Unable(error));
     }
-    let Start { rank, ranked, name, function, library, daemon, ways, .. } = *start;
+    let Start { rank, ranked, name, function, library, daemon, settings, .. } = *start;
     // So that `ps` shows it.
     sys::name_thread(&name);
-    method::inherit(ways);
+    take_over(settings);
     current::set(Current { rank: ranked.then_some(rank), name: name.clone(), parent, daemon });
-    panics::install_hook();
-    if let Some(report) = library.and_then(|library| embed::load(&library, &function.object).err()) {
+    panic_hook::install_hook();
+    if let Some(report) = library.and_then(|library| shared_library::load(&library, &function.object).err()) {
         return tell(line, &report);
     }
     let run = move || tell(line, &call(line, rank, &function, args));
@@ -312,7 +323,7 @@ fn settle(start: &Start) -> Result<(), String> {
 
 #[inline]
 fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromParent) -> Report {
-    if let Err(error) = crash::install(line) {
+    if let Err(error) = crash_handler::install(line) {
         return Report::Unable(format!("no handlers for crashes: {error}"));
     }
     event!(Debug, "calls {}", function.name);
@@ -329,7 +340,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
         }
         Ok(Ended::Undecodable(message)) => Report::Undecodable(message),
         Err(payload) => {
-            let note = panics::caught(&*payload);
+            let note = panic_hook::caught(&*payload);
             // Dropping the payload may panic again, and the process ends anyway.
             std::mem::forget(payload);
             Report::Panic { at: now(), note }
@@ -344,6 +355,34 @@ fn other_stack() -> Option<usize> {
     const MOST: usize = 1 << 30;
     let limit = rustix::process::getrlimit(Resource::Stack).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let fits = (LEAST..=MOST).contains(&limit) && sys::on_main_thread() && !fork::on_the_stack_of_a_thread();
+    let fits = (LEAST..=MOST).contains(&limit) && sys::on_main_thread() && !on_the_stack_of_a_thread();
     (!fits).then(|| limit.clamp(LEAST, MOST))
+}
+
+/// In a process that was just started: begins with what the parent has set.
+#[inline]
+fn take_over(settings: Settings) {
+    let method = get_all_start_methods().get(settings.method).copied().unwrap_or_default();
+    start_method::choose(Chosen { method, fork: settings.fork });
+    command::inherit(settings.command);
+    #[cfg(feature = "authkey")]
+    if let Some(key) = settings.key {
+        mp_core::set_authkey(key);
+    }
+    #[cfg(feature = "log")]
+    crate::child::log_to_stderr::inherit(settings.log);
+}
+
+/// Whether the first thread of this process runs on the stack of a thread that was not the first of the original.
+static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
+    PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
+
+#[inline]
+fn on_the_stack_of_a_thread() -> bool {
+    STACK_OF_A_THREAD.load(Ordering::Relaxed)
+}
+
+/// In a copy of a process: whether its thread was not the first of the original.
+pub(crate) fn note_stack(of_a_thread: bool) {
+    STACK_OF_A_THREAD.store(of_a_thread, Ordering::Relaxed);
 }

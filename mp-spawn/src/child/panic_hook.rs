@@ -7,9 +7,9 @@ use std::panic::{self, PanicHookInfo};
 
 use mp_core::sync::shared::{AtomicBool, Ordering};
 
-use crate::line;
-use crate::message::{PanicNote, cut};
-use crate::wire::Kind;
+use crate::protocol::control_socket;
+use crate::protocol::frame::Kind;
+use crate::protocol::message::{PanicNote, cut};
 
 thread_local! {
     /// The last panic of this thread.
@@ -31,7 +31,7 @@ pub(crate) fn install_hook() {
             return;
         }
         let note = describe(info);
-        if let Some(line) = line::get() {
+        if let Some(line) = control_socket::get() {
             // A parent that doesn't listen is no reason to stop here.
             let _ = line.send(Kind::Panic, &note);
         }

@@ -5,11 +5,11 @@ use std::panic::{self, AssertUnwindSafe};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backtrace::__rust_begin_short_backtrace;
+use crate::child::panic_hook;
+use crate::error::backtrace::__rust_begin_short_backtrace;
+use crate::error::process_name::Who;
 use crate::error::{ProcessRaised, RaisedKind};
-use crate::message::{PanicNote, cut, sources};
-use crate::panics;
-use crate::who::Who;
+use crate::protocol::message::{PanicNote, cut, sources};
 
 /// An error or a panic in words, to be sent to whoever asked for the call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl Raise {
     /// The panic.
     pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Box<Raise>> {
         panic::catch_unwind(AssertUnwindSafe(|| __rust_begin_short_backtrace(function))).map_err(|payload| {
-            let PanicNote { message, location, backtrace } = panics::caught(&*payload);
+            let PanicNote { message, location, backtrace } = panic_hook::caught(&*payload);
             // Dropping the payload may panic again.
             mp_core::users::drop_payload(payload);
             let (chain, debug) = (Vec::new(), String::new());

@@ -34,15 +34,16 @@ use std::path::{Path, PathBuf};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-use crate::elf;
-use crate::environment::Environment;
 use crate::error::SpawnError;
-use crate::function::{FunctionRef, Refusal};
-use crate::identity::Identity;
-use crate::launch::failed;
-use crate::message::Report;
-use crate::object::{self, Object};
-use crate::token::Taker;
+use crate::error::failed;
+use crate::error::refusal::Refusal;
+use crate::protocol::function::FunctionRef;
+use crate::protocol::function::build_id::Identity;
+use crate::protocol::function::elf;
+use crate::protocol::function::loaded_objects::{self, Object};
+use crate::protocol::message::Report;
+use crate::protocol::token::Taker;
+use crate::sys::environment::Environment;
 
 /// What the loader is told in.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
@@ -53,7 +54,7 @@ static CHECKED: PerProcess<Mutex<Option<Identity>>> =
 
 /// Who takes the token of a process that is to call `function`, and which library is to be loaded first.
 pub(crate) fn taker(command: bool, function: &FunctionRef) -> Result<(Taker, Option<PathBuf>), SpawnError> {
-    let Some(library) = object::own().filter(|own| !own.is_program) else {
+    let Some(library) = loaded_objects::own().filter(|own| !own.is_program) else {
         return Ok((Taker::Program, None));
     };
     if command || !library.is(&function.object) {
@@ -98,7 +99,7 @@ fn can_be_loaded(library: &Object, identity: &Identity) -> io::Result<()> {
 /// In a child: sees to it that the library which holds its function is loaded. Only one that the parent names is: a closure
 /// in a message has to be in what is loaded already, for messages may come from outside.
 pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
-    if object::is_loaded(build) {
+    if loaded_objects::is_loaded(build) {
         return Ok(());
     }
     let unable = |error| Report::Unable(format!("loading the library {} failed: {error}", path.display()));
@@ -107,7 +108,7 @@ pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
         let (found, expected) = (format!("{found} at {}", path.display()), build.to_string());
         return Err(Report::Refused(Refusal::OtherBuild { found, expected }));
     }
-    object::load(path).map_err(unable)
+    loaded_objects::load(path).map_err(unable)
 }
 
 /// The same environment, in which the loader is told to load a library first.
@@ -150,7 +151,7 @@ mod tests {
             ["libBrokenLocale.so.1", "libanl.so.1"].map(|name| Path::new(folder).join(name))
         });
         let found = all.into_iter().find_map(|path| Some((elf::build(&path).ok()?, path)));
-        let Some((build, path)) = found.filter(|(build, _)| !object::is_loaded(build)) else {
+        let Some((build, path)) = found.filter(|(build, _)| !loaded_objects::is_loaded(build)) else {
             eprintln!("SKIPPED: no library of glibc that could be loaded");
             return;
         };
@@ -158,12 +159,12 @@ mod tests {
         let refused = load(&path, &other).unwrap_err();
         let Report::Refused(Refusal::OtherBuild { found, expected }) = refused else { panic!("{refused:?}") };
         assert!(found.contains(path.to_str().unwrap()) && expected == "build-id 0102", "{found}, {expected}");
-        assert!(!object::is_loaded(&build));
+        assert!(!loaded_objects::is_loaded(&build));
         let Report::Unable(why) = load(Path::new("/no/such/library"), &build).unwrap_err() else { panic!() };
         assert!(why.contains("/no/such/library"), "{why}");
         load(&path, &build).unwrap();
-        assert!(object::is_loaded(&build));
-        let loaded = object::file_of(&build).unwrap();
+        assert!(loaded_objects::is_loaded(&build));
+        let loaded = loaded_objects::file_of(&build).unwrap();
         assert_eq!(std::fs::canonicalize(loaded).unwrap(), std::fs::canonicalize(&path).unwrap());
     }
 

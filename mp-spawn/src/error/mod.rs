@@ -1,17 +1,23 @@
 //! What can go wrong with a process, from the attempt to start it to the way it ended.
 
+pub(crate) mod backtrace;
+pub(crate) mod cause;
+pub(crate) mod exit_status;
+pub(crate) mod process_name;
+pub(crate) mod refusal;
+
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backtrace;
-use crate::child::USELESS;
-use crate::exit::{End, Exit, Note};
-use crate::function::Refusal;
-use crate::method::StartMethod;
-use crate::who::Who;
+use rustix::io::Errno;
+
+use crate::error::exit_status::{End, Exit, Note};
+use crate::error::process_name::Who;
+use crate::error::refusal::Refusal;
+use crate::start_method::StartMethod;
 
 /// A result of this crate.
 pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
@@ -432,4 +438,15 @@ impl fmt::Display for Launch {
         }
         Ok(())
     }
+}
+
+/// The exit code of a process that could not become a worker: nobody listens, so it says why on stderr.
+pub(crate) const USELESS: i32 = 120;
+
+/// The error of a start, with the limit that was hit and the cause as far as the system tells.
+pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
+    let error = source.raw_os_error().map(Errno::from_raw_os_error);
+    let (limit, cause) = (cause::limit(error), cause::of(what, program, error));
+    let program = program.map(Path::to_owned);
+    SpawnError::Launch(Box::new(Launch { what, program, limit, cause, source: Arc::new(source) }))
 }

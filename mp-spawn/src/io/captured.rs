@@ -5,11 +5,10 @@
 //! is bounded, whatever a worker writes. The end of a process is not the end of its pipe (a grandchild may hold it),
 //! and nobody waits for that: what is there when the process is reaped is read then, and its lines are the thread's to write.
 //! Who waits for the end of processes waits for that as well, unless nothing has been written for a while; who reaps them
-//! doesn't ([`reader`](crate::reader)).
+//! doesn't ([`reader`](crate::io::reader)).
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -22,10 +21,11 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use crate::error::Result;
-use crate::launch::failed;
-use crate::reader::{Reader, read_from_now_on};
-use crate::setup::{Output, Setup};
-use crate::tee::{Stream, Tee};
+use crate::error::failed;
+use crate::io::reader::{Reader, read_from_now_on};
+use crate::io::setup::{Output, Setup};
+use crate::io::tee::{Stream, Tee};
+use crate::protocol::outbox::Ends;
 
 /// How much of what a stream says is kept.
 const KEPT: usize = 1 << 20;
@@ -81,23 +81,6 @@ impl Captured {
 pub(crate) struct Streams {
     stdout: Option<Arc<Pipe>>,
     stderr: Option<Arc<Pipe>>,
-}
-
-/// What a process gets as its streams, where they are not inherited.
-#[derive(Debug, Default)]
-pub(crate) struct Ends {
-    pub(crate) stdout: Option<OwnedFd>,
-    pub(crate) stderr: Option<OwnedFd>,
-}
-
-impl Ends {
-    /// In the process itself: these become its streams.
-    #[inline]
-    pub(crate) fn take(self) -> io::Result<()> {
-        self.stdout.as_ref().map_or(Ok(()), rustix::stdio::dup2_stdout)?;
-        self.stderr.as_ref().map_or(Ok(()), rustix::stdio::dup2_stderr)?;
-        Ok(())
-    }
 }
 
 impl Streams {

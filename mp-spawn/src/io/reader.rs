@@ -22,9 +22,9 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
 use crate::error::Result;
-use crate::launch::failed;
-use crate::output::Pipe;
-use crate::tee::Tee;
+use crate::error::failed;
+use crate::io::captured::Pipe;
+use crate::io::tee::Tee;
 
 /// For how long a terminal may stand still until nobody waits for it any more.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -100,7 +100,6 @@ impl Reader {
             .name("mp-output".to_string())
             .spawn(move || run.run())
             .map_err(|error| failed("the thread for output", None, error))?;
-        crate::family::care_at_exit();
         Ok(reader)
     }
 

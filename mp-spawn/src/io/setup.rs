@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use crate::inherit::Inherited;
+use crate::protocol::inherited_files::Inherited;
 
 /// Where what a process writes to its standard output, or to its standard error, goes.
 ///

@@ -6,8 +6,10 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
-use crate::group::{GRACE, Group};
-use crate::{reader, supervisor, sys};
+use crate::io::reader;
+use crate::parent::group::{GRACE, Group};
+use crate::parent::supervisor;
+use crate::sys;
 
 /// The processes of one start, as their parent knows them beside the handles.
 #[derive(Debug)]

@@ -12,27 +12,28 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::Signal;
 
-use crate::clock::{deadline, now};
-use crate::doing::Doing;
 use crate::error::SpawnError;
-use crate::event::event;
-use crate::exit::Exit;
-use crate::group::Group;
-use crate::handle::Handle;
-use crate::handoff::{self, Parcel, Value};
-use crate::launch::Launched;
-use crate::message::{FromChild, Hello, Joined, Report};
-use crate::method::StartMethod;
-use crate::oom;
-use crate::outbox::Outbox;
-use crate::rank::{Running, Status};
-use crate::setup::Setup;
-use crate::verdict::{self, Seen, Subject};
-use crate::who::Who;
-use crate::wire::{Inbox, Kind};
+use crate::error::exit_status::Exit;
+use crate::error::failed;
+use crate::error::process_name::Who;
+use crate::io::setup::Setup;
+use crate::parent::diagnosis::{self, Seen, Subject};
+use crate::parent::group::Group;
+use crate::parent::launch::Launched;
+use crate::parent::rank::{Running, Status};
+use crate::protocol::frame::{Inbox, Kind};
+use crate::protocol::message::{FromChild, Hello, Joined, Report};
+use crate::protocol::outbox::Outbox;
+use crate::protocol::payload::{self, Parcel, Value};
+use crate::start_method::StartMethod;
+use crate::sys::clock::{deadline, now};
+use crate::sys::log_event::event;
+use crate::sys::oom;
+use crate::sys::proc_stat::Doing;
+use crate::sys::process_handle::Handle;
 
 const CHUNK: usize = 64 << 10;
-/// How long a process that may be short-lived is left alone: see [`supervisor`](crate::supervisor).
+/// How long a process that may be short-lived is left alone: see [`supervisor`](crate::parent::supervisor).
 const YOUTH: Duration = Duration::from_millis(50);
 /// After this time it is listened to, if anybody asks.
 const INFANCY: Duration = Duration::from_millis(4);
@@ -152,7 +153,7 @@ impl Watch {
                 // A peer that is gone will be reported by its sentinel, with the reason.
                 let gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
                 if !gone {
-                    self.fail(crate::launch::failed("sendmsg", None, error));
+                    self.fail(failed("sendmsg", None, error));
                 }
                 true
             }
@@ -217,7 +218,7 @@ impl Watch {
                     let _ = self.send();
                 }
                 FromChild::Report(report) => {
-                    if let Some((at, error)) = verdict::of_report(self.subject(), report, now()) {
+                    if let Some((at, error)) = diagnosis::of_report(self.subject(), report, now()) {
                         self.group.failed(self.rank, at, error);
                     }
                 }
@@ -270,7 +271,7 @@ impl Watch {
     /// Ends it and waits until it is gone, for it can't be watched.
     pub(crate) fn abandon(self) {
         self.handle.end();
-        handoff::child_died(self.member);
+        payload::child_died(self.member);
         self.close();
     }
 
@@ -280,14 +281,14 @@ impl Watch {
             self.read(CHUNKS_AT_END);
         }
         let Some(exit) = self.handle.reap() else { return false };
-        self.swept = handoff::child_died(self.member);
+        self.swept = payload::child_died(self.member);
         self.group.exited(self.rank, exit, self.seen.hello);
         let asked = self.group.asked(self.rank);
         let mut seen = std::mem::take(&mut self.seen);
         seen.last_words = self.group.drain(self.rank);
-        let sent_by_us = asked == Some(crate::exit::Signal::KILL);
+        let sent_by_us = asked == Some(crate::error::exit_status::Signal::KILL);
         seen.out_of_memory = exit.is_kill() && !sent_by_us && oom::killed_somebody();
-        if let Some((at, error)) = verdict::of_exit(self.subject(), seen, exit, asked, now()) {
+        if let Some((at, error)) = diagnosis::of_exit(self.subject(), seen, exit, asked, now()) {
             self.group.failed(self.rank, at, error);
         }
         true

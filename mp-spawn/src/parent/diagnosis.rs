@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
+use crate::error::exit_status::{Exit, Note, Signal};
+use crate::error::failed;
+use crate::error::process_name::Who;
 use crate::error::{ProcessExited, ProcessRaised, RaisedKind, SpawnError};
-use crate::exit::{Exit, Note, Signal};
-use crate::launch;
-use crate::message::{Cause, Crash, PanicNote, Report};
-use crate::method::StartMethod;
-use crate::who::Who;
+use crate::protocol::message::{Cause, Crash, PanicNote, Report};
+use crate::start_method::StartMethod;
 
 /// Which process it is about.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,7 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
         }
         Report::Unable(message) => {
             let message = format!("{who}: {message}");
-            Some((now, launch::failed("the start of the worker", None, io::Error::other(message))))
+            Some((now, failed("the start of the worker", None, io::Error::other(message))))
         }
     }
 }

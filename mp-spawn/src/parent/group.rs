@@ -9,15 +9,16 @@ use mp_core::users::{Apart, caught};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
-use crate::clock::{deadline, now, timespec};
+use crate::error::exit_status::{Exit, Note, Signal};
+use crate::error::failed;
+use crate::error::process_name::Who;
 use crate::error::{Result, SpawnError};
-use crate::exit::{Exit, Note, Signal};
-use crate::family::ActiveChild;
-use crate::handoff::Value;
-use crate::output::Streams;
-use crate::rank::{Rank, Running, Status};
-use crate::supervisor;
-use crate::who::Who;
+use crate::io::captured::Streams;
+use crate::parent::active::ActiveChild;
+use crate::parent::rank::{Rank, Running, Status};
+use crate::parent::supervisor;
+use crate::protocol::payload::Value;
+use crate::sys::clock::{deadline, now, timespec};
 
 /// How long processes get to obey a SIGTERM when no grace period is set.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -330,9 +331,7 @@ impl Group {
         let nprocs = ranks.len();
         let found = ranks.get_mut(rank).ok_or(SpawnError::NoSuchRank { rank, nprocs })?;
         found.asked = Some(signal);
-        found
-            .signal(signal)
-            .map_err(|error| crate::launch::failed("the sending of a signal", None, error.into()))
+        found.signal(signal).map_err(|error| failed("the sending of a signal", None, error.into()))
     }
 
     /// Sends a signal to each that runs, on the program's behalf; the first error, after all were tried.

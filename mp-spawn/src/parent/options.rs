@@ -10,13 +10,13 @@ use std::time::Duration;
 #[cfg(feature = "authkey")]
 use mp_core::AuthKey;
 
-use crate::command::Words;
 #[cfg(feature = "authkey")]
 use crate::error::Result;
 #[cfg(feature = "authkey")]
-use crate::launch::failed;
-use crate::method::StartMethod;
-use crate::setup::{Output, Setup};
+use crate::error::failed;
+use crate::io::setup::{Output, Setup};
+use crate::protocol::command::Words;
+use crate::start_method::StartMethod;
 
 /// How many processes to start, and how.
 ///

@@ -7,10 +7,11 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::error::SpawnError;
-use crate::exit::{Exit, Signal};
-use crate::handle::Handle;
-use crate::handoff::Value;
-use crate::output::Streams;
+use crate::error::exit_status::{Exit, Signal};
+use crate::io::captured::Streams;
+use crate::protocol::payload::Value;
+use crate::sys::pid_number;
+use crate::sys::process_handle::Handle;
 
 /// How a process is doing.
 ///
@@ -143,9 +144,4 @@ impl Rank {
             result => result,
         }
     }
-}
-
-/// A process id as the standard library has it.
-pub(crate) fn pid_number(pid: Pid) -> u32 {
-    pid.as_raw_nonzero().get().unsigned_abs()
 }

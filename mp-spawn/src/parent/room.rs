@@ -19,8 +19,8 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::error::{Launch, Result, SpawnError};
-use crate::handoff;
-use crate::supervisor;
+use crate::parent::supervisor;
+use crate::protocol::payload;
 
 /// How many places are reserved.
 static RESERVED: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
@@ -33,7 +33,7 @@ pub(crate) struct Room {
 
 /// Reserves places for `n` processes.
 pub(crate) fn reserve(count: usize) -> Result<Room> {
-    let arena = handoff::arena()?;
+    let arena = payload::arena()?;
     let mut reserved = RESERVED.lock();
     let (limit, members) = arena.most_members();
     let others = supervisor::outside() + *reserved;

@@ -3,22 +3,26 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::error::failed;
 use crate::error::{Result, SpawnError};
-use crate::event::{self, event};
-use crate::function::{Desc, FunctionRef};
-use crate::group::Group;
-use crate::handoff::ToChild;
-use crate::launch::{self, Command};
-use crate::message::Start;
-use crate::method::{self, StartMethod, get_start_method};
-use crate::object;
-use crate::options::Options;
-use crate::outbox::Outbox;
-use crate::room;
-use crate::supervisor::{self, Batch};
-use crate::token;
-use crate::watch::{Common, Order};
-use crate::wire::{self, Kind, WireError};
+use crate::parent::child_state::{Common, Order};
+use crate::parent::group::Group;
+use crate::parent::launch::Command;
+use crate::parent::launch::fork;
+use crate::parent::options::Options;
+use crate::parent::room;
+use crate::parent::supervisor::{self, Batch};
+use crate::protocol::command;
+use crate::protocol::frame::{self, Kind, WireError};
+use crate::protocol::function::loaded_objects;
+use crate::protocol::function::{Desc, FunctionRef};
+use crate::protocol::message::Start;
+use crate::protocol::outbox::Outbox;
+use crate::protocol::payload::ToChild;
+use crate::protocol::settings::Settings;
+use crate::protocol::token;
+use crate::start_method::{self, Chosen, StartMethod, get_all_start_methods, get_start_method};
+use crate::sys::log_event::{self, event};
 
 /// What is to run.
 #[derive(Debug)]
@@ -59,7 +63,7 @@ impl Names {
 /// A reference to a function of this program.
 pub(crate) fn reference<E: 'static>(desc: &'static Desc<E>) -> Result<FunctionRef> {
     let unknown = || std::io::Error::other("nothing tells this program's build from others");
-    desc.reference().ok_or_else(|| launch::failed("the lookup", None, unknown()))
+    desc.reference().ok_or_else(|| failed("the lookup", None, unknown()))
 }
 
 /// Starts processes. `pack` makes what is sent to each rank.
@@ -74,16 +78,16 @@ pub(crate) fn start(
     let Plan { function, returns, daemon, ranked, names } = plan;
     let method = options.method.unwrap_or_else(get_start_method);
     if method == StartMethod::Fork {
-        method::check_fork()?;
+        fork::check()?;
     }
     let room = room::reserve(names.count())?;
     let names = names.all();
-    let ways = method::ways(options)?;
+    let settings = settings(options)?;
     let command = Command::new(options.command.as_ref(), &function)?;
     if method != StartMethod::Fork {
         command.check_privileges()?;
     }
-    let library = object::file_of(&function.object);
+    let library = loaded_objects::file_of(&function.object);
     let group = Arc::new(Group::new(names.iter().cloned(), ranked));
     let common = Common {
         group: Arc::clone(&group),
@@ -104,7 +108,7 @@ pub(crate) fn start(
             function: function.clone(),
             library: library.clone(),
             daemon,
-            ways: ways.clone(),
+            settings: settings.clone(),
             directory,
             processors,
         };
@@ -113,7 +117,7 @@ pub(crate) fn start(
     let orders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
     match supervisor::start(Batch { command, common, orders, room }) {
         Ok(()) => {
-            let started = if event::wanted() { group.pids() } else { Vec::new() };
+            let started = if log_event::wanted() { group.pids() } else { Vec::new() };
             for (rank, pid) in started.into_iter().enumerate() {
                 event!(Info, "{} (pid {pid}) was started by {method}", group.name(rank));
             }
@@ -130,7 +134,29 @@ pub(crate) fn start(
 fn frames(start: &Start, args: &[u8], memory: BorrowedFd<'static>) -> Result<Outbox> {
     let unsendable = |error: WireError| SpawnError::Arguments { who: None, message: error.to_string() };
     let mut bytes = Vec::new();
-    wire::append(&mut bytes, Kind::Start, &start.to_bytes()).map_err(unsendable)?;
-    wire::append(&mut bytes, Kind::Args, args).map_err(unsendable)?;
+    frame::append(&mut bytes, Kind::Start, &start.to_bytes()).map_err(unsendable)?;
+    frame::append(&mut bytes, Kind::Args, args).map_err(unsendable)?;
     Ok(Outbox::new(bytes, memory))
+}
+
+/// What processes take over from this one, with these options.
+fn settings(options: &Options) -> Result<Settings> {
+    let Chosen { method, fork } = start_method::chosen();
+    let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);
+    #[cfg(feature = "log")]
+    let log = crate::child::log_to_stderr::handed_down();
+    #[cfg(not(feature = "log"))]
+    let log = None;
+    #[cfg(feature = "authkey")]
+    let key = Some(options.key()?);
+    #[cfg(not(feature = "authkey"))]
+    let _ = options;
+    Ok(Settings {
+        method,
+        fork,
+        command: command::usual(),
+        #[cfg(feature = "authkey")]
+        key,
+        log,
+    })
 }

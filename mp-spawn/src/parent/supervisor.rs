@@ -41,21 +41,25 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::clock::timespec;
+use crate::error::failed;
 use crate::error::{Result, SpawnError};
-use crate::event::{self, event};
-use crate::forkserver;
-use crate::handle::Handle;
-use crate::launch::{self, Command, failed};
-use crate::lifeline;
-use crate::line::{self, Line};
-use crate::method::StartMethod;
-use crate::output::{Ends, Streams};
-use crate::room::Room;
-use crate::server::Life;
-use crate::watch::{Common, Order, Orders, Watch};
-use crate::wire::WireError;
-use crate::{fork, sys};
+use crate::io::captured::Streams;
+use crate::parent::active;
+use crate::parent::child_state::{Common, Order, Orders, Watch};
+use crate::parent::fork_server;
+use crate::parent::fork_server::connection::Life;
+use crate::parent::launch::fork;
+use crate::parent::launch::{self, Command};
+use crate::parent::room::Room;
+use crate::protocol::control_socket::{self, Line};
+use crate::protocol::frame::WireError;
+use crate::protocol::lifeline;
+use crate::protocol::outbox::Ends;
+use crate::start_method::StartMethod;
+use crate::sys;
+use crate::sys::clock::timespec;
+use crate::sys::log_event::{self, event};
+use crate::sys::process_handle::Handle;
 
 /// The data of the event that announces new batches; the events of processes have their numbers.
 const WAKE: u64 = u64::MAX;
@@ -278,7 +282,7 @@ impl Supervisor {
         of_children
             .chain(of_ended)
             .chain(own)
-            .chain(line::get().map(Line::raw))
+            .chain(control_socket::get().map(Line::raw))
             .chain(lifeline::files())
             .collect()
     }
@@ -302,6 +306,8 @@ impl Supervisor {
     fn launch(&self, batch: &Batch, mut order: Order) -> Result<u64> {
         let name = batch.common.group.name(order.rank);
         let mut particulars = batch.command.particulars(&order.setup)?;
+        // What these have read and not passed on yet is passed on at exit.
+        active::care_at_exit();
         let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
         let refused = |error: WireError| {
             let error = io::Error::new(io::ErrorKind::InvalidInput, error);
@@ -323,7 +329,7 @@ impl Supervisor {
             }
             StartMethod::ForkServer => {
                 outbox.address(None, ends, &setup.environment, &particulars.files).map_err(refused)?;
-                forkserver::launch(&batch.command, outbox, batch.common.patience)?
+                fork_server::launch(&batch.command, outbox, batch.common.patience)?
             }
             StartMethod::Fork => {
                 particulars.ends = ends;
@@ -397,7 +403,7 @@ impl Loop {
         // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
         let _ = sys::block_signals();
         IS_SUPERVISOR.set(true);
-        crate::oom::begin();
+        crate::sys::oom::begin();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(64);
         loop {
@@ -515,7 +521,7 @@ impl Supervisor {
             {
                 watches.note_over(&watch.handle);
                 drop(watches);
-                if event::wanted() {
+                if log_event::wanted() {
                     watch.tell_end();
                 }
                 self.forget(watch);

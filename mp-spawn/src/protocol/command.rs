@@ -10,7 +10,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use rustix::fs::Access;
 
-use crate::fields::{Fields, put_bytes, put_number};
+use crate::protocol::fields::{Fields, put_bytes, put_number};
 
 /// A program, and what it is given as arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]

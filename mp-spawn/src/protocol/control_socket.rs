@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::Serialize;
 
-use crate::wire::{self, Kind};
+use crate::protocol::frame::{self, Kind};
 
 static LINE: PerProcess<SetOnce<Line>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
@@ -55,8 +55,8 @@ impl Line {
         if self.process != std::process::id() {
             return Err(io::Error::other("forked from the process that this line belongs to"));
         }
-        let mut bytes = Vec::with_capacity(wire::HEADER + payload.len());
-        wire::append(&mut bytes, kind, payload).map_err(io::Error::other)?;
+        let mut bytes = Vec::with_capacity(frame::HEADER + payload.len());
+        frame::append(&mut bytes, kind, payload).map_err(io::Error::other)?;
         let _writing = self.writing.lock();
         if identity(&self.socket)? != self.identity {
             return Err(Errno::BADF.into());
@@ -75,7 +75,7 @@ impl Line {
 impl Line {
     /// Waits until the parent says something, or is gone, which is an error.
     pub(crate) fn wait(&self) -> io::Result<()> {
-        let mut frame = [0; wire::HEADER];
+        let mut frame = [0; frame::HEADER];
         let mut rest = frame.as_mut_slice();
         while !rest.is_empty() {
             let (_, read) = rustix::io::retry_on_intr(|| {

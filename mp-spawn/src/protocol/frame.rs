@@ -4,9 +4,8 @@
 //! decoder serves both ends. It believes nothing: a kind that does not exist, or a length beyond what the kind
 //! allows, is an error before a byte is allocated for it, and memory grows only with bytes that have arrived.
 
+use crate::sys::descriptors::MOST_INHERITED;
 use std::fmt;
-
-use crate::inherit;
 
 /// Bytes before the payload.
 pub(crate) const HEADER: usize = 5;
@@ -82,7 +81,7 @@ impl Kind {
     pub(crate) fn limit(self) -> usize {
         match self {
             Kind::Taken | Kind::Done | Kind::Ask => 0,
-            Kind::Fds => 1 + size_of::<i32>() * inherit::MOST,
+            Kind::Fds => 1 + size_of::<i32>() * MOST_INHERITED,
             Kind::Fork => 8,
             Kind::Start | Kind::Serve => 64 * KIB,
             Kind::Answer => 256 * KIB,

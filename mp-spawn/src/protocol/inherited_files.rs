@@ -17,11 +17,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::error::Result;
-use crate::launch::failed;
-use crate::{lifeline, sys};
-
-/// As many as the kernel lets one message carry, beside our own.
-pub(crate) const MOST: usize = 200;
+use crate::error::failed;
+use crate::protocol::lifeline;
+use crate::sys;
+use crate::sys::descriptors::MOST_INHERITED;
 
 const WHAT: &str = "the inheritance of file descriptors";
 
@@ -53,8 +52,8 @@ pub(crate) fn ready(all: &[Inherited]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>> {
         files.retain(|(other, _)| other != number);
         files.push((*number, file));
     }
-    if files.len() > MOST {
-        let why = format!("{} were named, and at most {MOST} can be inherited", files.len());
+    if files.len() > MOST_INHERITED {
+        let why = format!("{} were named, and at most {MOST_INHERITED} can be inherited", files.len());
         return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, why)));
     }
     let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
@@ -121,17 +120,4 @@ pub(crate) fn replace(
             .map_err(|error| format!("it can't inherit the file descriptor {number}: {error}"))?;
     }
     Ok(())
-}
-
-/// The numbers of the files that a program which is executed from here would find, the standard streams apart.
-pub(crate) fn inheritable() -> Vec<RawFd> {
-    let numbers: Vec<RawFd> = match std::fs::read_dir("/proc/self/fd") {
-        Ok(entries) => entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect(),
-        // Where there is no `/proc`, as many as there may be, within reason.
-        Err(_) => {
-            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-            (3..limit.map_or(1 << 16, |limit| limit.min(1 << 16)) as RawFd).collect()
-        }
-    };
-    numbers.into_iter().filter(|number| *number >= 3 && sys::is_inheritable(*number)).collect()
 }

@@ -30,10 +30,11 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use crate::error::Result;
-use crate::inherit;
-use crate::launch::{above_standard, failed};
-use crate::line::identity;
+use crate::error::failed;
+use crate::protocol::control_socket::identity;
+use crate::protocol::inherited_files;
 use crate::sys;
+use crate::sys::descriptors::above_standard;
 
 #[derive(Debug)]
 struct Pipe {
@@ -88,7 +89,7 @@ fn held() -> Option<&'static OwnedFd> {
 /// another file's.
 pub(crate) fn make_way(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
     let Some(own) = HELD.get() else { return Ok(None) };
-    let Some(moved) = inherit::out_of_the_way(own.as_fd(), numbers)? else { return Ok(None) };
+    let Some(moved) = inherited_files::out_of_the_way(own.as_fd(), numbers)? else { return Ok(None) };
     MOVED.set(moved);
     Ok(Some(own.as_raw_fd()))
 }

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fields::{Fields, put_bytes, put_number, put_option};
-use crate::function::{FunctionRef, Refusal};
-use crate::handoff::Ticket;
-use crate::method::Ways;
-use crate::wire::{CRASH_PAYLOAD, Frame, Kind};
+use crate::error::refusal::Refusal;
+use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
+use crate::protocol::frame::{CRASH_PAYLOAD, Frame, Kind};
+use crate::protocol::function::FunctionRef;
+use crate::protocol::payload::Ticket;
+use crate::protocol::settings::Settings;
 
 /// Longest text that a child sends about one thing; the rest is cut.
 const TEXT: usize = 64 << 10;
@@ -30,7 +31,7 @@ pub(crate) struct Start {
     /// Whether its parent ends it when the parent ends, instead of waiting for it.
     pub(crate) daemon: bool,
     /// How processes are started.
-    pub(crate) ways: Ways,
+    pub(crate) settings: Settings,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) processors: Vec<usize>,
 }
@@ -45,7 +46,7 @@ impl Start {
         self.function.put(&mut out);
         put_path(&mut out, self.library.as_deref());
         out.push(self.daemon.into());
-        self.ways.put(&mut out);
+        self.settings.put(&mut out);
         put_path(&mut out, self.directory.as_deref());
         put_number(&mut out, self.processors.len() as u64);
         self.processors.iter().for_each(|number| put_number(&mut out, *number as u64));
@@ -64,7 +65,7 @@ impl Start {
             function: FunctionRef::read(&mut fields)?,
             library: fields.option(Fields::bytes)?.map(path),
             daemon: fields.flag()?,
-            ways: Ways::read(&mut fields)?,
+            settings: Settings::read(&mut fields)?,
             directory: fields.option(Fields::bytes)?.map(path),
             processors: Vec::new(),
         };
@@ -313,7 +314,7 @@ mod tests {
             function: FunctionRef::example(),
             library: Some(PathBuf::from("/tmp/lib.so")),
             daemon: true,
-            ways: Ways::example(),
+            settings: Settings::example(),
             directory: Some(PathBuf::from("/tmp/x y")),
             processors: vec![0, 7],
         };

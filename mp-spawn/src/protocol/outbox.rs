@@ -13,20 +13,31 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use crate::fields::{put_bytes, put_number, put_option};
-use crate::inherit;
-use crate::output::Ends;
-use crate::wire::{self, Kind, WireError};
-
-/// The most file descriptors that go to a process for our own use.
-pub(crate) const OWN_FDS: usize = 4;
-/// The most that go to it.
-pub(crate) const MAX_FDS: usize = OWN_FDS + inherit::MOST;
+use crate::protocol::fields::{put_bytes, put_number, put_option};
+use crate::protocol::frame::{self, Kind, WireError};
+use crate::sys::descriptors::MAX_FDS;
 
 const MEMORY: u8 = 1;
 const LIFELINE: u8 = 2;
 const STDOUT: u8 = 4;
 const STDERR: u8 = 8;
+
+/// What a process gets as its streams, where they are not inherited.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    pub(crate) stdout: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
+}
+
+impl Ends {
+    /// In the process itself: these become its streams.
+    #[inline]
+    pub(crate) fn take(self) -> io::Result<()> {
+        self.stdout.as_ref().map_or(Ok(()), rustix::stdio::dup2_stdout)?;
+        self.stderr.as_ref().map_or(Ok(()), rustix::stdio::dup2_stderr)?;
+        Ok(())
+    }
+}
 
 /// What a process gets at its start.
 #[derive(Debug, Default)]
@@ -70,7 +81,7 @@ impl Outbox {
             all.extend(number.to_le_bytes());
             self.files.push(Arc::clone(file));
         }
-        wire::append(&mut bytes, Kind::Fds, &all)?;
+        frame::append(&mut bytes, Kind::Fds, &all)?;
         if !environment.is_empty() {
             let mut changes = Vec::new();
             put_number(&mut changes, environment.len() as u64);
@@ -78,7 +89,7 @@ impl Outbox {
                 put_bytes(&mut changes, name.as_bytes());
                 put_option(&mut changes, value.as_ref(), |out, value| put_bytes(out, value.as_bytes()));
             }
-            wire::append(&mut bytes, Kind::Environment, &changes)?;
+            frame::append(&mut bytes, Kind::Environment, &changes)?;
         }
         bytes.append(&mut self.bytes);
         self.bytes = bytes;
@@ -87,7 +98,7 @@ impl Outbox {
 
     /// Appends a frame.
     pub(crate) fn append(&mut self, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
-        wire::append(&mut self.bytes, kind, payload)
+        frame::append(&mut self.bytes, kind, payload)
     }
 
     /// Sends what the socket takes; true when nothing is left.
@@ -123,7 +134,7 @@ impl Outbox {
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     pub(crate) memory: Option<OwnedFd>,
-    /// See [`lifeline`](crate::lifeline).
+    /// See [`lifeline`](crate::protocol::lifeline).
     pub(crate) lifeline: Option<OwnedFd>,
     pub(crate) ends: Ends,
     /// What it inherits, and under which numbers.

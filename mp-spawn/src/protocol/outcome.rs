@@ -5,8 +5,8 @@ use std::error::Error;
 
 use mp_core::message::Message;
 
-use crate::handoff::Value;
-use crate::message::{cut, sources};
+use crate::protocol::message::{cut, sources};
+use crate::protocol::payload::Value;
 
 /// What the function of a process may return: nothing, `Result<T, E>`, or never (`!`).
 ///

@@ -31,11 +31,11 @@ use mp_reduce::{Encoded, MessagePack, TypeFingerprint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::cause;
+use crate::error::cause;
 use crate::error::{Launch, Result, SpawnError};
-use crate::line;
-use crate::message::Joined;
-use crate::wire::Kind;
+use crate::protocol::control_socket;
+use crate::protocol::frame::Kind;
+use crate::protocol::message::Joined;
 
 /// Longer arguments go through shared memory: what a socket takes at once is limited, and so is a frame.
 const MOST_PLAIN: usize = 2 << 10;
@@ -280,7 +280,7 @@ pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool) -> io::Result<Option<
 
 /// This process has joined: its parent declares it dead one day. A parent that is gone doesn't.
 fn tell_parent(me: Member) {
-    if let Some(line) = line::get() {
+    if let Some(line) = control_socket::get() {
         _ = line.send(Kind::Joined, &Joined { member: me.raw() as u32 });
     }
 }

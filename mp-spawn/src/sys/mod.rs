@@ -7,6 +7,15 @@
 //! owned buffer that outlives the call.
 #![allow(unsafe_code)]
 
+pub(crate) mod clock;
+pub(crate) mod descriptors;
+pub(crate) mod environment;
+pub(crate) mod file_privileges;
+pub(crate) mod log_event;
+pub(crate) mod oom;
+pub(crate) mod proc_stat;
+pub(crate) mod process_handle;
+
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -17,9 +26,8 @@ use std::sync::{Arc, OnceLock};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use rustix::process::Pid;
 
-use crate::environment::Environment;
-use crate::inherit;
-use crate::outbox::MAX_FDS;
+use crate::sys::descriptors::MAX_FDS;
+use crate::sys::environment::Environment;
 
 /// What is to be executed, and how.
 #[derive(Debug)]
@@ -67,7 +75,7 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
     let mut actions = Actions::new()?;
     // What other threads open meanwhile without close-on-exec, the program has: there is no call here that would close all.
-    for number in inherit::inheritable() {
+    for number in descriptors::inheritable() {
         actions.close(number)?;
     }
     actions.duplicate(program.inherit, program.inherit.as_raw_fd())?;
@@ -450,4 +458,9 @@ pub(crate) fn interrupted<R>(call: impl FnOnce(&dyn Fn() -> u32) -> R) -> R {
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         result.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
     })
+}
+
+/// A process id as the standard library has it.
+pub(crate) fn pid_number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().unsigned_abs()
 }

@@ -24,11 +24,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
-use crate::clock::timespec;
 use crate::error::Result;
-use crate::exit::{self, Exit};
-use crate::launch::failed;
+use crate::error::exit_status::{self, Exit};
+use crate::error::failed;
 use crate::sys;
+use crate::sys::clock::timespec;
 
 /// A process that this one has made.
 #[derive(Debug)]
@@ -188,7 +188,7 @@ fn exit_of(status: &WaitIdStatus) -> Exit {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => Exit::Code(code),
         (None, Some(signal)) => {
-            Exit::Signal { signal: exit::Signal::from_number(signal), core_dumped: status.dumped() }
+            Exit::Signal { signal: exit_status::Signal::from_number(signal), core_dumped: status.dumped() }
         }
         (None, None) => Exit::Unknown,
     }
@@ -237,7 +237,7 @@ mod tests {
             wait(&handle);
             let exit = handle.reap();
             let Some(Exit::Signal { signal, .. }) = exit else { panic!("{exit:?}") };
-            assert_eq!(signal, exit::Signal::KILL);
+            assert_eq!(signal, exit_status::Signal::KILL);
         }
     }
 

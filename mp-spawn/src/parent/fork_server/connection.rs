@@ -1,6 +1,6 @@
-//! A fork server, and the line to it: see [`forkserver`](crate::forkserver).
+//! A fork server, and the line to it: see [`forkserver`](crate::parent::fork_server).
 //!
-//! One process at most is on order. Its number is on the [slip](crate::sibling) from the moment at which it is made until it is
+//! One process at most is on order. Its number is on the [slip](crate::child::clone) from the moment at which it is made until it is
 //! somebody's, so that it can be ended whatever happens to the server. That number is all that is to be known of one that was
 //! made ahead; the server answers only who asks. (An answer that waits in the socket would be read just when the process is to
 //! begin, and reading it wakes the server, which waits at that socket, too.)
@@ -18,21 +18,22 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, Signal};
 
-use crate::clock::{deadline, timespec};
-use crate::doing::Doing;
+use crate::child::clone::Slip;
+use crate::error::exit_status::Exit;
+use crate::error::failed;
 use crate::error::{Result, SpawnError};
-use crate::exit::Exit;
-use crate::function::FunctionRef;
-use crate::handle::{self, Handle};
-use crate::launch::{self, Command, Launched, Particulars, failed};
-use crate::lifeline;
-use crate::message::{Answer, Serve};
-use crate::outbox::Outbox;
-use crate::patience::Patience;
-use crate::rank::pid_number;
-use crate::sibling::Slip;
-use crate::supervisor;
-use crate::wire::{self, Inbox, Kind};
+use crate::parent::fork_server::patience::Patience;
+use crate::parent::launch::{self, Command, Launched, Particulars};
+use crate::parent::supervisor;
+use crate::protocol::frame::{self, Inbox, Kind};
+use crate::protocol::function::FunctionRef;
+use crate::protocol::lifeline;
+use crate::protocol::message::{Answer, Serve};
+use crate::protocol::outbox::Outbox;
+use crate::sys::clock::{deadline, timespec};
+use crate::sys::pid_number;
+use crate::sys::proc_stat::Doing;
+use crate::sys::process_handle::{self, Handle};
 
 /// Why nothing is to be expected from a server any more; how it ended is said beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +120,7 @@ impl Made {
             Err(error) => {
                 // Its number is its own, for it is there.
                 if !hung_up(&ordered.socket) {
-                    handle::end(pid);
+                    process_handle::end(pid);
                 }
                 Err(error)
             }
@@ -431,7 +432,7 @@ impl Drop for Server {
 }
 
 fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), Trouble> {
-    wire::append(out, kind, payload).map_err(|error| error.to_string().into())
+    frame::append(out, kind, payload).map_err(|error| error.to_string().into())
 }
 
 /// Whether the process at the other end of this socket is gone.

@@ -28,19 +28,22 @@
 //!
 //! [`Options::handshake_timeout`]: crate::Options::handshake_timeout
 
+pub(crate) mod connection;
+pub(crate) mod patience;
+
 use std::time::Duration;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::error::Result;
-use crate::event::event;
-use crate::exit::Exit;
-use crate::function::{FunctionRef, Preloaded};
-use crate::launch::{Command, Launched};
-use crate::outbox::Outbox;
-use crate::server::{Buried, Server, Trouble};
-use crate::start;
+use crate::error::exit_status::Exit;
+use crate::parent::fork_server::connection::{Buried, Server, Trouble};
+use crate::parent::launch::{Command, Launched};
+use crate::parent::start;
+use crate::protocol::function::{FunctionRef, Preloaded};
+use crate::protocol::outbox::Outbox;
+use crate::sys::log_event::event;
 
 /// What was tried, as errors say it.
 const WHAT: &str = "the fork server";

@@ -9,10 +9,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::clock::deadline;
-use crate::doing::Doing;
-use crate::event::{self, event};
-use crate::supervisor;
+use crate::parent::supervisor;
+use crate::sys::clock::deadline;
+use crate::sys::log_event::{self, event};
+use crate::sys::proc_stat::Doing;
 
 /// How long to wait for a server.
 pub(crate) struct Patience {
@@ -56,7 +56,7 @@ impl Patience {
                 left
             }
             More::Preloading { what, before } => {
-                if let Some(what) = what.take().filter(|_| event::wanted()) {
+                if let Some(what) = what.take().filter(|_| log_event::wanted()) {
                     let (time, doing) =
                         (self.time, doing.map_or_else(String::new, |doing| format!(": {doing}")));
                     // Not here, where the servers are locked.

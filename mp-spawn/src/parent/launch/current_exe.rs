@@ -13,7 +13,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::{object, sys};
+use crate::protocol::function::loaded_objects;
+use crate::sys;
 
 /// The running program, whatever became of its file.
 const SELF: &str = "/proc/self/exe";
@@ -47,7 +48,7 @@ fn by_the_loader() -> Option<Myself> {
         return None;
     }
     let maps = std::fs::read("/proc/self/maps").ok()?;
-    let program = file_at(&maps, object::program()?.start()?)?;
+    let program = file_at(&maps, loaded_objects::program()?.start()?)?;
     if std::fs::read_link(SELF).ok()? == program {
         return None;
     }
@@ -110,7 +111,7 @@ mod tests {
     fn the_file_at_an_address_is_found() {
         let own = std::env::current_exe().unwrap();
         let maps = std::fs::read("/proc/self/maps").unwrap();
-        let address = object::program().unwrap().start().unwrap();
+        let address = loaded_objects::program().unwrap().start().unwrap();
         assert_eq!(file_at(&maps, address), Some(std::fs::canonicalize(own).unwrap()));
         assert_eq!(file_at(&maps, 1), None);
         assert_eq!(file_at(b"1000-2000 r-xp 0 0 0 /no/such/file (deleted)\n", 0x1000), None);

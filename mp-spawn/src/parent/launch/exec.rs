@@ -36,8 +36,8 @@ use std::{mem, ptr};
 use mp_core::sync::shared::{AtomicBool, Ordering};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
-use crate::handle;
-use crate::launch::above_standard;
+use crate::parent::launch::above_standard;
+use crate::sys::process_handle;
 use crate::sys::{self, HANDED_DOWN, Program, STANDARD_SIGNALS};
 
 /// A process that was made just now, and its pidfd, where there is one.
@@ -144,8 +144,9 @@ mod vfork {
             return Err((what, io::Error::from_raw_os_error(error)));
         }
         // Nobody would learn of its death.
-        let pidfd =
-            above_standard(pidfd).inspect_err(|_| handle::end(pid)).map_err(|error| ("fcntl", error))?;
+        let pidfd = above_standard(pidfd)
+            .inspect_err(|_| process_handle::end(pid))
+            .map_err(|error| ("fcntl", error))?;
         Ok(Some((pid, Some(pidfd))))
     }
 

@@ -21,7 +21,7 @@
 //! | that a thread is exiting: `exit` lets no other one exit, here as in the original | the copy waits for that, and ends with the original, as it has asked before; if that had ended already, at once |
 //! | locks of the allocator and of the C library | `fork(3)` of glibc puts them in order; hence it, and no bare `clone3` |
 //! | the stack: a thread's, where it isn't the main thread that forks | the function gets a thread with a stack of the usual size |
-//! | a panic that leaves the copy's function | caught in [`child::main`], which never returns: the frames of the original above are never reached |
+//! | a panic that leaves the copy's function | caught in [`main::main`], which never returns: the frames of the original above are never reached |
 //! | which thread's end ends the copy | the one that forks: the main thread or the supervisor's, as for all methods |
 //! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made ahead | stay open until the copy ends, which is before the original's end, or with it: only a copy that has detached itself keeps a worker that was made ahead, and is detached as well, from seeing that nobody takes its result |
 //!
@@ -37,27 +37,31 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::panic::{self, AssertUnwindSafe};
 
-use mp_core::fork::{Fork, GENERATIONS, PerProcess};
-use mp_core::sync::shared::{AtomicBool, Ordering};
+use mp_core::fork::Fork;
 
-use crate::child::{self, USELESS};
-use crate::error::Result;
-use crate::function::FunctionRef;
-use crate::handle::Handle;
-use crate::launch::{self, Launched, Particulars, failed};
-use crate::outbox::Outbox;
-use crate::setup::Setup;
-use crate::token::{Taker, Token};
-use crate::{entry, forkserver, inherit, sys};
+use crate::child::entry;
+use crate::child::main;
+use crate::error::{Result, SpawnError};
+use crate::error::{USELESS, failed};
+use crate::io::setup::Setup;
+use crate::parent::fork_server;
+use crate::parent::launch::{self, Launched, Particulars};
+use crate::protocol::function::FunctionRef;
+use crate::protocol::inherited_files;
+use crate::protocol::outbox::Outbox;
+use crate::protocol::token::{Taker, Token};
+use crate::start_method;
+use crate::sys;
+use crate::sys::process_handle::Handle;
 
-/// Whether the first thread of this process runs on the stack of a thread that was not the first of the original.
-static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
-    PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
-
-#[inline]
-pub(crate) fn on_the_stack_of_a_thread() -> bool {
-    STACK_OF_A_THREAD.load(Ordering::Relaxed)
+/// An error if this process is not to be copied.
+pub(crate) fn check() -> Result<()> {
+    let why = if start_method::chosen().fork { mp_core::fork::forbidden() } else { Some(NOT_ALLOWED) };
+    why.map_or(Ok(()), |why| Err(SpawnError::ForkRefused(why)))
 }
+
+const NOT_ALLOWED: &str = "it copies a process with all that its other threads had half done: see `allow_fork`, or use \
+     another start method";
 
 /// Starts a process: copies this one. `files` are those that the copy has no use for; nobody closes them meanwhile. The
 /// calling thread becomes the one whose end ends the process.
@@ -74,7 +78,7 @@ pub(crate) fn launch(
     outbox.flush(ours.as_fd()).map_err(refused("sendmsg"))?;
     let taken = Taken {
         token: Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker: Taker::Program },
-        preload: forkserver::preload(),
+        preload: fork_server::preload(),
         thread: !sys::on_main_thread(),
     };
     // Another thread would wait here for one that prints, and that waits for it.
@@ -96,7 +100,7 @@ pub(crate) fn launch(
         Ok(None) => {
             // First of all: what follows waits for ever if the original was exiting, for that one holds the locks of `exit`.
             // If that is refused, the worker says so, like any other.
-            if child::has_parent(taken.token.parent) == Ok(false) {
+            if main::has_parent(taken.token.parent) == Ok(false) {
                 sys::exit_at_once(USELESS);
             }
             let code = panic::catch_unwind(AssertUnwindSafe(|| {
@@ -136,13 +140,13 @@ impl Taken {
         let Taken { token, preload, thread } = self;
         sys::skip_exit_handlers_so_far();
         sys::forget_signal_handlers();
-        STACK_OF_A_THREAD.store(thread, Ordering::Relaxed);
-        forkserver::inherit_preload(preload);
+        main::note_stack(thread);
+        fork_server::inherit_preload(preload);
         entry::change_environment(setup.environment.iter().cloned());
         let Particulars { ends, files, .. } = particulars;
         let streams = ends.take().map_err(|error| format!("setting its streams failed: {error}"));
         // The streams come first: their files may have numbers that are to be those of others.
-        let fit = fit.and(streams).and_then(|()| inherit::replace(&files, &mut socket));
-        child::main(token, socket, fit)
+        let fit = fit.and(streams).and_then(|()| inherited_files::replace(&files, &mut socket));
+        main::main(token, socket, fit)
     }
 }

@@ -1,5 +1,9 @@
 //! Starting one process: its socket, its environment.
 
+pub(crate) mod current_exe;
+pub(crate) mod exec;
+pub(crate) mod fork;
+
 use std::ffi::{CString, NulError, OsStr};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -8,25 +12,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Pid;
 
-use crate::cause;
-use crate::command::{self, Words};
-use crate::embed;
-use crate::environment::Environment;
-use crate::error::{Launch, Result, SpawnError};
-use crate::exec;
-use crate::function::FunctionRef;
-use crate::gains;
-use crate::handle::Handle;
-use crate::inherit;
-use crate::myself::{Myself, myself};
-use crate::output::Ends;
-use crate::setup::Setup;
+use crate::child::shared_library;
+use crate::error::{Result, failed};
+use crate::io::setup::Setup;
+use crate::parent::launch::current_exe::{Myself, myself};
+use crate::protocol::command::{self, Words};
+use crate::protocol::function::FunctionRef;
+use crate::protocol::inherited_files;
+use crate::protocol::outbox::Ends;
+use crate::protocol::token::{self, Taker, Token};
 use crate::sys::Program;
-use crate::token::{self, Taker, Token};
+use crate::sys::descriptors::above_standard;
+use crate::sys::environment::Environment;
+use crate::sys::file_privileges;
+use crate::sys::process_handle::Handle;
 
 /// What every child of one start has in common.
 #[derive(Clone, Debug)]
@@ -57,7 +59,7 @@ pub(crate) struct Particulars {
 impl Command {
     /// What is particular about a process with this setup.
     pub(crate) fn particulars(&self, setup: &Setup) -> Result<Particulars> {
-        let files = inherit::ready(&setup.inherited)?;
+        let files = inherited_files::ready(&setup.inherited)?;
         if setup.environment.is_empty() {
             return Ok(Particulars { files, ..Particulars::default() });
         }
@@ -85,7 +87,7 @@ impl Command {
                 Myself { program: path.clone(), path, argv }
             }
         };
-        let (taker, library) = embed::taker(words.is_some(), function)?;
+        let (taker, library) = shared_library::taker(words.is_some(), function)?;
         let invalid = |error: NulError| failed("a name", Some(&program), error.into());
         let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);
         let argv = argv.iter().map(|arg| word(arg)).collect::<Result<_>>()?;
@@ -122,7 +124,7 @@ impl Command {
             }
         }
         let path = Path::new(OsStr::from_bytes(self.path.to_bytes()));
-        if let Some(privileges) = gains::privileges(path) {
+        if let Some(privileges) = file_privileges::privileges(path) {
             let user = users[0];
             return refused(format!(
                 "this program {privileges}, and this process is of the user {user}: executed from here, it trusts no \
@@ -146,7 +148,7 @@ impl Command {
 
     fn with_library(&self, environment: Environment) -> Environment {
         match &self.library {
-            Some(library) => embed::with_library(&environment, library),
+            Some(library) => shared_library::with_library(&environment, library),
             None => environment,
         }
     }
@@ -168,7 +170,7 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
     let Particulars { environment, ends, files } = particulars;
     let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
     let moved = |fd: BorrowedFd<'_>| {
-        inherit::out_of_the_way(fd, &numbers).map_err(|error| failed("fcntl", None, error))
+        inherited_files::out_of_the_way(fd, &numbers).map_err(|error| failed("fcntl", None, error))
     };
     if let Some(elsewhere) = moved(theirs.as_fd())? {
         theirs = elsewhere;
@@ -208,18 +210,4 @@ pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = (above_standard(ours)?, above_standard(theirs)?);
     rustix::io::ioctl_fionbio(&ours, true)?;
     Ok((ours, theirs))
-}
-
-/// A program may have closed its standard streams, and their numbers get reused.
-pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
-    const FIRST: i32 = 3;
-    if fd.as_raw_fd() >= FIRST { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST)?) }
-}
-
-/// The error of a start, with the limit that was hit and the cause as far as the system tells.
-pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
-    let error = source.raw_os_error().map(Errno::from_raw_os_error);
-    let (limit, cause) = (cause::limit(error), cause::of(what, program, error));
-    let program = program.map(Path::to_owned);
-    SpawnError::Launch(Box::new(Launch { what, program, limit, cause, source: Arc::new(source) }))
 }

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fields::{Fields, put_bytes, put_number};
+use crate::protocol::fields::{Fields, put_bytes, put_number};
 
 /// Which build of which program or library an object is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use crate::identity::Identity;
-use crate::object::build_id_in;
+use crate::protocol::function::build_id::Identity;
+use crate::protocol::function::loaded_objects::build_id_in;
 
 const PT_NOTE: u32 = 4;
 /// Programs have a dozen.
@@ -97,11 +97,11 @@ fn half(file: &File, at: u64) -> io::Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object;
+    use crate::protocol::function::loaded_objects;
 
     #[test]
     fn a_file_is_the_build_that_was_loaded_from_it() {
-        let here = object::program().unwrap();
+        let here = loaded_objects::program().unwrap();
         assert!(here.is(&build(Path::new("/proc/self/exe")).unwrap()));
     }
 

@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{io, mem, ptr, slice};
 
-use crate::elf;
-use crate::identity::Identity;
+use crate::protocol::function::build_id::Identity;
+use crate::protocol::function::elf;
 use mp_core::fork::SetOnce;
 
 #[cfg(target_pointer_width = "64")]

@@ -12,6 +12,10 @@
 //! function's type, which has no bytes, out of nothing.
 #![allow(unsafe_code)]
 
+pub(crate) mod build_id;
+pub(crate) mod elf;
+pub(crate) mod loaded_objects;
+
 use std::any::{Any, TypeId};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,12 +26,13 @@ use std::ptr;
 use mp_core::message::Message;
 use serde::{Deserialize, Serialize};
 
-use crate::backtrace::__rust_begin_short_backtrace;
-use crate::fields::{Fields, put_bytes, put_number};
-use crate::handoff::FromParent;
-use crate::identity::Identity;
-use crate::object::{self, HOME, Home, Object};
-use crate::outcome::{Ended, Fault, Outcome};
+use crate::error::backtrace::__rust_begin_short_backtrace;
+use crate::error::refusal::Refusal;
+use crate::protocol::fields::{Fields, put_bytes, put_number};
+use crate::protocol::function::build_id::Identity;
+use crate::protocol::function::loaded_objects::{HOME, Home, Object};
+use crate::protocol::outcome::{Ended, Fault, Outcome};
+use crate::protocol::payload::FromParent;
 
 /// Another layout of what follows has other numbers.
 const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835c];
@@ -66,7 +71,7 @@ impl<E: 'static> Desc<E> {
         let address = ptr::from_ref(self).expose_provenance();
         let inside = |object: &Object| object.offset_of(address).is_some();
         let (object, offset) =
-            object::find(inside, |object| object.identity().zip(object.offset_of(address)))??;
+            loaded_objects::find(inside, |object| object.identity().zip(object.offset_of(address)))??;
         let (fingerprint, name) = (self.head.fingerprint(), (self.head.name)().to_string());
         Some(FunctionRef { object, offset, fingerprint, name })
     }
@@ -212,60 +217,13 @@ impl FunctionRef {
     }
 }
 
-/// Why a child does not call the function that it was told to call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The child runs another program, or another build of this one.
-    OtherBuild {
-        /// What the child runs.
-        found: String,
-        /// What the parent runs.
-        expected: String,
-    },
-    /// The reference points out of the program.
-    OutOfBounds,
-    /// The reference points to no function: it is not aligned as one.
-    Misaligned,
-    /// The reference points to no function: something else lies there.
-    NoFunction,
-    /// The reference points to a function of other types.
-    OtherTypes {
-        /// The function that lies there.
-        found: String,
-    },
-    /// The function lies in a library that has a copy of this crate of its own, and the child runs another copy: the
-    /// program's, or another library's.
-    OtherCopy,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::OtherBuild { found, expected } => {
-                write!(f, "the child runs another build: {found}, expected {expected}")
-            }
-            Refusal::OutOfBounds => f.write_str("the reference points out of the program"),
-            Refusal::Misaligned => f.write_str("the reference is not aligned"),
-            Refusal::NoFunction => f.write_str("the reference points to something that is no function"),
-            Refusal::OtherTypes { found } => {
-                write!(f, "the reference points to a function of other types, `{found}`")
-            }
-            Refusal::OtherCopy => f.write_str(
-                "the function lies in a library with a copy of mp of its own, and another copy runs the child: \
-                 start it by a command that loads the library and calls its mp_child_main (see `set_command`)",
-            ),
-        }
-    }
-}
-
 /// The function that a reference names, verified.
 #[inline]
 pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, Refusal> {
     let same_build = |object: &Object| object.is(&reference.object);
     let place = |object: &Object| object.address_of(reference.offset, size_of::<Desc<E>>());
-    let address = object::find(same_build, place).ok_or_else(|| {
-        let own = object::own().and_then(Object::identity);
+    let address = loaded_objects::find(same_build, place).ok_or_else(|| {
+        let own = loaded_objects::own().and_then(Object::identity);
         Refusal::OtherBuild {
             found: own.map_or_else(|| "an unknown one".to_string(), |found| found.to_string()),
             expected: reference.object.to_string(),
@@ -348,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_function_of_another_copy_of_this_crate_is_refused() {
-        static OTHER: Home = object::another_home();
+        static OTHER: Home = loaded_objects::another_home();
         static DESC: Desc<Start> = {
             let Desc { head, entry } =
                 Desc::<Start>::new::<u8>(|| "f", |_, _| Ended::Undecodable(String::new()));

@@ -1,0 +1,79 @@
+//! The functions that start processes, bound to one start method.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::api::process::{Process, ProcessBuilder};
+use crate::api::spawn::{self, ProcessContext};
+use crate::error::Result;
+use crate::parent::options::Options;
+use crate::protocol::outcome::Outcome;
+use crate::start_method::StartMethod;
+
+/// The functions that start processes, with one start method.
+///
+/// ```
+/// use mp_spawn::{StartMethod, get_context};
+///
+/// let context = get_context(StartMethod::ForkServer);
+/// assert_eq!(context.spawn(|rank: usize, (): ()| Ok::<_, String>(rank + 1), (), 2)?, [1, 2]);
+/// let child = context.process().name("one").spawn(|n: u32| Ok::<_, String>(n * n), 7)?;
+/// assert_eq!(child.join()?, 49);
+/// # Ok::<(), mp_spawn::SpawnError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    method: StartMethod,
+}
+
+/// The functions that start processes, with this start method, whatever [`set_start_method`] says.
+#[must_use]
+pub fn get_context(method: StartMethod) -> Context {
+    Context { method }
+}
+
+impl Context {
+    /// The start method.
+    #[must_use]
+    pub fn method(self) -> StartMethod {
+        self.method
+    }
+
+    /// As [`spawn`](crate::spawn).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`spawn`](crate::spawn).
+    pub fn spawn<F, A, R>(self, function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
+    where
+        F: Fn(usize, A) -> R + Copy + Send + 'static,
+        A: Serialize + DeserializeOwned + 'static,
+        R: Outcome + 'static,
+    {
+        self.start_processes(function, args, Options::nprocs(nprocs))?.join()
+    }
+
+    /// As [`start_processes`](crate::start_processes).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start_processes`](crate::start_processes).
+    pub fn start_processes<F, A, R>(
+        self,
+        function: F,
+        args: A,
+        options: Options,
+    ) -> Result<ProcessContext<R::Value>>
+    where
+        F: Fn(usize, A) -> R + Copy + Send + 'static,
+        A: Serialize + DeserializeOwned + 'static,
+        R: Outcome + 'static,
+    {
+        spawn::start_processes(function, args, options.start_method(self.method))
+    }
+
+    /// As [`Process::builder`].
+    pub fn process(self) -> ProcessBuilder {
+        Process::builder().start_method(self.method)
+    }
+}

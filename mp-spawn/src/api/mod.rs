@@ -1,0 +1,6 @@
+//! What users call to start processes: functions for many ranks, one process, closures, contexts of a start method.
+
+pub(crate) mod closure;
+pub(crate) mod context;
+pub(crate) mod process;
+pub(crate) mod spawn;

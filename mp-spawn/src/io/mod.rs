@@ -1,0 +1,6 @@
+//! What a process reads from and writes to: set up before it starts, captured while it runs.
+
+pub(crate) mod captured;
+pub(crate) mod reader;
+pub(crate) mod setup;
+pub(crate) mod tee;

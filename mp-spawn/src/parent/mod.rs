@@ -1,0 +1,13 @@
+//! In a process that has started others: starts, watches and reaps them, and says why one of them ended.
+
+pub(crate) mod active;
+pub(crate) mod child_state;
+pub(crate) mod diagnosis;
+pub(crate) mod fork_server;
+pub(crate) mod group;
+pub(crate) mod launch;
+pub(crate) mod options;
+pub(crate) mod rank;
+pub(crate) mod room;
+pub(crate) mod start;
+pub(crate) mod supervisor;

@@ -1,0 +1,15 @@
+//! What parent, child and fork server say to each other, and what they hand over: frames, files, functions, payloads.
+
+pub(crate) mod command;
+pub(crate) mod control_socket;
+pub(crate) mod fields;
+pub(crate) mod frame;
+pub(crate) mod function;
+pub(crate) mod inherited_files;
+pub(crate) mod lifeline;
+pub(crate) mod message;
+pub(crate) mod outbox;
+pub(crate) mod outcome;
+pub(crate) mod payload;
+pub(crate) mod settings;
+pub(crate) mod token;

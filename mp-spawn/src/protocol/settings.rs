@@ -1,0 +1,59 @@
+//! What processes take over from the one that starts them: start method, command, key, level of the log.
+
+#[cfg(feature = "authkey")]
+use mp_core::AuthKey;
+
+use crate::protocol::command::Words;
+use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
+
+/// What processes take over from the one that starts them.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Which of all methods.
+    pub(crate) method: usize,
+    pub(crate) fork: bool,
+    /// What processes are started from, where that isn't the running program.
+    pub(crate) command: Option<Words>,
+    /// The secret of the family.
+    #[cfg(feature = "authkey")]
+    pub(crate) key: Option<AuthKey>,
+    /// The level of the logger that prints.
+    pub(crate) log: Option<String>,
+}
+
+impl Settings {
+    /// Appends it to a message.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_number(out, self.method as u64);
+        out.push(self.fork.into());
+        put_option(out, self.command.as_ref(), |out, words| words.put(out));
+        #[cfg(feature = "authkey")]
+        put_option(out, self.key.as_ref(), |out, key| put_bytes(out, key.as_ref()));
+        put_option(out, self.log.as_deref(), |out, level| put_bytes(out, level.as_bytes()));
+    }
+
+    /// Reads one from a message.
+    #[inline]
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Settings> {
+        Some(Settings {
+            method: fields.size()?,
+            fork: fields.flag()?,
+            command: fields.option(Words::read)?,
+            #[cfg(feature = "authkey")]
+            key: fields.option(Fields::bytes)?.map(AuthKey::from),
+            log: fields.option(Fields::text)?,
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn example() -> Settings {
+        Settings {
+            method: 1,
+            fork: true,
+            command: Words::command(["a", "b"]),
+            #[cfg(feature = "authkey")]
+            key: Some(b"secret".as_slice().into()),
+            log: Some("INFO".to_string()),
+        }
+    }
+}
