@@ -1,8 +1,9 @@
 //! States in 128 bits: what the explorer remembers of each.
 //!
-//! Two thirds of its time went into the standard library's hash, which has to withstand those who choose what is hashed. States
-//! are chosen by nobody; so each word is mixed in by one multiplication of 64 by 64 bits, whose halves are folded into one, as in
-//! wyhash, once for each of two lanes with keys of their own.
+//! Two thirds of its time went into the standard library's hash, which has to withstand an adversary that
+//! chooses what is hashed. States have no adversary; so each word is mixed in by one multiplication of 64 by
+//! 64 bits, whose halves are folded into one, as in wyhash, once for each of two lanes with keys of their
+//! own.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};

@@ -3,7 +3,7 @@
 //! A world is a memory and a few actors. Each actor makes one shared access a step (this is checked). From every
 //! state the explorer follows every actor's next step, and, as long as the bounds allow, the kill and the
 //! stop of every actor. States are remembered by a 128-bit hash. Afterwards it looks for states from which, without
-//! further kills or stops, no end can be reached: there somebody waits for ever.
+//! further kills or stops, no end can be reached: there an actor waits for ever.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -135,9 +135,9 @@ pub enum Fate {
     Running,
     /// It is at its end.
     Ended,
-    /// SIGKILL: it never goes on, and everybody can know.
+    /// SIGKILL: it never goes on, and all actors can know.
     Killed,
-    /// SIGSTOP for ever: it never goes on, and nobody can know.
+    /// SIGSTOP for ever: it never goes on, and no actor can know.
     Stopped,
 }
 
@@ -177,7 +177,7 @@ pub struct World<A: Actor> {
 pub struct Explored {
     /// How many states there are; at random, how many steps were made.
     pub states: usize,
-    /// How many of them are ends: nobody runs any more.
+    /// How many of them are ends: no actor runs any more.
     pub ends: usize,
 }
 
@@ -193,7 +193,7 @@ impl<A: Actor> World<A> {
         self.fates[range].iter().filter(|&&f| f == fate).count()
     }
 
-    /// Kills or stops actor `i`, if fewer than so many were; whether it did.
+    /// Kills or stops actor `i`, if fewer than the limit were; whether it did.
     pub(crate) fn fault(&mut self, i: usize, fate: Fate, most: u32) -> bool {
         let count = if fate == Fate::Killed { &mut self.kills } else { &mut self.stops };
         let may = *count < most;
@@ -217,8 +217,8 @@ impl<A: Actor> World<A> {
     /// Explores everything that can happen with up to `kills` kills and `stops` stops; or some of it, inside of
     /// [`at_random`](crate::random::at_random).
     ///
-    /// `end` judges each state in which nobody runs any more. `wedged` says of a state from which no end can be reached
-    /// whether that is wrong (it is fine if, say, all consumers are dead).
+    /// `end` judges each state in which no actor runs any more. `wedged` says of a state from which no end
+    /// can be reached whether that is wrong (it is fine if, say, all consumers are dead).
     ///
     /// # Panics
     /// When a state is wrong.

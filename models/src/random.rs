@@ -9,9 +9,9 @@ use crate::explore::{Actor, Explored, Fate, World};
 
 /// How many schedules are played.
 const CASES: u32 = 300;
-/// How many choices a schedule has at most; then everybody goes on, in turn.
+/// How many choices a schedule has at most; then all actors go on, in turn.
 const CHOICES: usize = 400;
-/// Who has not come to an end after so many more steps never does.
+/// An actor that has not come to an end after this many more steps never does.
 const PATIENCE: u32 = 20_000;
 
 thread_local!(static AT_RANDOM: Cell<bool> = const { Cell::new(false) });
@@ -33,7 +33,8 @@ pub(crate) fn is_on() -> bool {
     AT_RANDOM.get()
 }
 
-/// Plays random schedules with up to so many kills and stops; the shortest one that is wrong is printed.
+/// Plays random schedules with up to `kills` kills and `stops` stops; the shortest one that is wrong is
+/// printed.
 pub(crate) fn play<A: Actor>(
     world: &World<A>,
     (kills, stops): (u32, u32),
@@ -72,7 +73,7 @@ impl<A: Actor> Played<A> {
         (0..self.world.actors.len()).filter(|&i| self.world.fates[i] == Fate::Running).collect()
     }
 
-    /// The lower byte says who, the upper one what: a step, several, a kill or a stop.
+    /// The lower byte says which actor, the upper one what: a step, several, a kill or a stop.
     fn choose(&mut self, choice: u16, kills: u32, stops: u32) {
         let running = self.running();
         let [who, what] = choice.to_le_bytes();
@@ -95,7 +96,7 @@ impl<A: Actor> Played<A> {
         }
     }
 
-    /// Everybody goes on, by turns of different lengths; whether all come to an end.
+    /// All actors go on, by turns of different lengths; whether all come to an end.
     fn goes_on(&mut self) -> bool {
         // A generator of a full period: every order of turns comes, some time.
         let mut random = 1_u32;

@@ -45,7 +45,7 @@ pub const ENVELOPES_AT: EnvelopesAt =
 /// The meta words.
 pub const META: Column = Column { base: METAS, stride: 8 };
 
-/// What happened, as nobody in the model can see it.
+/// What happened, as no actor can see it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Ghost {
     /// Envelopes, in the order in which they became visible.
@@ -61,17 +61,17 @@ pub fn intent(actor: usize) -> Word {
     INTENTS.plus(actor as u64)
 }
 
-/// The seat of an actor in the ring: who has it + 1. Only where seats matter.
+/// The seat of an actor in the ring: its holder + 1. Only where seats matter.
 pub fn seat(actor: usize) -> Word {
     SEATS.plus(actor as u64)
 }
 
-/// The word of an actor as a member. Only where it matters who visits, and who sweeps.
+/// The word of an actor as a member. Only where it matters which actor visits, and which sweeps.
 pub fn tenancy(actor: usize) -> Word {
     TENANCIES.plus(actor as u64)
 }
 
-/// Where an actor says whom it visits.
+/// Where an actor says which one it visits.
 pub fn visiting(actor: usize) -> Word {
     VISITINGS.plus(actor as u64)
 }
@@ -91,7 +91,7 @@ pub fn owner(m: &Memory, e: u32) -> Owner {
     Owner::unpack(m.peek(OWNER.of(e)))
 }
 
-/// One segment of so many slots.
+/// One segment of `slots` slots.
 pub fn ring(slots: u32) -> RingAt {
     RingAt { block: 0, slots, before: 0, head: HEAD, tail: TAIL, first: FIRST_SLOT, envelopes: ENVELOPES }
 }
@@ -145,7 +145,7 @@ pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     match Small::in_slot(words) {
         Some(message) => Some(number_of(message)),
         None => {
-            assert_eq!(words[1], 0, "a second word that nobody reads");
+            assert_eq!(words[1], 0, "a second word that no actor reads");
             Slot::unpack(words[0]).envelope()
         }
     }
@@ -178,7 +178,7 @@ impl Around {
         Self { redelivers: true, ..self }
     }
 
-    /// The dead one has no seat in the ring.
+    /// The dead actor has no seat in the ring.
     #[must_use]
     pub fn without_a_seat(self) -> Self {
         Self { holds: false, ..self }
@@ -215,7 +215,8 @@ pub enum Left {
     Envelope(u32, Owner),
 }
 
-/// Looks for what the dead left. In processes that is loops of loads, whose results can be stale either way.
+/// Looks for what dead actors left. In processes that is loops of loads, whose results can be stale either
+/// way.
 pub fn left(m: &Memory, fates: &[Fate]) -> Option<Left> {
     let dead = |a: usize| fates.get(a) == Some(&Fate::Killed);
     if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {

@@ -1,5 +1,5 @@
-//! The memory of a queue with a message in it, which has a token that others wait for; and of those who see to a dead one that
-//! has the queue.
+//! The memory of a queue with a message in it, which has a token that others wait for; and of actors that
+//! recover for a dead one that has the queue.
 
 use mp_core::mem::Word;
 use mp_core::steps::BlockAt;
@@ -11,7 +11,7 @@ use crate::explore::{Fate, Memory};
 pub const DEAD: usize = 0;
 /// Has it as well, and leaves it.
 pub const LEAVER: usize = 1;
-/// From here on, who see to the dead.
+/// From here on, the actors that recover for dead ones.
 pub const SEERS: usize = 2;
 /// The most actors.
 pub const ACTORS: usize = 5;
@@ -38,7 +38,7 @@ pub fn tenancy(actor: usize) -> Word {
     Word::at(9 * 8).plus(actor as u64)
 }
 
-/// Where an actor says whom it visits.
+/// Where an actor says which one it visits.
 pub fn visiting(actor: usize) -> Word {
     tenancy(ACTORS).plus(actor as u64)
 }
@@ -58,12 +58,12 @@ pub fn state(m: &Memory, block: BlockAt) -> BlockState {
     BlockState::unpack(m.peek(block.state))
 }
 
-/// A block's seats, and who has them; no access.
+/// A block's seats, and their holders; no access.
 pub fn seats(m: &Memory, block: BlockAt) -> impl Iterator<Item = (Word, Seat)> + '_ {
     (0..block.inline).map(move |i| (block.seat(i), Seat::unpack(m.peek(block.seat(i)))))
 }
 
-/// Whether a block is live, and nobody has it; no access.
+/// Whether a block is live, and has no holder; no access.
 pub fn has_no_seats(m: &Memory, block: BlockAt) -> bool {
     state(m, block).life == Life::Live && seats(m, block).all(|(_, seat)| seat == Seat::Free)
 }
@@ -73,23 +73,23 @@ pub fn presence(m: &Memory, actor: usize) -> Presence {
     Tenancy::unpack(m.peek(tenancy(actor))).presence
 }
 
-/// Whether somebody who is not dead says that it visits this one; no access.
+/// Whether an actor that is not dead says that it visits this one; no access.
 pub fn is_visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let visits = |a: usize| fates[a] != Fate::Killed && Visiting::covers(m.peek(visiting(a)), dead as u32);
     (0..fates.len()).any(visits)
 }
 
-/// Whether anybody who goes on may know how many visits there were.
+/// Whether an actor that goes on may know how many visits there were.
 pub fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
     (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(visiting(a)) != 0)
 }
 
-/// Who is dead.
+/// The dead actors.
 pub fn killed(fates: &[Fate]) -> impl Iterator<Item = usize> + '_ {
     (0..fates.len()).filter(|&a| fates[a] == Fate::Killed)
 }
 
-/// A set of those who were dead when somebody looked.
+/// A set of the actors that were dead when one looked.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Killed(pub Vec<usize>);
 
@@ -99,7 +99,7 @@ impl mp_core::steps::Oracle for Killed {
     }
 }
 
-/// Nobody living has the queue; no access.
+/// No living actor has the queue; no access.
 pub fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
     let dead = |p: Member| fates[p.slot() as usize] == Fate::Killed;
     let is_left = |seat| matches!(seat, Seat::Free) || matches!(seat, Seat::Member(p) if dead(p));
@@ -116,7 +116,7 @@ pub fn is_waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
         && (claimed || deserted && has || has_no_seats(m, QUEUE) || has_no_seats(m, TOKEN))
 }
 
-/// The memory at first: the dead one and the leaver have the queue, with a message in it.
+/// The memory at first: the dead actor and the leaver have the queue, with a message in it.
 pub fn memory() -> Memory {
     let m = Memory::new(9 + 2 * ACTORS);
     let live = |kind| BlockState { life: Life::Live, kind, version: 1 }.pack();

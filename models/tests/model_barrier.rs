@@ -1,5 +1,5 @@
-//! The barrier, exhaustively: all pass or none does, whoever is killed at whatever access; a death breaks it. The steps are
-//! the ones that run in processes.
+//! The barrier, exhaustively: all pass or none does, whichever is killed at whatever access; a death breaks
+//! it. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -22,11 +22,11 @@ enum Bug {
     None,
     /// Only the last one to arrive says that all have.
     NoHelp,
-    /// Who finds a dead party goes, whether its word was the last one or not.
+    /// A party that finds a dead one goes, whether its word was the last one or not.
     GoesAnyway,
-    /// Nobody looks for the dead.
+    /// No party looks for dead ones.
     NoSweep,
-    /// Others end the phase for one who acts.
+    /// Others end the phase for the party that acts.
     HelpsWhoActs,
 }
 
@@ -61,7 +61,7 @@ struct Process {
     bug: Bug,
 }
 
-/// For each phase, by its word: who arrived where, and how it ended for those who waited.
+/// For each phase, by its word: which party arrived where, and how it ended for the waiters.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     arrived: Vec<(u64, u32, usize)>,
@@ -125,7 +125,7 @@ impl Actor for Process {
                 }
             },
             Doing::Act => {
-                let acted = ghost.acted.as_mut().expect("somebody acts");
+                let acted = ghost.acted.as_mut().expect("a party acts");
                 assert!(!acted.contains(&self.phase.pack()), "acted twice");
                 acted.push(self.phase.pack());
                 self.doing = Doing::Complete(Complete::new(at, self.phase).acted());
@@ -185,7 +185,7 @@ impl Actor for Process {
                     .arrived(m.load(at.arrival(*i)))
                     .is_some_and(|who| fates[who.slot() as usize] == Fate::Killed);
                 self.doing = match *i + 1 {
-                    // With `NoHelp`, who has arrived may die without harm: only the others matter.
+                    // With `NoHelp`, a party that has arrived may die without harm: only the others matter.
                     _ if dead && self.bug != Bug::NoHelp => {
                         Doing::Break(Break::new(at, self.phase, How::Died))
                     }
@@ -254,7 +254,7 @@ fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug
 }
 
 fn check(world: World<Process>, waiting: usize, resets: usize, (kills, stops): (u32, u32)) {
-    // Who is stopped, or was told of a reset and goes, keeps the others waiting.
+    // A party that is stopped, or learns of a reset and goes, keeps the others waiting.
     let wedged = |w: &World<Process>| {
         let running = w.count(0..waiting, Fate::Running) > 0;
         running && !w.fates.contains(&Fate::Stopped) && resets == 0

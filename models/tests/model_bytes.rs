@@ -1,6 +1,6 @@
 //! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and sweep, with kills and stops at every
-//! shared access. There are never more bytes in it than may be, and whoever fits in goes on. The steps are the ones that run
-//! in processes.
+//! shared access. There are never more bytes in it than may be, and a producer whose message fits goes on.
+//! The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -124,7 +124,7 @@ impl Actor for Process {
                         ghost.consumed.sort_unstable();
                         Doing::Free(e)
                     }
-                    Some(PutEnd::Closed(_)) => unreachable!("nobody closes"),
+                    Some(PutEnd::Closed(_)) => unreachable!("no actor closes"),
                 }
             }
             Doing::Get(get) => match get.step(m) {
@@ -150,7 +150,7 @@ impl Actor for Process {
                 Some(Got::Small(..) | Got::Stray(_)) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(Got::Closed) => unreachable!("nobody closes"),
+                Some(Got::Closed) => unreachable!("no actor closes"),
             },
             Doing::Free(e) => {
                 free(m, *e, me);
@@ -212,7 +212,7 @@ impl Setup {
                 assert!(lost <= of(Fate::Killed) + of(Fate::Stopped), "{lost} messages lost");
             }
         };
-        // As long as somebody consumes, whoever puts has room in the end.
+        // As long as a consumer runs, each producer has room in the end.
         let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
         let explored = world.explore(kills, stops, end, wedged);
         println!("{} states, {} ends", explored.states, explored.ends);
@@ -245,7 +245,7 @@ fn two_consumers_make_room() {
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
 }
 
-/// Who takes the oldest message puts another one in its envelope, while a producer measures by it.
+/// The taker of the oldest message puts another one in its envelope, while a producer measures by it.
 #[test]
 fn an_envelope_put_again_makes_no_room() {
     let s = Setup { items: 2, first: 1, again: 1, ..BASE };

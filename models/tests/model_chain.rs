@@ -109,7 +109,7 @@ impl Actor for Process {
                 None => Some(doing),
                 Some(Got::Envelope(e, _, _)) => {
                     let next = ghost.committed.iter().find(|e| !ghost.consumed.contains(e));
-                    // With one consumer at a time that is killed by nobody, the order is exact.
+                    // With one consumer at a time that is not killed, the order is exact.
                     assert!(self.sweepers - self.producers > 1 || next == Some(&e), "another order");
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     ghost.consumed.push(e);
@@ -235,7 +235,7 @@ impl Setup {
                 });
             }
         };
-        // A producer alone may find the queue full for ever; while a consumer runs, nobody does.
+        // A producer alone may find the queue full for ever; while a consumer runs, none does.
         let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
         let explored = world.explore(kills, stops, end, wedged);
         println!("{} states, {} ends", explored.states, explored.ends);

@@ -2,8 +2,8 @@
 //! that there is no sender any more, and sweeping, with kills and stops at every shared access. The steps are the ones that
 //! run in processes. (When receivers leave, the same happens with the other token.)
 //!
-//! The receiver is told at the end, not before: all that was sent is received then, and nobody sends any more. A sender that
-//! is stopped keeps the channel connected; one that is killed does not.
+//! The receiver learns of the end when all that was sent is received and no sender is left, not before. A
+//! sender that is stopped keeps the channel connected; one that is killed does not.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{BlockAt, FreeCheck, Release, Released, Unclaim};
@@ -47,7 +47,7 @@ struct Process {
     chain: ChainAt,
     senders: usize,
     items: std::ops::Range<u32>,
-    /// The receiver has seen that nobody sends any more, and looks for what they have left.
+    /// The receiver has seen that no sender is left, and looks for what senders have left.
     told: bool,
     /// The bug: it does not look again.
     hasty: bool,
@@ -73,7 +73,7 @@ impl Process {
         Doing::Get(Get::new(self.chain.first, intent(me), OWNER, member(me)))
     }
 
-    /// What there is to see to, in the name of the dead; then what there is to free.
+    /// What there is to recover, in the name of dead actors; then what there is to free.
     fn sweep(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let found = left(m, fates);
         if let Some(Left::Intent(dead)) = found {
@@ -135,7 +135,7 @@ impl Actor for Process {
                     None => doing,
                     Some(PutEnd::Done(_)) => Doing::Claim,
                     Some(PutEnd::Full(owner)) => self.put(me, owner),
-                    Some(PutEnd::Closed(_)) => unreachable!("nobody closes"),
+                    Some(PutEnd::Closed(_)) => unreachable!("no actor closes"),
                 }
             }
             Doing::Drop(release) => {
@@ -179,7 +179,7 @@ impl Actor for Process {
                 Some(Got::Small(..) | Got::Stray(_)) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(Got::Closed) => unreachable!("nobody closes"),
+                Some(Got::Closed) => unreachable!("no actor closes"),
             },
             Doing::Ask => {
                 self.told = BlockState::unpack(m.load(TOKEN.state)).life != Life::Live;
@@ -206,7 +206,7 @@ impl Actor for Process {
                 let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
                 if won { Doing::Free(*e) } else { Doing::Look }
             }
-            // In the name of the dead, also if nobody has it then.
+            // In the name of the dead actor, also if it has no holder then.
             Doing::Seat(release) => match release.step(m) {
                 None => doing,
                 Some(_) => Doing::Look,
@@ -266,7 +266,7 @@ impl Setup {
             if w.fates[receiver] == Fate::Ended && left(&w.memory, &w.fates).is_none() {
                 (0..ENVELOPES).for_each(|e| {
                     let holder = owner(&w.memory, e).holder;
-                    // The memory of a message, which one who is stopped was freeing.
+                    // The memory of a message, which a stopped actor was freeing.
                     let stopped =
                         matches!(holder, Holder::Member(o) if w.fates[actor_of(o)] == Fate::Stopped);
                     assert!(holder == Holder::Free || stopped, "envelope {e} leaks: {holder:?}");
@@ -311,7 +311,8 @@ fn long_random_schedules() {
     });
 }
 
-/// Who does not look again after it has seen that nobody is there loses what was sent in between.
+/// A receiver that does not look again after it has seen that no sender is there loses what was sent in
+/// between.
 #[test]
 #[should_panic(expected = "before all was received")]
 fn without_a_second_look_a_message_is_lost() {

@@ -16,9 +16,9 @@ enum Bug {
     None,
     /// A dead one's token stays where it is.
     NoTakeOver,
-    /// Who takes a token over forgets the one that it had got itself.
+    /// A waiter that takes a token over forgets the one that it had got itself.
     KeepsBoth,
-    /// Who falls asleep says so without looking whether it was notified.
+    /// A waiter that falls asleep says so without looking whether it was notified.
     SleepsAnyway,
 }
 
@@ -40,7 +40,7 @@ enum Doing {
     Sleep,
     /// The notifier.
     Notify(Notify),
-    /// One that notifies all who wait, once.
+    /// A notifier of all waiters, once.
     NotifyAll(Notify),
 }
 
@@ -60,9 +60,9 @@ struct Ghost {
     /// Woken by the one that notified it.
     woken: Vec<u32>,
     slices: bool,
-    /// Nobody sleeps, and all wait already: fewer states.
+    /// No waiter sleeps, and all wait already: fewer states.
     polls: bool,
-    /// Two may have one token after so many deaths.
+    /// Two may have one token after this many deaths.
     spare: u32,
 }
 
@@ -187,7 +187,7 @@ impl Actor for Process {
                 self.doing = Doing::Leave(leave(taken));
             }
             Doing::Leave(steps) => {
-                assert!(steps.step(m).expect("one step"), "somebody took it away");
+                assert!(steps.step(m).expect("one step"), "another one took it away");
                 return Self::got_it(ghost);
             }
             Doing::FallAsleep(steps) => {
@@ -216,7 +216,7 @@ impl Actor for Process {
                 match notified {
                     None => {}
                     Some(Notified::Nobody) => {
-                        // Nobody may come any more.
+                        // Perhaps no waiter comes any more.
                         let waits = (0..fates.len()).any(|i| i != me && fates[i] == Fate::Running);
                         self.doing = Doing::Notify(Notify::new(SLOTS, TURN));
                         return !waits;
@@ -261,7 +261,7 @@ fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     }
 }
 
-/// Three wait, and two notify at once: one of them all who wait, the other one all or, if given, so many.
+/// Three wait, and two notify at once: one of them all waiters, the other one all or, if given, that many.
 fn explore_rows(other: Option<u32>, kills: u32) {
     const WAITERS: usize = 3;
     let all = Process { doing: Doing::NotifyAll(Notify::new(SLOTS, TURN)), ..Process::new(1, Bug::None) };
@@ -271,7 +271,7 @@ fn explore_rows(other: Option<u32>, kills: u32) {
     actors.push(all.clone());
     actors.push(other.map_or(all, |tokens| Process::new(tokens, Bug::None)));
     let world = World::new(memory, actors, Ghost { polls: true, ..Ghost::default() });
-    // Somebody notifies all to the end, and one that waits and lives is never told.
+    // A notifier notifies all to the end, and a live waiter is never notified.
     let wedged = |w: &World<Process>| {
         let alls = if other.is_some() { WAITERS..WAITERS + 1 } else { WAITERS..WAITERS + 2 };
         let done = w.fates[alls].iter().any(|f| matches!(f, Fate::Running | Fate::Ended));
@@ -290,7 +290,7 @@ fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
     if ghost.polls {
         all_wait(&memory, &mut actors[..waiters]);
     }
-    // Who dies between passing a token on and giving it up leaves it to be taken once more.
+    // A waiter that dies between passing a token on and giving it up leaves it to be taken once more.
     let spare = kills.saturating_sub(1);
     let world = World::new(memory, actors, Ghost { spare, ..ghost });
     let wedged = |w: &World<Process>| {

@@ -1,5 +1,5 @@
-//! The event, exhaustively: who waits sees each setting, also one that is cleared at once, whoever is killed or stopped at
-//! whatever access. The steps are the ones that run in processes.
+//! The event, exhaustively: a waiter sees each setting, also one that is cleared at once, whichever process
+//! is killed or stopped at whatever access. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, NotifyAll};
@@ -13,11 +13,11 @@ const PARKING: Word = Word::at(8);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Who waits looks whether it is set, not whether it was.
+    /// A waiter looks whether it is set, not whether it was.
     ForgetsSettings,
-    /// Who has announced that it sleeps does not look again.
+    /// A waiter that has announced that it sleeps does not look again.
     NoSecondLook,
-    /// Who sets it wakes nobody.
+    /// The setter wakes no waiter.
     NoWake,
 }
 
@@ -67,7 +67,7 @@ impl Process {
             _ => now.was_set_since(self.before),
         };
         let begun = ghost.begun.iter().find(|b| b.0 == me).map_or(0, |b| b.1);
-        assert!(!over || now.is_set() || ghost.set > begun, "it was told of a setting that was none");
+        assert!(!over || now.is_set() || ghost.set > begun, "it saw a setting that was none");
         over
     }
 }
@@ -142,13 +142,15 @@ impl Actor for Process {
     }
 }
 
-/// So many wait, and others set the event so many times, each but the last time clearing it at once.
+/// `waiters` wait, and each of `setters` sets the event that often, each but the last time clearing it at
+/// once.
 fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), slices: bool, bug: Bug) {
     let mut actors = vec![Process::waiter(bug); waiters];
     actors.extend(setters.iter().map(|&times| Process::setter(times, bug)));
     let all = actors.len();
     let world = World::new(Memory::new(2), actors, Ghost { slices, ..Ghost::default() });
-    // Nobody is left who sets it, and it is not set: who has seen no setting since it began waits in vain, rightly.
+    // No setter is left, and it is not set: a waiter that has seen no setting since it began waits in vain,
+    // rightly.
     let in_vain = move |w: &World<Process>| {
         let sets = |p: &Process| !matches!(p.doing, Doing::Wake(_)) || p.left > 1;
         let nobody_sets = (waiters..all).all(|i| w.fates[i] != Fate::Running || !sets(&w.actors[i]));

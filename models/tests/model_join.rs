@@ -1,6 +1,7 @@
 //! Joining, exhaustively: a worker whose tasks put subtasks, into envelopes before and behind the one that it works on, in
-//! a queue that grows meanwhile; one who counts what is unfinished, and sees to the dead; and, when the worker is gone, an heir
-//! that does what is left. Kills and stops at every access. The steps are the ones that run in processes.
+//! a queue that grows meanwhile; a joiner that counts what is unfinished, and recovers for dead workers; and,
+//! when the worker is gone, an heir that does what is left. Kills and stops at every access. The steps are
+//! the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};
@@ -24,13 +25,13 @@ const ENVELOPES: u64 = 3;
 const WORKER: usize = 0;
 const JOINER: usize = 1;
 const HEIR: usize = 2;
-/// A task is delivered once: whoever had it has done it, or it is lost.
+/// A task is delivered once: its taker has done it, or it is lost.
 const LIMIT: u32 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Who joins looks at the envelopes once, and not whether anything was put meanwhile.
+    /// The joiner looks at the envelopes once, and not whether anything was put meanwhile.
     LooksOnce,
     /// A task of one that is dead is left where it is.
     NoVisit,
@@ -55,9 +56,9 @@ enum Doing {
     /// The worker's last task is given up.
     GiveUp(Return),
     Count(Census),
-    /// As a bug: so many were unfinished up to this envelope.
+    /// As a bug: how many were unfinished up to this envelope.
     CountOnce(u32, usize),
-    /// Looks for what the dead left, and sees to it.
+    /// Looks for what dead actors left, and recovers it.
     Look,
     Settle(Box<Settle<Around>>),
     Return(Return),
@@ -83,33 +84,35 @@ struct Ghost {
     open: Vec<u32>,
     /// How many were done.
     done: usize,
-    /// Whether the last one was given up by who had it.
+    /// Whether the last one was given up by its taker.
     given_up: bool,
-    /// How often nothing was unfinished when somebody had counted.
+    /// How often nothing was unfinished after a count.
     zeros: usize,
-    /// Whether who joins has waited in vain, for one that is stopped or since nobody is left.
+    /// Whether the joiner has waited in vain, for a stopped actor or since no actor is left.
     gave_up: bool,
 }
 
-/// Envelopes of tasks that nobody gets any more; no access.
+/// Envelopes of tasks that no actor gets any more; no access.
 fn lost(m: &Memory) -> usize {
     (0..ENVELOPES as u32).filter(|&e| owner(m, e).holder == Holder::Undeliverable).count()
 }
 
-/// Whether something came back of which the queue does not tell, and a dead one is there still whose seat keeps it; no access.
+/// Whether something came back of which the queue does not tell, and a dead actor is there still whose seat
+/// keeps it; no access.
 fn untold(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
     back && !any_noted(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
 }
 
-/// Whether there is a task that nobody has; no access.
+/// Whether there is a task that no actor has; no access.
 fn not_begun(m: &Memory, chain: &ChainAt) -> bool {
     let returned = |e| owner(m, e).holder == Holder::Returned;
     let queued = slots(m, chain).iter().any(|slot| slot.envelope().is_some());
     queued || (0..ENVELOPES as u32).any(returned)
 }
 
-/// Whether one that is stopped has a task, or was just putting or taking one: it is unfinished until that one goes on.
+/// Whether a stopped actor has a task, or was just putting or taking one: it is unfinished until that actor
+/// goes on.
 fn waits_for_a_stopped(m: &Memory, fates: &[Fate]) -> bool {
     let stopped = |actor: usize| fates[actor] == Fate::Stopped;
     (0..ENVELOPES as u32).any(|e| match owner(m, e).holder {
@@ -157,7 +160,7 @@ impl Process {
         Doing::Reclaim(Reclaim::new(returns(LIMIT), self.chain.first, ENVELOPES_AT, wanted))
     }
 
-    /// The first thing that the dead left, and that somebody has to see to.
+    /// The first thing that a dead actor left, and that another one has to recover.
     fn seen_to(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let dead: Vec<Fate> = match self.bug {
             Bug::NoVisit => return None,
@@ -189,27 +192,28 @@ impl Process {
             && !(0..ENVELOPES as u32).any(coming)
     }
 
-    /// Whether all that can be seen to was seen to, and what is unfinished one that is stopped has, or nobody.
+    /// Whether all that can be recovered was recovered, and what is unfinished belongs to a stopped actor, or
+    /// to none.
     fn is_in_vain(&self, m: &Memory, fates: &[Fate]) -> bool {
         let intends =
             |fate: Fate, e: u64| (0..fates.len()).any(|a| fates[a] == fate && m.peek(intent(a)) == e);
-        // What a dead one intended, and one that is stopped intends, only that one can settle.
+        // What a dead actor intended, and a stopped one intends, only the stopped one can settle.
         let in_doubt = (1..=ENVELOPES).any(|e| intends(Fate::Killed, e) && intends(Fate::Stopped, e));
         let seen_to = left(m, fates).is_none() && !untold(m, fates);
         let nobody = fates[HEIR] != Fate::Ended && not_begun(m, &self.chain);
         in_doubt || seen_to && (waits_for_a_stopped(m, fates) || nobody)
     }
 
-    /// What comes after a look for what the dead left: who joins counts, the heir does what is left.
+    /// What comes after a look for what dead actors left: the joiner counts, the heir does what is left.
     fn then(&self, me: usize) -> Doing {
         if me == JOINER { self.census() } else { self.reclaim() }
     }
 
-    /// Somebody has counted; whether that is the end.
+    /// After a count; whether that is the end.
     fn counted(&self, m: &Memory, fates: &[Fate], ghost: &mut Ghost, unfinished: usize) -> bool {
         let others_gone = fates[WORKER].gone() && fates[HEIR].gone();
         if unfinished > 0 {
-            // Its time is over when nobody is left who could do what it waits for.
+            // Its time is over when no actor is left that could do what it waits for.
             ghost.gave_up = others_gone && self.is_in_vain(m, fates);
             return ghost.gave_up;
         }
@@ -229,7 +233,7 @@ impl Actor for Process {
                 let e = TASKS[self.put];
                 let mine = owner(m, e).then(Holder::Member(member(me)));
                 m.store(OWNER.of(e), mine.pack());
-                // Written with the message, which nobody else sees yet.
+                // Written with the message, which no other actor sees yet.
                 m.poke(META.of(e), 0);
                 match self.chain.link(0) {
                     Some(link) if self.put == 1 => Doing::Extend(Extend::new(self.chain.first, link)),
@@ -282,12 +286,12 @@ impl Actor for Process {
             },
             Doing::Link => match Link::unpack(m.load(self.chain.link(0).expect("it grows"))) {
                 Link::Open => self.to_get(me, 1),
-                // Whoever was to open it is dead, and has put nothing there.
+                // The actor that was to open it is dead, and has put nothing there.
                 _ if self.is_over(m, fates) => return true,
                 _ => Doing::Look,
             },
             Doing::Deliver(e, None) => {
-                assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "somebody else has it, too");
+                assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "another actor has it, too");
                 Doing::Deliver(*e, Some(m.load(META.of(*e))))
             }
             Doing::Deliver(e, Some(meta)) => {

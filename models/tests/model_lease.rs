@@ -89,10 +89,11 @@ impl Process {
         Return::new(returns(self.limit), OWNER.of(e), META.of(e), owner)
     }
 
-    /// Nobody is left who could put, and nothing that is on its way or could come back.
+    /// No actor is left that could put, and nothing that is on its way or could come back.
     fn over(&self, m: &Memory, fates: &[Fate]) -> bool {
         use Holder::{Leased, Queued, Returned};
-        // What a stopped process has is its own until it goes on; whoever waits for that waits, here nobody does.
+        // What a stopped process has is its own until it goes on; a waiter for that would wait, here there is
+        // none.
         let coming = |e| {
             matches!(owner(m, e).holder, Queued | Leased(_) | Returned)
                 && !with_stopped(m, &self.chain, fates, e)
@@ -103,8 +104,8 @@ impl Process {
     }
 }
 
-/// Whether there is a message that came back, of which the ring does not tell, and a dead one whose seat is there still; no
-/// access. (In processes a visitor notes whatever came back, told of or not.)
+/// Whether there is a message that came back, which the ring does not show, and a dead actor whose seat is
+/// there still; no access. (In processes a visitor notes all that came back, shown or not.)
 fn untold(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES).any(|e| owner(m, e).holder == Holder::Returned);
     back && !any_noted(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)
@@ -157,7 +158,7 @@ impl Actor for Process {
                         let at = (e, OWNER.of(e), PLACE.of(e));
                         Some(Doing::Put(Put::new(self.chain.first, intent(me), at, member(me), owner)))
                     }
-                    Some(PutEnd::Closed(_)) => unreachable!("nobody closes"),
+                    Some(PutEnd::Closed(_)) => unreachable!("no actor closes"),
                 }
             }
             Doing::PutSmall(put) => {
@@ -169,7 +170,7 @@ impl Actor for Process {
                     Some(PutSmallEnd::Full) => {
                         Some(Doing::PutSmall(PutSmall::new(self.chain.first, small(self.items.start - 1))))
                     }
-                    Some(PutSmallEnd::Closed) => unreachable!("nobody closes"),
+                    Some(PutSmallEnd::Closed) => unreachable!("no actor closes"),
                 }
             }
             Doing::Copy(message, ticket) => {
@@ -209,10 +210,10 @@ impl Actor for Process {
                     Some(self.look_again(me))
                 }
                 Some(Got::Small(message, ticket)) => Some(Doing::Copy(message, ticket)),
-                Some(Got::Closed | Got::Stray(_)) => unreachable!("nobody closes, and all are there"),
+                Some(Got::Closed | Got::Stray(_)) => unreachable!("no actor closes, and all are there"),
             },
             Doing::Deliver(e, None) => {
-                assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "somebody else has it, too");
+                assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "another actor has it, too");
                 assert!(self.smalls || !ghost.done.contains(e), "envelope {e} again, though it was done");
                 Some(Doing::Deliver(*e, Some(m.load(META.of(*e)))))
             }
@@ -460,7 +461,7 @@ fn long_random_schedules() {
     });
 }
 
-/// Without counting up the hint, nobody looks for what came back, and it is waited for in vain.
+/// Without counting up the hint, no actor looks for what came back, and it is waited for in vain.
 #[test]
 #[should_panic(expected = "wedged")]
 fn without_the_hint_a_message_is_never_found() {

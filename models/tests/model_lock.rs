@@ -40,7 +40,7 @@ struct Process {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Who has slept takes the lock as if it had not.
+    /// A thread that has slept takes the lock as if it had not.
     ForgetsSleepers,
     /// A holder that does not go on is taken for dead.
     TimeIsDeath,
@@ -48,7 +48,7 @@ enum Bug {
     IgnoresMark,
 }
 
-/// Who is inside, and who is to wake; `slices`: sleepers look again by themselves.
+/// Which thread is inside, and which are to wake; `slices`: sleepers look again by themselves.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     inside: Option<usize>,
@@ -64,7 +64,7 @@ fn member(i: usize) -> Member {
 
 impl Process {
     fn new(left: u32, bug: Bug) -> Self {
-        // The real beginning is made by the first step, which knows who it is.
+        // The real beginning is made by the first step, which knows its own number.
         Self { left, doing: Doing::Asleep(LockWord(u64::MAX)), slept: false, marked: false, a: 0, b: 0, bug }
     }
 

@@ -1,6 +1,6 @@
-//! What is done once, exhaustively: any kill and any stop at any access, of who does it, of who waits, of who adopts its lock.
-//! Whoever is told that it is done sees all of it, and nobody does it beside another one. The steps are the ones that run in
-//! processes.
+//! What is done once, exhaustively: any kill and any stop at any access, of the process that does it, of
+//! waiters, of one that adopts its lock. A process that finds it done sees all of it, and no two do it at the
+//! same time. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
@@ -18,7 +18,7 @@ const B: Word = Word::at(40);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Who has the lock does not look again whether it is done.
+    /// The holder of the lock does not look again whether it is done.
     NoSecondLook,
     /// It is said to be done before it is.
     SaidTooEarly,
@@ -53,7 +53,8 @@ struct Process {
     bug: Bug,
 }
 
-/// Who does it, how often somebody has said that it is done, and who is to wake; `slices`: sleepers look again by themselves.
+/// Which process does it, how often one has said that it is done, and which are to wake; `slices`: sleepers
+/// look again by themselves.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     doing: Option<usize>,
@@ -105,7 +106,7 @@ impl Actor for Process {
                 None => return false,
                 Some(Acquired::Held(word)) => Doing::Refused(word),
                 Some(Acquired::Mine(word)) => {
-                    // Who is told of a death may find half of it; who is not, may not.
+                    // A process that gets a death may find half of it; another one may not.
                     let half = ghost.doing.is_some() && !ghost.said;
                     assert!(word.is_marked() || !half, "half of it is done, and it is not told");
                     match self.bug {
@@ -200,12 +201,10 @@ fn explore(processes: usize, (kills, stops): (u32, u32), slices: bool, bug: Bug)
     let world = World::new(Memory::new(6), vec![Process::new(bug); processes], ghost);
     let end = |w: &World<Process>| {
         let told = w.count(0..processes, Fate::Ended) > 0;
-        assert!(
-            !told || w.memory.peek(DONE) == 1,
-            "somebody was told that it is done, and it doesn't say so"
-        );
+        assert!(!told || w.memory.peek(DONE) == 1, "a process found that it is done, and it doesn't say so");
     };
-    // Who is stopped with the lock keeps those waiting who asked for it. Once it is done, nobody asks any more.
+    // A process that is stopped with the lock keeps those waiting that asked for it. Once it is done, none
+    // asks any more.
     let wedged = |w: &World<Process>| {
         let holder = LockWord(w.memory.peek(LOCK.word())).holder();
         let stopped = holder.is_some_and(|h| w.fates[h.slot() as usize] == Fate::Stopped);

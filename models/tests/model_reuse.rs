@@ -13,7 +13,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 const SLAB: Word = Word::at(0);
 /// Never changes: for the planted bug.
 const CONSTANT: Word = Word::at(8);
-/// Of up to so many processes.
+/// The most processes.
 const PROCESSES: u64 = 4;
 const UPDATES: UpdateAt =
     UpdateAt { current: Word::at(16), own: Column { base: Word::at(24), stride: 8 * UpdateAt::OWN_WORDS } };
@@ -57,7 +57,7 @@ enum Op {
     Make(u64),
 }
 
-/// Who is dead, as far as one process knows, and who else there is: a bit for each.
+/// Which processes are dead, as far as one knows, and which others there are: a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Known {
     dead: u8,
@@ -187,7 +187,7 @@ impl Actor for Process {
     type Ghost = ();
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
-        // Whoever has a block has it in a slab of its size, which nobody else has otherwise.
+        // A holder of a block has it in a slab of its size, which no other one has in another size.
         if let Doing::Publish(size, ..) | Doing::Held(size, _) = self.doing {
             assert_eq!(m.peek(SLAB), size, "two sizes overlap");
         }
@@ -316,7 +316,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         }
     };
     let explored = world.explore(kills, stops, end, |w| {
-        // A stopped process keeps the lock: who wants it waits, and says so in the end.
+        // A stopped process keeps the lock: one that wants it waits, and says so in the end.
         w.fates.contains(&Fate::Running) && w.count(0..w.fates.len(), Fate::Stopped) == 0
     });
     println!("{} states, {} ends", explored.states, explored.ends);

@@ -232,7 +232,7 @@ impl Actor for Process {
             }
             Doing::Look => match self.sweep(m, fates) {
                 Some(doing) => doing,
-                // A sweeper goes on as long as anybody else does.
+                // A sweeper goes on as long as any other actor does.
                 None => return fates[..self.sweepers].iter().all(|f| f.gone()),
             },
             Doing::Settle(settle) => match settle.step(m) {
@@ -468,7 +468,7 @@ fn half_a_message_is_seen() {
     s.check(world, 0, 0);
 }
 
-/// Hints may lag, but somebody has to help them.
+/// Hints may lag, but an actor has to help them.
 #[test]
 #[should_panic(expected = "wedged")]
 fn where_hints_stay_nobody_goes_on() {

@@ -20,15 +20,15 @@ enum Bug {
     None,
     /// The lock is taken for the process's, not for the thread's.
     ProcessOwns,
-    /// Who takes the lock anew goes on from the depth of the one before.
+    /// A thread that takes the lock anew goes on from the depth of the one before.
     KeepsDepth,
     /// The first level that is dropped releases the lock.
     ReleasesEarly,
-    /// Who recovers doesn't note that it mends the data.
+    /// A thread that recovers doesn't note that it repairs the data.
     ForgetsMending,
     /// A holder that does not go on is taken for dead.
     TimeIsDeath,
-    /// Who comes back from waiting has the lock once only.
+    /// A thread that comes back from waiting has the lock once only.
     ForgetsOthers,
 }
 
@@ -37,7 +37,7 @@ enum Doing {
     /// Wants the lock, for the first time or again.
     Begin,
     Acquire(Acquire),
-    /// Has seen it held; what it does next depends on who holds it.
+    /// Has seen it held; what it does next depends on the holder.
     Refused(LockWord),
     Mine(IsMine, LockWord),
     Park(Park),
@@ -62,7 +62,7 @@ struct Thread {
     waits: bool,
     /// How often it has the lock, as it knows itself.
     levels: u64,
-    /// It has let go of the lock, and had so many levels.
+    /// It has let go of the lock, and had this many levels.
     let_go: u64,
     slept: bool,
     recovering: bool,
@@ -71,7 +71,7 @@ struct Thread {
     bug: Bug,
 }
 
-/// Who is inside, and who is to wake; `slices`: sleepers look again by themselves.
+/// Which thread is inside, and which are to wake; `slices`: sleepers look again by themselves.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     inside: Option<usize>,
@@ -134,7 +134,7 @@ impl Thread {
         }
         let torn = word.is_marked();
         let depth = match self.let_go {
-            // Somebody has died since it let go: it comes back with what its other guards say.
+            // A holder has died since it let go: it comes back with what its other guards say.
             n if n > 0 && torn => Depth::new(n - 1, false),
             n if n > 0 => Depth::new(if self.bug == Bug::ForgetsOthers { 1 } else { n }, false),
             _ if torn && !self.recovering => {
@@ -287,11 +287,11 @@ impl Actor for Thread {
                     ghost.wakes.push(first);
                 }
                 let marked = LockWord(m.peek(LOCK.word())).is_marked();
-                assert!(!mended || !marked, "it is mended, and still marked");
+                assert!(!mended || !marked, "it is repaired, and still marked");
                 if mended {
                     self.recovering = false;
                 }
-                // It was told of a death, or lets go: it wants the lock again.
+                // It got a death, or lets go: it wants the lock again.
                 let over = self.value > 0 && self.let_go == 0;
                 if over {
                     self.left -= 1;
@@ -328,7 +328,7 @@ fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), slices: bool, bu
     assert!(explored.ends > 0);
 }
 
-/// Takes it so many times, twice each; the second one waits in between.
+/// How often it takes it, twice each; and whether it waits in between.
 const ONCE: (u32, bool) = (1, false);
 const TWICE: (u32, bool) = (2, false);
 const WAITS: (u32, bool) = (1, true);

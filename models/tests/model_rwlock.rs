@@ -1,5 +1,5 @@
-//! Readers and writers, exhaustively: no reader sees what a writer is changing, a dead writer is reported, and a dead reader
-//! keeps nobody waiting. The steps are the ones that run in processes.
+//! Readers and writers, exhaustively: no reader sees what a writer is changing, a dead writer is reported,
+//! and a dead reader keeps no thread waiting. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
@@ -26,15 +26,15 @@ enum Bug {
     NoSecondLook,
     /// A writer does not wait for readers.
     IgnoresReaders,
-    /// Nobody gives a dead reader's place back.
+    /// No writer gives a dead reader's place back.
     NoSweep,
-    /// Who adopts the lock takes every mark away.
+    /// A thread that adopts the lock takes every mark away.
     IgnoresWriting,
     /// Any mark counts, whether its holder wrote or not.
     TakesMarksSeriously,
-    /// Who reads again while the lock is held takes a slot, wherever one is free.
+    /// A thread that reads again while the lock is held takes a slot, wherever one is free.
     AnotherSlot,
-    /// Who reads again, in the slot that it has, does not count.
+    /// A thread that reads again, in the slot that it has, does not count.
     DoesNotCount,
 }
 
@@ -68,7 +68,7 @@ enum Doing {
     Unlock(Unlock),
 }
 
-/// Reads once or writes once; who meets a torn state mends it.
+/// Reads once or writes once; repairs a torn state that it meets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     writes: bool,

@@ -1,7 +1,7 @@
-//! Who holds a block, exhaustively: processes send, receive and release one block while any of them is killed at any
-//! shared access, the sweepers included. The steps are the ones that run in processes. In some worlds all three seats
-//! are in the block's header, in others two of them are in two pages, looked through in a circle, or beside each other in one
-//! page.
+//! The holders of a block, exhaustively: processes send, receive and release one block while any of them is
+//! killed at any shared access, the sweepers included. The steps are the ones that run in processes. In some
+//! worlds all three seats are in the block's header, in others two of them are in two pages, looked through
+//! in a circle, or beside each other in one page.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -117,7 +117,7 @@ fn seat(m: &Memory, block: BlockAt, i: u32) -> Seat {
     Seat::unpack(m.peek(seat_at(block, nth(block, i))))
 }
 
-/// Whoever frees the block must be right that nobody holds it.
+/// An actor that frees the block must be right that it has no holder.
 fn nobody_holds(m: &Memory, block: BlockAt, fates: &[Fate]) {
     for i in 0..SEATS {
         let held = match seat(m, block, i) {
@@ -172,7 +172,7 @@ impl Process {
                         return Some(Doing::Seat(i, p.slot() as usize));
                     }
                 }
-                // Only then may somebody have left it so: else whoever gave up the last seat frees it.
+                // Only then may an actor have left it so: else the one that gave up the last seat frees it.
                 let deaths = fates.contains(&Fate::Killed);
                 if deaths && (0..SEATS).all(|i| seat(m, block, i) == Seat::Free) {
                     return Some(Doing::Check(FreeCheck::new(block, PAGES, member(me))));
@@ -438,7 +438,7 @@ fn seats_beside_each_other_with_kills() {
 #[test]
 #[should_panic(expected = "freed while held")]
 fn without_the_version_seats_in_pages_are_freed_while_held() {
-    // The second message's seat was taken last and is free again: who frees begins to look there.
+    // The second message's seat was taken last and is free again: the actor that frees begins to look there.
     let mut w = paged(1, &[&[Send, Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     w.memory.lose_additions();
     explore(w, 0, 0);

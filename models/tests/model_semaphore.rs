@@ -1,5 +1,5 @@
-//! Permits, exhaustively: any kill at any access, also of who gives a dead one's permit back, stops, sleepers that no slice
-//! wakes. The steps are the ones that run in processes.
+//! Permits, exhaustively: any kill at any access, also of a process that gives a dead one's permit back,
+//! stops, sleepers that no slice wakes. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -31,13 +31,13 @@ enum Doing {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Who does not go on is taken for dead.
+    /// A process that does not go on is taken for dead.
     TimeIsDeath,
-    /// Nobody looks for the dead.
+    /// No process looks for dead ones.
     NoSweep,
-    /// Who gives a permit back wakes nobody.
+    /// A process that gives a permit back wakes no waiter.
     NoWake,
-    /// Who has announced that it sleeps does not look again.
+    /// A waiter that has announced that it sleeps does not look again.
     NoSecondLook,
 }
 
@@ -143,7 +143,7 @@ impl Actor for Process {
                 ghost.inside.retain(|&i| i != me);
             }
             Doing::Release(steps) => {
-                assert!(steps.step(m).expect("one step"), "somebody else gave it back");
+                assert!(steps.step(m).expect("one step"), "another process gave it back");
                 self.doing = Doing::Notify(Notify::new(PARKING));
                 if self.bug == Bug::NoWake {
                     return self.again();

@@ -2,8 +2,8 @@
 //! another queue since; the other one died while it took it there. Exhaustively each visits one of them, or both visit the
 //! same one and are killed and stopped; at random all that. The steps are the ones that run in processes.
 //!
-//! What is checked besides that nothing is lost, and nobody waits: as long as anybody visits a dead one, nobody sweeps it, so
-//! that its lane, its seats and its slot stay what they are.
+//! What is checked besides that nothing is lost, and no actor waits: as long as one visits a dead member,
+//! none sweeps it, so that its lane, its seats and its slot stay what they are.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::{Alone, EndVisit, Visit};
@@ -27,7 +27,7 @@ const OTHER: usize = 2;
 const SWEEPERS: std::ops::Range<usize> = 3..5;
 const MESSAGE: u32 = 0;
 
-/// The same for all; a set of those who were dead when somebody looked.
+/// The same for all; a set of the actors that were dead when one looked.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Dead(Vec<bool>);
 
@@ -39,7 +39,7 @@ impl mp_core::steps::Oracle for Dead {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
-    // who puts the message, where nobody has yet
+    // the producer of the message, where it is not yet put
     Put(Put),
     // consumers
     Reclaim(Reclaim),
@@ -69,13 +69,14 @@ enum Doing {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
-    /// Visitors ask whether the dead one holds the ring.
+    /// Visitors ask whether the dead member holds the ring.
     asks: bool,
     /// The bug: they don't look whether they are alone.
     rash: bool,
-    /// It visits nobody else.
+    /// It visits no other member.
     only: Option<usize>,
-    /// Who is visited, with what its word said, and whether nobody else was there and nothing is left.
+    /// The member that is visited, with what its word said, and whether no other visitor was there and
+    /// nothing is left.
     dead: usize,
     counted: Option<Tenancy>,
     alone: bool,
@@ -110,7 +111,7 @@ fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     in_doubt || leased || back && m.peek(seat(dead)) != 0
 }
 
-/// Whether somebody who is not dead says that it visits this one; no access.
+/// Whether an actor that is not dead says that it visits this one; no access.
 fn visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let visits = |a: usize| fates[a] != Fate::Killed && Visiting::covers(m.peek(visiting(a)), dead as u32);
     (0..fates.len()).any(visits)
@@ -122,7 +123,7 @@ fn swept(m: &Memory, fates: &[Fate]) -> bool {
 }
 
 impl Process {
-    /// What there is to do for one of the dead; no access.
+    /// What there is to do for one of the dead members; no access.
     fn look(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         for d in killed(fates).filter(|&d| self.only.is_none_or(|only| only == d)) {
             self.dead = d;
@@ -162,7 +163,7 @@ impl Actor for Process {
             Doing::Put(put) => match put.step(m) {
                 None => doing,
                 Some(PutEnd::Done(_)) => Doing::Leave,
-                Some(PutEnd::Full(_) | PutEnd::Closed(_)) => unreachable!("there is room, and nobody closes"),
+                Some(PutEnd::Full(_) | PutEnd::Closed(_)) => unreachable!("there is room; no actor closes"),
             },
             Doing::Reclaim(_) if *done => Doing::Leave,
             Doing::Reclaim(reclaim) => match reclaim.step(m) {
@@ -175,7 +176,7 @@ impl Actor for Process {
                 Some(Got::Envelope(..)) => Doing::Done,
                 Some(Got::Empty) => look_again(me),
                 Some(Got::Small(..) | Got::Stray(_) | Got::Closed) => {
-                    unreachable!("nobody closes, and it is an envelope")
+                    unreachable!("no actor closes, and it is an envelope")
                 }
             },
             Doing::Done => {
@@ -260,7 +261,7 @@ impl Actor for Process {
                 _ => Doing::Begin,
             },
             Doing::Note(note) => {
-                assert_ne!(m.peek(seat(dead)), 0, "writes into memory that nobody holds");
+                assert_ne!(m.peek(seat(dead)), 0, "writes into memory that has no holder");
                 match note.step(m) {
                     None => doing,
                     Some(()) => Doing::Begin,
@@ -284,7 +285,7 @@ impl Actor for Process {
             Doing::End { sweeps } => {
                 m.store(visiting(me), 0);
                 (self.counted, self.alone, self.settled, self.returned) = (None, false, false, false);
-                // Where nobody remembers how many visits there were, it makes no difference.
+                // Where no actor remembers how many visits there were, it makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -323,7 +324,7 @@ impl Actor for Process {
 
 #[derive(Clone, Copy)]
 struct Setup {
-    /// The dead one with the stale intent has the queue.
+    /// The dead member with the stale intent has the queue.
     stale_holds: bool,
     asks: bool,
     rash: bool,
@@ -371,7 +372,7 @@ impl Setup {
         world
     }
 
-    /// The message is put only now, into the queue that the dead one with the stale intent has.
+    /// The message is put only now, into the queue that the dead member with the stale intent has.
     fn put(self) -> World<Process> {
         let mut world = self.world();
         let (m, mine) = (&world.memory, Owner { holder: Holder::Member(member(TAKER)), seq: 1 });
@@ -423,9 +424,9 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let fine = match found {
             Holder::Free => w.ghost,
             Holder::Queued => in_slot || in_doubt,
-            // And whoever looks is told.
+            // And an actor that looks finds it.
             Holder::Returned => !w.ghost && any_noted(m.peek(returns(0).returned)),
-            // Who was done with it died; its envelope is freed when nobody visits any more.
+            // The actor that was done with it died; its envelope is freed when no actor visits any more.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
             Holder::Leased(o) => with_stopped(o),
             Holder::Undeliverable => false,
@@ -477,7 +478,7 @@ fn long_random_schedules() {
     });
 }
 
-/// The message is leased for one who has no seat in the queue, through which it would be told that it came back.
+/// The message is leased for a member that has no seat in the queue, through which its return would be found.
 #[test]
 #[should_panic(expected = "wedged")]
 fn without_asking_for_the_seat_the_message_is_never_found() {

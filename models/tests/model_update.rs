@@ -1,6 +1,6 @@
-//! Updates of several words, exhaustively: they happen as a whole, whoever is killed at whichever access, those that complete
-//! what another began included; and whoever is stopped there is waited for by nobody. The steps are the ones that run in
-//! processes.
+//! Updates of several words, exhaustively: they happen as a whole, whichever process is killed at whichever
+//! access, those that complete what another began included; and no process waits for one that is stopped
+//! there. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Steps, Word};
 use mp_core::steps::{Members, Oracle, Plan, Update, UpdateAt, UpdateEnd};
@@ -29,7 +29,7 @@ enum Kind {
     Transfer,
     /// Exchanges A and B: the second time they become what they were.
     Exchange,
-    /// The same, by somebody who says that it needn't be alone.
+    /// The same, by a process that says that it needn't be alone.
     Careless,
 }
 
@@ -51,7 +51,7 @@ impl Plan for Kind {
     }
 }
 
-/// Who is dead, as far as one process knows, and who else there is: a bit for each.
+/// Which processes are dead, as far as one knows, and which others there are: a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Known {
     dead: u8,
@@ -123,7 +123,7 @@ fn world(programs: &[&[Kind]], lossy: &[Word]) -> World<Process> {
 
 fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
-        // If nobody is left who would complete it, the next one would.
+        // If no process is left that would complete it, the next one would.
         if Current::unpack(w.memory.peek(AT.current)).making.is_some() {
             return;
         }
@@ -138,7 +138,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             assert_eq!(a == FIRST, exchanges % 2 == 0, "{exchanges} exchanges");
         }
     };
-    // Who wants to be alone may wait for one that is stopped; nobody else.
+    // A process that wants to be alone may wait for one that is stopped; no other may.
     let wedged = |w: &World<Process>| {
         let running = || w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Running);
         let alone = |p: &Process| p.program.first() == Some(&Kind::Exchange);
@@ -182,7 +182,7 @@ fn of_three_neither() {
 #[test]
 fn who_is_stopped_holds_up_exclusive_updates_at_most() {
     explore(world(&[&[X, X], &[X, X]], &[]), 0, 1);
-    // Who makes others is never held up.
+    // A process that makes other updates is never held up.
     explore(world(&[&[X], &[T, T]], &[]), 0, 1);
 }
 

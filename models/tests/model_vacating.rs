@@ -1,10 +1,10 @@
-//! A queue that one who is dead and one who lives have, with a message in which is what others wait for: say, a channel's last
-//! sender. The living one leaves the queue while others see to the dead one, and are killed and stopped; then it uses the
-//! queue's memory for something else, if that is free. Exhaustively with two who see to the dead, at random with three. The
-//! steps are the ones that run in processes.
+//! A queue that a dead and a living actor have, with a message in which is what others wait for: say, a
+//! channel's last sender. The living one leaves the queue while others recover for the dead actor, and are
+//! killed and stopped; then it uses the queue's memory for something else, if that is free. Exhaustively with
+//! two that recover, at random with three. The steps are the ones that run in processes.
 //!
-//! What is checked: whoever lives and runs waits for nobody who is stopped; nobody writes into the queue when nobody holds it;
-//! what is held again is nobody else's; nothing is freed twice, nothing leaks.
+//! What is checked: no running actor waits for a stopped one; none writes into the queue when it has no
+//! holder; what is held again has no other holder; nothing is freed twice, nothing leaks.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -24,7 +24,7 @@ const MOST: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
-    // who leaves
+    // the leaver
     Leave(Release<Pages>),
     Claim(Claim),
     Publish(Publish),
@@ -32,7 +32,7 @@ enum Doing {
     Read,
     Again(Release<Pages>),
     Gone,
-    // who has the queue to itself: what is in it, and its memory
+    // the last holder of the queue: what is in it, and its memory
     Drain(Release<Pages>, BlockState),
     FreeToken(BlockState, BlockState),
     Free(BlockAt, BlockState),
@@ -70,7 +70,7 @@ enum Bug {
     OldOrder,
     /// They don't look whether they are alone.
     Rash,
-    /// Whoever vacates takes seats that are given up for seen to.
+    /// An actor that vacates takes seats that are given up for recovered.
     Trusting,
     /// The sweeper takes what has no seats as its own.
     Greedy,
@@ -81,7 +81,7 @@ struct Setup {
     bug: Bug,
     /// The leaver uses the memory again.
     reuses: bool,
-    /// How many there are besides the dead one and the leaver.
+    /// How many there are besides the dead actor and the leaver.
     seers: usize,
 }
 
@@ -95,7 +95,7 @@ struct Process {
     alone: bool,
     told: bool,
     deserted: bool,
-    /// It has seen to everything in its first visit.
+    /// It has recovered everything in its first visit.
     goes_on: bool,
     doing: Doing,
 }
@@ -110,7 +110,7 @@ impl Process {
         !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
     }
 
-    /// What there is to do for one of the dead; no access.
+    /// What there is to do for one of the dead actors; no access.
     fn look(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         for d in killed(fates) {
             self.dead = d;
@@ -148,7 +148,7 @@ impl Process {
         Doing::Token
     }
 
-    /// After something of the queue was given up for the dead one.
+    /// After something of the queue was given up for the dead actor.
     fn claimed(&mut self, end: Released) -> Doing {
         self.deserted |= matches!(end, Released::ToFree(BlockState { kind: Kind::Ring, .. }));
         self.token()
@@ -197,7 +197,7 @@ impl Actor for Process {
                 Doing::Read
             }
             Doing::Read => {
-                assert_eq!(m.load(TOLD), OTHER_USE, "somebody writes into memory of another");
+                assert_eq!(m.load(TOLD), OTHER_USE, "an actor writes into memory of another");
                 Doing::Again(release(me, QUEUE.seat(0), seat_of(me)))
             }
             Doing::Again(release) => {
@@ -349,7 +349,7 @@ impl Actor for Process {
                 m.store(visiting(me), 0);
                 let next = if *sweeps { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
-                // Where nobody remembers how many visits there were, it makes no difference.
+                // Where no actor remembers how many visits there were, it makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -413,7 +413,7 @@ impl Actor for Process {
     }
 }
 
-/// The dead one and the leaver have the queue, with a message in it.
+/// The dead actor and the leaver have the queue, with a message in it.
 fn world(setup: Setup) -> World<Process> {
     let actors = (0..SEERS + setup.seers).map(|a| {
         let doing = match a {
@@ -484,7 +484,7 @@ fn a_sweeper_who_takes_what_has_no_seats_has_its_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
-/// Who gave them up is stopped before it looked whether they were the last.
+/// The actor that gave them up is stopped before it looked whether they were the last.
 #[test]
 #[should_panic(expected = "wedged")]
 fn seats_that_are_given_up_are_not_yet_seen_to() {

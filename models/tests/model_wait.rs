@@ -1,6 +1,6 @@
-//! Waiting for two things at once, exhaustively: one who only looks sleeps at both words, beside one who takes from the
-//! first thing. Kills and stops at any access, sleepers that no slice wakes. The steps at the words are the ones that run in
-//! processes.
+//! Waiting for two things at once, exhaustively: an actor that only looks sleeps at both words, beside one
+//! that takes from the first thing. Kills and stops at any access, sleepers that no slice wakes. The steps at
+//! the words are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, Notify, TakeBack};
@@ -15,9 +15,10 @@ const PARKING: [Word; 2] = [Word::at(16), Word::at(24)];
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Who was woken and does not take what there is wakes nobody else.
+    /// An actor that was woken and does not take what there is wakes no other.
     NotPassedOn,
-    /// Who waits for two announces itself at both, but looks at the first one only before it sleeps.
+    /// An actor that waits for two announces itself at both, but looks at the first one only before it
+    /// sleeps.
     LooksAtOne,
 }
 
@@ -58,7 +59,8 @@ struct Process {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// The kernel's queues. Who is woken at one word stays in the queue of the other one until it runs.
+    /// The kernel's queues. An actor that is woken at one word stays in the queue of the other one until it
+    /// runs.
     queues: [Vec<usize>; 2],
     asleep: Vec<usize>,
     woken: Vec<usize>,
@@ -117,8 +119,8 @@ impl Process {
         }
     }
 
-    /// Who is to sleep may give up: nothing of what it waits for is there, and nobody is left who could make any. Only here does
-    /// anybody know that.
+    /// An actor that is to sleep may give up: nothing of what it waits for is there, and no actor is left
+    /// that could make any. Only here is that known.
     fn gives_up(&self, m: &Memory, fates: &[Fate]) -> bool {
         let nothing = (0..self.words()).all(|i| m.peek(THINGS[i]) == 0);
         nothing && (self.makers..fates.len()).all(|maker| fates[maker].gone())
@@ -178,7 +180,7 @@ impl Actor for Process {
                     ghost.forget(me);
                     self.doing = Doing::Announce(0, Announce::new(PARKING[0]));
                 } else if !ghost.asleep.contains(&me) {
-                    // futex_waitv compares all words and falls asleep, in one as seen by who wakes.
+                    // futex_waitv compares all words and falls asleep, in one as seen by the waker.
                     if (0..self.words()).all(|i| m.peek(PARKING[i]) as u32 == self.seen[i] as u32) {
                         (0..self.words()).for_each(|i| ghost.queues[i].push(me));
                         ghost.asleep.push(me);
@@ -188,7 +190,7 @@ impl Actor for Process {
                 }
             }
             Doing::Put => {
-                let Role::Makes(i) = self.role else { unreachable!("only who makes puts") };
+                let Role::Makes(i) = self.role else { unreachable!("only makers put") };
                 m.add(THINGS[i], 1);
                 self.doing = Doing::Wake(i, Notify::new(PARKING[i]));
             }
@@ -216,8 +218,8 @@ impl Actor for Process {
     }
 }
 
-/// One who looks, so many who take, so many who make the first thing and the second. Everybody comes to an end, but those who
-/// were killed or stopped.
+/// One that looks, `takers` that take, `makers` that make the first thing and the second. All come to an end,
+/// except those killed or stopped.
 fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), slices: bool, bug: Bug) {
     let process = |role| Process::new(role, 1 + takers, bug);
     let mut actors = vec![process(Role::Looks)];
@@ -273,7 +275,7 @@ fn who_does_not_look_at_all_of_them_oversleeps() {
     explore(0, (0, 1), (0, 0), false, Bug::LooksAtOne);
 }
 
-/// One that makes something, and is stopped before it wakes anybody.
+/// One that makes something, and is stopped before it wakes a waiter.
 #[test]
 #[should_panic(expected = "wedged")]
 fn without_slices_the_stopped_keep_others_asleep() {

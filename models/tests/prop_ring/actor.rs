@@ -14,7 +14,7 @@ use crate::schedule::LAST_SWEEPER;
 
 type Sweep = Settle<Around>;
 
-/// Who made it, and its number among that producer's messages.
+/// Its producer, and its number among that producer's messages.
 pub type Message = (usize, u32);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -48,7 +48,7 @@ pub struct Process {
     pub doing: Doing,
 }
 
-/// The plain queue, and who has seen what.
+/// The plain queue, and what each actor has seen.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Ghost {
     pub content: Vec<Option<Message>>,

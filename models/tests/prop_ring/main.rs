@@ -53,7 +53,7 @@ fn finds(words: impl Fn() -> Vec<Word>) -> bool {
 
 #[test]
 fn planted_bugs_are_found() {
-    // Without intents, an envelope whose taker was killed is nobody's.
+    // Without intents, an envelope whose taker was killed has no owner.
     assert!(finds(|| (0..MAX_ACTORS).map(intent).collect()));
     // Without places, a sweep looks in the wrong slot.
     assert!(finds(|| (0..ENVELOPES).map(|e| PLACE.of(e)).collect()));

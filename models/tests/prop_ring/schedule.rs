@@ -96,7 +96,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
             Event::Resume(a) => drop(stopped.remove(&a)),
         }
     }
-    // Nobody is stopped any more, and all who live get their turns.
+    // No actor is stopped any more, and all live ones get their turns.
     let made = |w: &World<Process>| w.actors.iter().map(|p| p.made).sum::<u32>();
     for _ in 0..3000 {
         (0..LAST_SWEEPER).for_each(|a| {
@@ -117,7 +117,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
             let done = w.fates[a] != Fate::Running || !matches!(role, Role::Producer { .. } | Role::Closer);
             assert!(done, "{role:?} is not done");
         }
-        assert!(w.ghost.queue.is_empty(), "messages are left though somebody takes them");
+        assert!(w.ghost.queue.is_empty(), "messages are left though an actor takes them");
     }
     // The end of all four; then one sweeps, and takes what is still queued.
     let cut_short = all(&w, Role::Consumer, Fate::Running);
