@@ -4,9 +4,9 @@
 //! All figures of a row come from one run and take turns: limit, ours, each peer, limit, ours, … A value is the
 //! median over the rounds. Every benchmark checks what it received; a wrong value ends the program with an error.
 //!
-//! Map of the files: [`rows`] says what is measured, [`work`] holds the work itself, written once and generic over
-//! who carries the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns; [`report`] prints, and
-//! [`wanted`] says what should be.
+//! Map of the files: [`rows`] says what is measured, [`work`] holds the work itself, written once and generic
+//! over the carrier of the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns;
+//! [`report`] prints, and [`wanted`] says what should be.
 
 mod args;
 mod limits;

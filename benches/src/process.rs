@@ -18,7 +18,7 @@ use crate::{Result, limits};
 /// First word of a child's command line.
 pub(crate) const CHILD: &str = "__child";
 
-/// How long anyone waits for the other process.
+/// How long a process waits for the other one.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running child. Dropped, it is killed.

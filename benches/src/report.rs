@@ -139,7 +139,7 @@ fn spread(summary: Option<Summary>) -> Value {
     summary.map_or(Value::Null, |summary| rounded(summary.spread))
 }
 
-/// A number with no more digits than anyone could trust.
+/// A number with no more digits than can be trusted.
 fn rounded(value: f64) -> Value {
     let digits = if value.abs() >= 1000.0 { 0 } else { 4 };
     let scale = 10_f64.powi(digits);

@@ -15,7 +15,7 @@ pub(crate) enum Better {
     Higher,
 }
 
-/// One row: a piece of work, and who does it.
+/// One row: a piece of work, and its contenders.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// Its name; never changes its meaning.
@@ -54,7 +54,7 @@ use peers;
 
 /// As many rounds as most rows have.
 const USUAL: usize = 7;
-/// Short rounds, so that who is compared takes turns within the seconds for which a machine keeps its pace.
+/// Short rounds, so that contenders take turns within the seconds for which a machine keeps its pace.
 const SHORT: usize = 25;
 
 /// All rows, in the order in which they run.

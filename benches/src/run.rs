@@ -29,7 +29,7 @@ pub(crate) struct Peer {
     pub(crate) ratio: Option<Summary>,
 }
 
-/// Someone who does a row's work, and the figures so far.
+/// A contender, which does a row's work, and the figures so far.
 struct Contender {
     name: &'static str,
     is_peer: bool,

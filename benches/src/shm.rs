@@ -1,8 +1,8 @@
 //! Memory that two processes share: a memfd that the child inherits by number.
 //!
 //! # Safety
-//! The region is mapped as long as it is used, and offsets are checked; who may write when is up to the callers, which
-//! take turns.
+//! The region is mapped as long as it is used, and offsets are checked; when each side may write is up to the
+//! callers, which take turns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -101,7 +101,7 @@ impl Region {
     /// Copies `source` to `offset`.
     ///
     /// # Safety
-    /// Nobody, in any process, reads or writes that place at the same time.
+    /// No thread, in any process, reads or writes that place at the same time.
     pub(crate) unsafe fn fill(&self, offset: usize, source: &[u64]) {
         let bytes = size_of_val(source);
         assert!(offset.is_multiple_of(8) && offset + bytes <= self.len, "copy outside the region");
@@ -114,7 +114,7 @@ impl Region {
     /// The `count` 64-bit values from `offset` on.
     ///
     /// # Safety
-    /// Nobody, in any process, writes there as long as the slice lives.
+    /// No thread, in any process, writes there as long as the slice lives.
     pub(crate) unsafe fn values(&self, offset: usize, count: usize) -> &[u64] {
         let words = self.words(offset, count);
         // SAFETY: an `AtomicU64` has the layout of a `u64`; the caller keeps writers away.

@@ -64,7 +64,7 @@ fn per_message(who: &str, plan: &Plan) -> Outcome {
     Ok(Some(calls / (2 * (round_trips - 1)) as f64))
 }
 
-/// All system calls of a helper that does so many round trips, and of its child.
+/// All system calls of a helper that does `round_trips` round trips, and of its child.
 fn count(strace: &PathBuf, who: &str, round_trips: u64, plan: &Plan) -> Result<u64> {
     let path = std::env::temp_dir().join(format!("mp-bench-{}-{who}.strace", std::process::id()));
     let mut command = Command::new(strace);
@@ -89,8 +89,8 @@ fn total(table: &str) -> Option<u64> {
     sums.filter(|sums| !sums.is_empty()).map(|sums| sums.iter().sum())
 }
 
-/// Does the helper's work: `words` are who carries the messages, how many round trips, and the processors of a pinned
-/// run.
+/// Does the helper's work: `words` are the carrier of the messages, how many round trips, and the processors
+/// of a pinned run.
 ///
 /// # Errors
 /// Whatever goes wrong in it.
@@ -109,7 +109,7 @@ pub(crate) fn be_helper(words: &[String]) -> Result<()> {
         "iceoryx2" => crate::peers::iceoryx2::rtt_awake,
         #[cfg(feature = "peers")]
         "ipc-channel" => crate::peers::ipc_channel::rtt_awake,
-        _ => return Err(format!("nobody is called {who:?}").into()),
+        _ => return Err(format!("there is no contender {who:?}").into()),
     };
     round(&Plan { exactly: Some(round_trips.parse()?), ..Plan::new(false, cores)? })?;
     Ok(())

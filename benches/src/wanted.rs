@@ -1,4 +1,5 @@
-//! What the figures should be, and whether they are: shown behind the table, so that nobody has to compare by eye.
+//! What the figures should be, and whether they are: shown behind the table, so that readers need not compare
+//! by eye.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ enum Wanted {
     AtLeast(f64),
     /// Times the limit.
     OfLimit(f64),
-    /// So many times faster than this one.
+    /// That many times faster than this one.
     Than(&'static str, f64),
 }
 

@@ -124,7 +124,7 @@ fn spawn_and_wait(path: &CString, word: &CString) -> Result<()> {
 fn start_one(path: &CString, word: &CString) -> Result<libc::pid_t> {
     let words = [path.as_ptr().cast_mut(), word.as_ptr().cast_mut(), ptr::null_mut()];
     let mut pid = 0;
-    // SAFETY: nobody changes the environment in this program, and reading the pointer is all we do.
+    // SAFETY: no code changes the environment in this program, and reading the pointer is all we do.
     let environment = unsafe { environ };
     // SAFETY: the path is a C string, both lists end with a null pointer, nothing is written through them, and all
     // of it outlives the call.

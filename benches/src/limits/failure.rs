@@ -12,7 +12,7 @@ pub(crate) const CHILD: &str = "__waits";
 /// In a child: says that it is there, waits until its standard input is closed, and says when it has ended.
 ///
 /// # Errors
-/// Nobody listens.
+/// No process reads its output.
 pub(crate) fn be_child() -> Result<()> {
     let mut out = std::io::stdout();
     out.write_all(&[0])?;

@@ -64,7 +64,7 @@ pub(crate) fn one_way(plan: &Plan) -> Outcome {
     round(RING, ring::LEN, &[], plan, Ring::parent, |link| small::consume(link, plan, 10_000_000))
 }
 
-/// A robust mutex of the C library that nobody else wants.
+/// A robust mutex of the C library without contention.
 pub(crate) fn lock_uncontended(plan: &Plan) -> Outcome {
     lock::uncontended(&mut Mutex::parent(Region::create(mutex::LEN)?)?, plan, 5_000_000).map(Some)
 }
@@ -126,7 +126,7 @@ pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     })
 }
 
-/// Nobody needs less than no system call.
+/// No way needs less than no system call.
 pub(crate) fn no_syscalls(_: &Plan) -> Outcome {
     Ok(Some(0.0))
 }

@@ -1,8 +1,8 @@
 //! A robust mutex of the C library, shared between processes.
 //!
 //! # Safety
-//! The mutex lies in a mapping that lives as long as it is used, is initialised before anybody else knows it, and never
-//! moves; the counts beside it are atomics.
+//! The mutex lies in a mapping that lives as long as it is used, is initialised before any other process
+//! knows it, and never moves; the counts beside it are atomics.
 
 use std::sync::atomic::Ordering;
 
@@ -48,7 +48,7 @@ impl Mutex {
         let robust = libc::PTHREAD_MUTEX_ROBUST;
         // SAFETY: initialised above.
         check("setrobust", unsafe { libc::pthread_mutexattr_setrobust(of, robust) })?;
-        // SAFETY: room for a mutex that nobody knows yet, in a mapping that lives as long as `this`.
+        // SAFETY: room for a mutex that no other thread knows yet, in a mapping that lives as long as `this`.
         check("pthread_mutex_init", unsafe { libc::pthread_mutex_init(this.mutex(), of) })?;
         Ok(this)
     }

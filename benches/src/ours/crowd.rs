@@ -41,8 +41,8 @@ fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Res
     Ok(())
 }
 
-/// Runs `side` producers and as many consumers, for so long or for so many messages of each producer. How many each
-/// process put or took, and the time in ns.
+/// Runs `side` producers and as many consumers, for a time or for `each` messages of each producer. How many
+/// each process put or took, and the time in ns.
 fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u64)> {
     let queue = Queue::bounded(CAPACITY)?;
     let (go, over) = (Event::new()?, Event::new()?);
@@ -58,7 +58,7 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
     while counts.iter().take(side).sum::<u64>() < each * side as u64 && !over.is_set() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Those who put have put all, or end now; the queue is drained, and the others end.
+    // Producers have put all, or end now; the queue is drained, and the consumers end.
     while !(0..side).all(|rank| all.exit(rank).is_ok_and(|exit| exit.is_some())) {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -117,7 +117,8 @@ fn wait_idle(_: usize, (queue, time): (Queue<u64>, u64)) -> Result<f64> {
     }
 }
 
-/// CPU time of so many consumers of one queue into which nothing is put, in ms for each 10 s, all together.
+/// CPU time of `consumers` consumers of one queue into which nothing is put, in ms for each 10 s, all
+/// together.
 fn idle(plan: &Plan, consumers: usize) -> Outcome {
     let time = plan.repetitions(10_000);
     let queue = Queue::bounded(1)?;

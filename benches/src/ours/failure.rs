@@ -9,7 +9,7 @@ use crate::process::PATIENCE;
 use crate::work::{Outcome, Plan, now};
 use crate::{Result, stats};
 
-/// What the ranks get: where they say that they are there, and where nobody ever says anything.
+/// What the ranks get: where they say that they are there, and where no rank ever says anything.
 #[derive(Serialize, Deserialize)]
 struct Meeting {
     there: Queue<usize>,
@@ -22,7 +22,7 @@ fn worker(rank: usize, meeting: Meeting) -> Result<()> {
     if rank > 0 {
         meeting.there.put(rank)?;
         meeting.never.get_timeout(PATIENCE)?;
-        return Err("nobody has ended it".into());
+        return Err("this rank was not ended".into());
     }
     for _ in 0..meeting.others {
         meeting.there.get_timeout(PATIENCE)?;
@@ -32,7 +32,7 @@ fn worker(rank: usize, meeting: Meeting) -> Result<()> {
     Err(now().to_string().into())
 }
 
-/// The median time in ns from the failure of rank 0 until `join` has told of it, when all are gone.
+/// The median time in ns from the failure of rank 0 until `join` has returned it, when all are gone.
 fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {

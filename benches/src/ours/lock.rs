@@ -16,7 +16,7 @@ impl Section for Lock<Counts> {
     }
 }
 
-/// Nobody else wants it.
+/// Without contention.
 pub(crate) fn uncontended(plan: &Plan) -> Outcome {
     lock::uncontended(&mut Lock::new([0; 2])?, plan, 5_000_000).map(Some)
 }

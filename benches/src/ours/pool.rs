@@ -11,7 +11,7 @@ fn wrong(what: &str) -> Failure {
     format!("wrong result: {what}").into()
 }
 
-/// Tasks per second of `run`, which does so many of them.
+/// Tasks per second of `run`, which does that many of them.
 fn rate(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     run(tasks / 10)?;
     let start = now();

@@ -43,7 +43,7 @@ impl End {
     }
 }
 
-/// A name that nobody else on this machine uses.
+/// A name that no other program on this machine uses.
 fn unique() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     format!("mp-bench/{}/{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
@@ -234,7 +234,8 @@ impl tensor::Receiver for Takers {
     }
 }
 
-/// Starts the child once this end is there: with no history, nobody must publish before the other side subscribes.
+/// Starts the child once this end is there: with no history, neither side may publish before the other one
+/// subscribes.
 fn with<C>(
     work: &str,
     words: &[String],

@@ -202,7 +202,7 @@ pub(super) const ROWS: &[Row] = &[
         id: "lock_uncontended",
         unit: "ns",
         better: Better::Lower,
-        about: "a lock that nobody else wants: lock, add one, unlock",
+        about: "a lock without contention: lock, add one, unlock",
         rounds: USUAL,
         limit: limits::lock_uncontended,
         ours: ours::lock::uncontended,

@@ -110,7 +110,7 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::crowd::no_limit,
         ours: ours::crowd::idle_1,
         peers: peers![],
-        note: || "it wakes each 100 ms, and looks for the dead",
+        note: || "it wakes each 100 ms, and looks for dead processes",
     },
     Row {
         id: "idle_100",
@@ -121,7 +121,7 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::crowd::no_limit,
         ours: ours::crowd::idle_100,
         peers: peers![],
-        note: || "one of them looks for the dead, for all",
+        note: || "one of them looks for dead processes, for all",
     },
     Row {
         id: "syscalls_per_message",

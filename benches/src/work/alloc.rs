@@ -8,12 +8,12 @@ use std::hint::black_box;
 use super::{Outcome, Plan, now};
 use crate::{Result, stats};
 
-/// Who gives memory.
+/// A source of memory.
 pub(crate) trait Heap {
     /// A piece of memory; dropping it gives it back.
     type Piece;
 
-    /// So many bytes.
+    /// A piece of `bytes` bytes.
     fn take(bytes: usize) -> Result<Self::Piece>;
 }
 

@@ -15,7 +15,7 @@ pub(crate) trait Section {
     fn enter(&mut self, who: usize) -> Result<Counts>;
 }
 
-/// `lock_uncontended`: nobody else wants it. The answer is the time of one in ns.
+/// `lock_uncontended`: without contention. The answer is the time of one in ns.
 ///
 /// # Errors
 /// A wrong count; the lock's errors.
@@ -31,7 +31,8 @@ pub(crate) fn uncontended(section: &mut impl Section, plan: &Plan, full: u64) ->
 }
 
 /// `lock_contended`, the measuring side: begins when the other process is at it, and goes on until both together were
-/// inside `full` times. The answer is the time of one in ns, whoever was inside. A count that says so ends the other one.
+/// inside `full` times. The answer is the time of one in ns, of both processes together. A count that says so
+/// ends the other one.
 ///
 /// # Errors
 /// A wrong count, the other process doesn't begin; the lock's errors.

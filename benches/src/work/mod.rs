@@ -1,5 +1,5 @@
-//! The work that is measured, written once: whoever carries messages ([`Link`]) or tensors ([`tensor`]) does exactly
-//! the same.
+//! The work that is measured, written once: every carrier of messages ([`Link`]) or tensors ([`tensor`]) does
+//! exactly the same.
 
 pub(crate) mod alloc;
 pub(crate) mod lock;
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     pub(crate) cores: Option<Cores>,
     /// How many processors there are to use.
     pub(crate) processors: usize,
-    /// Exactly so many repetitions without warm-up, whatever the contender would choose (for counting).
+    /// Exactly that many repetitions without warm-up, whatever the contender would choose (for counting).
     pub(crate) exactly: Option<u64>,
 }
 

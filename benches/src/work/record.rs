@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Plan, now};
 use crate::Result;
 
-/// What somebody would send who measures something.
+/// What a program that measures something would send.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     id: u64,

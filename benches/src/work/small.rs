@@ -13,9 +13,9 @@ const READY: u64 = 0x5EAD_1E55;
 /// The parent's last message.
 const BYE: u64 = u64::MAX;
 
-/// How long each side lets the other fall asleep in `rtt_asleep`: longer than anyone should spin, shorter than the
-/// time after which an idle (virtual) processor goes into deeper sleep (200 µs with Linux' `haltpoll`), so that the
-/// figure shows system calls and scheduler rather than power states.
+/// How long each side lets the other fall asleep in `rtt_asleep`: longer than a waiter should spin, shorter
+/// than the time after which an idle (virtual) processor goes into deeper sleep (200 µs with Linux'
+/// `haltpoll`), so that the figure shows system calls and scheduler rather than power states.
 const LULL: Duration = Duration::from_micros(50);
 
 fn expect(what: &str, wanted: u64, got: u64) -> Result<()> {
@@ -59,7 +59,8 @@ pub(crate) fn answer_round_trips(link: &mut impl Link) -> Result<()> {
 /// Only those count in which both sides slept, as the kernel's count of voluntary context switches shows: a side that
 /// the scheduler put off before it could fall asleep would be woken more cheaply.
 ///
-/// The answer is NaN where fewer than one round trip in 20 counts: the machine is too busy to let anyone sleep.
+/// The answer is NaN where fewer than one round trip in 20 counts: the machine is too busy to let a waiter
+/// sleep.
 ///
 /// # Errors
 /// Times that run backwards; the link's errors.

@@ -60,14 +60,14 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// So many fresh tensors of `elements`: about a GiB in all, but no more than anyone needs. The warm-up is long enough to
-    /// go once through any pool of a few buffers.
+    /// How many fresh tensors of `elements`: about a GiB in all, but no more than a figure needs. The warm-up
+    /// is long enough to go once through any pool of a few buffers.
     pub(crate) fn fresh(plan: &Plan, elements: usize) -> Self {
         let full = (LARGE / elements * 12).min(50_000) as u64;
         Self { warm_up: 6 + full / 20, count: plan.repetitions(full) }
     }
 
-    /// So many batches of fresh tensors in a stream.
+    /// How many fresh tensors in batches in a stream.
     pub(crate) fn stream(plan: &Plan) -> Self {
         let full = 200_000;
         let whole = |tensors: u64| tensors.next_multiple_of(BATCH);
