@@ -164,7 +164,7 @@ impl Barrier {
     }
 
     /// As [`wait_then`](Self::wait_then), at most `timeout`: then it breaks the barrier for all. The action takes as long as it
-    /// takes; it is the others who give up.
+    /// takes; the others give up.
     ///
     /// # Errors
     /// [`BarrierError::TimedOut`], and as [`wait_then`](Self::wait_then).

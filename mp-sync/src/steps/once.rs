@@ -13,9 +13,9 @@
 //! | killed | left | then |
 //! |---|---|---|
 //! | before it has the lock | nothing | |
-//! | holding the lock, doing it or about to | held by the dead, not done | the next one adopts the lock, learns which process died, and does it again |
+//! | holding the lock, doing it or about to | held by a dead process, not done | the next one adopts the lock, learns which process died, and does it again |
 //! | done, before it said so | the same | the same: it is done twice, one after the other |
-//! | said so, before it released the lock | held by the dead, done | a waiter adopts the lock, and finds it done; a thread that comes does not ask for the lock |
+//! | said so, before it released the lock | held by a dead process, done | a waiter adopts the lock, and finds it done; a thread that comes does not ask for the lock |
 //!
 //! A thread that is stopped while it holds the lock delays the threads that asked for the lock; once it has
 //! said that it is done, no others.

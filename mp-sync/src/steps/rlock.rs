@@ -13,7 +13,7 @@
 //! | killed | left | then |
 //! |---|---|---|
 //! | before it has the lock | nothing | |
-//! | having the lock, however often; also before it wrote the first depth | held by the dead, any depth | the next one adopts the lock, marked; locking returns `OwnerDied` until a caller recovers, whose depth is one |
+//! | having the lock, however often; also before it wrote the first depth | held by a dead process, any depth | the next one adopts the lock, marked; locking returns `OwnerDied` until a caller recovers, whose depth is one |
 //! | having recovered | the same, marked already | the same: only the release of the last level takes the mark away |
 //! | waiting at a condition | free | nothing: it has let go of all levels, whose number it keeps to itself |
 

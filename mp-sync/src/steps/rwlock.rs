@@ -22,9 +22,9 @@
 //! # What a death leaves
 //! | killed | left | then |
 //! |---|---|---|
-//! | reading once or again, counting, or stepping back | a slot that names the dead, with any count | a writer that waits gives it back: what was only read is whole |
-//! | holding the lock, not writing | held by the dead, writing 0 | the next one adopts the lock and takes its mark away |
-//! | writing | held by the dead, writing 1 | the next one adopts the lock, marked; locking returns `OwnerDied` until a caller recovers |
+//! | reading once or again, counting, or stepping back | a slot that names a dead process, with any count | a writer that waits gives it back: what was only read is whole |
+//! | holding the lock, not writing | held by a dead process, writing 0 | the next one adopts the lock and takes its mark away |
+//! | writing | held by a dead process, writing 1 | the next one adopts the lock, marked; locking returns `OwnerDied` until a caller recovers |
 //! | repairing | the same | the same |
 
 use mp_core::mem::{Mem, Steps, Word};

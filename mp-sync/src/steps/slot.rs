@@ -15,7 +15,7 @@
 //! | killed | left | the next one that looks |
 //! |---|---|---|
 //! | before the swap | nothing; perhaps `used` is one too high | looks at one slot more |
-//! | holding | a slot that names the dead | gives it back, by a swap of exactly the word that it saw |
+//! | holding | a slot that names a dead process | gives it back, by a swap of exactly the word that it saw |
 //! | given back, before it woke a waiter | a slot that is free | sleepers look again within a slice |
 //! | giving back a dead member's slot | as it was, or given back | the same |
 //!
