@@ -399,7 +399,7 @@ mod tests {
         };
         let (mine, other, third) = (enlist(WAITING, me), enlist(WAITING, me), enlist(WAITING, me));
         let of_the_dead = enlist(NOTIFIED, dead);
-        let taken = condition.tend(me).expect("the token of the killed");
+        let taken = condition.tend(me).expect("the token of the killed waiter");
         assert_eq!((taken.index, taken.slot.member), (of_the_dead.index, me));
         // Meanwhile another one has notified this one as well.
         assert!(condition.change(mine, mine.slot.into_state(NOTIFIED)));
@@ -423,7 +423,7 @@ mod tests {
         enlist(ASLEEP, dead).unwrap();
         let token = enlist(NOTIFIED, dead).unwrap();
         assert!(enlist(WAITING, me).is_none(), "it is full");
-        let taken = condition.tend(me).expect("the token of the killed");
+        let taken = condition.tend(me).expect("the token of the killed waiter");
         assert_eq!((taken.index, taken.slot.state), (token.index, NOTIFIED));
         assert_eq!(enlist(WAITING, me).map(|seen| seen.index), Some(0));
         assert!(condition.tend(me).is_none());
