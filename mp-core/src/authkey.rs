@@ -1,4 +1,5 @@
-//! The secret of a family of processes: those that one has started, and those that they have started.
+//! The secret of a family of processes: one process, those that it has started, and those that they have
+//! started.
 //!
 //! It is here, below processes and sockets, because the code that starts processes hands it down, and the
 //! code that connects proves it, and neither knows the other. It is nowhere but in the memory of these

@@ -16,7 +16,8 @@ use crate::sys::processors;
 
 /// The first hold: as long as it takes the other process to get on.
 const FIRST: Duration = Duration::from_nanos(250);
-/// The longest. Two alone would gain from more; but where others wait at the other side, so would these.
+/// The longest. Two processes alone would gain from more; but processes that wait at the other side would
+/// wait longer, too.
 const MOST: Duration = Duration::from_micros(1);
 
 /// When a thread last came too late, and how long it stayed away then.

@@ -83,7 +83,7 @@ pub enum Error {
         /// The one it has.
         found: DType,
     },
-    /// A tensor that is the result of others that require gradients can't be sent.
+    /// A tensor that is the result of tensors that require gradients can't be sent.
     NonLeaf,
     /// A handle was serialised or deserialised outside of a message.
     OutsideMessage(&'static str),

@@ -12,7 +12,7 @@
 //! | the mapping of the arena | not there (`MADV_DONTFORK`). Its addresses are reserved, so that a reference into it that was copied is a SIGSEGV and never another process's data |
 //! | the files of the arena, and their locks by open file description, which say that their owner lives | closed: a copy that kept them open would make a crashed owner seem alive |
 //! | which thread it is, its lane, the envelopes that it keeps | forgotten |
-//! | locks of this crate and of those above it | others, see [`PerProcess`]: no thread that the copy doesn't have holds them |
+//! | locks of this crate and of those above it | other ones, see [`PerProcess`]: no thread that the copy doesn't have holds them |
 //! | what was looked up once (processors, what the kernel can) | stays; looked up before, so that no thread is half done with it |
 //!
 //! The thread that forks holds, meanwhile, the lock under which an arena is made or joined, and the one under which files
@@ -183,7 +183,8 @@ pub(crate) fn nothing_is_inherited() -> bool {
     }
 }
 
-/// A process that is about to be copied by the calling thread. Dropping it, in the original, goes on as before.
+/// A process that is about to be copied by the calling thread. Dropping it, in the original, lets that
+/// continue as before.
 #[derive(Debug)]
 pub struct Fork {
     inherited: Inherited,
@@ -211,8 +212,8 @@ impl Fork {
     /// # Safety
     /// - The calling process is a copy by `fork(2)`, made by this thread after [`prepare`](Self::prepare); this is
     ///   called once, and before anything else of this library is used.
-    /// - The numbers `more` are those of files that the calling thread kept others from closing when it made
-    ///   the copy, and that are not used in the copy.
+    /// - The numbers `more` are those of files that the calling thread kept other threads from closing when
+    ///   it made the copy, and that are not used in the copy.
     pub unsafe fn begin(self, more: &[RawFd]) -> Result<()> {
         let Self { inherited, plug } = self;
         // First, before anything asks for memory and gets those addresses.

@@ -52,7 +52,8 @@ pub fn arm_at_change(n: u64, signal: i32) {
     start(n, signal, 1);
 }
 
-/// When what was armed has happened, and this process goes on: the same at the `n`-th access after that, once.
+/// When what was armed has happened, and this process continues: the same at the `n`-th access after that,
+/// once.
 pub fn arm_again(n: u64) {
     ARMED.again.store(n, Ordering::SeqCst);
 }

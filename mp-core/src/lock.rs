@@ -346,7 +346,7 @@ impl RawGuard<'_> {
 impl Drop for RawGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // In a forked copy it is not ours: the copy is no member, or another one.
+        // In a forked copy it is not this process's: the copy is no member, or another one.
         if self.lock.arena.me().ok() != Some(self.me) && !mutant!("lock.released-by-a-copy") {
             return;
         }

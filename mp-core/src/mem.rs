@@ -2,8 +2,8 @@
 //!
 //! Every algorithm that several processes run on the same memory is a small state machine over [`Mem`]:
 //! one call of [`Steps::step`] makes **at most one shared access**. That makes "killed at any instruction"
-//! a thing one can enumerate: to kill a process is to stop stepping its machine, to stop it (SIGSTOP) is to
-//! step it later. The same machines run
+//! a thing that can be enumerated: to kill a process is to stop stepping its machine, to stop it (SIGSTOP) is
+//! to step it later. The same machines run
 //! - in real processes, over the mapped arena ([`run`] drives them; the compiler folds the loop),
 //! - under an exhaustive explorer and under proptest, over a vector,
 //! - under loom, over loom's atomics ([`HeapMem`](crate::sync::HeapMem)).

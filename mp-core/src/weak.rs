@@ -55,10 +55,10 @@ pub struct StorageId {
 ///
 /// # What expired means
 /// It is a matter of **this process**: the reference has expired when the process has no handle to the storage any
-/// more, though others may still have, and messages on their way. (torch's `StorageWeakRef` says the same.)
-/// Only a holder of memory may pass it on, or a process could take hold of what another one is just freeing.
-/// If the same storage is received again while another holder has kept it alive, references to it work again:
-/// it is the same memory.
+/// more, though other processes may still have, and messages on their way. (torch's `StorageWeakRef` says the
+/// same.) Only a holder of memory may pass it on, or a process could take hold of what another one is just
+/// freeing. If the same storage is received again while another holder has kept it alive, references to it
+/// work again: it is the same memory.
 ///
 /// # What it does to tensors
 /// Nothing. The storage that [`upgrade`](Self::upgrade) returns keeps memory and gives no access to elements: an exclusive tensor

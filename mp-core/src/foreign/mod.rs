@@ -1,4 +1,4 @@
-//! Memory that others made: copied in, mapped where it is, and ours handed out.
+//! Memory of other programs: copied in, mapped where it is; and memory of the arena handed out.
 //!
 //! | from | safe, copies into the arena | where it is |
 //! |---|---|---|

@@ -11,8 +11,8 @@ pub(crate) fn skipped_sweep() -> bool {
     mutant!("planted.skipped-sweep")
 }
 
-/// What a process stores is seen by others a few of its accesses later, also after its next read-modify-write: as on a
-/// processor with a weak memory order, if none of them released.
+/// What a process stores is seen by other processes a few of its accesses later, also after its next
+/// read-modify-write: as on a processor with a weak memory order, if none of them released.
 fn missing_fence() -> bool {
     mutant!("planted.missing-fence")
 }
@@ -21,7 +21,7 @@ fn missing_fence() -> bool {
 const LATE: u32 = 4;
 
 thread_local! {
-    /// Stores that the others don't see yet, the oldest first, and how many accesses ago they were.
+    /// Stores that other processes don't see yet, the oldest first, and how many accesses ago they were.
     static STORES: RefCell<Vec<(Word, u64, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn store_late(w: Word, v: u64) -> bool {
     stores(|stores| stores.push((w, v, 0))).is_some()
 }
 
-/// What this thread itself has stored there, if the others don't see it yet.
+/// What this thread itself has stored there, if other processes don't see it yet.
 #[inline]
 pub(crate) fn stored_late(w: Word) -> Option<u64> {
     stores(|stores| stores.iter().rev().find(|(at, ..)| *at == w).map(|&(_, v, _)| v))?

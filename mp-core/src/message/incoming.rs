@@ -88,7 +88,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Of bytes that [`Outgoing::into_plain`](super::Outgoing::into_plain) gave, or any others: they are checked when they are read.
+    /// Of bytes that [`Outgoing::into_plain`](super::Outgoing::into_plain) gave, or any other bytes: they are
+    /// checked when they are read.
     pub fn from_plain(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }

@@ -72,7 +72,7 @@ pub fn too_deep(left: &Cell<u16>) -> Error {
     if let n @ 1.. = left.get() {
         let (rest, all) = crate::sys::stack::left().unwrap_or_default();
         return Error::Malformed(format!(
-            "values are nested {} deep, and {rest} of the {all} bytes of this thread's stack are left, too few to go on: do it in a \
+            "values are nested {} deep, and {rest} of the {all} bytes of this thread's stack are left, too few to continue: do it in a \
              thread with a larger stack (std::thread::Builder::stack_size)",
             MAX_NESTING - n
         ));
@@ -110,7 +110,8 @@ pub fn counted<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     }
 }
 
-/// Calls `f` for a message of its own: a value that sends or receives others while it is written or read is none of their levels.
+/// Calls `f` for a message of its own: a value that sends or receives messages while it is written or read is
+/// none of their levels.
 #[inline]
 pub fn afresh<R>(f: impl FnOnce() -> R) -> R {
     let _before = Before(LEFT.replace(MAX_NESTING));

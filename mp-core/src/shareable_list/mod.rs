@@ -36,7 +36,7 @@ use crate::value::{Form, Header};
 ///
 /// # Blocking
 /// Each operation holds a lock for some hundred nanoseconds, so that it is whole for all users of this type.
-/// If another process is stopped in the middle of one, the others wait for 10 s and then get
+/// If another process is stopped in the middle of one, other processes wait for 10 s and then get
 /// [`ListError::Lock`] or [`ListError::Busy`]. Python knows nothing of the lock: what it writes can be seen
 /// half written; a text is always checked to be one.
 ///

@@ -18,8 +18,8 @@
 //!
 //! In `FILLING`, envelopes that have their owner word already may be claimed: by a process that took a hint before the group was
 //! emptied, and was stopped since. So looks at all envelopes don't leave out a group that is being filled; and a sweeper that
-//! finds one with any word goes on to fill it, which needs no memory: there was memory before the first word was written. With none,
-//! it gives the memory back.
+//! finds one with any word continues to fill it, which needs no memory: there was memory before the first
+//! word was written. With none, it gives the memory back.
 //!
 //! # What a death leaves
 //! | killed | left | the sweep |

@@ -185,8 +185,8 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    /// For `me`. `parked`: the caller has slept, so that others may be asleep whose bit its waker cleared. `dead`: take it
-    /// also if it is still held by this holder.
+    /// For `me`. `parked`: the caller has slept, so that other waiters may be asleep whose bit its waker
+    /// cleared. `dead`: take it also if it is still held by this holder.
     #[inline]
     pub fn new(at: LockAt, me: Member, who: Who, parked: bool, dead: Option<DeadHolder>) -> Self {
         Self { at, me, who, parked, dead, mine: LockWord(0), adopted: false, pc: Pc::Look }

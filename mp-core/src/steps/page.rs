@@ -63,7 +63,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
                 let next = i + 1 + u32::from(mutant!("steps.page.last-word-not-cleared"));
                 self.pc = if next < words { Link::Init(i + 1) } else { Link::Walk };
             }
-            // To the end of the chain, which others may lengthen meanwhile.
+            // To the end of the chain, which other holders may lengthen meanwhile.
             Link::Walk => {
                 let link = m.load(self.at);
                 match link_of(link).and_then(&self.pages) {

@@ -16,18 +16,18 @@
 //! | the words | | swapped from old to new, in their order, by each process that makes the update |
 //! | making, one for each member | 0, 1 | the member: 1 **before** it makes anything, 0 after |
 //!
-//! | killed, or stopped for a week | left | the others |
+//! | killed, or stopped for a week | left | other processes |
 //! |---|---|---|
 //! | before it is named | nothing but its own record | notice nothing |
 //! | after that, anywhere | current names it, or none; its word "making" | complete it, and continue |
 //!
 //! **Late swaps.** A process that makes an update has seen that it is still the current one, and then swaps a
-//! word; it may be stopped just before that swap, and make it a week later, when others have completed the
-//! update long ago. The swap must fail then: the word must not be what it was *again*. An update that gives
-//! words only values that they have never had (a count, a frontier, a row that is used for the first time)
-//! can't make it so. A plan that may give one a value that it once had is [exclusive](Plan::exclusive): it is
-//! made only if no other process is making anything. So a process that is stopped there holds up exclusive
-//! updates, and no others.
+//! word; it may be stopped just before that swap, and make it a week later, when other processes have
+//! completed the update long ago. The swap must fail then: the word must not be what it was *again*. An
+//! update that gives words only values that they have never had (a count, a frontier, a row that is used for
+//! the first time) can't make it so. A plan that may give one a value that it once had is
+//! [exclusive](Plan::exclusive): it is made only if no other process is making anything. So a process that is
+//! stopped there holds up exclusive updates, and no others.
 //!
 //! That look finds every process that may be late. One that makes update n says "making", by a
 //! read-modify-write, *then* looks whether n is current. One that plans has seen n + 1 or a later one, *then*
@@ -72,7 +72,7 @@ pub trait Plan {
     fn reads(&self) -> &[Word];
 
     /// From their values, which of them (by their index among those that are read) become what, in the order in which
-    /// others may see it. Nothing: no change.
+    /// other processes may see it. Nothing: no change.
     fn writes(&self, values: &[u64]) -> Vec<(usize, u64)>;
 
     /// Whether it may give one of the words a value that this word has ever had before, whichever process
@@ -133,7 +133,7 @@ enum Pc {
     Withdraw(bool),
 }
 
-/// Makes one [`Plan`] happen, after completing what others had begun. Of each member one at a time.
+/// Makes one [`Plan`] happen, after completing what other members had begun. Of each member one at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Update<P, D> {
     at: UpdateAt,

@@ -1,15 +1,15 @@
 //! Which processes recover what a dead member has left, and which one may use its things again.
 //!
-//! A *visit* gives others what they wait for. **Any number of processes visit the same dead member at once**,
-//! so that none of them is waited for, whether it is stopped or killed there. That works because a visitor
-//! makes nothing its own, and frees nothing: each of its changes is a swap of a word that names the dead
-//! member, to what follows from it, and what has no holder any more after that is claimed *in the name of the
-//! dead member*. So all that a visitor has read of the dead member's things stays true or is noticed by a
-//! swap, as long as none of them is used again. There are two kinds of visits, one after the other:
+//! A *visit* gives live processes what they wait for. **Any number of processes visit the same dead member at
+//! once**, so that none of them is waited for, whether it is stopped or killed there. That works because a
+//! visitor makes nothing its own, and frees nothing: each of its changes is a swap of a word that names the
+//! dead member, to what follows from it, and what has no holder any more after that is claimed *in the name
+//! of the dead member*. So all that a visitor has read of the dead member's things stays true or is noticed
+//! by a swap, as long as none of them is used again. There are two kinds of visits, one after the other:
 //!
 //! * `DEAD`: what the dead member had leased is returned, its seats in messages and tokens are given up, its
 //!   queues are notified, in their own memory. Its seats in queues stay, so that no visitor writes into
-//!   memory of others.
+//!   memory of other processes.
 //! * `VACATING`: its seats in queues are given up. Nothing is written into a queue any more. Either live
 //!   processes hold the queue, and it is theirs alone from then on; or it is claimed for the dead member,
 //!   with what is in it, and the attachments of that are given up.
@@ -26,7 +26,7 @@
 //! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another one → `SWEEPING(it)` |
 //! | of the visitor ([`Visiting`]) | 0, or slots | the visitor, **before** it begins, and after it has ended |
 //!
-//! **Being alone.** A visitor counts its visit (`n`), *then* looks at the words of all others that live,
+//! **Being alone.** A visitor counts its visit (`n`), *then* looks at the words of all other live members,
 //! *then* visits, then swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) → SWEEPING(me)`. A visitor that began
 //! before it had said so before, and is seen in its word or is at its end. A visitor that begins after it
 //! makes the swap fail. So between the look and the swap no other process visited, and what the visit has
@@ -38,18 +38,19 @@
 //!
 //! **Late visitors.** No process is in a visit of the first kind when the state is `VACATING`: so none
 //! notifies a queue whose memory may be another's. What a visitor of the second kind still does after it was
-//! stopped, while others have continued: it gives up a seat, if that still names the dead member, which no
-//! other process ever writes; it claims a block for the dead member, if that is live and has no seat, and the
-//! swap of the block's state makes sure that it was the same block throughout; it reads a queue that is
-//! claimed for the dead member, and which stays so, as there is no sweeper as long as this visitor says that
-//! it visits.
+//! stopped, while other processes have continued: it gives up a seat, if that still names the dead member,
+//! which no other process ever writes; it claims a block for the dead member, if that is live and has no
+//! seat, and the swap of the block's state makes sure that it was the same block throughout; it reads a queue
+//! that is claimed for the dead member, and which stays so, as there is no sweeper as long as this visitor
+//! says that it visits.
 //!
-//! | killed, or stopped for a week | left | the others |
+//! | killed, or stopped for a week | left | other processes |
 //! |---|---|---|
-//! | anywhere in a visit | `DEAD` or `VACATING`, a word that says that it visits | visit as well; what others wait for is theirs at once. The word of a dead visitor counts no more; as long as one is stopped, what it visits is not swept: its memory is held |
+//! | anywhere in a visit | `DEAD` or `VACATING`, a word that says that it visits | visit as well; what live processes wait for is theirs at once. The word of a dead visitor counts no more; as long as one is stopped, what it visits is not swept: its memory is held |
 //! | between the swap and the end of the sweep | `SWEEPING(it)` | nothing is waited for; if it is dead, another sweeps on |
 //!
-//! (A visitor that is stopped between its look and its swap while others make exactly 2^29 visits takes them for none.)
+//! (A visitor that is stopped between its look and its swap while other processes make exactly 2^29 visits
+//! takes them for none.)
 
 use super::Oracle;
 use crate::mem::{Mem, Steps, Word};

@@ -31,9 +31,10 @@ use crate::tensor::{Element, Integer, Number};
 /// ```
 ///
 /// All its operations are relaxed, in the sense of [`std::sync::atomic::Ordering::Relaxed`]: no element is ever torn, and
-/// nothing is promised about the order in which others see several. A load and a store are the processor's plain ones.
-/// What changes an element by several steps (`fetch_*`, `compare_exchange`) lets no other change come in
-/// between. None of them blocks, and a process that dies in the middle of one has done it or has not.
+/// nothing is promised about the order in which other threads and processes see several. A load and a store
+/// are the processor's plain ones. What changes an element by several steps (`fetch_*`, `compare_exchange`)
+/// lets no other change come in between. None of them blocks, and a process that dies in the middle of one
+/// has done it or has not.
 ///
 /// [`SharedTensor::as_atomics`]: crate::Tensor::as_atomics
 #[repr(transparent)]
@@ -48,7 +49,7 @@ impl<T: Element> fmt::Debug for Atomic<T> {
     }
 }
 
-/// Runs code with the element as an atomic of its width; elements of 16 bytes are others' business.
+/// Runs code with the element as an atomic of its width; elements of 16 bytes are left to the caller.
 macro_rules! as_atomic {
     ($this:expr, $T:ty, |$a:ident| $body:expr) => {
         as_atomic!(@widths $this, $T, |$a| $body, 1 AtomicU8, 2 AtomicU16, 4 AtomicU32)

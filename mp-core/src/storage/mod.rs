@@ -112,7 +112,8 @@ impl Storage {
         Ok((taken, std::mem::take(&mut self.bytes)))
     }
 
-    /// Lets others read, or read and write: the block remembers it, so that it never has an exclusive owner again.
+    /// Lets any process read, or read and write: the block remembers it, so that it never has an exclusive
+    /// owner again.
     pub(crate) fn open_to_others(&self, kind: crate::words::Kind) {
         if self.hold.arena().is_here() && !self.hold.is_nowhere() {
             self.hold.arena().open_to_others(self.hold.block(), kind);

@@ -1,4 +1,4 @@
-//! Files that others know: by a name under `/dev/shm`, by a path, or by a descriptor.
+//! Files that other programs know: by a name under `/dev/shm`, by a path, or by a descriptor.
 //!
 //! References: `shm_open(3)`, `shm_overview(7)`, `open(2)`, `fcntl(2)` (file sealing, open file description locks).
 

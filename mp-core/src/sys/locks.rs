@@ -62,7 +62,7 @@ pub(crate) fn release(fd: BorrowedFd<'_>, slot: u32) {
     _ = fcntl(fd, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, ofd_byte(slot)));
 }
 
-/// Whether none of the two locks of `slot` is held. Not to be asked of one's own slot.
+/// Whether none of the two locks of `slot` is held. Not to be asked of the caller's own slot.
 pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     let both = [ofd_byte(slot), posix_byte(slot)];
     for byte in &both[usize::from(mutant!("member.dead.posix-lock-suffices"))
@@ -78,7 +78,7 @@ pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
 }
 
 /// Takes the lock of a whole file, if no other open file description has it. The kernel drops it when the last descriptor
-/// of ours is closed: by the death of the process at the latest.
+/// of this process is closed: by the death of the process at the latest.
 pub(crate) fn try_lock_file(fd: BorrowedFd<'_>) -> io::Result<bool> {
     match fcntl(fd, libc::F_OFD_SETLK, &mut whole(libc::F_WRLCK)) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),

@@ -93,8 +93,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// In a forked copy, where it is not mapped (`MADV_DONTFORK`): keeps others from getting these addresses. What reaches
-    /// there is a SIGSEGV.
+    /// In a forked copy, where it is not mapped (`MADV_DONTFORK`): keeps other mappings from getting these
+    /// addresses. What reaches there is a SIGSEGV.
     pub(crate) fn reserve_in_copy(&self) -> Result<()> {
         let at = self.base.as_ptr().cast();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;

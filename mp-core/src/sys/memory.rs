@@ -62,7 +62,8 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
 }
 
-/// Opens the same file again: an open file description of one's own, which open-file-description locks need.
+/// Opens the same file again: an open file description of this process's own, which open-file-description
+/// locks need.
 pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())

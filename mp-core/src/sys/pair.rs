@@ -2,7 +2,8 @@
 //! Two neighbouring words, compared and swapped at once. Unsafe, because an instruction writes 16 bytes; sound, because both
 //! words are borrowed as atomics, in an array of two at a multiple of 16, and the processor was asked whether it has the
 //! instruction. Words are also reached alone, by instructions of 8 bytes: the processor keeps all of them atomic to each other
-//! (Intel SDM vol. 3, 9.1: a locked instruction on aligned 16 bytes excludes others from its cache line).
+//! (Intel SDM vol. 3, 9.1: a locked instruction on aligned 16 bytes excludes other processors from its cache
+//! line).
 
 #![allow(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Whether others can run while this process does.
+//! Whether another process can run while this one does.
 
 use std::sync::OnceLock;
 
 /// Whether there is one processor only for this process and all that it may wait for.
 ///
-/// A process that is pinned to one processor waits for others on other ones; a machine with one, or a quota of one, is
-/// all there is.
+/// A process that is pinned to one processor waits for processes on other ones; a machine with one, or a
+/// quota of one, is all there is.
 pub(crate) fn only_one() -> bool {
     // Asked once: it reads files.
     // fork: the machine and its quota are the same, and whether a process is pinned is no matter. It is looked up before, so

@@ -39,7 +39,7 @@ impl AsFd for EventFd {
 }
 
 /// Which of these are readable, or (where it says so) writable: waits until one is, at most until `deadline`. A descriptor
-/// with an error or a hang-up counts: what one would do with it does not wait.
+/// with an error or a hang-up counts: what is to be done with it does not wait.
 pub(crate) fn poll(fds: &[(BorrowedFd<'_>, bool)], deadline: Option<Instant>) -> Result<Vec<bool>> {
     let events = |write| if write { PollFlags::OUT } else { PollFlags::IN };
     let mut asked: Vec<PollFd<'_>> =

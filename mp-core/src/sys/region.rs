@@ -24,9 +24,9 @@ use crate::sync::shared::{AtomicU64, fence};
 /// What a mapping is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MapFor {
-    /// Reading and writing what others see.
+    /// Reading and writing what other processes see.
     Sharing,
-    /// Reading what others write.
+    /// Reading what other processes write.
     Looking,
     /// Reading what no process can change.
     Reading,

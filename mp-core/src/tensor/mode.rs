@@ -42,7 +42,7 @@ pub trait Mode: sealed::Mode {}
 /// (Sealed: the slices rest on it.)
 #[diagnostic::on_unimplemented(
     message = "{Self} tensors give no slices and references",
-    note = "others may write a shared tensor at any time: use load, iter, read_into, or copy it by contiguous()"
+    note = "other processes may write a shared tensor at any time: use load, iter, read_into, or copy it by contiguous()"
 )]
 pub trait Readable: Mode {}
 

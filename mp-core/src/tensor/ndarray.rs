@@ -5,7 +5,8 @@
 //! - reading: a [`Readable`] mode, so that the elements are not written; an array that is read may have
 //!   elements that overlap;
 //! - writing: a [`Writable`] mode, mutably borrowed: no other code reaches the elements, and no two indices
-//!   are one element ([`Raw`](super::raw::Raw)). Between them there may be others', which no index reaches.
+//!   are one element ([`Raw`](super::raw::Raw)). Between them there may be elements of other views, which no
+//!   index reaches.
 #![allow(unsafe_code)]
 
 use ndarray::{ArrayBase, ArrayViewD, ArrayViewMutD, Data, Dimension, IxDyn, ShapeBuilder, StrideShape};

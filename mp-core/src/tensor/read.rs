@@ -180,8 +180,8 @@ impl<T: Element, M: Readable> Tensor<T, M> {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Shared tensors are not compared, since others may write them meanwhile, so that one might differ from itself: compare
-/// copies (`to_vec`, `contiguous`).
+/// Shared tensors are not compared, since other processes may write them meanwhile, so that one might differ
+/// from itself: compare copies (`to_vec`, `contiguous`).
 impl<T: Element, M: Readable, N: Readable> PartialEq<Tensor<T, N>> for Tensor<T, M> {
     fn eq(&self, other: &Tensor<T, N>) -> bool {
         if self.shape() != other.shape() {

@@ -55,8 +55,9 @@ pub type FrozenTensor<T> = Tensor<T, Frozen>;
 /// atomics of the element's own width.
 ///
 /// That is what lock-free training ("Hogwild", Niu et al. 2011) needs: no element is ever torn, reads and
-/// writes cost what plain ones do (in loops, those of the slice [`as_atomics`](Tensor::as_atomics)), and nothing is promised about the order in which others see them. To hand over more
-/// than single elements, send a message: what was written before a `put` is seen after the `get`. (An element of
+/// writes cost what plain ones do (in loops, those of the slice [`as_atomics`](Tensor::as_atomics)), and
+/// nothing is promised about the order in which other threads and processes see them. To hand over more than
+/// single elements, send a message: what was written before a `put` is seen after the `get`. (An element of
 /// [`Complex<f64>`](crate::Complex) is two numbers, each of which is whole.)
 ///
 /// ```

@@ -75,8 +75,8 @@ impl Clone for Locked {
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Types of one's own need no dependency on `bytemuck`, but the attribute that says where its derive macros find it; in a
-/// program that uses `mp`, that is `crate = "mp::bytemuck"`:
+/// Your own types need no dependency on `bytemuck`, but the attribute that says where its derive macros find
+/// it; in a program that uses `mp`, that is `crate = "mp::bytemuck"`:
 ///
 /// ```
 /// use mp_core::Value;

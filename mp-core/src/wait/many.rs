@@ -34,8 +34,8 @@ use crate::sys::{Errno, futex, os};
 /// ```
 ///
 /// It takes nothing: what is ready has still to be got, by a form that does not wait (`try_get`, say), since another thread
-/// or process may have been faster. Each thing may be in the list more than once, and each may be waited for by others at
-/// the same time.
+/// or process may have been faster. Each thing may be in the list more than once, and each may be waited for
+/// by other threads and processes at the same time.
 ///
 /// # Blocking
 /// It looks for a while first, as all waiting does; then the process sleeps. It costs the processes that make
@@ -43,7 +43,8 @@ use crate::sys::{Errno, futex, os};
 ///
 /// # When a process dies
 /// Things that end with a process become ready when its end is noticed: by its parent, at once, or by a process that waits,
-/// which looks every 100 ms. A process that dies or is stopped while it waits keeps others from being woken for up to 100 ms.
+/// which looks every 100 ms. A process that dies or is stopped while it waits keeps other waiters from being
+/// woken for up to 100 ms.
 ///
 /// # Errors
 /// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left
@@ -91,8 +92,8 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A source that is always ready does not keep others from their turns: of `n` that are always ready, each is chosen about
-/// every `n`-th time.
+/// A source that is always ready does not keep other sources from their turns: of `n` that are always ready,
+/// each is chosen about every `n`-th time.
 ///
 /// # Errors
 /// As [`wait()`].
@@ -137,7 +138,7 @@ fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Re
     Ok(found)
 }
 
-/// Looks again after all were announced; if something is ready, others that sleep for it are woken: this one
+/// Looks again after all were announced; if something is ready, other sleepers are woken: this one
 /// may have been woken in their place.
 fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;

@@ -24,7 +24,7 @@
 //! (since it only looked, was ready for something else as well, or was cancelled), wakes the next one
 //! ([`Parking::wake_one`]) if it is still there.
 //!
-//! | killed, stopped | left | the others |
+//! | killed, stopped | left | other waiters |
 //! |---|---|---|
 //! | announced, or asleep | bits of sleepers | the next waker makes a call too many, and takes the bit back |
 //! | woken, before it woke the next one | a sleeper beside something that is ready | looks after a slice |

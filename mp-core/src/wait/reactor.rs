@@ -1,4 +1,5 @@
-//! Threads that sleep on shared words for others of this process: for tasks, and for callers that sleep in `poll`.
+//! Threads that sleep on shared words for other threads of this process: for tasks, and for callers that
+//! sleep in `poll`.
 //!
 //! Private to the process; what it has in shared memory is the bit of sleepers in the words that it sleeps on.
 //!
@@ -8,7 +9,7 @@
 //! | watched | its owner → idle; the thread, when the word differs from that value, or when it is ready after a slice: takes it out, then wakes its owner → idle |
 //!
 //! Between the time when an entry is taken out and the time when its thread has left the word, a wake-up there may be
-//! swallowed; as when a sleeper is killed, the others look after a slice.
+//! swallowed; as when a sleeper is killed, other waiters look after a slice.
 //!
 //! The owner looks again between entering and going to sleep, so it does not matter how late the thread sees the entry: a
 //! word that has changed since differs from the value.

@@ -1,9 +1,9 @@
-//! Descriptors that a tokio runtime waits for, in the place of a thread of ours (feature `tokio`).
+//! Descriptors that a tokio runtime waits for, in the place of a thread of this library (feature `tokio`).
 //!
 //! A task that is polled within a runtime has its descriptor watched by that runtime's own driver: the thread
-//! that turns the driver wakes the task, and no thread of ours runs in between. Only tasks do that. What
-//! continues after a task is gone, as the rest of a message does, can't rely on a runtime that may end first, and
-//! stays with the thread of `descriptors`.
+//! that turns the driver wakes the task, and no thread of this library runs in between. Only tasks do that.
+//! What continues after a task is gone, as the rest of a message does, can't rely on a runtime that may end
+//! first, and stays with the thread of `descriptors`.
 //!
 //! | state of an entry | changed by |
 //! |---|---|
@@ -42,7 +42,7 @@ use crate::mutex::Mutex;
 use crate::sys::{epoll, readiness};
 
 /// Runtimes without I/O, the last ones that were met. Each is asked once, since the answer is a panic. Where a number is used
-/// again, by a runtime with I/O, a thread goes on waiting for that one as well.
+/// again, by a runtime with I/O, a thread continues to wait for that one as well.
 static WITHOUT_IO: PerProcess<Mutex<Vec<Id>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 /// How many are remembered.

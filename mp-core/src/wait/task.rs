@@ -86,7 +86,7 @@ impl Watch {
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when the thread that sleeps for all tasks can't
     /// be started, and for a descriptor when there is none left (one that is waited for takes one more), or if it is of a
-    /// kind that one can't wait for, as a file's.
+    /// kind that can't be waited for, as a file's.
     ///
     /// The waker may be anything: it is woken by a thread of this process, whatever becomes of the runtime that this is called in.
     pub fn arm(&mut self, waker: &Waker) -> Result<()> {

@@ -58,7 +58,8 @@ impl Group {
         }
     }
 
-    /// Whether any of its envelopes may be in use. Those of the others hold nothing, and are not looked at: it would take pages.
+    /// Whether any of its envelopes may be in use. Those of other groups hold nothing, and are not looked at:
+    /// it would take pages.
     pub const fn is_looked_at(self) -> bool {
         matches!(self, Self::InUse | Self::Filling { .. })
     }

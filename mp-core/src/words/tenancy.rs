@@ -11,8 +11,8 @@ pub enum Presence {
     Live,
     /// It is dead, and this many visits to it were begun (modulo 2^29): see [`Visit`](crate::steps::Visit).
     Dead(u32),
-    /// It is dead, all that others wait for was recovered, and its seats in queues are given up; visits are
-    /// counted on.
+    /// It is dead, all that live processes wait for was recovered, and its seats in queues are given up;
+    /// visits are counted on.
     Vacating(u32),
     /// It is dead, it has no seats in queues, and this member releases the rest.
     Sweeping(Member),
