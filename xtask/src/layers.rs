@@ -1,4 +1,4 @@
-//! Step `layers`: dependencies between our crates run downwards only.
+//! Step `layers`: dependencies between our crates run downwards only, and so do imports between the folders of a crate.
 
 use std::fs;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::floors;
 use crate::session::{Outcome, Session};
 
 /// Every library crate, and the crates of ours that it may depend on. `*` stands for all in this table.
@@ -41,6 +42,9 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
 fn check() -> Result<Vec<String>, String> {
     let packages = packages(None)?;
     let mut problems = arrows(&packages);
+    for package in packages.iter().filter(|package| LAYERS.iter().any(|(name, _)| *name == package.name)) {
+        problems.extend(floors::check(&package.name, Path::new(&package.folder)));
+    }
     let lock = fs::read_to_string("Cargo.lock").map_err(|e| format!("Cargo.lock: {e}"))?;
     problems.extend(peers(&lock));
     if Path::new("benches/Cargo.toml").exists() {

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod ci;
+mod floors;
 mod layers;
 mod libtest;
 mod mutate;

@@ -2,11 +2,11 @@
 
 mod code;
 mod crates;
-mod mask;
+pub(crate) mod mask;
 mod parity;
 mod statics;
 mod text;
-mod uses;
+pub(crate) mod uses;
 
 use std::fs;
 use std::process::Command;
