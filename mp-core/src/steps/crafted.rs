@@ -80,7 +80,7 @@ fn take(m: &HeapMem) -> Taken {
     run(Take::new(BLOCK, pages, Seat::Envelope(7), note), m)
 }
 
-/// Makes so many steps, none of which is the last.
+/// Makes `n` steps, none of which is the last.
 fn steps<S: Steps>(s: &mut S, m: &HeapMem, n: usize) {
     (0..n).for_each(|_| assert!(s.step(m).is_none(), "it has ended before"));
 }
