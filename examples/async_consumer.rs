@@ -19,7 +19,7 @@ fn producer(queue: Queue<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds up what it gets; how often it was tired of waiting.
+/// Adds up what it gets; also how often a wait timed out.
 async fn consumer(queue: Queue<u64>) -> mp::Result<(u64, u32)> {
     let (mut sum, mut pauses) = (0, 0);
     loop {

@@ -44,7 +44,7 @@ fn main() -> mp::Result<()> {
     }
     assert!(!wrong()?.success());
 
-    // The listener goes on.
+    // The listener continues.
     let right = start_client(&address, b"known to both")?;
     let connection = listener.accept()?;
     let (a, b) = connection.recv::<(u64, u64)>()?;

@@ -64,8 +64,8 @@
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
 //! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
 //!
-//! Each row is a crate of its own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`) for
-//! programs that want only that.
+//! The layers are crates of their own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`),
+//! for programs that want only one of them.
 //!
 //! # For users of torch.multiprocessing
 //! | torch | mp |
@@ -99,10 +99,10 @@
 //! | `ForkingPickler.register` | [`Reduce`] |
 //!
 //! # When a process dies
-//! SIGKILL at any instruction, of any process, in any order: the other processes go on, no receiver gets half a message, at
-//! most the message or batch that the victim was just putting or getting is lost, and what it held is released: memory,
-//! messages, its place in the arena. A process that is *stopped* keeps what it holds (locks, permits, leases), and holds up
-//! nothing else.
+//! SIGKILL at any instruction, of any process, in any order: the other processes continue, no receiver gets
+//! half a message, at most the message or batch that the victim was just putting or getting is lost, and what
+//! it held is released: memory, messages, its place in the arena. A process that is *stopped* keeps what it
+//! holds (locks, permits, leases), and holds up nothing else.
 //!
 //! # Features
 //! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`,

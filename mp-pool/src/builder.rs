@@ -110,8 +110,9 @@ impl PoolBuilder {
     /// What each worker calls before its first task, with a copy of `args`; also one that takes the place of another.
     ///
     /// If it fails, or the worker dies in it, it is tried again in a new process, later each time, up to a second.
-    /// When all workers have failed five times in a row, the pool is [`Broken`](crate::TaskError::Broken), and says why; one
-    /// that has worked only when it has had no worker for ten seconds: it may want for memory for a while.
+    /// When all workers have failed five times in a row, the pool is [`Broken`](crate::TaskError::Broken),
+    /// and says why; a pool that has worked before, only when it has had no worker for ten seconds: memory
+    /// may be short for a while.
     #[doc(alias = "initargs")]
     pub fn initializer<F, A, R>(mut self, function: F, args: A) -> PoolBuilder
     where

@@ -46,8 +46,8 @@ const MOST_PROCESSES: usize = 1000;
 /// travel as messages: tensors in them are not copied.
 ///
 /// # When something goes wrong
-/// An error or a panic of a task is the result of that task. A worker that dies takes the one task along that it was at,
-/// and is replaced; others that it was given go to other workers. The table is at [`TaskError`].
+/// An error or a panic of a task is the result of that task. A worker that dies costs the one task that it
+/// was at, and is replaced; other tasks that it was given go to other workers. The table is at [`TaskError`].
 ///
 /// # Its end
 /// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it: tasks that are

@@ -37,7 +37,7 @@ pub(crate) struct Exited {
 pub(crate) struct Settled<'a> {
     shared: &'a Shared,
     outcomes: Vec<(Taken, Outcome)>,
-    /// Dropped when all have been told.
+    /// Dropped when all have been reported.
     rubbish: Vec<Rubbish>,
 }
 

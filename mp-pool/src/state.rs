@@ -32,13 +32,14 @@ use crate::start::back_off;
 pub(crate) const ROOM: usize = 256;
 /// The most tasks that a worker is given ahead of time, unless a chunk is larger.
 const DEEPEST: u64 = 64;
-/// For so long a worker should have enough to do: a thousand times what it takes to give it more.
+/// How long a worker should have enough to do: a thousand times what it takes to give it more.
 const AHEAD_NANOS: u64 = 1_000_000;
 /// Starts that may fail in a row, in each place, before the pool is given up,
 const MOST_FAILED_STARTS: u32 = 5;
 /// and for how long none of its workers may be ready before that counts, if one ever was.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A worker that has left its first task in its queue for so long, while another one has nothing to do, is asked for it.
+/// A worker that has left its first task in its queue for this long, while another one has nothing to do, is
+/// asked for it.
 const SLOW: Duration = Duration::from_millis(100);
 /// The number of no function: a worker that gets a request to forget it answers, and does nothing else.
 pub(crate) const NO_CODE: u64 = 0;

@@ -48,10 +48,11 @@ const NO_ACTION: Option<fn()> = None;
 /// to be done before all [go on](Self::wait_then). Whether all came or it broke is decided once, for all.
 ///
 /// # When a process dies
-/// One that waits at the barrier: it breaks, unless all have come, and its waiters learn it when the death is noticed
-/// (the [table](crate#how-soon-a-waiter-hears-of-a-death)). One that has not come yet: no process knows that it was meant to, unless
-/// it is [enrolled](Self::enroll). A process that is stopped is not
-/// dead: the others wait for it, or for their time-out, whose error names those that are enrolled and have not come.
+/// A party that waits at the barrier: it breaks, unless all have come, and its waiters learn it when the
+/// death is noticed (the [table](crate#how-soon-a-waiter-hears-of-a-death)). A party that has not come yet:
+/// no process knows that it was meant to, unless it is [enrolled](Self::enroll). A process that is stopped is
+/// not dead: the others wait for it, or for their time-out, whose error names those that are enrolled and
+/// have not come.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Barrier")]
 pub struct Barrier {

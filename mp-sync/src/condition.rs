@@ -64,9 +64,10 @@ const WAITERS: u32 = 1024;
 /// ```
 ///
 /// # When a process dies
-/// One that waits, or was notified and has not noticed: its notification goes to another one that waits, when the
-/// death is noticed (the [table](crate#how-soon-a-waiter-hears-of-a-death)), also to one that has begun to wait since. One that
-/// holds the lock: those that were notified get [`LockError::OwnerDied`] when they take the lock again.
+/// A thread that waits, or was notified and has not noticed: its notification goes to another waiter, when
+/// the death is noticed (the [table](crate#how-soon-a-waiter-hears-of-a-death)), also to one that has begun
+/// to wait since. A holder of the lock: notified threads get [`LockError::OwnerDied`] when they take the lock
+/// again.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Condition")]
 pub struct Condition {
@@ -385,8 +386,8 @@ impl<'de> Deserialize<'de> for Condition {
 mod tests {
     use super::*;
 
-    /// The waiter that has taken over the token of a dead one, and finds that it has one of its own by now, passes one of both on:
-    /// to one that waits, exactly one.
+    /// The waiter that has taken over the token of a dead one, and finds that it has one of its own by now,
+    /// passes one of the two on: to exactly one waiter.
     #[test]
     fn a_spare_token_goes_to_another_one_that_waits() {
         let condition = Condition::with_waiters(8).unwrap();

@@ -37,7 +37,7 @@ fn list(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Result {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// All permits are taken, and stayed so as long as this call was willing to wait.
+    /// All permits are taken, and stayed so until this call's time was over.
     Busy {
         /// The processes that have them: each once. A stopped process keeps its permits.
         holders: Vec<Holder>,

@@ -17,7 +17,7 @@
 //!
 //! | | holds | when a process dies with it |
 //! |---|---|---|
-//! | [`Lock`] | one thread, of one process | the next one gets `OwnerDied`, and `recover` gives it the data |
+//! | [`Lock`] | one thread, of one process | locking returns `OwnerDied`, until a caller repairs the data with `recover` |
 //! | [`RLock`] | one thread, as often as it likes | the same |
 //! | [`RwLock`] | one writer, or many readers | a writer: the same; a reader: nothing, its place is given back |
 //! | [`Semaphore`], [`BoundedSemaphore`] | a number of permits | its permits return |
@@ -35,10 +35,10 @@
 //! Each wait has a form that does not wait (`try_`), one with a time-out and one with a deadline, which give up when the time is
 //! over, as soon as their thread has a processor. A process that is stopped or killed while it *waits* may
 //! have got a wake-up meant for other waiters, which look again after up to 100 ms; one that is stopped while
-//! it *holds* a lock or a permit delays all that wait for it, for as long. All look for a while first
-//! (up to 50 µs, less where that rarely pays), then sleep, and look again every 100 ms, also for dead
-//! processes. A process that is *stopped* is not dead: a waiter waits for it, or gives up with an error that
-//! names it. Waiters are served in no particular order.
+//! it *holds* a lock or a permit delays all that wait for it, for as long. All waiters spin first (up to 50
+//! µs, less where that rarely pays), then sleep, and look again every 100 ms, also for dead processes. A
+//! process that is *stopped* is not dead: a waiter waits for it, or gives up with an error that names it.
+//! Waiters are served in no particular order.
 //!
 //! # How soon a waiter hears of a death
 //! The first process that notices a death wakes the waiters of all processes. That is the parent, as soon as the kernel tells

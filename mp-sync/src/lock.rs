@@ -119,7 +119,7 @@ impl<T: Pod + Send> Lock<T> {
 }
 
 impl<T: Pod + Send> LockGuard<'_, T> {
-    /// The process that died while holding the lock, if that is why the data has to be looked at.
+    /// The process that died while holding the lock, if that is why the data has to be checked.
     pub fn died(&self) -> Option<Died> {
         self.inner.died()
     }

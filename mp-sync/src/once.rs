@@ -77,8 +77,8 @@ impl Once {
         self.shared.run(IsDone(self.shared.at(DONE)))
     }
 
-    /// Calls `f`, unless it was done already; waits while another one is doing it. What `f` wrote to shared memory, each
-    /// one sees that returns from here.
+    /// Calls `f`, unless it was done already; waits while another one is doing it. Every caller that returns
+    /// from here sees what `f` wrote to shared memory.
     ///
     /// # Errors
     /// [`LockError::WouldDeadlock`] inside of `f`, [`LockError::Failed`] in a forked copy.

@@ -173,8 +173,9 @@ impl<T: Pod + Send> RLock<T> {
     }
 }
 
-/// What a thread has let go of that waits at a condition. Its other guards are where the thread can't use them, and go on
-/// saying that it has the lock: so it comes back with the lock, as often as they say, whatever happens.
+/// The levels that a thread has given up while it waits at a condition. Its other guards are where the thread
+/// can't use them, and go on saying that it has the lock: so it comes back with the lock, as often as they
+/// say, whatever happens.
 #[derive(Debug)]
 pub struct Unlocked<'a, T: Pod + Send> {
     lock: &'a RLock<T>,
@@ -274,7 +275,7 @@ impl<T: Pod + Send> RLockGuard<'_, T> {
         self.0.set(value);
     }
 
-    /// The process that died while holding the lock, if that is why the data has to be looked at.
+    /// The process that died while holding the lock, if that is why the data has to be checked.
     pub fn died(&self) -> Option<Died> {
         self.0.key.died
     }

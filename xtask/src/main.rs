@@ -29,12 +29,12 @@ cargo xtask <task> [options]
              --peers      beside ipc-channel and iceoryx2 as well
              --only a,b   these rows alone       --quick      short runs
              --json FILE  keep the figures          --pin        each process on a processor of its own
-             --minutes N  give up after so many
+             --minutes N  give up after N minutes
   torture  processes that use everything while they are killed and stopped at random
-             --seconds S  for so long         --seed N     the same choices again
-             --processes P  so many at a time
+             --seconds S  for S seconds       --seed N     the same choices again
+             --processes P  P at a time
   mutate   mistakes in the protocol code, switched on one by one: which test finds which (docs/verification.md)
-             --only a,b   those whose names begin so  --list    names and places alone
+             --only a,b   names that begin with a, b  --list    names and places alone
              --suites a,b  tests of these alone
              --anew       all tests of their areas, not first the one that found it last
              --survivors  also those that have a reason on the page

@@ -73,7 +73,7 @@ impl<T: Pod + Send + Sync> Drop for Writing<'_, T> {
 }
 
 impl<T: Pod + Send + Sync> WriteGuard<'_, T> {
-    /// The process that died while writing, if that is why the data has to be looked at.
+    /// The process that died while writing, if that is why the data has to be checked.
     pub fn died(&self) -> Option<Died> {
         self.0.key.died
     }
