@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use mp_core::{Arena, Asking, LockWait, Parking, Patience};
 
-/// Waits until `look` finds something; `None` when the time is over. `ask` is for what dead processes have left.
+/// Waits until `look` finds something; `None` when the time is over. `ask` is for what dead processes have
+/// left.
 pub(crate) fn until<R>(
     (arena, parking): (Arena, Parking),
     patience: &Patience,
