@@ -7,11 +7,11 @@ use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
-    BlockAt, Members, Note, Oracle, Plan, Release, Released, Take, Taken, Unclaim, Update, UpdateAt,
-    UpdateEnd,
+    BlockAt, Claim, FreeCheck, Members, Note, Oracle, Plan, Publish, Release, Released, SlabSeen, Take,
+    Taken, Unclaim, Update, UpdateAt, UpdateEnd,
 };
 use mp_core::sync::HeapMem;
-use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat, SeatAt};
+use mp_core::words::{Access, Attach, BlockId, BlockState, Current, Grant, Kind, Life, Member, Seat, SeatAt};
 use mp_core::{Announce, Notify, NotifyAll};
 
 const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
@@ -83,6 +83,52 @@ fn hand_over(beside: bool) {
         let there = receiver.join().unwrap();
         assert!(here != there, "freed by {}", if here { "both" } else { "neither" });
         assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, Life::Free);
+    });
+}
+
+fn busy() -> BlockState {
+    BlockState { life: Life::Busy(member(0)), kind: Kind::Data, version: 1 }
+}
+
+/// A process that finds a block live finds the seat of the one that made it so.
+#[test]
+fn loom_publish_and_look() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(16));
+        m.store(BLOCK.state, busy().pack());
+        let publisher = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || _ = run(Publish::new(BLOCK, member(0), busy(), Kind::Data), &*m))
+        };
+        let look = FreeCheck::new(BLOCK, no_pages as fn(_) -> _, member(1));
+        assert_eq!(run(look, &*m), Released::Held);
+        publisher.join().unwrap();
+    });
+}
+
+/// The next owner of a block finds it as the last one left it, so that each allocation is another generation.
+#[test]
+fn loom_free_and_claim() {
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(16));
+        m.store(BLOCK.state, busy().pack());
+        let last = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || {
+                let generation = run(Publish::new(BLOCK, member(0), busy(), Kind::Data), &*m);
+                run(Unclaim::new(BLOCK, busy().bumped()), &*m);
+                generation
+            })
+        };
+        let slab = SlabSeen { word: PAYLOAD, value: 0 };
+        let state = loop {
+            match run(Claim::new(BLOCK, member(1), slab), &*m) {
+                Some(state) => break state,
+                None => thread::yield_now(),
+            }
+        };
+        let generation = run(Publish::new(BLOCK, member(1), state, Kind::Data), &*m);
+        assert_eq!(generation, last.join().unwrap() + 1);
     });
 }
 
@@ -226,4 +272,58 @@ fn loom_exclusive_updates() {
 #[test]
 fn loom_updates() {
     loom::model(updates(|_| Move));
+}
+
+/// Gives A back the value that it had.
+struct Back;
+impl Plan for Back {
+    fn reads(&self) -> &[Word] {
+        &[A]
+    }
+    fn writes(&self, v: &[u64]) -> Vec<(usize, u64)> {
+        if v[0] == 2 { vec![(0, 1)] } else { Vec::new() }
+    }
+    fn exclusive(&self) -> bool {
+        true
+    }
+}
+
+/// Reads A.
+struct Look;
+impl Plan for Look {
+    fn reads(&self) -> &[Word] {
+        &[A]
+    }
+    fn writes(&self, _: &[u64]) -> Vec<(usize, u64)> {
+        Vec::new()
+    }
+    fn exclusive(&self) -> bool {
+        false
+    }
+}
+
+/// A dead member's update is completed by two processes at once, of which one then takes the word back: the other one's swap
+/// does not come after that.
+#[test]
+fn loom_a_late_swap() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let m = Arc::new(HeapMem::new(13 + 3 * UpdateAt::OWN_WORDS as usize));
+        m.store(A, 1);
+        let record = AT.own.of(2).plus(1);
+        for (i, part) in [A.offset(), 1, 2].into_iter().enumerate() {
+            m.store(record.plus(i as u64), part);
+        }
+        m.store(AT.current, Current { making: Some((member(2), 1)), number: 7 }.pack());
+        let helper = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || _ = run(Update::new(AT, member(1), Look, Other(0)), &*m))
+        };
+        while matches!(run(Update::new(AT, member(0), Back, Other(1)), &*m), UpdateEnd::Held(_)) {
+            thread::yield_now();
+        }
+        helper.join().unwrap();
+        assert_eq!(m.load(A), 1);
+    });
 }

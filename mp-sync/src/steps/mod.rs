@@ -14,6 +14,8 @@
 
 pub mod barrier;
 pub mod condition;
+#[cfg(test)]
+mod crafted;
 pub mod event;
 pub mod once;
 pub mod rlock;

@@ -302,6 +302,18 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-tests/kill_at", ""),
         ],
     ),
+    ("arena.alloc.", &[("mp-tests/bad_input", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "arena::")]),
+    (
+        "arena.commit.",
+        &[("mp-tests/bad_input", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "arena::")],
+    ),
+    (
+        "arena.hold.",
+        &[("mp-tests/queue_deserted", ""), ("mp-tests/queue_deaths", ""), ("mp-tests/queue_waits", "")],
+    ),
+    ("arena.groups.", GROUPS),
+    ("steps.group.", GROUPS),
+    ("sweep.group", GROUPS),
     ("member.", DEATHS),
     ("visit.", DEATHS),
     ("sweep.", DEATHS),
@@ -355,9 +367,17 @@ const RETURNS: &[(&str, &str)] = &[
     ("mp-tests/stopped_sweepers", ""),
 ];
 
+const GROUPS: &[(&str, &str)] = &[
+    ("mp-core/lib", "arena::"),
+    ("mp-models/model_groups", ""),
+    ("mp-tests/memory", ""),
+    ("mp-tests/given_back", ""),
+];
+
 const DEATHS: &[(&str, &str)] = &[
     ("mp-core/lib", "arena::"),
     ("mp-tests/queue_deaths", ""),
+    ("mp-tests/queue_deserted", ""),
     ("mp-tests/stopped_sweepers", ""),
     ("mp-tests/small_arena", ""),
     ("mp-tests/kill_ends", ""),

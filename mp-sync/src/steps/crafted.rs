@@ -1,0 +1,86 @@
+//! Single operations on words that are written for them: what a waiter is told, and what it must not believe.
+
+use mp_core::mem::{Mem, Steps, Word, run};
+use mp_core::steps::lock::LockWord;
+use mp_core::sync::HeapMem;
+use mp_core::words::Member;
+
+use super::barrier::{Arrive, Arrived, BarrierAt, Phase};
+use super::rlock::{Deepen, Deeper, Depth};
+use super::rwlock::{Again, Enter, Entered, Inside, Readers};
+use super::slot::{EMPTY, HELD, Slot, Slots};
+
+const WORD: Word = Word::at(0);
+const SLOTS: Slots = Slots { used: Word::at(8), first: Word::at(16), limit: 4 };
+const READERS: Readers = Readers { slots: SLOTS, again: Word::at(48) };
+
+fn me() -> Member {
+    Member::new(1, 1)
+}
+
+/// Whether any reader has a slot.
+fn are_reading(m: &HeapMem) -> bool {
+    (0..4).any(|i| Slot::unpack(m.load(SLOTS.at(i))).state == HELD)
+}
+
+#[test]
+fn a_lock_is_not_taken_more_often_than_can_be_counted() {
+    let m = HeapMem::new(16);
+    for (levels, end, now) in [(1, Deeper::Taken, 2), (u32::MAX.into(), Deeper::TooOften, u32::MAX.into())] {
+        m.store(WORD, Depth::new(levels, true).0);
+        assert_eq!(run(Deepen::new(WORD), &m), end);
+        let depth = Depth(m.load(WORD));
+        assert_eq!((depth.levels(), depth.is_mending()), (now, true));
+    }
+}
+
+/// The count in a slot is its thread's own.
+#[test]
+fn a_thread_reads_again_in_its_own_slot() {
+    let m = HeapMem::new(16);
+    let seen = run(Inside::new(READERS, me(), 7), &m).unwrap();
+    assert_eq!(run(Again::new(READERS, me(), 8), &m), None);
+    assert_eq!(run(Again::new(READERS, Member::new(2, 1), 7), &m), None);
+    assert_eq!(run(Again::new(READERS, me(), 7), &m), Some(seen));
+}
+
+/// A writer came between the reader's look at the lock and its slot: it may have seen that slot, and sleep.
+#[test]
+fn a_reader_that_steps_back_says_so() {
+    let m = HeapMem::new(16);
+    let mut enter = Enter::new(WORD, READERS, me(), 7);
+    while !are_reading(&m) {
+        assert_eq!(enter.step(&m), None);
+    }
+    let by = LockWord::held(Member::new(2, 1), 1);
+    m.store(WORD, by.0);
+    assert_eq!(run(enter, &m), Entered::Blocked { by, stepped_back: true });
+    assert!(!are_reading(&m));
+}
+
+/// The holder died while it wrote, and its lock is free: the data may be torn until a caller recovers it.
+#[test]
+fn a_reader_does_not_pass_the_mark_of_a_death() {
+    const MARKED: LockWord = LockWord(4);
+    assert!(MARKED.is_marked() && MARKED.holder().is_none());
+    let m = HeapMem::new(16);
+    m.store(WORD, MARKED.0);
+    let end = run(Enter::new(WORD, READERS, me(), 7), &m);
+    assert_eq!(end, Entered::Blocked { by: MARKED, stepped_back: false });
+    m.store(WORD, EMPTY.into());
+    assert!(matches!(run(Enter::new(WORD, READERS, me(), 7), &m), Entered::Reading(_)));
+}
+
+/// The last one to arrive died before it ended the phase: the next one does, and has to wake the others.
+#[test]
+fn an_arrival_that_ends_the_phase_before_it_says_so() {
+    let m = HeapMem::new(16);
+    let at = BarrierAt { phase: WORD, arrivals: Word::at(8), parties: 2 };
+    for (i, party) in [(0, 2), (1, 3)] {
+        let end = run(Arrive::new(at, Member::new(party, 1)), &m);
+        assert!(matches!(end, Arrived::Here { index, helped: false, .. } if index == i), "{end:?}");
+    }
+    let end = run(Arrive::new(at, me()), &m);
+    assert!(matches!(end, Arrived::Here { index: 0, helped: true, .. }), "{end:?}");
+    assert_eq!(Phase::unpack(m.load(WORD)).trips, 1);
+}
