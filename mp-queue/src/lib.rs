@@ -20,44 +20,25 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod batch;
-mod bytes;
-mod channel;
 mod connection;
 mod error;
-mod handles;
-mod header;
-mod joinable;
-mod lease;
-mod named;
-mod options;
-mod pace;
-mod packed;
-mod parcel;
-mod pipe;
 mod queue;
 mod raw;
-mod ready;
 pub mod ring;
-mod shared;
-mod socket;
-#[cfg(feature = "futures")]
-mod stream;
-mod task;
 
-pub use batch::PutManyError;
-pub use channel::{Receiver, Sender, bounded_channel, channel};
 pub use connection::Connection;
+pub use connection::pipe::{one_way_pipe, pipe};
+pub use connection::socket::{Address, ConnectError, Listener, SocketOptions, connect, connect_async};
 pub use error::{GetError, Leaseholder, PutError, RecvIntoError};
-pub use handles::DesertedWhen;
-pub use joinable::{JoinError, JoinableQueue};
-pub use lease::Lease;
 pub use mp_core::{Descriptor, Waitable, ready, select, wait};
-pub use options::QueueOptions;
-pub use packed::Packed;
-pub use pipe::{one_way_pipe, pipe};
-pub use queue::{Queue, SimpleQueue};
-pub use ready::{Room, Tasks};
-pub use socket::{Address, ConnectError, Listener, SocketOptions, connect, connect_async};
+pub use queue::batch::PutManyError;
+pub use queue::channel::{Receiver, Sender, bounded_channel, channel};
+pub use queue::joinable::{JoinError, JoinableQueue};
+pub use queue::lease::Lease;
+pub use queue::options::QueueOptions;
+pub use queue::packed::Packed;
 #[cfg(feature = "futures")]
-pub use stream::{Messages, Outlet};
+pub use queue::stream::{Messages, Outlet};
+pub use queue::waitable::{Room, Tasks};
+pub use queue::{Queue, SimpleQueue};
+pub use raw::handles::DesertedWhen;

@@ -2,8 +2,9 @@
 //! process was faster.
 
 use mp_core::mem::{Column, Mem, Steps, Word, run};
+use mp_core::steps::EnvelopesAt;
 use mp_core::sync::HeapMem;
-use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
+use mp_core::words::{EnvelopeId, Group, Holder, Member, Owner, Place};
 
 use super::slot::Content;
 use super::*;
@@ -14,6 +15,8 @@ const PLACES: Column = Column { base: Word::at(8 * 13), stride: 32 };
 const ENDS: Column = Column { base: Word::at(8 * 14), stride: 32 };
 /// How many envelopes there are.
 const COUNT: Word = Word::at(8 * 11);
+const GROUPS: Column = Column { base: Word::at(8 * 32), stride: 8 };
+const ALL: EnvelopesAt = EnvelopesAt { count: COUNT, groups: GROUPS, owners: OWNERS, places: PLACES };
 const RETURNS: ReturnsAt = ReturnsAt { returned: Word::at(8 * 9), limit: 2 };
 const META: Word = Word::at(8 * 8);
 const ENVELOPES: u32 = 3;
@@ -30,13 +33,14 @@ fn me() -> Member {
 
 /// An empty ring, and envelopes of which each is this process's.
 fn memory() -> HeapMem {
-    let m = HeapMem::new(32);
+    let m = HeapMem::new(33);
     for at in [ring().head, ring().tail] {
         m.store(at, ticket(0).pack());
     }
     (0..3).for_each(|i| set(&m, i, SlotState::Empty));
     (0..ENVELOPES).for_each(|e| m.store(OWNERS.of(e), owner(Holder::Member(me())).pack()));
     m.store(COUNT, ENVELOPES.into());
+    m.store(GROUPS.of(0), Group::InUse.pack());
     m
 }
 
@@ -276,7 +280,7 @@ fn full(text: &[u8]) -> u64 {
 
 fn reclaim() -> Reclaim {
     let to = (Holder::Returned, Holder::Leased(me()));
-    Reclaim::new(RETURNS, ring(), COUNT, (OWNERS, PLACES), to)
+    Reclaim::new(RETURNS, ring(), ALL, to)
 }
 
 fn returned(m: &HeapMem, e: EnvelopeId, ring: BlockId) {

@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn references_lead_back() {
         let one = reference(one).unwrap();
-        assert_eq!((resolve(&one).unwrap().head.name)(), "mp_spawn::function::tests::one");
+        assert_eq!((resolve(&one).unwrap().head.name)(), "mp_spawn::protocol::function::tests::one");
         let closure = reference(|_: usize, (): ()| {}).unwrap();
         assert!(resolve(&closure).is_ok());
     }

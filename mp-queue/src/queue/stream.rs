@@ -11,14 +11,15 @@ use futures_sink::Sink;
 use mp_core::{Message, Waitable, Watch, Watched, poll_until};
 use mp_reduce::Error;
 
-use crate::channel::{Receiver, Sender};
 use crate::error::{GetError, PutError};
-use crate::handles::{Able, For};
-use crate::parcel::Letter;
-use crate::queue::{Queue, not_put};
+use crate::queue::Queue;
+use crate::queue::channel::{Receiver, Sender};
+use crate::queue::future::{poll_get, poll_put};
+use crate::queue::waitable::Envelopes;
+use crate::raw::handles::{Able, For};
+use crate::raw::not_put;
+use crate::raw::parcel::Letter;
 use crate::raw::{Alone, PutRaw, Raw};
-use crate::ready::Envelopes;
-use crate::task::{poll_get, poll_put};
 
 /// The messages of a [`Queue`] or a [`Receiver`] as a stream; see [`Queue::stream`].
 pub struct Messages<Q> {

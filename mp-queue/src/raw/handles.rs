@@ -34,7 +34,7 @@ use mp_core::mutex::Mutex;
 use mp_core::words::BlockId;
 
 use crate::raw::Local;
-use crate::shared::RingMemory;
+use crate::raw::memory::RingMemory;
 
 /// When waiting on a queue ends with `Deserted`, because what is waited for can't come any more.
 ///

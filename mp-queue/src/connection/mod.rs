@@ -1,5 +1,12 @@
 //! Connections: one end of a pipe in shared memory, or of a socket.
 
+pub(crate) mod bytes;
+pub(crate) mod future;
+pub(crate) mod named;
+pub(crate) mod pipe;
+pub(crate) mod socket;
+pub(crate) mod waitable;
+
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
@@ -11,13 +18,13 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::channel::End;
+use crate::connection::named::{Named, unnamed};
+use crate::connection::pipe::type_of;
+use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
-use crate::named::{Named, unnamed};
-use crate::pipe::type_of;
+use crate::queue::channel::End;
 use crate::queue::put_as;
 use crate::raw::{Ended, Wait};
-use crate::socket::Socket;
 
 /// One end of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
 /// [`connect`](crate::connect)): sends and receives values of any type that is a message, and raw bytes.

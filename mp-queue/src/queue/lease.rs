@@ -12,12 +12,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{GetError, Leaseholder};
-use crate::handles::For;
-use crate::queue::{Queue, nothing};
+use crate::queue::Queue;
+use crate::queue::waitable::Tasks;
+use crate::raw::handles::For;
+use crate::raw::memory::Taken;
+use crate::raw::nothing;
 use crate::raw::{Alone, Ended, Raw, Wait};
-use crate::ready::Tasks;
 use crate::ring::Link;
-use crate::shared::Taken;
 
 /// A message that is being worked on. [`done`](Self::done) takes it out of the queue for good; if this is dropped
 /// without it, by a panic say, or if the process dies, the message goes to another consumer.

@@ -1,5 +1,16 @@
 //! The queue that users see.
 
+pub(crate) mod batch;
+pub(crate) mod channel;
+pub(crate) mod future;
+pub(crate) mod joinable;
+pub(crate) mod lease;
+pub(crate) mod options;
+pub(crate) mod packed;
+#[cfg(feature = "futures")]
+pub(crate) mod stream;
+pub(crate) mod waitable;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -12,11 +23,11 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
-use crate::handles::{Able, DesertedWhen, For};
-use crate::options::QueueOptions;
-use crate::parcel::Letter;
-use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
-use crate::ready::Room;
+use crate::queue::options::QueueOptions;
+use crate::queue::waitable::Room;
+use crate::raw::handles::{Able, DesertedWhen, For};
+use crate::raw::parcel::Letter;
+use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///
@@ -365,19 +376,6 @@ pub(crate) fn put_as<T: Message>(
     }
 }
 
-/// The message returns to its sender.
-#[cold]
-pub(crate) fn not_put<T>(value: T, end: Result<PutRaw, Error>) -> PutError<T> {
-    match end {
-        Ok(PutRaw::Closed) => PutError::Closed(value),
-        Ok(PutRaw::TooLarge { bytes, limit }) => PutError::TooLarge { value, bytes, limit },
-        Ok(PutRaw::Not(Ended::Alone(Alone::Deserted(last, pid)))) => PutError::Deserted { value, last, pid },
-        Ok(PutRaw::Not(Ended::Alone(Alone::Disconnected))) => PutError::Disconnected(value),
-        Ok(PutRaw::Done | PutRaw::Not(_)) => PutError::Full(value),
-        Err(error) => PutError::Failed { value, error },
-    }
-}
-
 /// Takes a message and unpacks it.
 #[inline]
 pub(crate) fn get_as<T: Message>(
@@ -393,16 +391,6 @@ pub(crate) fn get_as<T: Message>(
             Ok(Some(parcel.unpack(fingerprint)?))
         }
         end => Err(nothing(end)),
-    }
-}
-
-/// Why nothing was got.
-#[cold]
-pub(crate) fn nothing(end: Ended) -> GetError {
-    match end {
-        Ended::Alone(Alone::Deserted(last, pid)) => GetError::Deserted { last, pid },
-        Ended::Alone(Alone::Disconnected) => GetError::Disconnected,
-        Ended::Attempted | Ended::Waited => GetError::Empty,
     }
 }
 

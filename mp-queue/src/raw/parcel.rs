@@ -7,7 +7,7 @@ use mp_reduce::{
 };
 
 use crate::error::PutError;
-use crate::queue::not_put;
+use crate::raw::not_put;
 use crate::raw::{Alone, PutRaw, Raw, Wait};
 use crate::ring::Small;
 

@@ -21,8 +21,9 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
-use crate::parcel::Parcel;
-use crate::queue::{nothing, put_as};
+use crate::queue::put_as;
+use crate::raw::nothing;
+use crate::raw::parcel::Parcel;
 use crate::raw::{Alone, Ended, Raw, Wait};
 
 /// One side of a channel: a handle to the queue, and one to the side's token.

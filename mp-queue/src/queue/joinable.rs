@@ -8,13 +8,13 @@ use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::PutManyError;
 use crate::error::{GetError, Leaseholder, PutError, list};
-use crate::lease::{Lease, Whom};
-use crate::options::QueueOptions;
 use crate::queue::Queue;
+use crate::queue::batch::PutManyError;
+use crate::queue::lease::{Lease, Whom};
+use crate::queue::options::QueueOptions;
+use crate::queue::waitable::Room;
 use crate::raw::{Ended, Wait};
-use crate::ready::Room;
 use crate::ring::Counted;
 
 /// A queue of tasks, of which one can wait until all are done.

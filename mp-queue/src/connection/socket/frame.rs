@@ -27,8 +27,8 @@ use super::error::refusal;
 use super::handshake::{Greeting, Met, read};
 use super::outbox::{Sending, WriteError, Writer};
 use super::peer::Peer;
+use crate::connection::named::{LENGTH, LONGEST, sent_name, with_name};
 use crate::error::{GetError, PutError};
-use crate::named::{LENGTH, LONGEST, sent_name, with_name};
 use crate::raw::Wait;
 
 /// Length, fingerprint and length of the name.

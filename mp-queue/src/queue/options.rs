@@ -3,8 +3,8 @@
 use mp_core::Message;
 use mp_reduce::Error;
 
-use crate::handles::DesertedWhen;
 use crate::queue::Queue;
+use crate::raw::handles::DesertedWhen;
 
 /// How a queue is made.
 ///

@@ -7,9 +7,10 @@ use mp_core::Message;
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
-use crate::handles::For;
-use crate::parcel::{Item, Letter, Parcel};
-use crate::queue::{Queue, not_put};
+use crate::queue::Queue;
+use crate::raw::handles::For;
+use crate::raw::not_put;
+use crate::raw::parcel::{Item, Letter, Parcel};
 use crate::raw::{Raw, Wait};
 use crate::ring::Ticket;
 

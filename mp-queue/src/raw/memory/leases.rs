@@ -9,7 +9,7 @@ use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Envelope, Leased};
 
 use super::{RingMemory, Taken};
-use crate::header::consumers;
+use crate::raw::header::consumers;
 use crate::ring::{
     Census, Counted, Enclose, Get, Got, Link, Note, Reclaim, Return, ReturnsAt, Slot, Small, Ticket,
     any_noted,

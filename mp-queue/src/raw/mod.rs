@@ -1,5 +1,11 @@
 //! A queue of messages, whatever is in them: what all the queues that users see are made of. How one waits is here.
 
+pub(crate) mod handles;
+pub(crate) mod header;
+pub(crate) mod memory;
+pub(crate) mod pace;
+pub(crate) mod parcel;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,12 +13,13 @@ use mp_core::words::Member;
 use mp_core::{Arena, Hold, Parking, Patience, SLICE};
 use mp_reduce::Error;
 
-use crate::handles::{Able, DesertedWhen, For, Handle, Handles};
-use crate::header::{Made, Size};
-use crate::pace::Pace;
-use crate::parcel::{Item, Parcel};
+use crate::error::{GetError, PutError};
+use crate::raw::handles::{Able, DesertedWhen, For, Handle, Handles};
+use crate::raw::header::{Made, Size};
+use crate::raw::memory::{Given, RingMemory, Rings, Taken};
+use crate::raw::pace::Pace;
+use crate::raw::parcel::{Item, Parcel};
 use crate::ring::{Content, Link, RingAt};
-use crate::shared::{Given, RingMemory, Rings, Taken};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 
@@ -110,7 +117,7 @@ impl Local {
 
 /// A handle to a queue of messages. A clone only waits with it, unless it is made to [count](Self::counted).
 ///
-/// What it knows of the other handles goes before the hold: see [`handles`](crate::handles).
+/// What it knows of the other handles goes before the hold: see [`handles`](crate::raw::handles).
 #[derive(Debug)]
 pub(crate) struct Raw {
     handle: Option<Box<Handle>>,
@@ -511,5 +518,28 @@ impl Raw {
             }
         };
         deserted.then_some(Alone::Deserted(last, pid))
+    }
+}
+
+/// The message returns to its sender.
+#[cold]
+pub(crate) fn not_put<T>(value: T, end: Result<PutRaw, Error>) -> PutError<T> {
+    match end {
+        Ok(PutRaw::Closed) => PutError::Closed(value),
+        Ok(PutRaw::TooLarge { bytes, limit }) => PutError::TooLarge { value, bytes, limit },
+        Ok(PutRaw::Not(Ended::Alone(Alone::Deserted(last, pid)))) => PutError::Deserted { value, last, pid },
+        Ok(PutRaw::Not(Ended::Alone(Alone::Disconnected))) => PutError::Disconnected(value),
+        Ok(PutRaw::Done | PutRaw::Not(_)) => PutError::Full(value),
+        Err(error) => PutError::Failed { value, error },
+    }
+}
+
+/// Why nothing was got.
+#[cold]
+pub(crate) fn nothing(end: Ended) -> GetError {
+    match end {
+        Ended::Alone(Alone::Deserted(last, pid)) => GetError::Deserted { last, pid },
+        Ended::Alone(Alone::Disconnected) => GetError::Disconnected,
+        Ended::Attempted | Ended::Waited => GetError::Empty,
     }
 }

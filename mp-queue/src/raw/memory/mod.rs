@@ -9,9 +9,9 @@ use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
-use crate::handles::DesertedWhen;
-use crate::header::{Header, Made, consumers};
-use crate::parcel::{Item, Parcel};
+use crate::raw::handles::DesertedWhen;
+use crate::raw::header::{Header, Made, consumers};
+use crate::raw::parcel::{Item, Parcel};
 use crate::ring::{
     Advance, ChainAt, CloseChain, Extend, Find, Fits, Found, Get, Got, Link, Put, PutEnd, PutSmall,
     PutSmallEnd, PutWithin, RingAt, Slot, Small, Standing, Ticket, Weight,

@@ -7,10 +7,11 @@ use mp_core::Message;
 use mp_core::words::EnvelopeId;
 use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 
-use crate::batch::Run;
 use crate::error::{GetError, PutError};
-use crate::parcel::{Parcel, is_out};
-use crate::queue::{Queue, nothing};
+use crate::queue::Queue;
+use crate::queue::batch::Run;
+use crate::raw::nothing;
+use crate::raw::parcel::{Parcel, is_out};
 use crate::raw::{Ended, PutRaw, Wait};
 
 /// A message that is encoded already, and in no queue: to be put without running any code of the value, under a lock of

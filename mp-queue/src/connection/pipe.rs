@@ -2,8 +2,8 @@
 
 use mp_reduce::{Error, TypeFingerprint};
 
-use crate::channel::ends;
 use crate::connection::{Connection, Ends};
+use crate::queue::channel::ends;
 
 /// The type that the queues of pipes say they carry.
 pub(crate) fn type_of() -> (u64, &'static str) {

@@ -1,31 +1,29 @@
 //! Queues as things that one waits for beside others.
 
 use std::fmt;
-use std::os::fd::AsFd;
 
 use mp_core::{Message, Place, Waitable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::channel::{Receiver, Sender};
-use crate::connection::{Connection, Ends};
-use crate::handles::For;
-use crate::joinable::JoinableQueue;
 use crate::queue::Queue;
+use crate::queue::channel::{Receiver, Sender};
+use crate::queue::joinable::JoinableQueue;
+use crate::raw::handles::For;
 use crate::raw::{Alone, Raw};
 
 /// Where consumers sleep.
-fn messages(raw: &Raw) -> Place<'static> {
+pub(crate) fn messages(raw: &Raw) -> Place<'static> {
     Place::Parking(raw.memory().not_empty())
 }
 
 /// Where producers sleep.
-fn room(raw: &Raw) -> Place<'static> {
+pub(crate) fn room(raw: &Raw) -> Place<'static> {
     Place::Parking(raw.memory().not_full())
 }
 
 /// Whether a get would not wait.
-fn has_message(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> bool {
+pub(crate) fn has_message(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> bool {
     raw.arena().me().is_ok() && (raw.memory().is_ready() || alone().is_some())
 }
 
@@ -121,26 +119,6 @@ impl<T: Message> Waitable for Sender<T> {
 
     fn is_ready(&self) -> bool {
         has_room(self.end().raw(), 1, || self.end().alone())
-    }
-}
-
-/// Ready is what receives without waiting: there is a message, or the other end is gone, or this end only sends, so that
-/// receiving is an error.
-impl Waitable for Connection {
-    fn place(&self) -> Place<'_> {
-        match self.ends() {
-            Ends::Both { into, .. } | Ends::Into(into) => messages(into.raw()),
-            Ends::Out(out) => room(out.raw()),
-            Ends::Socket(socket) => Place::Readable(socket.as_fd()),
-        }
-    }
-
-    fn is_ready(&self) -> bool {
-        match self.ends() {
-            Ends::Both { into, .. } | Ends::Into(into) => has_message(into.raw(), || into.alone()),
-            Ends::Out(out) => out.raw().arena().me().is_ok(),
-            Ends::Socket(socket) => socket.has_arrived(),
-        }
     }
 }
 

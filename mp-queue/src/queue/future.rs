@@ -13,18 +13,17 @@ use mp_reduce::{Error, TypeFingerprint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::channel::{End, Receiver, Sender};
-use crate::connection::{Connection, Ends};
 use crate::error::{GetError, PutError};
-use crate::handles::For;
-use crate::joinable::{JoinError, JoinableQueue, over};
-use crate::lease::{Lease, read};
-use crate::named::{Named, unnamed};
-use crate::parcel::{Letter, Parcel};
-use crate::queue::{Queue, not_put, nothing};
+use crate::queue::Queue;
+use crate::queue::channel::{End, Receiver, Sender};
+use crate::queue::joinable::{JoinError, JoinableQueue, over};
+use crate::queue::lease::{Lease, read};
+use crate::queue::waitable::{Envelopes, Tasks};
+use crate::raw::handles::For;
+use crate::raw::memory::Taken;
+use crate::raw::parcel::{Letter, Parcel};
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
-use crate::ready::{Envelopes, Tasks};
-use crate::shared::Taken;
+use crate::raw::{not_put, nothing};
 
 /// Polls for a message; none if the queue is closed and drained.
 pub(crate) fn poll_get(
@@ -330,7 +329,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Waitable for AllDone<T> {
     }
 }
 
-async fn recv<T: Message>(
+pub(crate) async fn recv<T: Message>(
     end: &End,
     fingerprint: TypeFingerprint<T>,
     what: impl Fn() -> Watched,
@@ -371,38 +370,6 @@ impl<T: Message> Sender<T> {
         }
         let what = |_| Arc::new(self.clone()) as Watched;
         put(self.end().raw(), self.fingerprint(), value, || self.end().alone(), what).await
-    }
-}
-
-impl Connection {
-    /// Receives the next value, as a future: see [`Queue::get_async`]. Over a socket, what has arrived of a message stays there
-    /// when the future is dropped, for the next one who receives.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv); over a socket also when no thread or descriptor is left for waiting.
-    pub async fn recv_async<T: Message>(&self) -> Result<T, GetError> {
-        if let Ends::Socket(socket) = self.ends() {
-            return socket.recv_async().await;
-        }
-        let fingerprint = TypeFingerprint::<Named<T>>::new();
-        let got = recv(self.receiver()?, fingerprint, || Arc::new(self.clone())).await;
-        self.looked();
-        got.map(|named| named.0).map_err(unnamed::<T>)
-    }
-
-    /// Sends a value, as a future, which waits where [`send`](Self::send) does: for a socket whose other end does not receive.
-    ///
-    /// Over a socket, a future that is dropped before the first byte is sent has sent nothing. One that is dropped later has
-    /// sent its message: what is left of it follows, as soon as there is room, before anything else, also if this is the last
-    /// handle. (If the process ends before, the other end is told that a message was cut off.)
-    ///
-    /// # Errors
-    /// As [`send`](Self::send); over a socket also when no thread or descriptor is left for waiting.
-    pub async fn send_async<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
-        match self.ends() {
-            Ends::Socket(socket) => socket.send_async(value).await,
-            _ => self.send(value),
-        }
     }
 }
 

@@ -1,0 +1,28 @@
+//! Connections as things to wait for beside others.
+
+use std::os::fd::AsFd;
+
+use mp_core::{Place, Waitable};
+
+use crate::connection::{Connection, Ends};
+use crate::queue::waitable::{has_message, messages, room};
+
+/// Ready is what receives without waiting: there is a message, or the other end is gone, or this end only sends, so that
+/// receiving is an error.
+impl Waitable for Connection {
+    fn place(&self) -> Place<'_> {
+        match self.ends() {
+            Ends::Both { into, .. } | Ends::Into(into) => messages(into.raw()),
+            Ends::Out(out) => room(out.raw()),
+            Ends::Socket(socket) => Place::Readable(socket.as_fd()),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        match self.ends() {
+            Ends::Both { into, .. } | Ends::Into(into) => has_message(into.raw(), || into.alone()),
+            Ends::Out(out) => out.raw().arena().me().is_ok(),
+            Ends::Socket(socket) => socket.has_arrived(),
+        }
+    }
+}
