@@ -181,3 +181,34 @@ fn tensors_without_memory_travel() {
         assert!(rmp_serde::from_slice::<MetaTensor>(&hostile.unwrap()).is_err());
     }
 }
+
+#[test]
+fn whole_tensors_are_compared_mapped_filled_and_copied() {
+    let x = Tensor::<i32>::from_fn(&[2, 3], |i| i as i32).unwrap();
+    let t = x.view().t().unwrap().contiguous().unwrap();
+    assert!(t == x.view().t().unwrap() && t.to_vec() == [0, 3, 1, 4, 2, 5]);
+    // Neither another shape nor another element is equal.
+    assert!(t != x && x.view().reshape(&[6]).unwrap() != x && x.map(|v| v + 1).unwrap() != x);
+    let nan = Tensor::from_slice(&[f32::NAN], &[1]).unwrap();
+    assert!(nan != nan.view());
+
+    let half = t.map(|v| 0.5 * v as f32).unwrap();
+    assert_eq!((half.shape(), half.to_vec()), (&[3, 2][..], vec![0.0, 1.5, 0.5, 2.0, 1.0, 2.5]));
+    let shared = x.try_clone().unwrap().share();
+    assert_eq!(shared.map(|v| -v).unwrap().to_vec(), [0, -1, -2, -3, -4, -5]);
+
+    let mut y = x.try_clone().unwrap();
+    y.map_in_place(|v| v * v).unwrap();
+    assert_eq!(y.to_vec(), [0, 1, 4, 9, 16, 25]);
+    // A column alone: its elements are apart.
+    y.view_mut().select(1, 1).unwrap().fill(7).unwrap();
+    assert_eq!(y.to_vec(), [0, 7, 4, 9, 7, 25]);
+    y.view_mut().select(1, 0).unwrap().copy_from(&x.view().select(1, 2).unwrap()).unwrap();
+    assert_eq!(y.to_vec(), [2, 7, 4, 5, 7, 25]);
+    assert!(y.copy_from(&t).is_err() && y.to_vec() == [2, 7, 4, 5, 7, 25]);
+    assert_eq!((y.get(&[1, 2]).unwrap(), y.view().narrow(1, 1, 1).unwrap().ndim()), (25, 2));
+    assert!(y.item().is_err());
+    assert_eq!(Tensor::full(&[], 3_u8).unwrap().item().unwrap(), 3);
+    assert_eq!(y.iter().map(i64::from).sum::<i64>(), 50);
+    assert_eq!((y.nbytes(), y.is_contiguous(), y.view().t().unwrap().is_contiguous()), (24, true, false));
+}

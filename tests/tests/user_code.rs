@@ -1,6 +1,7 @@
 //! Code of the user that panics in the middle of what queues, locks and futures do: what it could disturb is settled, and all
 //! goes on. (What may be in shared memory then: `message_leaks`. Barriers: `sync_barrier`. Pools and processes: in their
 //! crates.)
+#![allow(unsafe_code)]
 
 mod common;
 
@@ -11,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::{Arc, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::time::Duration;
 
 use common::{DEADLINE, eventually, give, take};
@@ -182,4 +183,74 @@ fn wakers_that_panic_end_no_thread_that_wakes_others() {
         let here = Descriptor(here);
         woken(ready(here), || there.write_all(b"x").unwrap());
     }
+}
+
+/// What is done when a waker is cloned.
+struct Clones(Box<dyn Fn() + Send + Sync>);
+
+/// A waker whose `Clone` does that, and which does nothing else: its clones wake nothing.
+fn cloning(clones: &'static Clones) -> Waker {
+    const VTABLE: RawWakerVTable = RawWakerVTable::new(clone, |_| (), |_| (), |_| ());
+
+    unsafe fn clone(data: *const ()) -> RawWaker {
+        // SAFETY: it was made of such a reference, just below.
+        let clones = unsafe { &*data.cast::<Clones>() };
+        (clones.0)();
+        RawWaker::new(data, &VTABLE)
+    }
+
+    // SAFETY: the data lives as long as the program, and may be used by all threads; nothing is released.
+    unsafe { Waker::new(std::ptr::from_ref(clones).cast(), &VTABLE) }
+}
+
+#[test]
+fn a_waker_whose_clone_panics_costs_nothing_but_its_future() {
+    let waker = cloning(Box::leak(Box::new(Clones(Box::new(|| resume_unwind(Box::new(bomb(2))))))));
+    let polled = |future: &mut dyn FnMut(&mut Context<'_>) -> bool| {
+        assert!(panics(|| future(&mut Context::from_waker(&waker))), "it was not cloned");
+    };
+    let queue = Queue::bounded(1).unwrap();
+    for x in 0..2_u32 {
+        let mut future = Box::pin(queue.get_async());
+        polled(&mut |context| future.as_mut().poll(context).is_pending());
+        // While that future is there, and when it is gone.
+        woken(queue.get_async(), || give(&queue, x));
+        drop(future);
+        woken(queue.get_async(), || give(&queue, x));
+        let (mut there, here) = UnixStream::pair().unwrap();
+        let mut future = Box::pin(ready(Descriptor(here.try_clone().unwrap())));
+        polled(&mut |context| future.as_mut().poll(context).is_pending());
+        woken(ready(Descriptor(here)), || there.write_all(b"x").unwrap());
+        drop(future);
+    }
+}
+
+/// While another thread polls with a waker whose clone does not return: futures of other threads are woken.
+fn holds_up_no_other_task(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) {
+    let ((begun, begins), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
+    let ends = std::sync::Mutex::new(ends);
+    let clones = move || {
+        _ = begun.send(());
+        // Until it is disconnected; not for ever, if the test fails meanwhile.
+        _ = ends.lock().map(|ends| ends.recv_timeout(2 * DEADLINE));
+    };
+    let clones: &'static Clones = Box::leak(Box::new(Clones(Box::new(clones))));
+    let poller = std::thread::spawn(move || poll(&mut Context::from_waker(&cloning(clones))));
+    begins.recv_timeout(DEADLINE).expect("the waker is cloned");
+    let queue = Queue::bounded(1).unwrap();
+    woken(queue.get_async(), || give(&queue, 7_u32));
+    let (mut there, here) = UnixStream::pair().unwrap();
+    woken(ready(Descriptor(here)), || there.write_all(b"x").unwrap());
+    assert!(!poller.is_finished(), "its clone has not returned");
+    drop(end);
+    eventually("the poll ends", || poller.is_finished());
+    poller.join().unwrap();
+}
+
+#[test]
+fn a_waker_whose_clone_takes_long_holds_up_no_other_task() {
+    let queue = Queue::<u32>::bounded(1).unwrap();
+    holds_up_no_other_task(move |context| assert!(pin!(queue.get_async()).poll(context).is_pending()));
+    let (_there, here) = UnixStream::pair().unwrap();
+    holds_up_no_other_task(move |context| assert!(pin!(ready(Descriptor(here))).poll(context).is_pending()));
 }

@@ -430,11 +430,13 @@ impl Drop for Attributes {
 /// interrupted says so. The call gets how many there were so far.
 #[cfg(test)]
 pub(crate) fn interrupted<R>(call: impl FnOnce(&dyn Fn() -> u32) -> R) -> R {
+    use mp_core::sync::shared::{AtomicBool, AtomicU32, Ordering};
+
     // fork: of tests, which copy no process here.
-    static HANDLED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    static HANDLED: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn count(_: c_int) {
-        HANDLED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        HANDLED.fetch_add(1, Ordering::Relaxed);
     }
 
     // SAFETY: all zeroes is an action without flags, so that calls are not begun anew.
@@ -443,19 +445,19 @@ pub(crate) fn interrupted<R>(call: impl FnOnce(&dyn Fn() -> u32) -> R) -> R {
     // SAFETY: the action is initialised, and its handler adds to a number, which may be done at any time.
     assert_eq!(unsafe { libc::sigaction(libc::SIGURG, &raw const action, ptr::null_mut()) }, 0);
     let thread = rustix::thread::gettid().as_raw_nonzero().get();
-    let over = std::sync::atomic::AtomicBool::new(false);
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            while !over.load(Ordering::Relaxed) {
                 let process = std::process::id().cast_signed();
                 // SAFETY: numbers of this process and of a thread that waits for this one; the signal has a handler.
                 unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGURG) };
             }
         });
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            call(&|| HANDLED.load(std::sync::atomic::Ordering::Relaxed))
+            call(&|| HANDLED.load(Ordering::Relaxed))
         }));
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
         result.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
     })
 }

@@ -1,12 +1,16 @@
-//! Rules about `docs/parity.md`: a row that claims a proof names a test that exists.
+//! Rules about `docs/parity.md` and `docs/user-code.md`: a row that claims a proof names a test that exists.
 
 use super::mask::has_word;
 use super::{Finding, Tree};
 
-const PAGE: &str = "docs/parity.md";
+const PAGES: [&str; 2] = ["docs/parity.md", "docs/user-code.md"];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let Some(page) = tree.get(PAGE) else { return Vec::new() };
+    PAGES.iter().flat_map(|page| check_page(tree, page)).collect()
+}
+
+fn check_page(tree: &Tree, path: &'static str) -> Vec<Finding> {
+    let Some(page) = tree.get(path) else { return Vec::new() };
     let mut findings = Vec::new();
     let mut column = None;
     let mut tables = 0;
@@ -25,14 +29,14 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         if cell.chars().all(|c| matches!(c, '-' | ':')) && !cell.is_empty() {
             continue;
         }
-        let mut found = |message: String| findings.push(Finding::new(PAGE, number + 1, message));
+        let mut found = |message: String| findings.push(Finding::new(path, number + 1, message));
         if cell.is_empty() {
             found("nothing proves this row: name a test, or write `not yet`".to_owned());
         }
         cell.split('`').skip(1).step_by(2).filter_map(|name| missing(tree, name)).for_each(&mut found);
     }
     if tables == 0 {
-        findings.push(Finding::new(PAGE, 1, "no table has a column `proved by`: add it"));
+        findings.push(Finding::new(path, 1, "no table has a column `proved by`: add it"));
     }
     findings
 }
@@ -77,7 +81,10 @@ mod tests {
     fn rows(rows: &str) -> Vec<usize> {
         let page = format!("# Parity\n| torch | mp | Proved by |\n|---|:-:|---|\n{rows}\n");
         let test = "#[test]\nfn it_holds() {}\n// fn it_held() {}\n";
-        check(&Tree::of(&[(PAGE, &page), ("tests/tests/a.rs", test)])).iter().map(|f| f.line).collect()
+        let found = |path| check(&Tree::of(&[(path, &page), ("tests/tests/a.rs", test)]));
+        let [lines, others] = PAGES.map(|path| found(path).iter().map(|f| f.line).collect::<Vec<_>>());
+        assert_eq!(lines, others);
+        lines
     }
 
     #[test]
@@ -99,6 +106,6 @@ mod tests {
     #[test]
     fn the_page_may_be_missing_but_not_its_column() {
         assert!(check(&Tree::of(&[])).is_empty());
-        assert_eq!(check(&Tree::of(&[(PAGE, "| a | b |\n")])).len(), 1);
+        assert_eq!(check(&Tree::of(&[(PAGES[0], "| a | b |\n")])).len(), 1);
     }
 }
