@@ -33,30 +33,19 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod builder;
-mod call;
+mod api;
+mod dispatch;
 mod error;
-mod feed;
-mod job;
-mod manager;
 mod message;
 mod outcome;
-mod pool;
-#[cfg(feature = "indicatif")]
-mod progress;
-mod result;
-mod shared;
-mod start;
-mod state;
-mod stream;
 mod worker;
 
-pub use builder::PoolBuilder;
-pub use call::{Call, Full};
+pub use api::builder::PoolBuilder;
+pub use api::call::{Call, Full};
+pub use api::pool::Pool;
+pub use api::result::{AsyncResult, Many, MapResult, One, Shape};
+pub use api::stream::Imap;
+pub use dispatch::job::Progress;
 pub use error::{PoolError, TaskError, WorkerLost};
-pub use job::Progress;
 pub use outcome::{StarFn, TaskOutcome};
-pub use pool::Pool;
-pub use result::{AsyncResult, Many, MapResult, One, Shape};
-pub use stream::Imap;
 pub use worker::current_worker;

@@ -72,30 +72,25 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod barrier;
-mod condition;
-mod data;
 mod error;
 mod event;
 #[cfg(test)]
 mod garbage;
-mod lock;
+mod locks;
 mod once;
-mod rlock;
-mod rwlock;
 mod semaphore;
 mod shared;
 pub mod steps;
-mod unlocked;
 mod wait;
 
 pub use barrier::{Barrier, Party};
-pub use condition::Condition;
 pub use error::{AcquireError, BarrierError, Holder};
 pub use event::Event;
-pub use lock::{Lock, LockGuard};
+pub use locks::condition::Condition;
+pub use locks::lock::{Lock, LockGuard};
+pub use locks::rlock::{RLock, RLockGuard};
+pub use locks::rwlock::{ReadGuard, RwLock, WriteGuard};
+pub use locks::unlocked::ConditionGuard;
 pub use mp_core::{LockError, Waitable, select, wait};
 pub use once::{Once, OnceState};
-pub use rlock::{RLock, RLockGuard};
-pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{BoundedSemaphore, Permit, Semaphore};
-pub use unlocked::ConditionGuard;

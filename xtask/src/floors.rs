@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::tidy::{mask, uses};
 
 /// Crates whose folders are not floors yet.
-const NOT_YET: &[&str] = &["mp-core", "mp-sync", "mp-pool"];
+const NOT_YET: &[&str] = &["mp-core"];
 
 /// Which floor imports which, and an import that shows it: file, line, path.
 type Imports = BTreeMap<(String, String), (String, usize, String)>;

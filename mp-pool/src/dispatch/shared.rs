@@ -18,12 +18,12 @@ use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
 
-use crate::builder::Settings;
+use crate::dispatch::job::{Code, Job, Lost, Outcome, Rubbish};
+use crate::dispatch::settings::Settings;
+use crate::dispatch::state::{Phase, State, Taken};
 use crate::error::{PoolError, TaskError};
-use crate::job::{Code, Job, Lost, Outcome, Rubbish};
 use crate::message::{Reply, Runner, Task};
 use crate::outcome::TaskOutcome;
-use crate::state::{Phase, State, Taken};
 
 /// The process of a worker has ended.
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,10 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use mp_reduce::Message;
 
+use crate::api::pool::Pool;
+use crate::api::result::{AsyncResult, Shape};
 use crate::error::TaskError;
 use crate::outcome::TaskOutcome;
-use crate::pool::Pool;
-use crate::result::{AsyncResult, Shape};
 
 /// How often a bar is drawn at most.
 const TICK: Duration = Duration::from_millis(50);

@@ -12,10 +12,10 @@ use mp_core::words::Member;
 use mp_core::{Error, LockError, LockWait, Patience, RawGuard, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::data::{self, Guarded};
+use crate::locks::data::{self, Guarded};
+use crate::locks::unlocked::{Relock, Waiting};
 use crate::shared::{Kept, Shared};
 use crate::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
-use crate::unlocked::{Relock, Waiting};
 
 const LOCK: u64 = 0;
 const DEPTH: u64 = 3;

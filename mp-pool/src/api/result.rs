@@ -13,9 +13,9 @@ use mp_core::users::Each;
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::Raise;
 
+use crate::dispatch::job::{Job, Outcome, Progress, Slots};
+use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
-use crate::job::{Job, Outcome, Progress, Slots};
-use crate::shared::Shared;
 
 /// Reads what came of a task. Code of the user runs here: a panic of it is an error.
 pub(crate) fn read<T: Message>(outcome: Outcome) -> Result<T, TaskError> {

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use mp_queue::Packed;
 use mp_spawn::Raise;
 
+use crate::dispatch::job::{Code, Item, Job};
+use crate::dispatch::shared::{Settled, Shared};
+use crate::dispatch::state::{Given, Ready, Taken};
 use crate::error::TaskError;
-use crate::job::{Code, Item, Job};
 use crate::message::{Body, Task};
-use crate::shared::{Settled, Shared};
-use crate::state::{Given, Ready, Taken};
 
 impl Shared {
     /// Gives tasks to workers, as long as there are some of both.

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 use mp_queue::{Packed, Queue};
 use mp_spawn::Process;
 
+use crate::dispatch::job::{Job, Kept};
+use crate::dispatch::start::back_off;
 use crate::error::TaskError;
-use crate::job::{Job, Kept};
 use crate::message::Task;
-use crate::start::back_off;
 
 /// The most messages that a worker's queue holds.
 pub(crate) const ROOM: usize = 256;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mp_spawn::{Process, Raise};
 
+use crate::dispatch::shared::{Exited, Shared};
 use crate::error::PoolError;
-use crate::shared::{Exited, Shared};
 use crate::worker::{Orders, work};
 
 /// How long to wait before the second start; doubled each time.

@@ -12,9 +12,9 @@ use mp_core::users::{Apart, Each, caught, drop_caught};
 use mp_reduce::Message;
 use mp_spawn::{Closure, Raise};
 
+use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 use crate::message::{Runner, Write};
-use crate::shared::Shared;
 
 /// A function, as the workers know it.
 pub(crate) struct Code {

@@ -10,7 +10,7 @@ use mp_core::steps::lock::Died;
 use mp_core::words::Member;
 
 use super::{RwLock, WRITING};
-use crate::data::Guarded;
+use crate::locks::data::Guarded;
 use crate::steps::slot::Seen;
 
 /// What an [`RwLock`] protects, to read. Dropping it gives the place back.

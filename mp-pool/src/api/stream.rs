@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use mp_reduce::Message;
 
+use crate::api::result::read;
+use crate::dispatch::job::{Items, Job, Slots};
+use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
-use crate::job::{Items, Job, Slots};
-use crate::result::read;
-use crate::shared::Shared;
 
 /// The results of [`Pool::imap`](crate::Pool::imap) and [`Pool::imap_unordered`](crate::Pool::imap_unordered).
 ///

@@ -12,16 +12,17 @@ use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
 
-use crate::builder::{PoolBuilder, Settings};
-use crate::call::Call;
+use crate::api::builder::PoolBuilder;
+use crate::api::call::Call;
+use crate::api::result::{AsyncResult, MapResult};
+use crate::api::stream::Imap;
+use crate::dispatch::manager::Manager;
+use crate::dispatch::settings::Settings;
+use crate::dispatch::shared::Shared;
+use crate::dispatch::start;
+use crate::dispatch::state::{Phase, ROOM, State, Worker};
 use crate::error::{PoolError, TaskError};
-use crate::manager::Manager;
 use crate::outcome::{StarFn, TaskOutcome};
-use crate::result::{AsyncResult, MapResult};
-use crate::shared::Shared;
-use crate::start;
-use crate::state::{Phase, ROOM, State, Worker};
-use crate::stream::Imap;
 
 /// How many replies wait for the pool's thread before workers do.
 const REPLIES: usize = 1024;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use mp_reduce::Message;
 
+use crate::api::result::{AsyncResult, MapResult};
+use crate::api::stream::Imap;
+use crate::dispatch::job::{Code, Items, Job, Order, Terms};
+use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
-use crate::job::{Code, Items, Job, Order, Terms};
-use crate::result::{AsyncResult, MapResult};
-use crate::shared::Shared;
-use crate::stream::Imap;
 
 /// A function that is to be called in the workers of a pool, and how: see [`Pool::task`](crate::Pool::task).
 #[must_use = "nothing is called until `map` or another of its methods is"]

@@ -9,7 +9,7 @@ use mp_core::steps::lock::Died;
 use mp_core::{LockError, LockWait, Result, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::unlocked::{Relock, Waiting};
+use crate::locks::unlocked::{Relock, Waiting};
 
 /// A lock between processes, and the plain data that it protects.
 ///

@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 use bytemuck::Pod;
 use mp_core::{Error, Result};
 
-use crate::rlock::Level;
-use crate::rwlock::{Reading, Writing};
+use crate::locks::rlock::Level;
+use crate::locks::rwlock::{Reading, Writing};
 use crate::shared::Shared;
 
 /// The most that data may be aligned to: what structures are.

@@ -18,12 +18,12 @@ use mp_core::users::caught;
 use mp_queue::GetError;
 use mp_spawn::{Exit, Raise, SpawnError, Status, Who};
 
+use crate::dispatch::job::Outcome;
+use crate::dispatch::shared::{Exited, Settled, Shared};
+use crate::dispatch::start::{back_off, name, start};
+use crate::dispatch::state::{NO_CODE, Phase, Ready, Taken};
 use crate::error::{PoolError, TaskError, WorkerLost};
-use crate::job::Outcome;
 use crate::message::{Reply, Task};
-use crate::shared::{Exited, Settled, Shared};
-use crate::start::{back_off, name, start};
-use crate::state::{NO_CODE, Phase, Ready, Taken};
 use crate::worker::{self, CONDEMNED, what};
 
 /// How many replies are taken at once.

@@ -8,10 +8,10 @@ use mp_core::words::Member;
 use mp_core::{Asking, Error, LockError, LockWait, Patience, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::locks::unlocked::{ConditionGuard, Waiting};
 use crate::shared::Shared;
 use crate::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
 use crate::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
-use crate::unlocked::{ConditionGuard, Waiting};
 
 const NAME: &str = "mp_sync::Condition";
 const USED: u64 = 0;

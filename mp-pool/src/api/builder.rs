@@ -1,17 +1,14 @@
 //! What a pool is made with.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mp_spawn::{Capture, Closure, Output, ProcessBuilder, StartMethod};
 
+use crate::api::pool::Pool;
+use crate::dispatch::settings::Settings;
 use crate::error::PoolError;
 use crate::outcome::TaskOutcome;
-use crate::pool::Pool;
-use crate::worker::Initializer;
-
-type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>;
 
 /// How a pool is made.
 ///
@@ -32,52 +29,6 @@ type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sy
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until `build` is called"]
 pub struct PoolBuilder(Settings);
-
-/// What [`PoolBuilder`] has gathered.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) processes: Option<usize>,
-    pub(crate) name: String,
-    pub(crate) most_tasks: u64,
-    pub(crate) initializer: Option<Initializer>,
-    pub(crate) grace: Duration,
-    pub(crate) max_waiting: usize,
-    method: Option<StartMethod>,
-    stdout: Output,
-    stderr: Output,
-    configure: Option<Configure>,
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("processes", &self.processes)
-            .field("name", &self.name)
-            .field("max_tasks_per_child", &self.most_tasks)
-            .field("initializer", &self.initializer)
-            .field("grace_period", &self.grace)
-            .field("max_waiting", &self.max_waiting)
-            .field("start_method", &self.method)
-            .field("stdout", &self.stdout)
-            .field("stderr", &self.stderr)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Settings {
-    /// What a worker is started with.
-    pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
-        let builder = builder.stdout(self.stdout.clone()).stderr(self.stderr.clone());
-        let builder = match self.method {
-            Some(method) => builder.start_method(method),
-            None => builder,
-        };
-        match &self.configure {
-            Some(configure) => configure(worker, builder),
-            None => builder,
-        }
-    }
-}
 
 impl PoolBuilder {
     pub(crate) fn new() -> PoolBuilder {

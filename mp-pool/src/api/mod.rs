@@ -1,0 +1,9 @@
+//! What users hold: the pool, its builder, calls, and results that have to come.
+
+pub(crate) mod builder;
+pub(crate) mod call;
+pub(crate) mod pool;
+#[cfg(feature = "indicatif")]
+pub(crate) mod progress;
+pub(crate) mod result;
+pub(crate) mod stream;

@@ -1,0 +1,8 @@
+//! Locks, the data that they protect, and the condition that a thread waits for under one.
+
+pub(crate) mod condition;
+pub(crate) mod data;
+pub(crate) mod lock;
+pub(crate) mod rlock;
+pub(crate) mod rwlock;
+pub(crate) mod unlocked;
