@@ -17,9 +17,15 @@ struct Line {
 
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let (only, skip) = (args.list("--only")?, args.list("--skip")?);
-    let (strict, long) = (args.flag("--strict"), args.flag("--long"));
+    let (strict, long, quick) = (args.flag("--strict"), args.flag("--long"), args.flag("--quick"));
     args.finish()?;
-    let all = || steps::ALL.iter().chain(if long { steps::LONG } else { &[] });
+    if long && quick {
+        return Err("--quick and --long exclude each other".to_owned());
+    }
+    let all = || {
+        let usual = steps::ALL.iter().filter(|step| !quick || steps::QUICK.contains(&step.name));
+        usual.chain(if long { steps::LONG } else { &[] }).chain(quick.then_some(&steps::UNIT))
+    };
     for name in only.iter().chain(&skip) {
         if !all().any(|step| step.name == name) {
             return Err(format!("no step `{name}`; `cargo xtask help` lists them"));

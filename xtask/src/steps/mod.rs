@@ -42,6 +42,17 @@ pub(crate) const LONG: &[Step] = &[
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
 ];
 
+/// What `ci --quick` runs: the edit loop's steps, a few minutes from a warm `target`.
+pub(crate) const QUICK: &[&str] = &["fmt", "tidy", "layers", "clippy"];
+
+/// And after those.
+pub(crate) const UNIT: Step = Step { name: "unit", what: "the unit tests of all crates", run: unit };
+
+fn unit(session: &mut Session) -> Outcome {
+    session.run(&mut session.cargo(&["test", "--workspace", "--lib", "--bins", "--no-fail-fast"]));
+    session.outcome()
+}
+
 fn fmt(session: &mut Session) -> Outcome {
     if let Some(reason) = missing("fmt", "rustfmt") {
         return Outcome::Skipped(reason);
