@@ -8,6 +8,8 @@
 //!
 //! And mutations can be switched on, by the environment variable `MP_MUTANT`, to see that tests find them: `mutant`.
 
+#[cfg(not(mp_loom))]
+pub(crate) mod leaks;
 pub(crate) mod planted;
 
 use crate::fork::{GENERATIONS, PerProcess};

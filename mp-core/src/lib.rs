@@ -58,6 +58,8 @@ mod foreign;
 pub mod fork;
 #[cfg(feature = "inject")]
 pub mod inject;
+#[doc(hidden)]
+pub mod kept;
 mod lock;
 pub mod mem;
 mod mem_bytes;

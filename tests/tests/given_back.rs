@@ -346,4 +346,6 @@ fn a_tensor_that_was_sent_is_empty_where_its_value_is_dropped() {
     let error = Queue::bounded(1).unwrap().put(frozen).unwrap_err();
     assert!(error.to_string().contains("was sent already"), "{error}");
     assert_eq!(queue.get().unwrap().map(|got| got.0.to_vec()), Some(vec![5; 8]));
+    // What was received was stolen, too.
+    assert_eq!(STOLEN.lock().unwrap().take().map(|got| got.to_vec()), Some(vec![5; 8]));
 }

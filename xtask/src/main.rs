@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod floors;
 mod layers;
+mod leaks;
 mod libtest;
 mod mutate;
 mod report;
@@ -40,12 +41,18 @@ cargo xtask <task> [options]
              --anew       all tests of their areas, not first the one that found it last
              --survivors  also those that have a reason on the page
              --write      the page as it is now       --patience N  times as long as a test usually takes
+  leaks    PROGRAM ARGUMENTS...: a test program, and what it leaves behind (as `cargo test` runs each)
   help     this page
 
 Steps of ci, each a task of its own (with --strict, if wanted):
 ";
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    // Where it was started, which is the folder of the program's package.
+    if words.next().is_some_and(|task| task == "leaks") {
+        return leaks::run(words.collect());
+    }
     match run(std::env::args().skip(1).collect()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -58,6 +58,12 @@ impl Session {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(words);
         command.env("CARGO_TERM_COLOR", if self.colours { "always" } else { "never" });
+        // Where cargo's target folder is another one, this program is not there.
+        if let Ok(xtask) = std::env::current_exe() {
+            // If cargo has built another one meanwhile, the kernel adds that to the path of this one.
+            let xtask = xtask.to_string_lossy();
+            command.env("MP_XTASK", xtask.strip_suffix(" (deleted)").unwrap_or(&xtask));
+        }
         if self.builds_once {
             command.env("CARGO_INCREMENTAL", "0");
         }
@@ -190,7 +196,9 @@ fn copy(mut output: impl BufRead, seen: &Mutex<Seen>) {
 fn shown(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {
-        if let Some(value) = value.filter(|_| name != "CARGO_TERM_COLOR" && name != "CARGO_TARGET_DIR") {
+        if let Some(value) =
+            value.filter(|_| name != "MP_XTASK" && name != "CARGO_TERM_COLOR" && name != "CARGO_TARGET_DIR")
+        {
             words.push(format!("{}={:?}", name.display(), value));
         }
     }

@@ -93,6 +93,12 @@ impl Arena {
         Held { files: files.map(AsRawFd::as_raw_fd).collect(), _opening: opening }
     }
 
+    /// What this process has open for it, as long as it lives.
+    #[cfg(feature = "inject")]
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        self.hold_files().files
+    }
+
     /// Whether its memory is this process's alone.
     pub fn is_local(&self) -> bool {
         self.files().own.is_none()

@@ -161,6 +161,15 @@ impl Arena {
         self.sweep()
     }
 
+    /// Whether some of the dead are left to members that know rings, as this one does not.
+    #[cfg(feature = "inject")]
+    pub(crate) fn leaves_some_to_others(&self) -> bool {
+        let (Ok(me), None) = (self.me(), RINGS.get()) else { return false };
+        let members = self.used_slots().filter(|(_, t)| t.presence != Presence::Free);
+        let mut others = members.map(|(slot, t)| Member::new(slot, t.epoch)).filter(|&member| member != me);
+        others.any(|member| self.uses_rings(member) && self.is_dead(member))
+    }
+
     /// Becomes the sweeper of a member whose sweeper is dead.
     fn take_over(&self, dead: &Dead, me: Member) -> bool {
         let t = self.tenancy(dead.member.slot());

@@ -16,6 +16,12 @@ const AT_ONCE: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Epoll(OwnedFd);
 
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Epoll {
     pub(crate) fn new() -> Result<Self> {
         epoll::create(CreateFlags::CLOEXEC).map(Self).map_err(os("epoll_create1 (see RLIMIT_NOFILE)"))

@@ -25,6 +25,7 @@ use super::many::no_thread;
 use crate::arena::SLICE;
 use crate::error::{Error, Result};
 use crate::fork::{GENERATIONS, PerProcess};
+use crate::kept::kept;
 use crate::sys::epoll::{self, Epoll};
 use crate::users::caught;
 
@@ -54,6 +55,7 @@ impl Poller {
         }
         let process = std::process::id();
         let poller = Arc::new(Self { epoll: Epoll::new()?, process, waiting: Mutex::default() });
+        kept("epoll of waits for descriptors", &poller.epoll);
         let thread = std::thread::Builder::new().name("mp-descriptors".into());
         let works = poller.clone();
         thread.spawn(move || works.work()).map_err(no_thread)?;

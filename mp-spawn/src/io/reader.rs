@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::kept::kept;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -86,6 +87,8 @@ impl Reader {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
         epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(refused("epoll_ctl"))?;
+        kept("output: epoll", &poll);
+        kept("output: bell", &bell);
         let reader = Arc::new(Reader {
             process: std::process::id(),
             poll,

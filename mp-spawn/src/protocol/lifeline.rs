@@ -23,6 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
+use mp_core::kept::kept;
 use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -46,7 +47,10 @@ struct Pipe {
 impl Pipe {
     fn new() -> io::Result<Pipe> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        Ok(Pipe { read: above_standard(read)?, write: above_standard(write)? })
+        let pipe = Pipe { read: above_standard(read)?, write: above_standard(write)? };
+        kept("lifeline: read", &pipe.read);
+        kept("lifeline: write", &pipe.write);
+        Ok(pipe)
     }
 
     /// Opens the end that is read once more: another open file description. `None` if that is impossible.

@@ -253,16 +253,7 @@ impl Socket {
     /// A value as it is sent.
     fn frame<T: Message>(&self, value: &mut T) -> Result<Vec<u8>, Error> {
         let bytes = to_bytes(value)?;
-        let len = match u32::try_from(bytes.len()) {
-            Ok(len) if bytes.len() <= self.limit => len,
-            _ => {
-                let (len, limit) = (bytes.len(), self.limit);
-                let why = format!(
-                    "a message of {len} bytes, and {limit} is the limit (SocketOptions::max_message)"
-                );
-                return Err(mp_core::Error::Malformed(why).into());
-            }
-        };
+        let len = length(bytes.len(), self.limit)?;
         let (name_length, name) = sent_name::<T>();
         let mut frame = Vec::with_capacity(HEAD + name.len() + bytes.len());
         frame.extend_from_slice(&len.to_le_bytes());
@@ -366,5 +357,33 @@ impl AsFd for Socket {
 impl fmt::Debug for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Socket").field("peer", &self.peer).field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+/// The length of a message as it is written in its frame, if it may be so long.
+fn length(len: usize, limit: usize) -> Result<u32, Error> {
+    // There is no room for more in a frame, whatever the options say.
+    let limit = limit.min(u32::MAX as usize);
+    u32::try_from(len).ok().filter(|_| len <= limit).ok_or_else(|| {
+        let why = format!("a message of {len} bytes, and {limit} is the limit (SocketOptions::max_message)");
+        mp_core::Error::Malformed(why).into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_that_is_told_is_the_one_that_was_hit() {
+        for (len, limit) in [(0, 0), (10, 10), (u32::MAX as usize, usize::MAX)] {
+            assert_eq!(length(len, limit).unwrap() as usize, len);
+        }
+        for (len, limit, told) in
+            [(1, 0, 0), (11, 10, 10), (1 << 32, usize::MAX, u32::MAX), (usize::MAX, 1 << 40, u32::MAX)]
+        {
+            let error = length(len, limit).unwrap_err().to_string();
+            assert!(error.contains(&format!("{len} bytes, and {told} is the limit")), "{error}");
+        }
     }
 }

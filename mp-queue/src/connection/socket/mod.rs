@@ -97,7 +97,7 @@ impl SocketOptions {
         Ok(self.authkey(mp_core::authkey()?))
     }
 
-    /// The most bytes that a message may have, sent or received.
+    /// The most bytes that a message may have, sent or received: 4 GiB less one byte, if it is more than that.
     #[must_use]
     pub fn max_message(self, bytes: usize) -> Self {
         Self { limit: bytes, ..self }

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::kept::kept;
 use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
@@ -179,6 +180,8 @@ impl Server {
             ordered: None,
             lost: None,
         };
+        kept("fork server: socket", &server.socket);
+        kept("fork server: process", &life.handle.sentinel());
         supervisor::watch_server(&life)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
         let mut answer = server.serve(preload, file.as_fd(), Patience::of(patience));
@@ -305,6 +308,7 @@ impl Server {
             append(&mut bytes, Kind::Ask, &[])?;
         }
         // From here on it may be made, even if the server dies before all is sent.
+        kept("fork server: socket of the next process", &ours);
         self.ordered = Some(Ordered { socket: ours, nonce });
         self.send(&bytes, &fds, patience).map(Ok)
     }

@@ -1,0 +1,136 @@
+//! Files that a program leaves behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Leak;
+
+/// How long a file that may be another program's has to go.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const SHARED: &str = "/dev/shm";
+
+/// All that is in a directory of the run, but the directory that the strategy `file_system` has there, if it is empty.
+pub(super) fn temporary(folder: &Path) -> Vec<Leak> {
+    let mut all = BTreeSet::new();
+    names(folder, 2, &mut all);
+    all.iter().map(|path| Leak::certain(format!("temporary file {}", path.display()))).collect()
+}
+
+/// What there is below /dev/shm.
+pub(super) struct Shared(BTreeSet<PathBuf>);
+
+impl Shared {
+    pub(super) fn now() -> Self {
+        let mut all = BTreeSet::new();
+        names(Path::new(SHARED), 2, &mut all);
+        Self(all)
+    }
+
+    /// What has come since, and is the program's as far as one can tell.
+    pub(super) fn left_by(&self, program: u32) -> Vec<Leak> {
+        let until = Instant::now() + PATIENCE;
+        let me = rustix::process::geteuid().as_raw();
+        loop {
+            let mut new = Self::now().0;
+            new.retain(|path| !self.0.contains(path) && path.metadata().is_ok_and(|file| file.uid() == me));
+            let (ours, others): (BTreeSet<_>, _) =
+                new.into_iter().partition(|path| names_process(path, program));
+            // What a living process has open is not left, nor what has its number: all of the program's have ended.
+            let mut others = if others.is_empty() { others } else { without_open(others) };
+            others.retain(|path| !names_a_living_one(path) && path.symlink_metadata().is_ok());
+            if others.is_empty() || Instant::now() > until {
+                let told = |path: &PathBuf| format!("file {}", path.display());
+                let ours = ours.iter().map(|path| Leak::certain(told(path)));
+                return ours
+                    .chain(others.iter().map(|path| Leak { what: told(path), certain: false }))
+                    .collect();
+            }
+            thread::sleep(Duration::from_millis(50)); // sleep: between two looks at what other programs remove
+        }
+    }
+}
+
+/// Paths below a directory, so deep. A directory of ours counts by what is in it.
+fn names(folder: &Path, depth: u32, all: &mut BTreeSet<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let is_ours = entry.file_name().to_str().is_some_and(|name| is_ours(name));
+        if is_ours && depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            names(&path, depth - 1, all);
+        } else {
+            all.insert(path);
+        }
+    }
+}
+
+/// Whether this is the name of a directory of the strategy `file_system`, `mp-<uid>`.
+fn is_ours(name: &str) -> bool {
+    name.strip_prefix("mp-")
+        .is_some_and(|user| !user.is_empty() && user.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether one of the numbers in a file's name is this.
+fn names_process(path: &Path, pid: u32) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == pid.to_string())
+}
+
+/// Whether one of the numbers in a file's name is that of a living process.
+fn names_a_living_one(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let lives = |part: &str| part.parse::<u32>().is_ok_and(|pid| Path::new(&format!("/proc/{pid}")).exists());
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(lives)
+}
+
+/// Without files that some process has open or mapped, and directories.
+fn without_open(mut paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+    let Ok(processes) = fs::read_dir("/proc") else { return paths };
+    for process in
+        processes.flatten().filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit())
+    {
+        for kind in ["fd", "map_files"] {
+            let Ok(open) = fs::read_dir(process.path().join(kind)) else { continue };
+            open.flatten()
+                .filter_map(|entry| fs::read_link(entry.path()).ok())
+                .for_each(|path| _ = paths.remove(&path));
+        }
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_program_has_open_is_not_left() {
+        let before = Shared::now();
+        // No living process has this number, and no program the number 0: so this file is that of another one.
+        let number = (1 << 30) + std::process::id();
+        let path = PathBuf::from(format!("/dev/shm/mp-xtask-{number}"));
+        let file = fs::File::create(&path).unwrap();
+        let found =
+            || before.left_by(0).into_iter().find(|leak| leak.what.ends_with(&*path.to_string_lossy()));
+        let while_open = found();
+        drop(file);
+        let (closed, its_own) = (found(), before.left_by(number));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(while_open, None);
+        assert_eq!(closed.map(|leak| leak.certain), Some(false));
+        assert!(its_own.iter().any(|leak| leak.certain && leak.what.ends_with(&*path.to_string_lossy())));
+    }
+
+    #[test]
+    fn a_process_id_in_a_name_is_a_word_of_its_own() {
+        let names = |name: &str| names_process(Path::new(name), 123);
+        assert!(names("/dev/shm/mp-test-123-names") && names("mp-numbers-123") && names("123"));
+        assert!(!names("/dev/shm/mp-test-1234-names") && !names("mp_a123b") && !names("/123/x"));
+        assert!(is_ours("mp-0") && is_ours("mp-1000") && !is_ours("mp-") && !is_ours("mp-test-1"));
+    }
+}

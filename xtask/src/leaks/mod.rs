@@ -1,0 +1,205 @@
+//! `cargo xtask leaks PROGRAM ARGUMENTS…`: runs a test program, and looks for what it leaves behind. Cargo runs test programs by
+//! it (`.cargo/config.toml`, `xtask/run-program`).
+//!
+//! | what is left | is found by | is known to be the program's because |
+//! |---|---|---|
+//! | processes | this process, which orphans fall to (`PR_SET_CHILD_SUBREAPER`) | they are its descendants |
+//! | temporary files | this process | `TMPDIR` is a directory of this run |
+//! | files below `/dev/shm`, also in a `mp-<uid>` | this process, which compares what is there before and after | their names have the program's process id; or a test that is run again, by itself, leaves such files once more |
+//! | descriptors, blocks, messages | the program, at its exit: `mp-core`'s `inject::leaks`, which this process asks by `MP_LEAKS` | it is its own memory and its own table of files |
+//!
+//! What is left has a deadline to go by itself. Then it is reported, and each test is run again by itself, to find out which one
+//! leaves it; so the usual run pays nothing for that.
+
+mod files;
+mod processes;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait};
+
+/// For how long tests are run again.
+const BLAME: Duration = Duration::from_secs(300);
+
+/// Something that was left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Leak {
+    what: String,
+    /// It can't be another program's.
+    certain: bool,
+}
+
+impl Leak {
+    fn certain(what: String) -> Self {
+        Self { what, certain: true }
+    }
+}
+
+/// One run to its end.
+struct Run {
+    status: WaitStatus,
+    leaks: Vec<Leak>,
+}
+
+impl Run {
+    fn passed(&self) -> bool {
+        self.status.exit_status() == Some(0)
+    }
+}
+
+pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
+    let Some((program, args)) = words.split_first() else {
+        eprintln!("xtask: leaks needs a program");
+        return ExitCode::from(2);
+    };
+    // `run-program` asks.
+    if program == "--is-there" {
+        return ExitCode::SUCCESS;
+    }
+    let mut command = Command::new(program);
+    match watched(command.args(args)) {
+        Ok(run) if run.leaks.is_empty() => code(run.status),
+        Ok(run) => {
+            let red = report(program, args, &run);
+            if red && run.passed() { ExitCode::FAILURE } else { code(run.status) }
+        }
+        Err(message) => {
+            eprintln!("xtask: {}: {message}", program.display());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// As a shell has it: one that was killed can't be imitated.
+fn code(status: WaitStatus) -> ExitCode {
+    let code = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// Runs a program, and looks for what it leaves.
+fn watched(command: &mut Command) -> Result<Run, String> {
+    set_child_subreaper(Some(getpid())).map_err(|e| format!("can't adopt orphans (prctl): {e}"))?;
+    let scratch = Scratch::new()?;
+    let (temporary, told) = (scratch.0.join("tmp"), scratch.0.join("report"));
+    fs::create_dir(&temporary).map_err(|e| format!("{}: {e}", temporary.display()))?;
+    let before = files::Shared::now();
+    let inherited: Vec<String> = processes::inherited().iter().map(ToString::to_string).collect();
+    let wanted = format!("{} {} {}", std::process::id(), inherited.join(","), told.display());
+    let child = command.env("TMPDIR", &temporary).env("MP_LEAKS", wanted).spawn();
+    let pid = child.map_err(|e| format!("could not start: {e}"))?.id();
+    let status = wait_for(pid)?;
+    let mut leaks = processes::left();
+    leaks.extend(files::temporary(&temporary));
+    leaks.extend(before.left_by(pid));
+    // A program that has no such code, or was killed, says nothing.
+    let told = fs::read_to_string(&told).unwrap_or_default();
+    leaks.extend(told.lines().skip(1).map(|line| Leak::certain(line.to_owned())));
+    Ok(Run { status, leaks })
+}
+
+/// Waits for one process, and for all orphans that end meanwhile: an orphan that is not waited for still exists.
+fn wait_for(pid: u32) -> Result<WaitStatus, String> {
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((ended, status))) if ended.as_raw_nonzero().get().cast_unsigned() == pid => {
+                return Ok(status);
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(format!("could not wait: {e}")),
+        }
+    }
+}
+
+/// Says what was left, and by which tests. False if nothing of it is known to be the program's.
+fn report(program: &OsString, args: &[OsString], run: &Run) -> bool {
+    let name = Path::new(program).file_name().unwrap_or_default().display();
+    let mut text = format!("\nLEAK: when `{name}` had ended, these were left:\n");
+    run.leaks.iter().for_each(|leak| text += &format!("  {}\n", leak.what));
+    eprint!("{text}");
+    if !run.passed() {
+        eprintln!("It failed, too: see to that first.");
+        return true;
+    }
+    let tests = tests(program, args);
+    let until = Instant::now() + BLAME;
+    let (mut blamed, mut missed) = (0, 0);
+    for test in &tests {
+        if Instant::now() > until {
+            missed += 1;
+            continue;
+        }
+        let mut command = Command::new(program);
+        command
+            .args([test.as_str(), "--exact"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // That it fails by itself is another matter.
+        let Ok(run) = watched(&mut command) else { continue };
+        if !run.leaks.is_empty() {
+            blamed += 1;
+            run.leaks.iter().for_each(|leak| eprintln!("LEAK in test `{test}`: {}", leak.what));
+        }
+    }
+    let certain = run.leaks.iter().any(|leak| leak.certain);
+    match (blamed > 0, certain) {
+        (true, _) => {}
+        (false, true) => {
+            eprintln!("LEAK: none of its {} tests leaves anything when it runs by itself", tests.len())
+        }
+        (false, false) => {
+            eprintln!(
+                "None of its {} tests leaves anything when it runs by itself, and the files may be another program's: no error",
+                tests.len()
+            );
+        }
+    }
+    if missed > 0 {
+        eprintln!("({missed} tests were not run again: that takes too long)");
+    }
+    blamed > 0 || certain || missed > 0
+}
+
+/// The tests that the program has run; none if it can't list them.
+fn tests(program: &OsString, args: &[OsString]) -> Vec<String> {
+    let list =
+        Command::new(program).args(args).args(["--list", "--format", "terse"]).stdin(Stdio::null()).output();
+    let list = list.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+/// A directory of this run.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, String> {
+        // Short: addresses of sockets have to fit in 107 bytes.
+        let folder = std::env::temp_dir();
+        for number in 0..1000 {
+            let path = folder.join(format!("mp-leaks-{}-{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // An earlier process of this number was killed.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(format!("{}: {e}", path.display())),
+            }
+        }
+        Err(format!("{} is full of directories of earlier runs: remove mp-leaks-*", folder.display()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process by its number.
+fn pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(number.cast_signed())
+}

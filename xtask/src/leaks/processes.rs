@@ -1,0 +1,89 @@
+//! Processes that a program leaves behind, and descriptors that it inherits.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, WaitOptions, kill_process, wait};
+
+use super::{Leak, pid};
+
+/// How long processes may take to notice that the program has ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Another number of seconds for that: tests leave processes on purpose.
+const SECONDS: &str = "MP_LEAKS_SECONDS";
+
+/// Waits for all that the program has left, names those that are still there after the deadline, and kills them.
+pub(super) fn left() -> Vec<Leak> {
+    let wanted = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
+    let until = Instant::now() + wanted.map_or(PATIENCE, Duration::from_secs);
+    let (mut leaks, mut named) = (Vec::new(), BTreeSet::new());
+    let mut pause = Duration::from_millis(1);
+    loop {
+        reap();
+        let there = descendants(std::process::id());
+        if there.is_empty() {
+            return leaks;
+        }
+        if Instant::now() > until {
+            // A kill makes orphans of others, which come next. One that can't be killed is another user's.
+            for number in there {
+                if named.insert(number) {
+                    leaks.push(Leak::certain(describe(number)));
+                }
+                pid(number).map(|pid| kill_process(pid, Signal::KILL));
+            }
+            if Instant::now() > until + PATIENCE {
+                return leaks;
+            }
+        }
+        // sleep: there is no other way to wait for one process of many until a deadline.
+        thread::sleep(pause);
+        pause = (2 * pause).min(Duration::from_millis(100));
+    }
+}
+
+/// Of those that have ended, nothing stays.
+fn reap() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
+/// The children of a process, theirs, and so on.
+fn descendants(of: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    let Ok(threads) = fs::read_dir(format!("/proc/{of}/task")) else { return all };
+    for thread in threads.flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+            all.push(child);
+            all.extend(descendants(child));
+        }
+    }
+    all
+}
+
+fn describe(pid: u32) -> String {
+    let read = |what| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    let line = read("cmdline");
+    let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let (name, words) = (String::from_utf8_lossy(&read("comm")).trim().to_owned(), words.join(" "));
+    format!("process {pid} ({name}) lives: {}", words.trim())
+}
+
+/// Descriptors that a program which this process starts has from it.
+pub(super) fn inherited() -> Vec<u32> {
+    const CLOEXEC: u32 = 0o2_000_000;
+    let closes = |fd: &u32| {
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        let flags =
+            info.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
+        flags.is_none_or(|flags| flags & CLOEXEC != 0)
+    };
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return vec![0, 1, 2] };
+    let all: Vec<u32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // The three that a program has in any case may be others in the end.
+    all.into_iter().filter(|fd| *fd < 3 || !closes(fd)).chain(0..3).collect()
+}

@@ -1,0 +1,149 @@
+//! A test program that leaves something behind is red, and it is said what, and by which test. This program is also the one that
+//! leaves things behind: when it is run by `xtask leaks`, and the environment says what.
+
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+
+use mp::{Queue, SharedMemory, Tensor};
+
+/// What a run is to leave behind; tests that find it do.
+const WHAT: &str = "MP_LEAVE";
+
+/// Leaves something behind, if it is asked for.
+#[test]
+fn a_test_that_leaves_things_behind() {
+    match std::env::var(WHAT).unwrap_or_default().as_str() {
+        "descriptor" => std::mem::forget(File::open("/dev/zero").unwrap()),
+        "kept descriptor" => {
+            // One that the library keeps is no excuse for another one of its kind.
+            drop(mp::Process::builder().spawn(|(): ()| (), ()).unwrap().join());
+            std::mem::forget(std::io::pipe().unwrap());
+        }
+        "shared memory" => std::mem::forget(SharedMemory::new(64).unwrap()),
+        "named file" => drop(File::create(named()).unwrap()),
+        "strategy" => {
+            let folder = format!("/dev/shm/mp-{}", rustix::process::geteuid().as_raw());
+            _ = fs::create_dir(&folder);
+            drop(File::create(format!("{folder}/mp-leak-{}", std::process::id())).unwrap());
+        }
+        "temporary file" => drop(File::create(std::env::temp_dir().join("left-over")).unwrap()),
+        "block" => std::mem::forget(Tensor::<u8>::zeros(&[100_000]).unwrap()),
+        "message" => {
+            let queue = Queue::bounded(4).unwrap();
+            queue.put("a text that is too long for a slot".to_owned()).unwrap();
+            std::mem::forget(queue);
+        }
+        "process" => _ = Command::new("sleep").arg("321").spawn().unwrap(),
+        "orphan" => {
+            // Its parent has ended when the test ends; it has closed all that it had, and is in a session of its own.
+            let script = "setsid sleep 322 > /dev/null 2>&1 < /dev/null &";
+            assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn a_test_that_leaves_nothing_behind() {
+    let queue = Queue::bounded(4).unwrap();
+    queue.put("a text that is too long for a slot".to_owned()).unwrap();
+    assert!(queue.get().unwrap().is_some());
+    drop(File::open("/dev/zero").unwrap());
+}
+
+fn named() -> String {
+    format!("/dev/shm/mp-left-{}", std::process::id())
+}
+
+/// Runs the two tests above by `xtask leaks`: whether it was green, and what it said.
+fn run(what: &str) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.arg("leaks").arg(std::env::current_exe().unwrap()).arg("a_test_that_leaves");
+    let output = command.env(WHAT, what).env("MP_LEAKS_SECONDS", "1").stdin(Stdio::null()).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("test result: ok. 2 passed"), "{text}");
+    (output.status.success(), text)
+}
+
+/// Red, with each of these words in the line that names the test.
+#[track_caller]
+fn red(what: &str, words: &[&str]) -> String {
+    let (green, text) = run(what);
+    assert!(!green, "{what} was not found: {text}");
+    let blamed = "LEAK in test `a_test_that_leaves_things_behind`: ";
+    let said = |line: &str| line.starts_with(blamed) && words.iter().all(|word| line.contains(word));
+    assert!(text.lines().any(said), "{what}: no line says {words:?}: {text}");
+    assert!(!text.contains("`a_test_that_leaves_nothing_behind`:"), "{text}");
+    text
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let (green, text) = run("nothing");
+    assert!(green && !text.contains("LEAK"), "{text}");
+}
+
+#[test]
+fn an_open_descriptor_is_found() {
+    red("descriptor", &["descriptor", "/dev/zero"]);
+}
+
+#[test]
+fn an_open_descriptor_beside_those_of_the_library_is_found() {
+    let text = red("kept descriptor", &["descriptor", "pipe:"]);
+    // Both ends of one pipe, and nothing that is the library's: twice, since the test is run again.
+    assert_eq!(text.matches("descriptor ").count(), 4, "{text}");
+}
+
+#[test]
+fn shared_memory_with_a_name_is_found() {
+    let text = red("shared memory", &["file /dev/shm/mp_"]);
+    remove(&text);
+}
+
+#[test]
+fn files_with_the_name_of_the_process_are_found() {
+    remove(&red("named file", &["file /dev/shm/mp-left-"]));
+    remove(&red("strategy", &["file /dev/shm/mp-", "/mp-leak-"]));
+}
+
+/// What the leaking test has left below /dev/shm.
+fn remove(text: &str) {
+    let files = text.lines().filter_map(|line| line.split_once("file /dev/shm/"));
+    files.for_each(|(_, name)| _ = fs::remove_file(format!("/dev/shm/{name}")));
+}
+
+#[test]
+fn temporary_files_are_found() {
+    red("temporary file", &["temporary file", "left-over"]);
+}
+
+#[test]
+fn a_live_block_is_found() {
+    red("block", &["1 blocks of 114688 bytes are live"]);
+}
+
+#[test]
+fn a_message_in_a_queue_is_found() {
+    red("message", &["1 messages are in queues"]);
+}
+
+#[test]
+fn a_process_is_found_and_ended() {
+    let text = red("process", &["process", "(sleep) lives: sleep 321"]);
+    assert!(gone(&text), "{text}");
+}
+
+#[test]
+fn an_orphan_in_a_session_of_its_own_is_found_and_ended() {
+    let text = red("orphan", &["process", "(sleep) lives: sleep 322"]);
+    assert!(gone(&text), "{text}");
+}
+
+/// Whether all processes that were named have ended.
+fn gone(text: &str) -> bool {
+    let named =
+        text.lines().filter_map(|line| line.split_once("process ")?.1.split(' ').next()?.parse::<u32>().ok());
+    named.into_iter().all(|pid| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().is_empty())
+}
