@@ -12,12 +12,12 @@ pub enum PutError<T> {
     Full(T),
     /// The queue is closed.
     Closed(T),
-    /// The queue is full, no other process has it any more, and this one has no further handle to take anything by
-    /// ([`DesertedWhen`](crate::DesertedWhen)).
+    /// The queue is full, no other process has it any more, and this one has no further handle that could
+    /// take anything out of it ([`DesertedWhen`](crate::DesertedWhen)).
     Deserted {
         /// The value.
         value: T,
-        /// The last one that had it.
+        /// The last process that had it.
         last: Member,
         /// Its process id.
         pid: u32,
@@ -163,7 +163,7 @@ impl<T> fmt::Display for PutError<T> {
             PutError::Full(_) => f.write_str(
                 "the queue is full, or too many messages are on their way in all, and there was no room in the time given",
             ),
-            PutError::Closed(_) => f.write_str("the queue was closed, by whomever: nothing more can be put"),
+            PutError::Closed(_) => f.write_str("the queue was closed: nothing more can be put"),
             PutError::Disconnected(_) => f.write_str(
                 "the channel has no receiver any more: they were dropped, or their processes ended",
             ),
@@ -193,9 +193,9 @@ impl<T> std::error::Error for PutError<T> {
 /// A process that works on messages, which it has taken with acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leaseholder {
-    /// Who it is.
+    /// The process.
     pub member: Member,
-    /// Its process id; 0 if nobody knows it any more.
+    /// Its process id; 0 if it is not known any more.
     pub pid: u32,
     /// How many messages it works on.
     pub messages: usize,
@@ -228,13 +228,13 @@ pub enum GetError {
     /// The queue is closed, and nothing is in it; but what others work on may come back, and stayed with them as long as this
     /// call was willing to wait. Only of messages that are taken [with acknowledgement](crate::Queue::get_ack).
     Leased {
-        /// Who works on them, but for this process. One that is stopped keeps what it has.
+        /// The processes that work on them, without this one. One that is stopped keeps what it has.
         holders: Vec<Leaseholder>,
     },
-    /// The queue is empty, no other process has it any more, and this one has no further handle to put anything by
-    /// ([`DesertedWhen`](crate::DesertedWhen)).
+    /// The queue is empty, no other process has it any more, and this one has no further handle that could
+    /// put anything into it ([`DesertedWhen`](crate::DesertedWhen)).
     Deserted {
-        /// The last one that had it.
+        /// The last process that had it.
         last: Member,
         /// Its process id.
         pid: u32,
@@ -259,7 +259,7 @@ impl fmt::Display for GetError {
         match self {
             GetError::Empty => f.write_str("the queue is empty, and nothing came in the time given"),
             GetError::Leased { holders } => {
-                f.write_str("the queue is closed and empty, but messages may come back that others work on")?;
+                f.write_str("the queue is closed and empty, but messages may come back that other processes work on")?;
                 list(f, holders)
             }
             GetError::Disconnected => f.write_str("the channel is empty and has no sender any more"),
@@ -292,7 +292,7 @@ impl From<mp_reduce::Error> for GetError {
 #[non_exhaustive]
 #[doc(alias = "BufferTooShort")]
 pub enum RecvIntoError {
-    /// The message is longer than the buffer: here it is.
+    /// The message is longer than the buffer: here is the message.
     TooShort(Vec<u8>),
     /// Nothing was received.
     Get(GetError),

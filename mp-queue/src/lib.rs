@@ -11,12 +11,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A queue lies in shared memory; its handles are messages themselves, so they travel in arguments of processes and
-//! through other queues. There is no thread behind it, no lock, and no process that it depends on: SIGKILL at any
-//! instruction of any process costs at most what that process was just putting or getting: one message, or of `put_many` and
-//! `get_many` the rest of the batch.
+//! A queue lies in shared memory; its handles are messages themselves, so they travel in arguments of
+//! processes and through other queues. There is no thread behind it, no lock, and no process that it depends
+//! on: SIGKILL at any instruction of any process costs at most the messages that it was just putting or
+//! getting: one, or of `put_many` and `get_many` the rest of the batch.
 //!
-//! [`ring`] has the algorithm and what every point of death leaves.
+//! [`ring`] has the algorithm and what a kill at each point leaves.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -11,8 +11,8 @@ use crate::error::{GetError, PutError};
 use crate::queue::future::recv;
 
 impl Connection {
-    /// Receives the next value, as a future: see [`Queue::get_async`]. Over a socket, what has arrived of a message stays there
-    /// when the future is dropped, for the next one who receives.
+    /// Receives the next value, as a future: see [`Queue::get_async`]. Over a socket, what has arrived of a
+    /// message stays in the connection when the future is dropped, for the next receive.
     ///
     /// # Errors
     /// As [`recv`](Self::recv); over a socket also when no thread or descriptor is left for waiting.
@@ -28,9 +28,10 @@ impl Connection {
 
     /// Sends a value, as a future, which waits where [`send`](Self::send) does: for a socket whose other end does not receive.
     ///
-    /// Over a socket, a future that is dropped before the first byte is sent has sent nothing. One that is dropped later has
-    /// sent its message: what is left of it follows, as soon as there is room, before anything else, also if this is the last
-    /// handle. (If the process ends before, the other end is told that a message was cut off.)
+    /// Over a socket, a future that is dropped before the first byte is sent has sent nothing. One that is
+    /// dropped later has sent its message: the rest of it follows as soon as there is room, before anything
+    /// else, also if this is the last handle. (If the process ends before that, the other end gets the error
+    /// of a message that was cut off.)
     ///
     /// # Errors
     /// As [`send`](Self::send); over a socket also when no thread or descriptor is left for waiting.

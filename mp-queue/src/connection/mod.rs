@@ -104,7 +104,7 @@ impl Connection {
         &self.ends
     }
 
-    /// Sends a value. It never waits, but for a socket whose other end does not receive, for as long as that does not:
+    /// Sends a value. It waits only for a socket whose other end does not receive, as long as that does not:
     /// see [`send_timeout`](Self::send_timeout).
     ///
     /// # Errors
@@ -126,9 +126,9 @@ impl Connection {
     /// Sends a value; waits, at most `timeout`, for a socket whose other end does not receive, since it is stopped or busy. (A pipe
     /// has room, and it does not wait.)
     ///
-    /// A message of which a byte was sent when the time is over is not taken back: it counts as sent. Its rest follows as soon
-    /// as there is room, before anything else, also if this is the last handle. (If this process ends before, the other end
-    /// is told that a message was cut off.)
+    /// A message of which a byte was sent when the time is over is not taken back: it counts as sent. Its
+    /// rest follows as soon as there is room, before anything else, also if this is the last handle. (If this
+    /// process ends before that, the other end gets the error of a message that was cut off.)
     ///
     /// # Errors
     /// [`PutError::Full`] when there was no room for a byte in that time, and as [`send`](Self::send).
@@ -204,7 +204,7 @@ impl Connection {
         got
     }
 
-    /// Something was received, or was not there: is there more?
+    /// After a receive, whether it found a message or not: is there more?
     pub(crate) fn looked(&self) {
         if let Some(ready) = self.ready.get() {
             // If it can't be watched any more, it is readable from now on.

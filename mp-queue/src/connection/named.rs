@@ -13,12 +13,12 @@ use mp_reduce::Error;
 
 use crate::error::GetError;
 
-/// Longer names don't travel: of those the error shows the fingerprint.
+/// Longer names are not sent: the error shows the fingerprint instead.
 pub(crate) const LONGEST: usize = 4096;
 /// The length of a name.
 pub(crate) const LENGTH: usize = 2;
 
-/// What is sent of the name of a type: its length, and the name.
+/// What is sent of the name of a type: its length and the name.
 pub(crate) fn sent_name<T>() -> ([u8; LENGTH], &'static [u8]) {
     let name = std::any::type_name::<T>().as_bytes();
     let name = if name.len() > LONGEST { &[] } else { name };

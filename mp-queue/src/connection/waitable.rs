@@ -7,8 +7,8 @@ use mp_core::{Place, Waitable};
 use crate::connection::{Connection, Ends};
 use crate::queue::waitable::{has_message, messages, room};
 
-/// Ready is what receives without waiting: there is a message, or the other end is gone, or this end only sends, so that
-/// receiving is an error.
+/// Ready when a receive would not wait: there is a message, the other end is gone, or this end only sends, so
+/// that receiving is an error.
 impl Waitable for Connection {
     fn place(&self) -> Place<'_> {
         match self.ends() {

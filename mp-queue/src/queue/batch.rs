@@ -14,7 +14,7 @@ use crate::raw::parcel::{Item, Letter, Parcel};
 use crate::raw::{Raw, Wait};
 use crate::ring::Ticket;
 
-/// So many messages are put or taken before the others are told.
+/// How many messages are put or taken before sleepers are woken.
 const MOST: u32 = 64;
 
 /// Why not all values were put. Nothing is lost: what was not put is in here.
@@ -47,7 +47,7 @@ impl<T, I> std::error::Error for PutManyError<T, I> {
     }
 }
 
-/// What was put or taken in one segment since the others were last told.
+/// What was put or taken in one segment since sleepers were last woken.
 pub(crate) struct Run<'a> {
     raw: &'a Raw,
     segment: u32,
@@ -119,7 +119,7 @@ impl Drop for Run<'_> {
 }
 
 impl<T: Message> Queue<T> {
-    /// Puts all values, in their order; waits while the queue is full. How many they were.
+    /// Puts all values, in their order; waits while the queue is full. Returns how many they were.
     ///
     /// ```
     /// use mp_queue::Queue;
@@ -144,7 +144,7 @@ impl<T: Message> Queue<T> {
         self.put_many_within(values.into_iter(), Wait::Forever)
     }
 
-    /// Puts values as long as the queue is not full. How many they were, if it was all.
+    /// Puts values as long as the queue is not full. Returns how many they were, if it was all.
     ///
     /// # Errors
     /// [`PutError::Full`] with the first value that there was no room for, and as [`put_many`](Self::put_many).
@@ -191,7 +191,7 @@ impl<T: Message> Queue<T> {
             let Some(value) = values.next() else { return Ok(put) };
             let written = match Letter::attempt(raw, self.fingerprint(), value) {
                 Err(PutError::Full(value)) => {
-                    // Who makes room has to know what is there.
+                    // Consumers that make room have to be woken.
                     run.tell();
                     Letter::write(raw, self.fingerprint(), value, wait, || raw.deserted(For::Room))
                 }
@@ -204,7 +204,7 @@ impl<T: Message> Queue<T> {
             match run.put(letter.item()) {
                 Ok(true) => {}
                 Ok(false) => {
-                    // Whoever makes room has to know what is there.
+                    // Consumers that make room have to be woken.
                     run.tell();
                     match raw.put(letter.item(), wait, || raw.deserted(For::Room)) {
                         Ok(crate::raw::PutRaw::Done) => run = Run::new(raw, true),
@@ -224,12 +224,12 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Takes up to `most` messages, the oldest ones, to the end of `into`: waits for the first, and takes what else is there
-    /// already. How many they were: 0 means that the queue is closed and drained.
+    /// Takes up to `most` messages, the oldest ones, to the end of `into`: waits for the first, and takes
+    /// what else is there already. Returns how many they were: 0 means that the queue is closed and drained.
     ///
     /// # Errors
-    /// As [`get`](Self::get). What was taken before an error is in `into`. A consumer that dies in here takes those along
-    /// that it has, as with [`get`](Self::get).
+    /// As [`get`](Self::get). What was taken before an error is in `into`. A consumer that dies in here takes
+    /// the messages that it has with it, as with [`get`](Self::get).
     pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, GetError> {
         self.get_many_within(into, most, Wait::Forever)
     }

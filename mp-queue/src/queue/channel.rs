@@ -1,13 +1,13 @@
 //! Channels: queues whose two sides know of each other.
 //!
-//! Beside its queue a channel has two tokens, blocks of shared memory without contents: each sender holds the one, each
-//! receiver the other. Handles of one process, processes, and messages in which a handle travels, all hold blocks in the
-//! same way, and the dead are swept out of them. So the question whether there is any sender is the question whether the
-//! block still lives; once it doesn't, it never does again.
+//! Beside its queue a channel has two tokens, blocks of shared memory without contents: each sender holds one
+//! of them, each receiver the other. Handles of one process, processes, and messages in which a handle
+//! travels, all hold blocks in the same way, and the sweep removes crashed holders. So the question whether
+//! there is any sender is the question whether the block still lives; once it doesn't, it never does again.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
-//! | with a handle | a seat in the token | see the other side alive until the dead one is swept, within 100 ms or so |
+//! | with a handle | a seat in the token | see the other side alive until the crashed process is swept, within 100 ms or so |
 //! | after its token was freed, before the sleepers were woken | sleepers | look again within 100 ms |
 
 use std::fmt;
@@ -112,13 +112,13 @@ impl End {
         Ok(Self { raw, token: Some(token), mine, theirs })
     }
 
-    /// Takes a message; nothing is told before the queue is empty.
+    /// Takes a message; the other side's absence is reported only when the queue is empty.
     #[inline]
     pub(crate) fn get(&self, into: &mut Option<Parcel>, wait: Wait) -> Result<Ended, Error> {
         match self.raw.get(into, wait, || self.alone())? {
             Ended::Waited => match self.alone() {
                 None => Ok(Ended::Waited),
-                // What they sent before they left.
+                // What the senders put before they were gone comes first.
                 Some(alone) => Ok(match self.raw.get(into, Wait::Never, || None)? {
                     Ended::Attempted => Ended::Attempted,
                     Ended::Waited | Ended::Alone(_) => Ended::Alone(alone),
@@ -165,12 +165,14 @@ impl fmt::Debug for End {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Both handles can be cloned and sent to other processes. When the last [`Sender`] among all processes is dropped, or its
-/// process dies, receivers are told ([`GetError::Disconnected`]) after they have received what was sent; when the last
-/// [`Receiver`] is gone, senders get their values back ([`PutError::Disconnected`]). A handle in a message on its way
-/// counts. (A sender that is sent through its own channel, and never received, keeps the channel connected.)
+/// Both handles can be cloned and sent to other processes. When the last [`Sender`] among all processes is
+/// dropped, or its process dies, receivers get [`GetError::Disconnected`] after they have received what was
+/// sent; when the last [`Receiver`] is gone, senders get their values back ([`PutError::Disconnected`]). A
+/// handle in a message on its way counts. (A sender that is sent through its own channel, and never received,
+/// keeps the channel connected.)
 ///
-/// A process that dies is noticed when it is swept: by its parent at once, by others that wait within some 100 ms.
+/// A crashed process is noticed when it is swept: by its parent at once, by others that wait within some 100
+/// ms.
 ///
 /// # Errors
 /// When there is no shared memory for it.
@@ -296,7 +298,7 @@ impl<T: Message> Receiver<T> {
 
 macro_rules! side {
     ($side:ident, $name:literal, $receivers:literal) => {
-        /// What both sides see of it.
+        /// What both sides can ask of a channel.
         impl<T: Message> $side<T> {
             pub(crate) fn end(&self) -> &End {
                 &self.end

@@ -1,8 +1,9 @@
 //! Putting and getting as futures, for whatever runtime.
 //!
-//! A future looks when it is polled, and has its task woken by the one thread of this process that sleeps for all tasks
-//! ([`mp_core::Watch`]). What it takes out of a queue it returns from the same call of `poll`: there is no state in which
-//! it has a message, so one that is dropped loses none. What it is to put lies in it until there is room.
+//! A future looks when it is polled, and has its task woken by the one thread of this process that sleeps for
+//! all tasks ([`mp_core::Watch`]). What it takes out of a queue it returns from the same call of `poll`:
+//! there is no state in which it has a message, so one that is dropped loses none. What it is to put stays in
+//! it until there is room.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub(crate) fn poll_get(
             return Ok(Some(Ok(parcel)));
         }
         let Some(alone) = alone() else { return Ok(None) };
-        // What they put before they left comes first.
+        // What producers put before they were gone comes first.
         Ok::<_, Error>(Some(match raw.get(&mut parcel, Wait::Never, || None)? {
             Ended::Attempted => Ok(parcel),
             Ended::Waited | Ended::Alone(_) => Err(nothing(Ended::Alone(alone))),
@@ -262,7 +263,7 @@ fn look_for_lease(
     let mut found = raw.attempt_lease(&mut leased)?;
     let gone = if let Taken::Empty = found { alone() } else { None };
     if gone.is_some() {
-        // What they put before they left comes first.
+        // What producers put before they were gone comes first.
         found = raw.attempt_lease(&mut leased)?;
     }
     Ok(match found {
@@ -271,7 +272,7 @@ fn look_for_lease(
             leased.map(Ok)
         }
         Taken::Empty => gone.map(|alone| Err(Some(alone))),
-        // What others work on may come back.
+        // What other processes work on may come back.
         Taken::Closed => (!raw.others_lease()).then_some(Err(None)),
     })
 }

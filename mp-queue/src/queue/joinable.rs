@@ -17,7 +17,7 @@ use crate::queue::waitable::Room;
 use crate::raw::{Ended, Wait};
 use crate::ring::Counted;
 
-/// A queue of tasks, of which one can wait until all are done.
+/// A queue of tasks that can wait until all of them are done.
 ///
 /// ```
 /// use mp_queue::JoinableQueue;
@@ -60,13 +60,14 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// Nothing is left to wait for, but so many tasks were not done: whoever had them died, panicked or dropped them.
+    /// Nothing is left to wait for, but this many tasks were not done: their consumers died, panicked or
+    /// dropped them.
     Lost(usize),
     /// The time is over, and not everything is done.
     Unfinished {
-        /// How many tasks are unfinished still: not begun, or in somebody's hands.
+        /// How many tasks are unfinished still: not begun, or leased by a consumer.
         tasks: usize,
-        /// Who works on some of them. One that is stopped keeps what it has.
+        /// The processes that work on some of them. One that is stopped keeps what it has.
         holders: Vec<Leaseholder>,
     },
     /// This process can't see the queue: it was forked.
@@ -77,7 +78,7 @@ impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Lost(n) => {
-                write!(f, "{n} tasks were not done: who had them died or gave up (take_lost has them)")
+                write!(f, "{n} tasks were not done: their consumers died or gave up (take_lost returns them)")
             }
             JoinError::Unfinished { tasks, holders } => {
                 write!(f, "{tasks} tasks are not done yet")?;
@@ -106,7 +107,7 @@ pub(crate) fn over(found: Counted) -> Result<(), JoinError> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
-    /// A queue for up to `capacity` tasks that nobody has begun.
+    /// A queue for up to `capacity` tasks that are not begun.
     ///
     /// # Errors
     /// As [`Queue::bounded`].
@@ -198,7 +199,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.get_ack_deadline(deadline)
     }
 
-    /// Puts all tasks, in their order; waits while the queue is full. How many they were. See [`Queue::put_many`].
+    /// Puts all tasks, in their order; waits while the queue is full. Returns how many they were. See
+    /// [`Queue::put_many`].
     ///
     /// # Errors
     /// As [`Queue::put_many`].
@@ -274,8 +276,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         }
     }
 
-    /// How many tasks are unfinished: not begun, or in somebody's hands. A moment's picture; 0 only if there was a moment
-    /// at which none was.
+    /// How many tasks are unfinished: not begun, or leased by a consumer. A moment's picture; 0 only if there
+    /// was a moment at which none was.
     pub fn unfinished(&self) -> usize {
         if self.queue.raw().arena().me().is_err() {
             return 0;
@@ -283,7 +285,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.raw().memory().census().unfinished
     }
 
-    /// Takes a task that was lost by who had it; `None` if there is none.
+    /// Takes a task whose consumer lost it; `None` if there is none.
     ///
     /// # Errors
     /// As [`Queue::dead_letter`].
@@ -296,7 +298,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.close()
     }
 
-    /// How many tasks nobody has begun: a moment's picture.
+    /// How many tasks are not begun: a moment's picture.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
         self.queue.len()
@@ -308,12 +310,12 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.is_full()
     }
 
-    /// How many tasks that nobody has begun fit; of a queue without a bound, how many the arena has room for.
+    /// How many tasks that are not begun fit; of a queue without a bound, how many the arena has room for.
     pub fn capacity(&self) -> usize {
         self.queue.capacity()
     }
 
-    /// Whether there is none that nobody has begun: a moment's picture.
+    /// Whether no task waits to be begun: a moment's picture.
     #[doc(alias = "empty")]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

@@ -1,4 +1,4 @@
-//! Messages with acknowledgement: whoever dies before it is done passes them on.
+//! Messages with acknowledgement: a message whose consumer dies before it is done goes to another one.
 
 use std::fmt;
 use std::ops::Deref;
@@ -65,7 +65,7 @@ impl<T> Lease<T> {
         value
     }
 
-    /// How often the message was delivered, this time included: 1 if nobody had it before.
+    /// How often the message was delivered, this time included: 1 if this is the first time.
     pub fn deliveries(&self) -> u32 {
         self.deliveries
     }
@@ -89,7 +89,7 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
     }
 }
 
-/// Of whom is asked.
+/// Whose leases are asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whom {
     /// All but this process.
@@ -123,7 +123,7 @@ impl Raw {
         }
     }
 
-    /// Who works on messages of this queue.
+    /// The processes that work on messages of this queue.
     pub(crate) fn leaseholders(&self, whom: Whom) -> Vec<Leaseholder> {
         let me = self.arena().me().ok().filter(|_| whom == Whom::Others);
         let mut holders: Vec<Leaseholder> = Vec::new();
@@ -135,8 +135,9 @@ impl Raw {
         holders
     }
 
-    /// Whether another process still works on a message of this queue, which is closed and drained. What is queued still
-    /// was just taken by somebody, who does not say yet that it is his; or it is about to be refused.
+    /// Whether another process still works on a message of this queue, which is closed and drained. A message
+    /// that is queued still was just taken by a process that is not its owner yet; or it is about to be
+    /// refused.
     pub(crate) fn others_lease(&self) -> bool {
         let me = self.arena().me().ok();
         let others = |h| match h {
@@ -163,7 +164,7 @@ impl Raw {
                 closed = match self.attempt_lease(&mut leased)? {
                     Taken::Message => return Ok(true),
                     Taken::Empty => return Ok(false),
-                    // What others work on may come back.
+                    // What other processes work on may come back.
                     Taken::Closed => true,
                 };
                 Ok(true)
@@ -202,7 +203,7 @@ pub(crate) fn read<T: Message>(
     leased: Leased,
 ) -> Result<Lease<T>, GetError> {
     let deliveries = leased.deliver();
-    // Whatever happens from here on: the message is returned unless it is done.
+    // Whatever happens from here on, the message is returned unless it is done.
     let of = LeaseOf { raw: raw.clone(), leased: Some(leased) };
     let open = |inc: &mut Incoming| match &of.leased {
         Some(leased) => leased.read(inc),
@@ -237,8 +238,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// allows ([`QueueOptions::deliveries`](crate::QueueOptions::deliveries), five times as a rule) is set aside, see
     /// [`dead_letter`](Self::dead_letter).
     ///
-    /// The queue keeps the message until it is done. Tensors in it are not copied: all who get it see the same memory, and
-    /// only types that can't hold memory exclusively (serde types) can be taken like this.
+    /// The queue keeps the message until it is done. Tensors in it are not copied: all consumers that get it
+    /// see the same memory, and only types that can't hold memory exclusively (serde types) can be taken like
+    /// this.
     ///
     /// # Errors
     /// As [`get`](Self::get). A message that can't be decoded comes back, and is set aside in the end.
@@ -284,9 +286,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         }
     }
 
-    /// Its messages, as something to wait for beside other things by those who take them with acknowledgement: ready when
-    /// [`try_get_ack`](Self::try_get_ack) would find one, or the end. (The queue itself is ready as soon as it is closed and
-    /// drained, while others still work on what may come back.)
+    /// Its messages, as something to wait for beside other things, for consumers that take them with
+    /// acknowledgement: ready when [`try_get_ack`](Self::try_get_ack) would find one, or the end. (The queue
+    /// itself is ready as soon as it is closed and drained, while others still work on what may come back.)
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The queue that users see.
+//! The type that users see.
 
 pub(crate) mod batch;
 pub(crate) mod channel;
@@ -47,9 +47,10 @@ use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
 /// thread puts is taken in that order, too.
 ///
 /// # Blocking
-/// [`put`](Self::put) waits while the queue is full, [`get`](Self::get) while it is empty: first looking for up to 50 µs
-/// (less where that rarely pays), then asleep. `try_` forms don't wait, `_timeout` forms give up when the time is over, as soon as
-/// their thread has a processor. While both sides are awake, no system call is made for a message.
+/// [`put`](Self::put) waits while the queue is full, [`get`](Self::get) while it is empty: first spinning for
+/// up to 50 µs (less where that rarely pays), then asleep. `try_` forms don't wait, `_timeout` forms give up
+/// when the time is over, as soon as their thread has a processor. While both sides are awake, no system call
+/// is made for a message.
 ///
 /// # How much fits
 /// - Into a [`bounded`](Self::bounded) or [`growing`](Self::growing) queue: as many messages as it says; then puts wait. Into an
@@ -71,14 +72,16 @@ use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
 /// arena for 1,024 to 15,728,640 messages, in 64 MiB to 1 TiB of addresses.
 ///
 /// # When a process dies
-/// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has either sent
-/// its message or not. A consumer that dies in `get`, or later, takes the message that it was getting with it: one, or of
-/// `get_many` those that it has taken. A message that was put does not depend on its producer any more, which may exit at once.
-/// When a process that had the queue has ended, or dropped its last handle, no other process and no message on its way has
-/// it any more, and this process has no further handle that could put, waiting for a message ends with `Deserted`; and so
-/// does waiting for room, if no further handle could get. A clone in another thread keeps the wait going until it is dropped,
-/// or is blocked in the same kind of wait. What threads do that use one handle by reference can't be known: for those, and
-/// for processes that keep handles without using them, there is [`QueueOptions::deserted_when`].
+/// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has
+/// either sent its message or not. A consumer that dies in `get`, or later, takes the message that it was
+/// getting with it: one, or of `get_many` those that it has taken. A message that was put does not depend on
+/// its producer any more, which may exit at once.
+/// When a process that had the queue has ended, or dropped its last handle, no other process and no message
+/// on its way has it any more, and this process has no further handle that could put, waiting for a message
+/// ends with `Deserted`; and so does waiting for room, if no further handle could get. A clone in another
+/// thread keeps the wait going until it is dropped, or is blocked in the same kind of wait. Threads that use
+/// one handle by reference can't be told apart: for those, and for processes that keep handles without using
+/// them, there is [`QueueOptions::deserted_when`].
 ///
 /// # As a message
 /// Handles are serde types inside of messages and arguments. Cloning or sending one copies the handle, not the queue.
@@ -158,7 +161,7 @@ impl<T: Message> Queue<T> {
         Self { raw: self.raw.counted(able), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
-    /// The same queue, to be waited with only: it is no handle that others wait for.
+    /// The same queue, only to wait with: a handle that keeps no other wait going.
     pub(crate) fn to_wait_with(&self) -> Self {
         Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
     }
@@ -279,8 +282,8 @@ impl<T: Message> Queue<T> {
         get_as(&self.raw, self.fingerprint, wait, || self.raw.deserted(For::Message))
     }
 
-    /// Closes the queue: what is in it can still be taken, then consumers get `None`; nothing more can be put. Whether it
-    /// was open.
+    /// Closes the queue: what is in it can still be taken, then consumers get `None`; nothing more can be
+    /// put. Returns whether it was open.
     ///
     /// Exact also against producers that are just putting: a message is either refused or will be taken.
     pub fn close(&self) -> bool {
@@ -307,9 +310,9 @@ impl<T: Message> Queue<T> {
         self.len() >= self.capacity()
     }
 
-    /// Its room, as something to wait for beside other things: ready when [`try_put`](Self::try_put) would not find it full.
-    /// Where [bytes](crate::QueueOptions::bytes) are bounded, too, that is the room for the smallest message, and of others
-    /// [`room_for`](Self::room_for) tells.
+    /// Its room, as something to wait for beside other things: ready when [`try_put`](Self::try_put) would
+    /// not find it full. Where [bytes](crate::QueueOptions::bytes) are bounded, too, that is the room for the
+    /// smallest message; for larger ones there is [`room_for`](Self::room_for).
     ///
     /// ```
     /// use std::time::Duration;
@@ -326,9 +329,10 @@ impl<T: Message> Queue<T> {
         self.room_for(1)
     }
 
-    /// Its room for a message that counts so many bytes, as [`QueueOptions::bytes`](crate::QueueOptions::bytes) says: ready when
-    /// [`try_put`](Self::try_put) of that message would not find the queue full. More than may be in the queue counts as that
-    /// much. Where bytes are not bounded, it is [`room`](Self::room).
+    /// Its room for a message that counts `bytes` bytes, as
+    /// [`QueueOptions::bytes`](crate::QueueOptions::bytes) says: ready when [`try_put`](Self::try_put) of
+    /// that message would not find the queue full. More than may be in the queue counts as that much. Where
+    /// bytes are not bounded, it is [`room`](Self::room).
     ///
     /// ```
     /// use std::time::Duration;

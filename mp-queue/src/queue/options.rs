@@ -26,7 +26,7 @@ pub struct QueueOptions {
     deserted: DesertedWhen,
 }
 
-/// How often a message is delivered, unless told otherwise.
+/// How often a message is delivered by default.
 pub(crate) const DELIVERIES: u32 = 5;
 
 impl Default for QueueOptions {
@@ -57,8 +57,8 @@ impl QueueOptions {
         Self { capacity: Some(limit), growing: true, ..self }
     }
 
-    /// At most so many bytes in the queue, beside its [capacity](Self::capacity): a put waits, or is [`Full`], while its
-    /// message would exceed them.
+    /// At most this many bytes in the queue, beside its [capacity](Self::capacity): a put waits, or is
+    /// [`Full`], while its message would exceed them.
     ///
     /// ```
     /// use mp_core::Tensor;
@@ -83,7 +83,8 @@ impl QueueOptions {
     /// and not what has come back. The bound is exact, however many put at once; it needs no repair when a process dies,
     /// since nothing is counted that could be left wrong.
     ///
-    /// Who waits with a large message may be overtaken by smaller ones of others. 0 is no bound.
+    /// A producer that waits with a large message may be overtaken by smaller ones of other producers. 0 is
+    /// no bound.
     ///
     /// [`Full`]: crate::PutError::Full
     pub const fn bytes(self, bytes: u64) -> Self {
@@ -96,9 +97,9 @@ impl QueueOptions {
         Self { deliveries: if times > 127 { 127 } else { times }, ..self }
     }
 
-    /// When waiting on it ends with `Deserted`: unless told otherwise, when no other process has the queue any more, and this
-    /// one has no other handle that could bring what is waited for. What that means, and for which programs it can't be
-    /// known: [`DesertedWhen`].
+    /// When waiting on it ends with `Deserted`. By default, when no other process has the queue any more, and
+    /// this one has no other handle that could bring what is waited for. What that means, and for which
+    /// programs it can't be known: [`DesertedWhen`].
     pub const fn deserted_when(self, deserted: DesertedWhen) -> Self {
         Self { deserted, ..self }
     }

@@ -1,4 +1,4 @@
-//! Messages that are packed before it is known where they go, and taken before anybody reads them.
+//! Messages that are encoded before it is known where they go, and taken before they are read.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,8 +14,8 @@ use crate::raw::nothing;
 use crate::raw::parcel::{Parcel, is_out};
 use crate::raw::{Ended, PutRaw, Wait};
 
-/// A message that is encoded already, and in no queue: to be put without running any code of the value, under a lock of
-/// one's own say.
+/// A message that is encoded already, and in no queue: to be put without running any code of the value, for
+/// example while holding a lock.
 ///
 /// ```
 /// use mp_queue::Queue;
@@ -23,7 +23,7 @@ use crate::raw::{Ended, PutRaw, Wait};
 /// let (here, there) = (Queue::bounded(4)?, Queue::bounded(4)?);
 /// let packed = here.pack("a job".to_string())?;
 /// here.try_put_packed(packed)?;
-/// // It was given to the wrong one, who has not begun yet: from one queue into another, unread.
+/// It was given to the wrong worker, which has not begun yet: from one queue into another, unread.
 /// let packed = here.try_get_packed()?.expect("it is not closed");
 /// there.try_put_packed(packed)?;
 /// assert_eq!(there.get()?.as_deref(), Some("a job"));
@@ -98,8 +98,8 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Puts packed messages, the first ones first, as long as the queue is not full; how many. Those stay in `from` that
-    /// were not put. Consumers that sleep are woken once for up to 64.
+    /// Puts packed messages, the first ones first, as long as the queue is not full. Returns how many; the
+    /// others stay in `from`. Consumers that sleep are woken once for up to 64.
     ///
     /// # Errors
     /// In a process that was forked from a member.

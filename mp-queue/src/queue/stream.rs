@@ -29,9 +29,9 @@ pub struct Messages<Q> {
 }
 
 mod sealed {
-    /// What messages are put into.
+    /// A handle that messages are put into.
     pub trait Sends {
-        /// What they are.
+        /// Their type.
         type Message;
     }
 }

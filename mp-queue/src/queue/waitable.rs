@@ -1,4 +1,4 @@
-//! Queues as things that one waits for beside others.
+//! Queues as things to wait for beside others.
 
 use std::fmt;
 
@@ -27,14 +27,14 @@ pub(crate) fn has_message(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> b
     raw.arena().me().is_ok() && (raw.memory().is_ready() || alone().is_some())
 }
 
-/// Whether a put of so many bytes would not wait.
+/// Whether a put of this many bytes would not wait.
 fn has_room(raw: &Raw, bytes: u64, alone: impl FnOnce() -> Option<Alone>) -> bool {
     raw.arena().me().is_ok() && (raw.memory().has_room(bytes) || alone().is_some())
 }
 
-/// Ready is what [`try_get`](Queue::try_get) would not find [`Empty`](crate::GetError::Empty): a message, or the end. For room to
-/// put something, see [`room`](Queue::room); for messages that are taken with acknowledgement, which may come back after the
-/// end, see [`tasks`](Queue::tasks).
+/// Ready when [`try_get`](Queue::try_get) would not return [`Empty`](crate::GetError::Empty): there is a
+/// message, or the end. For room to put something, see [`room`](Queue::room); for messages that are taken
+/// with acknowledgement, which may come back after the end, see [`tasks`](Queue::tasks).
 ///
 /// ```
 /// use mp_queue::{Queue, wait};
@@ -62,7 +62,7 @@ pub struct Room<T: Message> {
     pub(crate) bytes: u64,
 }
 
-/// Ready is what [`try_put`](Queue::try_put) would not find [`Full`](crate::PutError::Full).
+/// Ready when [`try_put`](Queue::try_put) would not return [`Full`](crate::PutError::Full).
 impl<T: Message> Waitable for Room<T> {
     fn place(&self) -> Place<'_> {
         room(self.queue.raw())
@@ -99,7 +99,8 @@ impl Waitable for Envelopes {
     }
 }
 
-/// Ready is what [`try_recv`](Receiver::try_recv) would not find [`Empty`](crate::GetError::Empty): a message, or the end.
+/// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](crate::GetError::Empty): there is a
+/// message, or the end.
 impl<T: Message> Waitable for Receiver<T> {
     fn place(&self) -> Place<'_> {
         messages(self.end().raw())
@@ -110,8 +111,8 @@ impl<T: Message> Waitable for Receiver<T> {
     }
 }
 
-/// Ready is what [`try_send`](Sender::try_send) would not find [`Full`](crate::PutError::Full): there is room, or nobody who
-/// receives.
+/// Ready when [`try_send`](Sender::try_send) would not return [`Full`](crate::PutError::Full): there is room,
+/// or no receiver any more.
 impl<T: Message> Waitable for Sender<T> {
     fn place(&self) -> Place<'_> {
         room(self.end().raw())
@@ -122,8 +123,9 @@ impl<T: Message> Waitable for Sender<T> {
     }
 }
 
-/// Ready is what [`try_get`](JoinableQueue::try_get) would not find [`Empty`](crate::GetError::Empty): a task, or the end, which
-/// comes when the queue is closed and nobody works on a task any more that might come back.
+/// Ready when [`try_get`](JoinableQueue::try_get) would not return [`Empty`](crate::GetError::Empty): there
+/// is a task, or the end, which comes when the queue is closed and no other process works on a task that
+/// might come back.
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
     fn place(&self) -> Place<'_> {
         Tasks::place_of(self.queue().raw())
@@ -146,7 +148,7 @@ impl fmt::Debug for Tasks {
 
 impl Tasks {
     fn place_of(raw: &Raw) -> Place<'static> {
-        // Behind the end, something may come back. In a forked copy there is nothing to look at.
+        // After the end, something may come back. In a forked copy there is nothing to look at.
         if raw.arena().me().is_ok() && raw.memory().is_at_end() {
             Place::Parking(raw.memory().finished())
         } else {
@@ -161,8 +163,8 @@ impl Tasks {
     }
 }
 
-/// Ready is what [`try_get_ack`](Queue::try_get_ack) would give at once: a message, or the end, which comes when the queue
-/// is closed and no other process works on a message any more that might come back.
+/// Ready when [`try_get_ack`](Queue::try_get_ack) would not wait: there is a message, or the end, which comes
+/// when the queue is closed and no other process works on a message that might come back.
 impl Waitable for Tasks {
     fn place(&self) -> Place<'_> {
         Self::place_of(&self.0)

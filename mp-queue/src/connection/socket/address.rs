@@ -1,17 +1,18 @@
 //! Where programs meet: a path, or a name that only the kernel knows.
 //!
-//! A path outlives the program that listened there. So who finds one taken looks, under a lock of its directory, whether
-//! somebody listens still; if nobody does, and the socket is this user's, it is replaced. Who has been bound to a path holds
-//! that lock until it listens: before, it would look like one that is left. To remove the own path needs no lock: as long as
-//! somebody listens there, no other one takes it for left.
+//! A path outlives the program that listened there. So a process that finds its path taken tries, under a
+//! lock of the directory, whether a process listens there still; if none does, and the socket is this user's,
+//! it replaces the path. A process that has bound a path holds that lock until it listens: before, the path
+//! would look like one left behind. To remove its own path it needs no lock: as long as it listens there, no
+//! other process replaces it.
 //!
-//! The lock is `flock(2)`, of whoever can read the directory: so one who holds it can keep others from listening there. They
-//! give up after a while, and say why.
+//! The lock is `flock(2)`, and any process that can read the directory can take it, and so keep others from
+//! listening there. Those give up after [`PATIENCE`], with an error that says why.
 //!
 //! | killed | left | then |
 //! |---|---|---|
 //! | holding the directory's lock | nothing: the kernel releases it | |
-//! | after it made the path | a path where nobody listens | the next one who listens there replaces it |
+//! | after it made the path | a path where no process listens | the next listener at that path replaces it |
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -26,7 +27,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
-/// How long another process may take with the directory.
+/// How long to wait for another process's lock of the directory.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -41,9 +42,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// assert_eq!((path.to_string(), name.to_string()), ("/run/user/1000/service".into(), "@service".into()));
 /// ```
 ///
-/// A path is a file, which only those reach who can reach its directory, and which is removed with the listener. A name is
-/// gone with the listener, however that ends, and can be reached by all in the same network namespace (but other users are
-/// refused).
+/// A path is a file: only processes that can reach its directory can connect, and it is removed with the
+/// listener. A name is gone with the listener, however that ends, and can be reached by all in the same
+/// network namespace (but other users are refused).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Address(Kind);
 
@@ -72,14 +73,15 @@ impl Address {
         }
     }
 
-    /// A socket that is connected to who listens here, and does not block. [`Errno::AGAIN`] if too many wait already.
+    /// A socket that is connected to the listener here, and does not block. [`Errno::AGAIN`] if its queue is
+    /// full.
     pub(crate) fn connect(&self) -> Result<OwnedFd, Errno> {
         let fd = fresh()?;
         rustix::net::connect(&fd, &self.socket()?)?;
         Ok(fd)
     }
 
-    /// A socket that listens here, with room for this many connections that wait to be accepted, and the path that it has made.
+    /// A socket that listens here, with a queue for this many connections, and the path that it has made.
     pub(crate) fn listen(&self, backlog: i32) -> io::Result<(OwnedFd, Option<Made>)> {
         let address = self.socket()?;
         let Kind::Path(path) = &self.0 else {
@@ -103,7 +105,7 @@ impl Address {
         Ok((fd, Some(made)))
     }
 
-    /// Whether it is a socket of this user where nobody listens.
+    /// Whether it is a socket of this user where no process listens.
     fn is_stale(&self, path: &Path) -> bool {
         let ours = rustix::fs::lstat(path).is_ok_and(|stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::Socket && stat.st_uid == geteuid().as_raw()
@@ -122,13 +124,13 @@ fn fresh() -> Result<OwnedFd, Errno> {
 pub(crate) struct Made {
     path: PathBuf,
     id: (u64, u64),
-    /// A copy of that process has not.
+    /// The process that made it: a forked copy does not remove the path.
     process: u32,
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // Unless somebody has put another one there. If the directory is gone, so is the path.
+        // Unless another process has replaced it. If the directory is gone, so is the path.
         if self.process == std::process::id()
             && let Ok(directory) = Directory::open(&self.path)
             && directory.look(&self.path).is_ok_and(|id| id == self.id)
@@ -147,7 +149,7 @@ impl Directory {
         Ok(Self(rustix::fs::open(directory_of(path), flags, Mode::empty())?))
     }
 
-    /// Locked against others who begin to listen in it.
+    /// Locked against other processes that begin to listen in it.
     fn lock(path: &Path) -> io::Result<Self> {
         let Self(fd) = Self::open(path)?;
         let until = Instant::now() + PATIENCE;
@@ -157,7 +159,7 @@ impl Directory {
                 Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
                 Err(Errno::AGAIN) => {
                     let why = format!(
-                        "somebody has kept {} locked (flock) for {PATIENCE:?}; take a directory that only this user can \
+                        "another process has kept {} locked (flock) for {PATIENCE:?}; use a directory that only this user can \
                          read, or a name (@…)",
                         directory_of(path).display()
                     );

@@ -2,8 +2,8 @@
 //!
 //! | dropped, or killed | left |
 //! |---|---|
-//! | while too many wait to be accepted | nothing |
-//! | while it waits for the proof, if there is a key | a socket that is closed: the listener goes on as after any that only looked |
+//! | while the listener's queue is full | nothing |
+//! | while it waits for the proof, if there is a key | a closed socket: the listener treats it as one that disconnected without a word |
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use super::handshake::{Handshake, io_error};
 use super::{Address, ConnectError, PAUSE, SocketOptions};
 use crate::connection::Connection;
 
-/// One that connects.
+/// A connection that is being made.
 struct Connecting<'a> {
     options: &'a SocketOptions,
     address: &'a Address,
     until: Option<Instant>,
-    /// Ready when the other side says something, or it is time to look.
+    /// Ready when the other side has sent something, or it is time to look.
     events: Arc<OwnedFd>,
     timer: Timer,
     handshake: Option<Handshake>,
 }
 
-/// Connects to who listens at an address.
+/// Connects to the listener at an address.
 pub(super) async fn connect(options: &SocketOptions, address: &Address) -> Result<Connection, ConnectError> {
     let failed = |e| failed(address, e);
     let events = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?);
@@ -49,12 +49,12 @@ fn watch(events: &OwnedFd, fd: impl AsFd) -> Result<(), Errno> {
 }
 
 impl Connecting<'_> {
-    /// Goes as far as it gets without waiting.
+    /// Goes as far as it can without waiting.
     fn look(&mut self) -> Result<Option<Connection>, ConnectError> {
         let mut handshake = match self.handshake.take() {
             Some(handshake) => handshake,
             None => match self.options.begin(self.address, self.until)? {
-                // The listener may accept it when it comes to it.
+                // The listener may accept it later.
                 Some(handshake) if self.options.key.is_none() => {
                     return Ok(Some(self.options.connection(handshake)));
                 }

@@ -1,4 +1,4 @@
-//! Why two programs do not come together.
+//! Why a connection between two programs was not made.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,8 @@ use crate::error::{GetError, PutError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The kernel refused something. When nobody listens at the address, `source` is `ConnectionRefused` or `NotFound`.
+    /// The kernel refused something. When no process listens at the address, `source` is `ConnectionRefused`
+    /// or `NotFound`.
     Io {
         /// What was being done.
         what: &'static str,
@@ -51,7 +52,7 @@ pub(super) fn refusal(error: ConnectError) -> mp_reduce::Error {
     mp_core::Error::Os { what: "a connection without a key", source: io::Error::other(error) }.into()
 }
 
-/// That of [`refusal`].
+/// The error inside one of [`refusal`].
 fn refused(error: &mp_reduce::Error) -> Option<&ConnectError> {
     match error {
         mp_reduce::Error::Memory(mp_core::Error::Os { source, .. }) => source.get_ref()?.downcast_ref(),

@@ -1,14 +1,14 @@
 //! Messages over a socket: each is its length (4 bytes, little-endian), the fingerprint of its type (8), how long the name of
 //! its type is (2), that name, and its bytes.
 //!
-//! Of what comes from there anything may be wrong. A length beyond the limit ends the connection, and no more memory is
-//! taken than twice what has arrived, whatever the length says. A name is shown in the error if another type is expected, and
-//! only if the fingerprint is the hash of it.
+//! Anything in it may be wrong. A length beyond the limit ends the connection, and no more memory is taken
+//! than twice what has arrived, whatever the length says. A name is shown in the error if another type is
+//! expected, and only if the fingerprint is the hash of it.
 //!
-//! Who receives or sends locks what there is of a message, goes as far as the kernel lets it, and unlocks before it waits. So
-//! threads and futures may use one end at the same time, and what one of them has begun another one goes on with: a message of
-//! which a part is sent is *begun*. It is sent to its end before the next one begins, also if whoever sends it is a future
-//! that is dropped: see [`outbox`](super::outbox).
+//! A receiver or sender locks the state of the message under way, goes as far as the kernel lets it, and
+//! unlocks before it waits. So threads and futures may use one end at the same time, and one of them
+//! continues what another has begun: a message of which a part is sent is *begun*. It is sent to its end
+//! before the next one begins, also if its sender is a future that is dropped: see [`outbox`](super::outbox).
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ use crate::raw::Wait;
 
 /// Length, fingerprint and length of the name.
 const HEAD: usize = 12 + LENGTH;
-/// Room for so many bytes is made at first.
+/// How many bytes of buffer are made at first.
 const FIRST: usize = 1 << 16;
 
 /// One end of a connection between two programs.
@@ -45,12 +45,13 @@ pub(crate) struct Socket {
     pub(super) writer: Mutex<Writer>,
 }
 
-/// What there is of the next message. It stays when somebody has waited long enough. Nobody waits while it is locked.
+/// What has arrived of the next message. It stays when a receive times out. No thread waits while it holds
+/// the lock.
 #[derive(Default)]
 struct Reader {
     /// What comes before the first message.
     greeting: Option<Greeting>,
-    /// What was wrong with it, and was not told yet.
+    /// What was wrong with it, until a call returns it.
     refused: Option<ConnectError>,
     head: [u8; HEAD],
     have: usize,
@@ -59,7 +60,7 @@ struct Reader {
     over: bool,
 }
 
-/// A message that has arrived.
+/// A whole message.
 struct Arrived {
     bytes: Vec<u8>,
     /// Of its type.
@@ -141,7 +142,7 @@ impl Reader {
             Ok(false) => {}
             Ok(true) => self.greeting = None,
             Err(refused) => {
-                // One that is gone has not refused.
+                // A listener that is gone has not refused.
                 let refused = Some(refused).filter(|e| !matches!(e, ConnectError::Gone));
                 (self.greeting, self.refused, self.over) = (None, refused, true);
                 // As in `end`.
@@ -151,11 +152,11 @@ impl Reader {
         true
     }
 
-    /// Nothing that follows would make sense.
+    /// Ends the connection: nothing that follows would make sense.
     fn end(&mut self, fd: BorrowedFd<'_>, why: String) -> GetError {
         self.over = true;
         (self.name, self.body) = (Vec::new(), Vec::new());
-        // The other end is told. It fails if that is gone, which is as well.
+        // So that the other end sees it. It fails if that is gone, where nothing is left to do.
         _ = rustix::net::shutdown(fd, Shutdown::Both);
         GetError::Failed(mp_core::Error::Malformed(why).into())
     }
@@ -264,7 +265,8 @@ impl Socket {
         Ok(frame)
     }
 
-    /// Sends a value. When the time is over, what was begun is sent on, by whoever comes.
+    /// Sends a value. When the time is over, a message that was begun is sent on, by the next send or a
+    /// [`Flusher`](super::outbox).
     pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
         let mut sending = match self.frame(&mut value) {
             Ok(frame) => Sending::new(self, frame),

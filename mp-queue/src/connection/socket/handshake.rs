@@ -1,17 +1,19 @@
-//! How two programs get to know each other.
+//! The handshake of two programs.
 //!
-//! | | who | bytes |
+//! | | by | bytes |
 //! |---|---|---|
-//! | 1 | the kernel says who is there | user and process; another user is refused before it is listened to |
+//! | 1 | the kernel says which process it is | user and process; nothing is read from another user |
 //! | 2 | both, at once | hello: `mp-sock` and version (8), whether there is a key (1), random (32) |
 //! | 3 | both, at once, if both have a key | a proof (32), see `key` |
 //!
-//! One that connects without a key does not wait for the other's hello: that may be in the listener's queue still. It is read
-//! before the first message ([`Greeting`]), and what is wrong with it is the error of the first receive, or of the first send
-//! that finds the other side gone. With a key the proof comes first, so `connect` waits for it.
+//! A client without a key does not wait for the listener's hello: it may be in the listener's queue still.
+//! The hello is read before the first message ([`Greeting`]), and what is wrong with it is the error of the
+//! first receive, or of the first send that finds the other side gone. With a key the proof comes first, so
+//! `connect` waits for it.
 //!
-//! Everything has one length, is read into a buffer of that length, and has to be there before the deadline. The sockets do
-//! not block: one who says nothing, or was stopped in the middle, keeps the listener from nothing.
+//! Every part has a fixed length, is read into a buffer of that length, and has to arrive before the
+//! deadline. The sockets do not block: a process that says nothing, or is stopped in the middle, does not
+//! hold up the listener.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +30,7 @@ use super::{Address, ConnectError};
 const MAGIC: &[u8; 8] = b"mp-sock\x04";
 const HELLO: usize = MAGIC.len() + 1 + NONCE;
 
-/// Two sides that do not know each other yet.
+/// A connection in its handshake.
 pub(crate) struct Handshake {
     fd: OwnedFd,
     listener: bool,
@@ -45,15 +47,15 @@ pub(crate) struct Handshake {
     patience: Duration,
 }
 
-/// What both sides know of each other now.
+/// What the handshake found out.
 pub(crate) struct Met {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: Peer,
-    /// What the other side has still to say, if this one goes on without.
+    /// The other side's hello, if this side goes on before it has come.
     pub(crate) greeting: Option<Greeting>,
 }
 
-/// A hello that is still to come: of a listener that may not have accepted yet, to one without a key.
+/// A hello that is still to come: of a listener that may not have accepted yet, to a client without a key.
 pub(crate) struct Greeting {
     buffer: [u8; HELLO],
     have: usize,
@@ -95,7 +97,7 @@ impl Handshake {
         hello[MAGIC.len()] = u8::from(key.is_some());
         hello[MAGIC.len() + 1..].copy_from_slice(&mine);
         let left = match say(fd.as_fd(), &hello) {
-            // One that left before it was accepted: what it has said is there.
+            // A client that closed before it was accepted: what it has sent is there.
             Err(ConnectError::Gone) if listener => true,
             said => {
                 said?;
@@ -126,7 +128,7 @@ impl Handshake {
         self.left || (self.theirs.is_none() && self.have == 0)
     }
 
-    /// Reads what there is, and answers it; whether the two know each other now.
+    /// Reads what there is, and answers it; whether the handshake is done.
     pub(crate) fn advance(&mut self) -> Result<bool, ConnectError> {
         loop {
             let wanted = if self.theirs.is_none() { HELLO } else { PROOF };
@@ -160,7 +162,7 @@ impl Handshake {
         }
     }
 
-    /// A hello is here: what they said at random. Proves, if there is a key.
+    /// The hello is here: its random bytes. Sends the proof, if there is a key.
     fn greeted(&self) -> Result<[u8; NONCE], ConnectError> {
         let theirs = check_hello(&self.buffer, self.key.is_some())?;
         if let Some(key) = &self.key {
@@ -170,7 +172,7 @@ impl Handshake {
         Ok(theirs)
     }
 
-    /// What is known, and what is still to be heard.
+    /// What was found out, and what is still to be read.
     pub(crate) fn end(self) -> Met {
         let greeting = self.theirs.is_none().then_some(Greeting { buffer: self.buffer, have: self.have });
         Met { fd: self.fd, peer: self.peer, greeting }
@@ -183,7 +185,7 @@ impl AsFd for Handshake {
     }
 }
 
-/// What the other side said at random, if its hello is one of this version, and has a key or none as this side has.
+/// The random bytes of a hello, if it is of this version, and has a key or none as this side has.
 fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
     let (magic, rest) = hello.split_at(MAGIC.len());
     if magic[..7] != MAGIC[..7] {
@@ -205,7 +207,7 @@ fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectErr
     Ok(theirs)
 }
 
-/// A few bytes, for which there is room in a fresh socket.
+/// Sends a few bytes, for which there is room in a fresh socket.
 fn say(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
     match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
         Ok(n) if n == bytes.len() => Ok(()),
@@ -218,7 +220,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno
     rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(_, n)| n)
 }
 
-/// As the standard library has it.
+/// As an error of the standard library.
 pub(crate) fn io_error(e: Errno) -> io::Error {
     e.into()
 }

@@ -1,14 +1,15 @@
-//! The secret that both sides know, and how each proves it without saying it.
+//! The secret that both sides know, and how each proves that without sending it.
 //!
-//! Each side has sent 32 random bytes. A proof is HMAC-SHA256 under the key, of what the prover is, its own random bytes and
-//! the other's: so a proof can be used neither again nor in the other direction. It is compared in constant time.
+//! Each side has sent 32 random bytes. A proof is HMAC-SHA256 under the key, of the prover's role, its own
+//! random bytes and the other's: so a proof can be used neither again nor in the other direction. It is
+//! compared in constant time.
 
-/// As many random bytes does each side send.
+/// How many random bytes each side sends.
 pub(crate) const NONCE: usize = 32;
-/// As long is a proof.
+/// How many bytes a proof has.
 pub(crate) const PROOF: usize = 32;
 
-/// What both sides have said. Without keys, nobody reads it.
+/// The random bytes of both sides. Without keys, they are not read.
 #[cfg_attr(not(feature = "authkey"), allow(dead_code))]
 pub(crate) struct Said<'a> {
     /// Whether the prover is the listener.

@@ -16,7 +16,7 @@ use super::handshake::{Handshake, io_error};
 use super::{Address, ConnectError, SocketOptions, address, wait_for};
 use crate::connection::Connection;
 
-/// As many may be getting to know this side at the same time.
+/// How many connections may be in their handshake at the same time.
 const MOST: usize = 64;
 /// Waits for other programs of the same user to [`connect`](crate::connect).
 ///
@@ -31,32 +31,34 @@ const MOST: usize = 64;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The two programs need not be the same, nor started by the same: what travels are values as bytes, so both have to name
-/// their types alike (`std::any::type_name`). See [`Connection`] for what a socket can't carry.
+/// The two programs need not be the same, nor started by the same: what travels are values as bytes, so both
+/// have to name their types alike (`std::any::type_name`). See [`Connection`] for what a socket can't carry.
 ///
-/// # Who is let in
-/// Processes of the same user (as the kernel says, not they), which speak this library's protocol, and know the
-/// authentication key if there is one (feature `authkey`). One that says nothing, or is stopped while it connects,
-/// keeps no others out: up to 64 may be getting to know this side at a time, each for as long as
+/// # Which processes are let in
+/// Processes of the same user (as the kernel says), which speak this library's protocol, and know the
+/// authentication key if there is one (feature `authkey`). A process that says nothing, or is stopped while
+/// it connects, keeps no others out: up to 64 may be in their handshake at a time, each for as long as
 /// [`handshake_timeout`](SocketOptions::handshake_timeout).
 ///
-/// Others may connect before it accepts, up to [`SocketOptions::backlog`]: what they send is there when they are accepted, also if
-/// they have left by then. (With a key they wait for their turn: the proof comes first.)
+/// Processes may connect before the listener accepts, up to [`SocketOptions::backlog`]: what they send is
+/// there when they are accepted, also if they have ended by then. (With a key they wait for their turn: the
+/// proof comes first.)
 ///
 /// # When a process dies
-/// Who is connected to it is told (`Disconnected`), at once. A path that a killed listener leaves is replaced by the next
-/// one that listens there.
+/// Processes that are connected to it get `Disconnected`, at once. A path that a killed listener leaves is
+/// replaced by the next listener at that path.
 pub struct Listener {
-    /// Dropped before the socket is closed: as long as that is open, nobody else's path can be taken for it.
+    /// Dropped before the socket is closed: as long as that is open, no other process's path can be taken for
+    /// it.
     _made: Option<address::Made>,
     fd: OwnedFd,
-    /// Ready when somebody connects, or says something, or has said nothing for too long.
+    /// Ready when a process connects, has sent something, or its time is over.
     events: Arc<OwnedFd>,
-    /// Is over when the first one who connects has said nothing for too long.
+    /// Ready when the time of the first handshake is over.
     patience: Timer,
     address: Address,
     options: SocketOptions,
-    /// Nobody waits while it is locked.
+    /// No thread waits while it holds the lock.
     meeting: Mutex<Vec<Handshake>>,
 }
 
@@ -64,8 +66,9 @@ impl Listener {
     /// Listens at an address, without a key: see [`SocketOptions::listen`] for more.
     ///
     /// # Errors
-    /// [`ConnectError::Io`]: `AddrInUse` when somebody else listens there, or the path is something else than a socket of this
-    /// user; `TimedOut` when another process keeps the directory of a path locked; or what the kernel has against it.
+    /// [`ConnectError::Io`]: `AddrInUse` when another process listens there, or the path is something else
+    /// than a socket of this user; `TimedOut` when another process keeps the directory of a path locked;
+    /// otherwise the kernel's reason.
     pub fn bind(address: impl Into<Address>) -> Result<Self, ConnectError> {
         SocketOptions::new().listen(address)
     }
@@ -87,12 +90,12 @@ impl Listener {
         &self.address
     }
 
-    /// Waits for the next one who connects.
+    /// Waits for the next connection.
     ///
     /// # Errors
-    /// [`ConnectError`] of one who is refused; the listener goes on, and so should who calls this. (Who leaves without a word
-    /// has only looked whether somebody listens, and is none.) [`ConnectError::Io`] is of this side: when it has no
-    /// descriptor left, say.
+    /// [`ConnectError`] when a connection is refused: the listener continues, and the caller should call it
+    /// again. (A connection that is closed without a word was only a look whether a process listens, and is
+    /// skipped.) [`ConnectError::Io`] is of this side, for example when it has no descriptor left.
     pub fn accept(&self) -> Result<Connection, ConnectError> {
         loop {
             if let Some(connection) = self.accept_until(None)? {
@@ -101,7 +104,7 @@ impl Listener {
         }
     }
 
-    /// Waits for the next one who connects, at most `timeout`; `None` if nobody does.
+    /// Waits for the next connection, at most `timeout`; `None` if there is none.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -109,7 +112,7 @@ impl Listener {
         self.accept_until(Instant::now().checked_add(timeout))
     }
 
-    /// Waits for the next one who connects, as a future, on any runtime.
+    /// Waits for the next connection, as a future, on any runtime.
     ///
     /// ```
     /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -143,7 +146,8 @@ impl Listener {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// One that is dropped before it is ready has let nobody in: who is getting to know this side goes on with the next call.
+    /// A future that is dropped before it is ready has accepted nothing: handshakes that have begun continue
+    /// in the next call.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -165,7 +169,7 @@ impl Listener {
         }
     }
 
-    /// Goes as far as it gets without waiting: the first one who is known by now.
+    /// Goes as far as it can without waiting: the first connection whose handshake is done.
     fn look(&self) -> Result<Option<Connection>, ConnectError> {
         let mut meeting = self.meeting.lock();
         self.let_in(&mut meeting)?;
@@ -174,13 +178,13 @@ impl Listener {
         met
     }
 
-    /// Sets the time when the first one has said nothing for too long.
+    /// Sets the timer to the first deadline of a handshake.
     fn be_patient(&self, meeting: &[Handshake]) -> Result<(), ConnectError> {
         let first = meeting.iter().filter_map(Handshake::deadline).min();
         self.patience.set(first).map_err(|e| self.failed(e))
     }
 
-    /// Goes on with all who have said something; the first one that is known by now, or refused.
+    /// Continues all handshakes; the first one that is done, or refused.
     fn meet(&self, meeting: &mut Vec<Handshake>) -> Result<Option<Connection>, ConnectError> {
         let mut i = 0;
         while i < meeting.len() {
@@ -203,7 +207,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// Accepts all who wait, as long as there is room.
+    /// Accepts all connections in the queue, as long as there is room.
     fn let_in(&self, meeting: &mut Vec<Handshake>) -> Result<(), ConnectError> {
         while meeting.len() < MOST {
             match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -218,7 +222,7 @@ impl Listener {
                 Err(e) => return Err(self.failed(e)),
             }
         }
-        // Whoever waits now waits for those to be done.
+        // The next connections wait in the kernel's queue until a handshake is over.
         epoll::delete(&self.events, &self.fd)
             .or_else(|e| if e == Errno::NOENT { Ok(()) } else { Err(self.failed(e)) })
     }
@@ -236,8 +240,8 @@ impl Listener {
     }
 }
 
-/// Readable when somebody connects, or goes on connecting: then [`accept_timeout`](Listener::accept_timeout) with no time has
-/// something to do.
+/// Readable when a connection comes, or its handshake can continue: then
+/// [`accept_timeout`](Listener::accept_timeout) with no time has something to do.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()

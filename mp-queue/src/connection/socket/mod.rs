@@ -28,7 +28,7 @@ pub use listener::Listener;
 
 use crate::connection::{Connection, Ends};
 
-/// Between two tries to connect where too many wait.
+/// Between two tries to connect while the listener's queue is full.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// How two programs connect: the same on both sides.
@@ -60,13 +60,13 @@ impl Default for SocketOptions {
 }
 
 impl SocketOptions {
-    /// No key, messages up to 64 MiB, ten seconds to get to know each other, 128 that wait to be accepted.
+    /// No key, messages up to 64 MiB, ten seconds for the handshake, 128 connections in the listener's queue.
     pub fn new() -> Self {
         Self { key: None, limit: 64 << 20, patience: Duration::from_secs(10), backlog: 127 }
     }
 
-    /// A secret that each side has to know. Neither says it: each proves that it knows it, by HMAC-SHA256 of random bytes of
-    /// both. An empty one is none.
+    /// A secret that each side has to know. Neither sends it: each proves that it knows it, by HMAC-SHA256 of
+    /// random bytes of both. An empty one is none.
     ///
     /// Other users are refused with or without it. It keeps programs of the same user apart.
     #[cfg(feature = "authkey")]
@@ -75,8 +75,9 @@ impl SocketOptions {
         Self { key: Key::new(key.as_ref()).map(Arc::new), ..self }
     }
 
-    /// The secret that this process has in common with the ones that it starts, the one that has started it, and so on: see
-    /// `current_process().authkey()` in the layer of processes. As it is now: what is set later doesn't count.
+    /// The secret that this process has in common with its children, its parent, and so on: see
+    /// `current_process().authkey()` in the layer of processes. Its value now: what is set later doesn't
+    /// count.
     ///
     /// ```
     /// use mp_queue::SocketOptions;
@@ -91,7 +92,7 @@ impl SocketOptions {
     /// ```
     ///
     /// # Errors
-    /// If the system has no random bytes, of which it is made where nobody has set it.
+    /// If the system has no random bytes, from which the secret is made where it was not set.
     #[cfg(feature = "authkey")]
     pub fn authkey_of_family(self) -> mp_core::Result<Self> {
         Ok(self.authkey(mp_core::authkey()?))
@@ -103,16 +104,17 @@ impl SocketOptions {
         Self { limit: bytes, ..self }
     }
 
-    /// How long the two may take to get to know each other: a client waits for a place in the listener's queue, and with a key for
-    /// its proof; the listener waits, once it has accepted, for the client's first bytes.
+    /// How long the handshake may take: a client waits for a place in the listener's queue, and with a key
+    /// for its proof; the listener waits, once it has accepted, for the client's first bytes.
     #[must_use]
     pub fn handshake_timeout(self, timeout: Duration) -> Self {
         Self { patience: timeout, ..self }
     }
 
-    /// How many may wait to be accepted by the listener, at least 1; 128 by default, and no more than the kernel has for all
-    /// (`net.core.somaxconn`, usually 4,096). They are connected: what they send is there when they are accepted. Beyond that
-    /// number, connecting waits, as long as [`handshake_timeout`](Self::handshake_timeout) says.
+    /// How many connections may wait to be accepted by the listener, at least 1; 128 by default, and no more
+    /// than the kernel has for all (`net.core.somaxconn`, usually 4,096). They are connected: what they send
+    /// is there when they are accepted. Beyond that number, connecting waits, as long as
+    /// [`handshake_timeout`](Self::handshake_timeout) says.
     ///
     /// ```
     /// use mp_queue::{SocketOptions, connect};
@@ -139,7 +141,7 @@ impl SocketOptions {
         Listener::new(address.into(), self.clone())
     }
 
-    /// Connects to who listens at an address.
+    /// Connects to the listener at an address.
     ///
     /// # Errors
     /// As [`connect`].
@@ -162,7 +164,7 @@ impl SocketOptions {
         Ok(self.connection(handshake))
     }
 
-    /// Connects to who listens at an address, as a future, on any runtime.
+    /// Connects to the listener at an address, as a future, on any runtime.
     ///
     /// # Errors
     /// As [`connect_async`].
@@ -170,7 +172,7 @@ impl SocketOptions {
         connecting::connect(self, &address.into()).await
     }
 
-    /// A socket that is connected; none if too many wait to be accepted.
+    /// A socket that is connected; none if the listener's queue is full.
     fn begin(&self, address: &Address, until: Option<Instant>) -> Result<Option<Handshake>, ConnectError> {
         loop {
             return match address.connect() {
@@ -233,10 +235,11 @@ fn wait_for(fd: BorrowedFd<'_>, left: Option<Duration>, address: &Address) -> Re
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// So it is the first receive that fails if the other side is no program of this library, speaks another version, or has a key
-/// ([`GetError::refused`](crate::GetError::refused)); or a send, when the other side has refused already
-/// ([`PutError::refused`](crate::PutError::refused)). If the listener ends before it accepts, the connection is `Disconnected`. In
-/// all these cases what was sent is lost. A receive waits, as long as it was told to, also for a listener that does not accept.
+/// So it is the first receive that fails if the other side is no program of this library, speaks another
+/// version, or has a key ([`GetError::refused`](crate::GetError::refused)); or a send, when the other side
+/// has refused already ([`PutError::refused`](crate::PutError::refused)). If the listener ends before it
+/// accepts, the connection is `Disconnected`. In all these cases what was sent is lost. A receive waits also
+/// for a listener that does not accept, for as long as its timeout.
 ///
 /// With a key ([`SocketOptions::connect`]) each side proves first that it knows it: connecting waits until the listener accepts.
 ///
@@ -279,8 +282,8 @@ pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> 
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// One that is dropped before it is ready has connected to nobody: the listener goes on with the others. While it waits it
-/// has three descriptors.
+/// A future that is dropped before it is ready has not connected, and the listener continues. While it waits
+/// it has three descriptors.
 ///
 /// # Errors
 /// As [`connect`], and [`ConnectError::Io`] when no descriptor or thread is left for waiting.

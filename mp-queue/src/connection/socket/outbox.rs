@@ -1,14 +1,14 @@
 //! Sending over a socket that may be full.
 //!
-//! A message is *begun* when its first byte is sent. From then on its rest lies in the [`Writer`] of the socket, and whoever
-//! wants to send, finishes it first.
+//! A message is *begun* when its first byte is sent. From then on its rest lies in the [`Writer`] of the
+//! socket, and the next send finishes it first.
 //!
 //! | dropped, or given up | left | then |
 //! |---|---|---|
 //! | before the message is begun | nothing | it is not sent |
-//! | after that, also since its time is over | its rest in the writer | a [`Flusher`] sends it: in the next send, or by itself when there is room |
+//! | after that, also since its time is over | its rest in the writer | the next send sends it, or a [`Flusher`] when there is room |
 //! | the last handle of the connection, after that | the flusher has the socket | it closes it when the rest is sent |
-//! | the process ends, or is killed | part of a message in the socket | the other end is told, in the middle of a message |
+//! | the process ends, or is killed | part of a message in the socket | the other end gets an error: the message was cut off |
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -118,7 +118,7 @@ fn send(socket: &Socket, bytes: &[u8]) -> Result<usize, WriteError> {
     }
 }
 
-/// A message that somebody sends. Dropped, it is sent on if it was begun.
+/// A message that is being sent. Dropped, it is sent on if it was begun.
 pub(super) struct Sending<'a> {
     socket: &'a Arc<Socket>,
     frame: Vec<u8>,
@@ -136,7 +136,7 @@ impl<'a> Sending<'a> {
         self.begun.is_some()
     }
 
-    /// Goes on; whether it is sent to its end.
+    /// Continues; whether it is sent to its end.
     pub(super) fn advance(&mut self) -> Result<bool, WriteError> {
         let mut writer = self.socket.writer.lock();
         if let Some(mine) = self.begun {
@@ -166,7 +166,8 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// Sends the rest of a message that nobody waits for any more: woken whenever there is room, and gone when nothing is left.
+/// Sends the rest of a message whose sender no longer waits: woken whenever there is room, and gone when
+/// nothing is left.
 struct Flusher {
     socket: Arc<Socket>,
     watch: Mutex<Option<Watch>>,
@@ -174,7 +175,7 @@ struct Flusher {
 
 impl Wake for Flusher {
     fn wake(self: Arc<Self>) {
-        // Of an error the other end knows, or the next one who sends is told.
+        // The other end sees the error, or the next send returns it.
         let left = matches!(self.socket.writer.lock().flush(&self.socket), Ok(false));
         if !left {
             return;
@@ -182,7 +183,7 @@ impl Wake for Flusher {
         let waker = Waker::from(self.clone());
         let room = || Watch::new(Arc::new(Room(self.socket.clone())));
         if self.watch.lock().get_or_insert_with(room).arm(&waker).is_err() {
-            // No thread, or no descriptor, is left for it: it is not sent, and the other end is told.
+            // No thread, or no descriptor, is left for it: it is not sent, and the other end gets an error.
             _ = rustix::net::shutdown(std::os::fd::AsFd::as_fd(&*self.socket), Shutdown::Both);
         }
     }

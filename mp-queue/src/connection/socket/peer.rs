@@ -1,13 +1,14 @@
 //! # Safety
-//! Who is at the other end of a socket. Unsafe, because it is a call of the C library; sound, because the kernel fills plain
-//! numbers in, of which any are valid. (`rustix` has a number of a process there that can't be 0; the kernel says 0 of a
-//! process in another pid namespace.)
+//! Which process is at the other end of a socket. Unsafe, because it is a call of the C library; sound,
+//! because the kernel fills plain numbers in, of which any are valid. (`rustix` has a process id there that
+//! can't be 0; the kernel says 0 of a process in another pid namespace.)
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Who is at the other end, as of the time when it connected, or began to listen. Reference: `SO_PEERCRED` in `unix(7)`.
+/// The process at the other end, as of the time when it connected, or began to listen. Reference:
+/// `SO_PEERCRED` in `unix(7)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
