@@ -259,7 +259,9 @@ impl fmt::Display for GetError {
         match self {
             GetError::Empty => f.write_str("the queue is empty, and nothing came in the time given"),
             GetError::Leased { holders } => {
-                f.write_str("the queue is closed and empty, but messages may come back that other processes work on")?;
+                f.write_str(
+                    "the queue is closed and empty, but messages may come back that other processes work on",
+                )?;
                 list(f, holders)
             }
             GetError::Disconnected => f.write_str("the channel is empty and has no sender any more"),

@@ -156,7 +156,7 @@ impl<T: Message> Queue<T> {
         QueueOptions::new().growing(limit).create()
     }
 
-    /// One more handle, that can do this.
+    /// One more handle, that may do this.
     pub(crate) fn able(&self, able: Able) -> Self {
         Self { raw: self.raw.counted(able), fingerprint: self.fingerprint, messages: PhantomData }
     }
