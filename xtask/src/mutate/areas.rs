@@ -22,6 +22,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "steps.",
         &[
             ("mp-core/lib", "steps::"),
+            ("mp-core/loom_seats", ""),
             ("mp-models/model_seats", ""),
             ("mp-models/model_pages", ""),
             ("mp-core/loom_seats", ""),
@@ -106,6 +107,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "park.",
         &[
             ("mp-tests/wake_ups", ""),
+            ("mp-core/lib", "arena::park"),
             ("mp-models/model_wait", ""),
             ("mp-core/loom_seats", ""),
             ("mp-tests/queue_waits", ""),
@@ -346,6 +348,29 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "spawn.exit.",
+        &[("mp-spawn/at_exit", ""), ("mp-spawn/family", ""), ("mp-spawn/outcomes", ""), ("mp-spawn/lib", "")],
+    ),
+    (
+        "spawn.lifeline.",
+        &[
+            ("mp-spawn/lib", ""),
+            ("mp-spawn/family", ""),
+            ("mp-spawn/killed_early", ""),
+            ("mp-spawn/forkserver", ""),
+        ],
+    ),
+    ("spawn.slip.", &[("mp-spawn/lib", ""), ("mp-spawn/siblings", ""), ("mp-spawn/killed_early", "")]),
+    (
+        "spawn.death-",
+        &[("mp-tests/queue_deaths", ""), ("mp-tests/death_times", ""), ("mp-tests/small_arena", "")],
+    ),
+    ("spawn.joined.", &[("mp-tests/late_joining", ""), ("mp-tests/queue_deaths", ""), ("mp-spawn/lib", "")]),
+    (
+        "spawn.parcel-",
+        &[("mp-tests/message_leaks", ""), ("mp-tests/kill_ends", ""), ("mp-tests/late_joining", "")],
+    ),
+    (
         "pool.",
         &[
             ("mp-pool/lib", ""),
@@ -353,6 +378,8 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-pool/deaths", ""),
             ("mp-pool/ends", ""),
             ("mp-pool/closures", ""),
+            ("mp-pool/stopped", ""),
+            ("mp-pool/interrupts", ""),
             ("mp-tests/pool", ""),
         ],
     ),

@@ -20,6 +20,7 @@ use crate::args::Args;
 use crate::session::{Outcome, Session};
 use crate::tidy::Tree;
 use page::Page;
+use points::Point;
 use programs::{Programs, Run};
 use trial::{End, Limit};
 
@@ -133,7 +134,7 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
         plans.push((name, is_recorded, runs));
     }
     if wanted.only.is_empty() && !wanted.untried {
-        is_absent_by_default(session)?;
+        is_absent_by_default(session, &points)?;
     }
     let used = plans.iter().flat_map(|(.., runs)| runs);
     let programs = Programs::build(session, used.map(|run| run.suite.clone()).collect())?;
@@ -190,7 +191,7 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
 }
 
 /// Programs as users build them have no mutations: none of their names is in one.
-fn is_absent_by_default(session: &mut Session) -> Result<(), String> {
+fn is_absent_by_default(session: &mut Session, points: &[Point]) -> Result<(), String> {
     let mut build = session.cargo(&["build", "--quiet", "--release", "-p", "mp-torture"]);
     if !session.run(&mut build).ok {
         return Ok(());
@@ -198,7 +199,7 @@ fn is_absent_by_default(session: &mut Session) -> Result<(), String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let program = std::path::Path::new(&target).join("release/mp-torture");
     let bytes = std::fs::read(&program).map_err(|e| format!("{}: {e}", program.display()))?;
-    for name in ["MP_MUTANT", "ring.put.", "steps.take."] {
+    for name in points.iter().map(|point| point.name.as_str()).chain(["MP_MUTANT"]) {
         if bytes.windows(name.len()).any(|window| window == name.as_bytes()) {
             session.fail(format!("`{name}` is in a program that was built without the feature `inject`"));
         }
