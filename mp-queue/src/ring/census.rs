@@ -6,7 +6,7 @@
 //! the tail that nothing was put into. (The tail itself is a hint, and may lag.) As messages are published in the order of
 //! segment, lap and slot, that place moves with every one.
 //!
-//! Nothing is written: a death in it leaves nothing, and one that is stopped in it delays nobody.
+//! Nothing is written: a kill in it leaves nothing, and a process that is stopped in it blocks no other.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::EnvelopesAt;
@@ -18,9 +18,9 @@ use super::{ChainAt, Link};
 /// How many messages of a queue are not finished.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Counted {
-    /// In the queue, in somebody's hands, or come back. If it is 0, nothing was at the end of the count.
+    /// In the queue, leased, or come back. If it is 0, nothing was there at the end of the count.
     pub unfinished: usize,
-    /// Come back too often: nobody gets them any more. Exact if nothing is unfinished.
+    /// Came back too often: not delivered any more. Exact if nothing is unfinished.
     pub lost: usize,
 }
 
@@ -62,7 +62,7 @@ impl Census {
         Self { chain, envelopes, segment, ticket, before, count, envelope, holder, found, turns, pc }
     }
 
-    /// The place of the next message is known: the end, if it is the one that it was before.
+    /// The place of the next message is known: the count ends if it is the same as before.
     fn published(&mut self) -> Option<Counted> {
         let now = Some((self.segment, self.ticket));
         if self.before == now || mp_core::mutant!("ring.census.one-look") && self.before.is_some() {
@@ -78,7 +78,7 @@ impl Census {
         self.over(1)
     }
 
-    /// Goes on behind so many envelopes.
+    /// Skips this many envelopes.
     fn over(&mut self, envelopes: u32) -> Option<Counted> {
         self.envelope += envelopes;
         self.pc = if self.envelope.is_multiple_of(Group::ENVELOPES) { Pc::Group } else { Pc::Owner };
@@ -137,7 +137,8 @@ impl Steps for Census {
                     }
                 }
             }
-            // After the owner: it was this one's before, or is another's by now, that came to the queue since.
+            // Read after the owner: the place was this envelope's before, or is that of a message published
+            // since.
             Pc::Place => {
                 let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 let lost = self.holder == Holder::Undeliverable

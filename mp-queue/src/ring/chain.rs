@@ -1,9 +1,9 @@
 //! Rings one after the other: a queue that grows.
 //!
-//! The segments of a chain are rings in one block, each four times as large as the one before it. All have their
-//! addresses from the start, and get their pages when they are opened. A segment stays what it is as long as the queue
-//! lives; there is nothing that a process that slept could mistake for something else. Once closed, a segment is never
-//! opened again, and once there is one as large as the queue ever gets, it is used for ever as a ring is: no more is
+//! The segments of a chain are rings in one block, each four times as large as the one before it. All have
+//! their addresses from the start, and get their pages when they are opened. A segment stays what it is as
+//! long as the queue lives: a process that slept can't take it for something else. Once closed, a segment is
+//! never opened again. Once the largest segment is open, it is used for ever as a ring is, and no more is
 //! opened.
 //!
 //! A producer that finds the last open segment full closes it ([`Close`]: what is in it stays to be taken) and opens the
@@ -14,16 +14,16 @@
 //! | link word of a segment | meaning | changed by |
 //! |---|---|---|
 //! | `NONE` | nothing follows yet | a producer that found the segment full, or closed → `OPEN`; a closer of the queue → `END` |
-//! | `OPEN` | the next segment is in use; this one is closed | nobody |
-//! | `END` | the queue is closed; so is this segment | nobody |
+//! | `OPEN` | the next segment is in use; this one is closed | no process |
+//! | `END` | the queue is closed; so is this segment | no process |
 //!
 //! The last segment has no link: when it is closed, so is the queue.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
-//! | after pages were reserved for the next segment | pages that nobody uses yet | reserve them again, which changes nothing |
+//! | after pages were reserved for the next segment | pages that are not in use yet | reserve them again, which changes nothing |
 //! | after the segment was closed, before the link | a closed segment, `NONE` | producers open the next one; consumers find it empty |
-//! | after the link | `OPEN`, or `END` | go on |
+//! | after the link | `OPEN`, or `END` | continue |
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::BlockId;
@@ -83,7 +83,7 @@ const PAGE: u64 = 4096;
 const HEAD: u64 = 256;
 
 impl ChainAt {
-    /// The same, where there can be so many envelopes.
+    /// The same, with at most this many envelopes.
     #[must_use]
     pub const fn of(self, envelopes: u32) -> Self {
         Self { first: RingAt { envelopes, ..self.first }, ..self }
@@ -108,7 +108,7 @@ impl ChainAt {
         }
     }
 
-    /// The bytes of segment `i` (not the first), from the second on: offset and length.
+    /// Where the bytes of segment `i` (not the first) are, from the second segment on: offset and length.
     pub fn bytes(&self, i: u32) -> (u64, u64) {
         let len = |j| (HEAD + RingAt::SLOT * u64::from(self.slots(j))).next_multiple_of(PAGE);
         ((1..i).map(len).sum(), len(i))
@@ -153,8 +153,8 @@ impl ChainAt {
     }
 }
 
-/// Closes a segment, and opens the one after it, whose memory must be ready. Ends with what follows the segment: another
-/// producer may have been faster, or somebody may have closed the queue.
+/// Closes a segment, and opens the one after it, whose memory must be ready. Ends with what follows the
+/// segment: another producer may have been faster, or another process may have closed the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Extend {
     close: Close,
@@ -187,7 +187,7 @@ impl Steps for Extend {
 
 /// Closes a chain: the last open segment, and then its link. Ends with whether this call closed it.
 ///
-/// If a producer opens the next segment in between, it goes on there.
+/// If a producer opens the next segment in between, the close continues there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CloseChain {
     chain: ChainAt,

@@ -13,9 +13,9 @@ enum Pc {
     Mark,
 }
 
-/// Closes a ring by marking its next slot: every message published before the mark stays to be taken, and none is
-/// published after it. (A flag beside the ring can't do that: a producer that has read the flag before it was set
-/// publishes after the consumers have left.)
+/// Closes a ring by marking its next slot: every message published before the mark stays to be taken, and
+/// none is published after it. (A flag beside the ring can't do that: a producer that has read the flag
+/// before it was set publishes after the consumers are gone.)
 ///
 /// A full ring has no next slot; then its oldest slot, which is the one the next message would go to, is marked as
 /// the last of its lap.

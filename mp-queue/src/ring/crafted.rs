@@ -1,5 +1,5 @@
-//! Single operations on words that are written for them: what they leave, where they look, and what they do when another
-//! process was faster.
+//! Single operations on words that are written for them: what they leave, where they look, and what they do
+//! when another process was faster.
 
 use mp_core::mem::{Column, Mem, Steps, Word, run};
 use mp_core::steps::EnvelopesAt;
@@ -31,7 +31,7 @@ fn me() -> Member {
     Member::new(1, 1)
 }
 
-/// An empty ring, and envelopes of which each is this process's.
+/// An empty ring, and envelopes that all belong to this process.
 fn memory() -> HeapMem {
     let m = HeapMem::new(33);
     for at in [ring().head, ring().tail] {
@@ -92,7 +92,7 @@ fn ends<S: Steps>(mut s: S, m: &HeapMem) -> S::Out {
     (0..1 << 20).find_map(|_| s.step(m)).expect("it goes round in a circle")
 }
 
-/// Steps until `until`, which comes soon.
+/// Steps until `until` is true, which is soon.
 fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
     for _ in 0..1000 {
         if until(m) {
@@ -115,14 +115,14 @@ fn hints_are_helped_by_each_operation() {
     assert_eq!(hint(&m, ring().head), ticket(1));
     assert!(matches!(run(Find::new(ring()), &m), Found::Small(..)));
     assert_eq!(hint(&m, ring().head), ticket(2));
-    // A batch leaves that to its end.
+    // A batch leaves the hint to its end.
     m.store(ring().tail, ticket(0).pack());
     run(Advance::tail(ring(), ticket(0), ticket(1)), &m);
     assert_eq!(hint(&m, ring().tail), ticket(2));
     assert_eq!(ticket(2).before(3), ticket(1));
 }
 
-/// Over laps that lead round in a circle no operation goes on for ever.
+/// Over laps that lead round in a circle every operation ends.
 #[test]
 fn laps_that_go_round_in_a_circle_end_every_operation() {
     const THIRD: u64 = (1 << 38) / 3;
@@ -172,7 +172,7 @@ fn a_slot_that_was_taken_is_empty_in_both_words() {
     assert_ne!(m.load(ring().slot(0).plus(1)), 0);
     assert!(matches!(run(Find::new(ring()), &m), Found::Small(..)));
     assert_eq!(m.load(ring().slot(0).plus(1)), 0);
-    // And one that is not, which is garbage, is mended before it is used.
+    // And a slot that is not empty, which is garbage, is repaired before it is used.
     m.store(ring().slot(1).plus(1), 77);
     assert_eq!(put_small(&m, b"x"), ticket(1));
 }
@@ -188,7 +188,7 @@ fn a_full_ring_that_is_closed_refuses_as_closed() {
     assert!(!run(Close::new(ring()), &m));
 }
 
-/// A close that finds the hint behind goes on to where the next message would be.
+/// A close that finds the hint behind continues to where the next message would be.
 #[test]
 fn closing_leaves_what_lies_before_the_end() {
     let m = memory();
@@ -202,7 +202,7 @@ fn closing_leaves_what_lies_before_the_end() {
     );
 }
 
-/// An envelope's place says which slot of the whole chain it is in.
+/// An envelope's place names the slot in the whole chain.
 #[test]
 fn the_place_is_written_before_the_envelope_is_queued() {
     let m = memory();
@@ -211,7 +211,7 @@ fn the_place_is_written_before_the_envelope_is_queued() {
     assert_eq!(Place::unpack(m.load(PLACES.of(0))), Place { ring: 4, slot: 8 });
 }
 
-/// Another process publishes first, in the last free slot: the envelope is the caller's still.
+/// Another process publishes first, in the last free slot: the envelope is still the caller's.
 #[test]
 fn a_put_that_was_overtaken_has_its_envelope_again() {
     let m = memory();
@@ -256,7 +256,7 @@ fn a_small_message_is_leased_before_its_slot_is_taken() {
     assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
 }
 
-/// Another process took the message first, and the slot has another one, or the same in a later lap.
+/// Another process took the message first, and the slot has another message, or the same in a later lap.
 #[test]
 fn a_small_message_that_another_process_took_is_not_leased() {
     let other_lap = Slot { lap: LAP + 1, state: Slot::unpack(full(b"task")).state }.pack();
@@ -299,7 +299,7 @@ fn what_came_back_to_this_queue_is_found_wherever_it_is() {
     assert_eq!(holder(&m, 0), Holder::Returned);
 }
 
-/// A consumer that loses one to another looks for the next.
+/// A consumer that loses a message to another looks for the next one.
 #[test]
 fn losing_what_came_back_to_another_consumer_is_not_the_end() {
     let m = memory();
@@ -353,7 +353,7 @@ impl Surroundings for Around {
     }
 }
 
-/// What becomes of envelope 1, which the dead one intends.
+/// What becomes of envelope 1, which the dead member intends.
 fn settled(m: &HeapMem, around: Around) -> (Settled, Holder) {
     m.store(PLACES.of(1), Place { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, 2);
@@ -378,11 +378,11 @@ fn an_envelope_that_the_dead_one_took_is_its_own_or_its_lease() {
 fn an_envelope_that_is_in_other_hands_is_left_alone() {
     let m = memory();
     let held = ring().block;
-    // It was done with it, and another member has it by now.
+    // The dead member was done with it, and another member has it by now.
     let other = Holder::Member(Member::new(3, 1));
     m.store(OWNERS.of(1), owner(other).pack());
     assert_eq!(settled(&m, Around { held, redelivers: true }), (Settled::Clear, other));
-    // It is queued where the dead one has no seat: another dead member has it.
+    // It is queued where the dead member has no seat: another dead member has it.
     m.store(OWNERS.of(1), owner(Holder::Queued).pack());
     assert_eq!(settled(&m, Around { held: held + 1, redelivers: true }), (Settled::Clear, Holder::Queued));
     // It lies in its slot.

@@ -1,5 +1,5 @@
-//! Finding the oldest message of a ring. A small one is taken at once: it is in the slot, and that needs nothing else. Where
-//! there is an envelope, [`Get`](super::Get) goes on.
+//! Finding the oldest message of a ring. A small one is in the slot and is taken at once. Where there is an
+//! envelope, [`Get`](super::Get) continues.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::EnvelopeId;
@@ -10,12 +10,12 @@ use super::{RingAt, Small};
 /// What was found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Found {
-    /// An envelope is in this slot, under this ticket: to be taken still.
+    /// An envelope is in this slot, under this ticket, and not taken yet.
     Envelope(Slot, Ticket),
-    /// There was one that does not exist. The slot is taken.
+    /// The slot named an envelope that does not exist. The slot is taken.
     Stray(EnvelopeId),
-    /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there, for
-    /// [`Enclose`](super::Enclose).
+    /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there,
+    /// for [`Enclose`](super::Enclose).
     Small(Small, Ticket),
     /// Nothing is queued.
     Empty,
@@ -99,7 +99,8 @@ impl Find {
         Some(Found::Small(Small::in_slot([self.word, self.rest])?, self.ticket))
     }
 
-    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of all steps.
+    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of
+    // all steps.
     #[inline(always)]
     fn slot_at(&self) -> Word {
         self.ring.slot(self.ticket.index)
@@ -155,7 +156,7 @@ impl Steps for Find {
                 self.pc = Pc::Head;
                 return taken.then_some(Found::Stray(e));
             }
-            // If the slot has changed since, this is of another message: then it can't be taken either.
+            // If the slot has changed since, this is another message's: then it can't be taken either.
             Pc::Rest => {
                 self.rest = m.load(self.slot_at().plus(1));
                 self.pc = if self.leasing && !mp_core::mutant!("ring.find.taken-though-leasing") {

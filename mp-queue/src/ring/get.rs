@@ -12,8 +12,8 @@ use super::{RingAt, Small};
 pub enum Got {
     /// The envelope is the caller's now, with this owner word; it was taken under this ticket.
     Envelope(EnvelopeId, Owner, Ticket),
-    /// The slot named an envelope that does not exist, or is not queued: somebody wrote garbage. The slot is taken, and nothing
-    /// else.
+    /// The slot named an envelope that does not exist, or is not queued: a process wrote garbage. The slot is
+    /// taken, and nothing else.
     Stray(EnvelopeId),
     /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there, for [`Enclose`].
     ///
@@ -68,7 +68,7 @@ impl Get {
         }
     }
 
-    /// As a lease: if its holder dies, it is delivered again.
+    /// As a lease: if its holder dies, the message is delivered again.
     #[must_use]
     pub fn leasing(self) -> Self {
         match self.to {
@@ -140,8 +140,8 @@ impl Steps for Get {
                 _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
                 self.pc = Pc::Claim;
             }
-            // One access that brings the envelope's line over for writing, instead of one for reading and one more. Nobody
-            // else changes the word now: that we intend it keeps sweepers away.
+            // One access that brings the envelope's line over for writing, instead of one for reading and one
+            // more. No other process changes the word now: the caller's intent keeps sweepers away.
             Pc::Claim => {
                 let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to));
                 let queued = Owner::unpack(queued);
@@ -199,8 +199,8 @@ mod tests {
         m
     }
 
-    /// A thread that lives intends nothing any more when it is done, however that ended: a stale intent makes those who see
-    /// to a dead member wait.
+    /// A live thread's intent is clear when it is done, however that ended: a stale intent makes processes
+    /// that visit a dead member wait.
     #[test]
     fn nothing_is_intended_after_a_put_or_a_get() {
         let m = memory();
@@ -219,7 +219,8 @@ mod tests {
         idle();
         assert!(matches!(get(), Got::Envelope(0, ..)));
         idle();
-        // Its owner word says that it is not queued: a process wrote garbage, which is as it was afterwards.
+        // Its owner word says that it is not queued, as a process wrote garbage: the word is the same
+        // afterwards.
         let garbage = Owner { holder: Holder::Free, seq: 9 };
         m.store(OWNERS.of(1), garbage.pack());
         assert_eq!(get(), Got::Stray(1));

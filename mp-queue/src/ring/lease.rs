@@ -1,38 +1,40 @@
 //! Messages that are delivered again when their holder dies.
 //!
-//! A consumer that *leases* takes a message out of its slot as [`Get`](super::Get) does, but becomes its leaseholder
-//! instead of its owner: the envelope stays whole until the consumer says that it is done. The owner word says all:
+//! A consumer that *leases* takes a message out of its slot as [`Get`](super::Get) does, but becomes its
+//! leaseholder instead of its owner: the envelope stays whole until the consumer says that it is done. The
+//! owner word says all:
 //!
 //! | owner | meaning | changed by |
 //! |---|---|---|
 //! | `LEASED(m)` | `m` works on it | `m` → `MEMBER(m)` when it is done; `m`, or if `m` is dead a visitor → `RETURNED` or `UNDELIVERABLE` |
 //! | `RETURNED` | to be delivered again | a consumer of its queue → `LEASED(c)`, `MEMBER(c)` |
-//! | `UNDELIVERABLE` | delivered as often as the queue allows | who looks for such → `MEMBER(c)` |
+//! | `UNDELIVERABLE` | delivered as often as the queue allows | a caller that takes dead letters → `MEMBER(c)` |
 //!
-//! Where it belongs is in its place word still. Consumers find what was returned by looking at all envelopes; they look
-//! only if the queue's *hint* says so:
+//! Its place word still says which queue it belongs to. Consumers find what was returned by looking at all
+//! envelopes; they look only if the queue's *hint* says so:
 //!
 //! | hint word: `noted 32 \| seen 32` | changed by |
 //! |---|---|
-//! | `noted` counts notes that something came back | who returns one, afterwards; a visitor of a dead member whose seat is in the ring |
+//! | `noted` counts notes that something came back | the process that returns a message, afterwards; a visitor of a dead member whose seat is in the ring |
 //! | `seen` is the `noted` before the last look at all envelopes that found none | the consumer that looked, if the word is still what it was before |
 //!
-//! There may be one while the two differ. The word does not come back to what it was: who was stopped in its look can't hide
-//! what was returned meanwhile. (It would, were there exactly 2^32 notes in between.)
+//! There may be one while the two differ. The word does not come back to what it was: a consumer that was
+//! stopped in its look can't hide what was returned meanwhile. (It would, were there exactly 2^32 notes in
+//! between.)
 //!
 //! | killed | left | the sweep |
 //! |---|---|---|
-//! | leasing: slot taken, owner still `QUEUED` | no slot holds it, nobody live intends it | makes it a lease of the dead one ([`Settle`](super::Settle)) |
+//! | leasing: slot taken, owner still `QUEUED` | no slot holds it, no live thread intends it | makes it a lease of the dead member ([`Settle`](super::Settle)) |
 //! | holding a lease | `LEASED(dead)` | returns it |
-//! | returning: owner `RETURNED`, not yet noted | a returned message that no hint tells of | notes it, while the seat of the dead one is there |
+//! | returning: owner `RETURNED`, not yet noted | a returned message that no hint tells of | notes it, while the seat of the dead member is there |
 //! | done: owner `MEMBER(dead)` | | frees it: it was done |
-//! | visiting: made a lease, or returned one; or stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead one | other visitors do the same |
+//! | visiting: made a lease, or returned one; or stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead member | other visitors do the same |
 //!
-//! A visitor need not hold the ring. As long as the seat of the dead one is there that did, the ring stays what it is, and no
-//! sweeper gives that seat up before all visitors are gone ([`mp_core::steps::Visit`]). So it may note what it returned
-//! ([`Note`]), after it has returned all of it.
+//! A visitor need not hold the ring. As long as the seat of the dead member that did is there, the ring stays
+//! what it is, and no sweeper gives that seat up before all visitors are gone ([`mp_core::steps::Visit`]). So
+//! a visitor may note what it returned ([`Note`]), after it has returned all of it.
 //!
-//! Nothing is lost, and nobody gets a message while another living process has it.
+//! Nothing is lost, and no process gets a message while another living process has it.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::EnvelopesAt;
@@ -40,10 +42,11 @@ use mp_core::words::{BlockId, EnvelopeId, Group, Holder, Owner, Place, deliverie
 
 use super::RingAt;
 
-/// Where a queue keeps count of what came back.
+/// Where a queue counts what came back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReturnsAt {
-    /// The hint of returned messages. (There is none of undeliverable ones: who asks for them looks at all envelopes.)
+    /// The hint of returned messages. (There is none of undeliverable ones: a caller that asks for them looks
+    /// at all envelopes.)
     pub returned: Word,
     /// How often a message is delivered at most; 0 is for ever.
     pub limit: u32,
@@ -65,7 +68,7 @@ enum Pc {
     Note,
 }
 
-/// Returns a leased message to its queue. Ends with what it is now; `None` if it was somebody else's already.
+/// Returns a leased message to its queue. Ends with what it is now; `None` if another process had it already.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Return {
     at: ReturnsAt,
@@ -73,7 +76,7 @@ pub struct Return {
     meta_at: Word,
     from: Owner,
     to: Holder,
-    /// The caller holds the ring: it notes it.
+    /// The caller holds the ring, so it notes the return.
     notes: bool,
     pc: Pc,
 }
@@ -85,7 +88,8 @@ impl Return {
         Self { at, owner_at, meta_at, from, to: Holder::Returned, notes: true, pc: Pc::Meta }
     }
 
-    /// For a dead member, by a visitor: it changes no word of the ring. To be noted later, see [`Note`].
+    /// For a dead member, by a visitor: it changes no word of the ring. The return is noted later, see
+    /// [`Note`].
     #[must_use]
     pub fn for_the_dead(self) -> Self {
         Self { notes: false, ..self }
@@ -97,7 +101,7 @@ impl Steps for Return {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Holder>> {
         match self.pc {
-            // Of an envelope that changed hands meanwhile: then the swap fails.
+            // If the envelope changed hands meanwhile, the swap fails.
             Pc::Meta => {
                 let times = deliveries(m.load(self.meta_at));
                 if self.at.limit != 0
@@ -127,8 +131,8 @@ impl Steps for Return {
     }
 }
 
-/// Notes that something may have come back: by a visitor of a dead member that has a seat in the ring, which has returned what
-/// that one had leased.
+/// Notes that something may have come back: by a visitor of a dead member that has a seat in the ring, which
+/// has returned what the dead member had leased.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Note {
     at: ReturnsAt,
@@ -172,7 +176,7 @@ pub struct Reclaim {
     most: u32,
     wanted: Holder,
     to: Holder,
-    /// It looks whatever the hint says, and leaves that alone.
+    /// It looks whatever the hint says, and leaves the hint alone.
     all: bool,
     hint: u64,
     count: u64,
@@ -186,14 +190,14 @@ impl Reclaim {
     pub fn new(at: ReturnsAt, ring: RingAt, envelopes: EnvelopesAt, (wanted, to): (Holder, Holder)) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
         let (hint, count, envelope) = (0, 0, 0);
-        // No hint tells of these, so that who was told that there are some finds them.
+        // No hint tells of these, so it looks at all envelopes: a caller that knows of some finds them.
         let all = wanted == Holder::Undeliverable;
         let pc = if all { Scan::Count } else { Scan::Hint };
         let (ring, most) = (ring.block, ring.envelopes);
         Self { at, ring, envelopes, most, wanted, to, all, hint, count, envelope, owner, pc }
     }
 
-    /// Whatever the hint says: for a ring that nobody holds any more.
+    /// Whatever the hint says: for a ring that no process holds any more.
     #[must_use]
     pub fn regardless(self) -> Self {
         Self { all: true, pc: Scan::Count, ..self }
@@ -204,7 +208,7 @@ impl Reclaim {
         self.over(1)
     }
 
-    /// Goes on behind so many envelopes.
+    /// Skips this many envelopes.
     fn over(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += envelopes;
         if u64::from(self.envelope) + u64::from(mp_core::mutant!("ring.reclaim.last-envelope-missed"))
@@ -311,7 +315,8 @@ mod tests {
         Reclaim::new(AT, ring, ENVELOPES, to)
     }
 
-    /// What comes back behind the look, and is noted before it ends, is found by the same call: no other may come.
+    /// What comes back after its envelope was looked at, and is noted before the look ends, is found by the
+    /// same call: there may be no other.
     #[test]
     fn what_comes_back_during_the_look_is_found() {
         let m = HeapMem::new(16);
@@ -328,7 +333,7 @@ mod tests {
         let back = Return::new(AT, OWNERS.of(0), META, leased);
         assert_eq!(run(back, &m), Some(Holder::Returned));
         assert!(matches!(run(look, &m), Some((0, _))));
-        // And what no process has taken is in the hint still, until one has looked in vain.
+        // And what no process has taken is in the hint still, until a look has found nothing.
         assert!(any_noted(m.load(AT.returned)));
         assert_eq!(run(reclaim(), &m), None);
         assert!(!any_noted(m.load(AT.returned)));

@@ -7,10 +7,10 @@
 //! | `(lap, EMPTY)` | waits for the message of this lap | a producer → `(lap, FULL, e)`, or a closer → `(lap, CLOSED)` |
 //! | `(lap, FULL, e)` | envelope `e`, published by **one** compare-and-swap | a consumer → `(lap+1, EMPTY)`, or a closer of a full ring → `(lap, LAST, e)` |
 //! | `(lap, LAST, e)` | as FULL, and nothing comes after it | a consumer → `(lap+1, CLOSED)` |
-//! | `(lap, CLOSED)` | the end; helpers never pass it | nobody |
+//! | `(lap, CLOSED)` | the end; helpers never pass it | no process |
 //!
-//! `head` and `tail` are hints that anybody may help forward, never further than the slots allow. So nobody ever
-//! waits for another process to finish a half-done operation: there is none.
+//! `head` and `tail` are hints that any process may help forward, never further than the slots allow. So no
+//! process ever waits for another one to finish a half-done operation: there is none.
 //!
 //! An envelope's owner word goes `MEMBER(p) → QUEUED → MEMBER(c)`. Between the slot's change and the owner's
 //! change the two disagree, and a kill there would leave the owner in doubt. Therefore each thread that changes
@@ -22,33 +22,34 @@
 //! | killed in | after | the sweep finds | and does |
 //! |---|---|---|---|
 //! | put | intent written | owner `MEMBER(dead)` | frees the envelope: the message was never sent |
-//! | put | owner `QUEUED`, slot not yet | no slot holds it, nobody live intends it | takes it over, frees it |
+//! | put | owner `QUEUED`, slot not yet | no slot holds it, no live thread intends it | takes it over, frees it |
 //! | put | slot `FULL` | the slot holds it | leaves it: the message was sent |
 //! | get | intent written, slot not yet | the slot holds it | leaves it: not taken |
-//! | get | slot `EMPTY`, owner still `QUEUED` | no slot holds it, nobody live intends it | takes it over, frees it: the one lost message |
+//! | get | slot `EMPTY`, owner still `QUEUED` | no slot holds it, no live thread intends it | takes it over, frees it: the one lost message |
 //! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
 //!
-//! Who loses a slot, or the hint before it, to another of the same side says so ([`Mem::lost`]), and may stay away for a
-//! moment before it looks again. It has changed nothing then but what is its own: an envelope that it owns, an intent.
+//! A process that loses a slot, or the hint before it, to another of the same side says so ([`Mem::lost`]),
+//! and may back off for a moment before it looks again. Until then it has changed only what is its own: an
+//! envelope that it owns, an intent.
 //!
 //! A message of a few bytes needs no envelope: it is in the slot itself, see [`Small`]. Else the second word is 0.
 //!
-//! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. One that is bounded by bytes, too, puts
-//! by [`PutWithin`].
+//! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. A queue that is bounded
+//! by bytes, too, puts by [`PutWithin`].
 //!
-//! # Words that nobody has written like this
-//! A member with a bug, or with intent, may write anything into these words. No step reaches beyond its ring and the envelopes
-//! for that, none goes on for ever, and no envelope is taken that is not queued:
+//! # Garbage in these words
+//! A member with a bug, or with intent, may write anything into these words. No step reaches beyond its ring
+//! and the ring's envelopes, none continues for ever, and no envelope is taken that is not queued:
 //!
 //! | garbage | then |
 //! |---|---|
-//! | a hint with an index beyond the ring | it is the first slot's |
+//! | a hint with an index beyond the ring | it counts as the first slot's |
 //! | a hint that lags | helped in one step to where its slot says that it is ([`Ticket::over`]) |
 //! | a hint that is ahead | the ring looks empty, or full, until it gets there |
-//! | a slot that names no envelope, or one that is not queued | it is taken, and is an error to who takes it ([`Got::Stray`]) |
+//! | a slot that names no envelope, or one that is not queued | it is taken, and is an error of that get ([`Got::Stray`]) |
 //! | laps that go round in a circle | after 65,536 turns the ring is empty, full or closed for this call |
 //! | an intent that names no envelope | is cleared |
-//! | a small message whose length is none | is cut |
+//! | a small message whose length is too large | is cut |
 //! | bytes counted wrong | a message more or less than the bound, or full until all are taken |
 //!
 //! Laps have 38 bits and compare modulo 2^38. A process that slept through an exact multiple of 2^38 laps and

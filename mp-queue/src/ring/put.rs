@@ -47,9 +47,9 @@ pub struct Put {
     end: Option<PutEnd>,
     /// One of a batch: it helps the tail no further.
     batched: bool,
-    /// Where to begin to look is known.
+    /// Where to begin to look is given.
     known: bool,
-    /// It is to be published there or not at all.
+    /// To be published under that ticket or not at all.
     only: bool,
     /// A slot that is used.
     seen: Slot,
@@ -223,8 +223,8 @@ impl Steps for Put {
     }
 }
 
-/// Helps a hint over a batch of messages: from the ticket of the first one to behind the last one. If somebody has
-/// helped it meanwhile, the others will help it on.
+/// Helps a hint over a batch of messages: from the ticket of the first one to behind the last one. If another
+/// process has helped it meanwhile, the others help it the rest of the way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Advance {
     hint: Word,

@@ -1,11 +1,11 @@
-//! Deciding who owns the one envelope that a dead member's thread was in the middle of.
+//! Deciding who owns the one envelope that a dead member's thread was putting or getting.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
 
 use super::slot::Slot;
 
-/// How it ended.
+/// How settling ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Settled {
     /// The intent named nothing in doubt, and is cleared.
@@ -41,26 +41,28 @@ pub trait Surroundings {
     /// Where slot `slot` of the ring in `ring` is; `None` if there is no such ring.
     fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
 
-    /// Whether there is such an envelope. Anybody could have written to an intent.
+    /// Whether there is such an envelope. Any process could have written to an intent.
     fn exists(&self, envelope: EnvelopeId) -> bool;
 
-    /// Whether the dead member has a seat in the ring in `ring`, or died while it freed it. It can't get one any more, and
-    /// keeps what it has until its intents are settled.
+    /// Whether the dead member has a seat in the ring in `ring`, or died while it freed it. It can't get one
+    /// any more, and keeps what it has until its intents are settled.
     fn holds(&self, ring: BlockId) -> bool;
 
-    /// Whether the queue in `ring` delivers again what a dead consumer had. Consumers say so before they first lease.
+    /// Whether the queue in `ring` delivers again what a dead consumer had. Consumers set this before they
+    /// first lease.
     fn redelivers(&self, ring: BlockId) -> bool;
 
-    /// The dead member. If it [holds](Self::holds) the ring, it does so until all its leases are returned: the visitor may
-    /// have no seat there.
+    /// The dead member. If it [holds](Self::holds) the ring, it does so until all its leases are returned:
+    /// the visitor may have no seat there.
     fn dead(&self) -> Member;
 }
 
-/// Settles the intent of one lane of a dead member. Any number of visitors may do it at once, and die or be stopped in it: what
-/// is taken over is the dead member's, not theirs.
+/// Settles the intent of one lane of a dead member. Any number of visitors may do it at once, and be killed
+/// or stopped in it: what is taken over is the dead member's, not theirs.
 ///
-/// An intent may be *stale*: its thread died after it had lost the envelope to somebody else, and before it wrote so. The
-/// envelope may have gone through other queues since. So what the word says is compared with what is:
+/// An intent may be *stale*: its thread died after it had lost the envelope to another thread, and before it
+/// cleared the intent. The envelope may have gone through other queues since. So what the word says is
+/// compared with what is:
 ///
 /// | owner | its slot | the dead member | the intent |
 /// |---|---|---|---|
@@ -70,24 +72,28 @@ pub trait Surroundings {
 /// | `QUEUED` | doesn't | holds it, and a living thread intends it | can't be judged: later |
 /// | `QUEUED` | doesn't | holds it, and no living thread intends it | may be stale: another dead member may have it. The envelope is taken over in any case |
 ///
-/// **The third row.** Who puts into a ring or takes out of it holds it: by a seat, or because it drains it to free it. If it
-/// dies, it holds it until its intents are settled, and this settles them: while the envelope is `QUEUED` and in no
-/// slot, whoever put or took it last still holds the ring. A dead member that doesn't hold it is somebody else, and may
-/// leave it alone. It has to: visitors of the one who has it, at work at the same moment, note in the ring what
-/// came back as long as that one's seat is there. A lease of one without a seat would be returned too late for that, into a
+/// **The third row.** A process that puts into a ring or takes out of it holds it: by a seat, or because it
+/// drains it to free it. If it dies, it holds it until its intents are settled, and this settles them: while
+/// the envelope is `QUEUED` and in no slot, the process that put or took it last still holds the ring. A dead
+/// member that doesn't hold the ring is another one, and may leave the envelope alone. It has to: visitors of
+/// the member that has it, at work at the same moment, note in the ring what came back as long as that
+/// member's seat is there. A lease of a member without a seat would be returned too late for that, into a
 /// ring that may be freed already.
 ///
-/// **The last row.** With a seat, the ring stays until what was leased in its name is returned, and noted with that seat.
-/// Which of several dead members that may have it is named makes no difference, and the swap of the owner lets one win.
+/// **The last row.** With a seat, the ring stays until what was leased in its name is returned, and noted
+/// with that seat. It makes no difference which of the dead members that may have the envelope becomes its
+/// owner, and the swap of the owner lets one win.
 ///
-/// If the envelope is `QUEUED` and its slot doesn't hold it, then either a live thread took it out and is about to
-/// become its owner (that thread still intends it: come back later), or its taker is dead and nobody will: it is
-/// taken over. A thread that starts to intend it after we saw the slot can't succeed in taking it; therefore the
-/// intents are listed only then: a thread that joined before and took the envelope is among them.
+/// If the envelope is `QUEUED` and its slot doesn't hold it, then either a live thread took it out and is
+/// about to become its owner (that thread still intends it: come back later), or its taker is dead and it has
+/// no other: it is taken over. A thread that starts to intend it after its slot was read can't succeed in
+/// taking it; therefore the intents are listed only then: a thread that joined before and took the envelope
+/// is among them.
 ///
-/// A thread that was just *putting* the envelope intends it from before the owner word said `QUEUED` until after the slot holds
-/// it. So it is seen among the intents, or the slot has changed meanwhile: therefore the slot is looked at once more. If its
-/// word is the same, the envelope was not in it in between; the word never comes back to what it was.
+/// A thread that was just *putting* the envelope intends it from before the owner word said `QUEUED` until
+/// after the slot holds it. So it is seen among the intents, or the slot has changed meanwhile: therefore the
+/// slot is looked at once more. If its word is the same, the envelope was not in it in between; the word
+/// never comes back to what it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settle<S> {
     dead: Word,
@@ -186,7 +192,7 @@ impl<S: Surroundings> Steps for Settle<S> {
                     || self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
                 self.pc = if same { Pc::Take } else { Pc::Owner };
             }
-            // In the name of the dead: so whoever visits it finds it, if we don't go on.
+            // In the dead member's name: so its next visitor finds it, if this one does not continue.
             Pc::Take => {
                 let (dead, e) = (self.around.dead(), self.envelope);
                 let (to, out) = match self.around.redelivers(self.place.ring)

@@ -21,7 +21,7 @@ impl Content {
     #[cfg(test)]
     pub(crate) const LAST_ENVELOPE: EnvelopeId = Self::SMALL - 1;
 
-    /// Whether an arena with so many envelopes can have rings.
+    /// Whether an arena with this many envelopes can have rings.
     pub const fn can_name(envelopes: u32) -> bool {
         envelopes <= Self::SMALL
     }
@@ -62,7 +62,8 @@ pub enum SlotState {
     Closed,
     /// A message, the last one: closed behind it.
     Last(Content),
-    /// As empty, or closed, and yet something is there, which nobody writes: garbage, to be taken away as a message is.
+    /// As empty, or closed, but with a content, which no step writes: garbage, to be taken away as a message
+    /// is.
     Stray {
         /// What is there.
         content: Content,
@@ -94,7 +95,7 @@ impl Slot {
         self.lap << 26 | low
     }
 
-    /// From a word. Each word is another slot: what was found can be swapped, whoever wrote it.
+    /// From a word. Different words are different slots: what was found can be swapped, whatever it is.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
         let c = Content((w & 0xff_ffff) as u32);
@@ -126,7 +127,7 @@ impl Slot {
         }
     }
 
-    /// What it is when its message was taken.
+    /// What it becomes when its message is taken.
     #[inline]
     pub(super) const fn taken(self) -> Self {
         let state = match self.state {
@@ -140,22 +141,22 @@ impl Slot {
 /// A place in the order of messages: the `index`-th slot in lap `lap`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
-    /// Which lap, modulo 2^38: the two bits above that are nobody's, and kept.
+    /// Which lap, modulo 2^38: the two bits above that are not used, and kept.
     pub lap: u64,
     /// Which slot.
     pub index: u32,
 }
 
-/// How often somebody has gone on to another slot in one call. Over slots whose laps are garbage he could go round for ever;
-/// else each turn is a message that others have put or taken meanwhile. It is no part of what an algorithm's state is: two that
-/// differ in nothing else do the same.
+/// How often one call has gone on to another slot. Over slots whose laps are garbage it could go round for
+/// ever; else each turn is a message that others have put or taken meanwhile. It is not part of an
+/// algorithm's state: two that differ only in this do the same.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Turns(u32);
 
 impl Turns {
     const MOST: u32 = 1 << 16;
 
-    /// Whether it may go on once more.
+    /// Whether the call may go on once more.
     pub(super) const fn one_more(&mut self) -> bool {
         self.0 += 1;
         self.0 <= Self::MOST
@@ -215,8 +216,9 @@ impl Ticket {
         }
     }
 
-    /// The first one that may still come, as far as this one's slot can tell, which is used: it was, under this ticket or a
-    /// later one, and all tickets before that are, too. A hint lags by little, unless somebody wrote garbage into it.
+    /// The first ticket that may still come, as far as this one's slot can tell, which is used: it was, under
+    /// this ticket or a later one, and so are all tickets before that. A hint lags by little, unless a
+    /// process wrote garbage into it.
     pub fn over(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
             Lag::Ahead if !mp_core::mutant!("ring.slot.helped-over") => slot.lap.wrapping_sub(1) & LAP_MASK,

@@ -6,21 +6,22 @@
 //! | `(lap, LAST, small)` | the rest | as FULL, and nothing comes after it |
 //! | any other | 0 | as in [the ring](super) |
 //!
-//! Both words are published, and taken, by one compare-and-swap of 16 bytes. So there is nothing in between: a process that is
-//! killed has put the message or not, has taken it or not, and leaves nothing to sweep; no intent is needed. Whoever changes
-//! the first word alone (a closer; a producer of an envelope, a consumer of one) finds it as it expects only as long as
-//! the second one is what belongs to it.
+//! Both words are published, and taken, by one compare-and-swap of 16 bytes. So there is nothing in between:
+//! a process that is killed has put the message or not, has taken it or not, and leaves nothing to sweep; no
+//! intent is needed. A process that changes the first word alone (a closer; a producer of an envelope, a
+//! consumer of one) finds it as it expects only as long as the second one is what belongs to it.
 //!
-//! A message that is to be leased needs an envelope, since its consumer may die later. As soon as a consumer has leased, producers
-//! use envelopes (they look at what consumers have said they do). A small message that was put before may be
-//! found by one that leases: [`Enclose`] makes an envelope with a copy of it, that is leased already, and then takes the slot.
+//! A message that is to be leased needs an envelope, since its consumer may die later. As soon as a consumer
+//! has leased, producers use envelopes (they read a word that consumers set). A small message that was put
+//! before may be found by a consumer that leases: [`Enclose`] makes an envelope with a copy of it, that is
+//! leased already, and then takes the slot.
 //!
 //! | killed in `Enclose` | left | the sweep |
 //! |---|---|---|
 //! | before the envelope is leased | `MEMBER(dead)` | frees it |
 //! | before the slot is taken | `LEASED(dead)`, and the message in the slot | returns it: the message comes twice |
 //! | after it | `LEASED(dead)` | returns it |
-//! | another one took the slot, the envelope is still leased | `LEASED(dead)` | returns it: the message comes twice |
+//! | another consumer took the slot, the envelope is still leased | `LEASED(dead)` | returns it: the message comes twice |
 //!
 //! At least once, as leases promise.
 
@@ -62,13 +63,13 @@ impl Small {
     pub fn bytes(self) -> ([u8; Self::MOST], usize) {
         let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
         let len = (self.head >> 16 & 15) as usize;
-        // A slot that anybody could have written to says at most so many.
+        // The length may be garbage.
         let len =
             if len < Self::MOST || mp_core::mutant!("ring.small.length-not-cut") { len } else { Self::MOST };
         ([self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h], len)
     }
 
-    /// The one in a slot with these words, if it is one.
+    /// The small message in a slot with these words, if it is one.
     #[inline]
     pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
         match Slot::unpack(first).content() {
@@ -142,7 +143,8 @@ impl PutSmall {
         }
     }
 
-    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of all steps.
+    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of
+    // all steps.
     #[inline(always)]
     fn slot_at(&self) -> Word {
         self.ring.slot(self.ticket.index)
@@ -203,7 +205,8 @@ impl Steps for PutSmall {
                     }
                 };
             }
-            // Another message is there; or the slot is empty, and its second word is not 0, which nobody writes.
+            // Another message is there; or the slot is empty and its second word is not 0, which no step
+            // writes.
             Pc::Rest => {
                 let rest = m.load(self.slot_at().plus(1));
                 self.rest = rest;
@@ -234,8 +237,9 @@ enum Enclosing {
     Unlease,
 }
 
-/// Leases a small message: in an envelope with a copy of it. Ends with the envelope's owner word, and whether it is the
-/// caller's lease now; if not, another one was faster, and the envelope is the caller's still, to be freed.
+/// Leases a small message: in an envelope with a copy of it. Ends with the envelope's owner word, and whether
+/// it is the caller's lease now; if not, another process was faster, and the envelope is still the caller's,
+/// to be freed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Enclose {
     ring: RingAt,
@@ -250,8 +254,9 @@ pub struct Enclose {
 }
 
 impl Enclose {
-    /// To lease `message`, which [`Get`](super::Get) has found under `ticket`, in an envelope of `me`'s that has a copy of it.
-    /// Its owner word, at `owner_at`, is `owner`; its place word is at `place_at`.
+    /// To lease `message`, which [`Get`](super::Get) has found under `ticket`, in an envelope of `me`'s that
+    /// has a copy of it. The envelope's owner word, at `owner_at`, is `owner`; its place word is at
+    /// `place_at`.
     pub fn new(
         ring: RingAt,
         (owner_at, place_at): (Word, Word),
@@ -287,7 +292,7 @@ impl Steps for Enclose {
                 }
                 self.pc = Enclosing::Look;
             }
-            // It may have become the last one since.
+            // The slot may have become the last one since.
             Enclosing::Look => {
                 self.slot = Slot::unpack(m.load(slot_at));
                 let same = self.slot.content() == Some(Content::small(self.message.head))

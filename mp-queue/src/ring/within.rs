@@ -17,10 +17,11 @@
 //! `t - 1` was that message's, too, and each was laid behind the one before it. If it is not there, it is looked for again;
 //! and if none is left, `t` may begin anywhere. (A second look at `t - 1` would find nothing that this one does not.)
 //!
-//! If another producer publishes `t` first, the whole calculation is void, and begins anew: the oldest message may be `t`, or a
-//! later one, which lies behind other bytes than those of `t - 1`. So a producer that has found no room looks at `t` last, and one
-//! that has found room publishes under `t` or not at all. If messages are taken meanwhile, there are fewer bytes than was thought. So the bound is never exceeded, however many put at once, and what fits at all
-//! times is never refused.
+//! If another producer publishes `t` first, the whole calculation is void, and begins anew: the oldest
+//! message may be `t`, or a later one, which lies behind other bytes than those of `t - 1`. So a producer
+//! that has found no room looks at `t` last, and one that has found room publishes under `t` or not at all.
+//! If messages are taken meanwhile, there are fewer bytes than was thought. So the bound is never exceeded,
+//! however many put at once, and what fits at all times is never refused.
 //!
 //! | killed | left | |
 //! |---|---|---|
@@ -63,7 +64,7 @@ enum Pc {
     Put(Put),
 }
 
-/// As [`Put`], into a ring that may have only so many bytes in it: [`PutEnd::Full`] also when they would be more.
+/// As [`Put`], into a ring with a bound of bytes: [`PutEnd::Full`] also when they would be more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PutWithin {
     ring: RingAt,
@@ -147,7 +148,7 @@ pub struct Fits(PutWithin);
 impl Fits {
     /// Into this ring.
     pub fn new(ring: RingAt, weight: Weight) -> Self {
-        // What is put, and by whom, doesn't matter before the put itself.
+        // What is put, and by which process, doesn't matter before the put itself.
         let (word, me) = (ring.tail, Member::new(0, 0));
         Self(PutWithin::new(ring, word, (0, word, word), me, Owner::unpack(0), weight))
     }
@@ -226,7 +227,7 @@ impl Steps for PutWithin {
             Pc::Oldest => {
                 self.seen = Slot::unpack(m.load(slot_at(self.at)));
                 match self.at.stands(self.seen) {
-                    // Somebody has published under the ticket that was to be this message's.
+                    // Another producer has published under the ticket that was to be this message's.
                     Standing::Message
                         if self.at == self.ticket && !mp_core::mutant!("ring.within.overtaken-not-seen") =>
                     {
@@ -240,7 +241,8 @@ impl Steps for PutWithin {
                     Standing::Nothing | Standing::Closed => self.pc = Pc::Beyond,
                 }
             }
-            // It went beyond its ticket, under which somebody has published since; or the head is garbage.
+            // It went beyond its ticket, under which another producer has published since; or the head is
+            // garbage.
             Pc::Beyond => {
                 let slot = Slot::unpack(m.load(slot_at(self.ticket)));
                 if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty)
@@ -295,7 +297,7 @@ impl Steps for PutWithin {
                 self.pc = Pc::Put(put.only_at(self.ticket));
             }
             Pc::Put(put) => match put.step(m)? {
-                // Another one was faster, or there is no room any more: only a new look tells.
+                // Another producer was faster, or there is no room any more: only a new look tells.
                 PutEnd::Full(owner) => {
                     self.owner = owner;
                     self.pc = Pc::Tail;
