@@ -79,8 +79,16 @@ impl<'de> serde::Deserialize<'de> for Stays {
 
 #[test]
 fn arguments_that_panic_when_they_are_sent_start_nothing() {
-    let before = mp_spawn::active_children().len();
-    let start = || Process::spawn(|_: Stays| (), Stays);
-    assert!(catch_unwind(AssertUnwindSafe(start)).is_err());
-    assert!(mp_spawn::active_children().len() <= before + 1, "beside the process of the other test");
+    // In a process of its own, which has no other children.
+    common::alone(|()| {
+        for method in [mp_spawn::StartMethod::Spawn, mp_spawn::StartMethod::ForkServer] {
+            let start = || Process::builder().start_method(method).spawn(|_: Stays| (), Stays);
+            assert!(catch_unwind(AssertUnwindSafe(start)).is_err());
+            assert!(common::children().is_empty() && mp_spawn::active_children().is_empty(), "{method}");
+        }
+        // The next start has what it needs.
+        let child = Process::spawn(|x: u32| Ok::<_, String>(x + 1), 1).unwrap();
+        assert!(child.wait_timeout(DEADLINE));
+        assert_eq!(child.join().unwrap(), 2);
+    });
 }
