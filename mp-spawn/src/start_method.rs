@@ -31,7 +31,7 @@ use mp_core::mutex::Mutex;
 /// | environment, directory | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
 /// | open files | the standard streams, and what [`Options::inherit_fds`] names | the same, and what the preloaded function left open | this process's, now, and what [`Options::inherit_fds`] names |
 /// | `atexit(3)` | as in any program | what is registered in the copy itself (with glibc) | the same |
-/// | to be had | always | always | after [`allow_fork`], which is `unsafe` |
+/// | to be had | unless the program would get privileges (see [`Options::executable`](crate::Options::executable)), or the process has another effective user or group than the real one | the same | after [`allow_fork`], which is `unsafe` |
 /// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
 ///
 /// The server begins with the first start that needs it, in about the time of a process. While a process works, the server

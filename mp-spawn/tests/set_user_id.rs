@@ -276,16 +276,16 @@ fn a_named_program_that_would_get_privileges_is_not_executed() {
     if !is_root() {
         return println!("SKIPPED: only root can make such programs");
     }
-    let mode = |copy: &Copy, mode| {
+    fn mode(copy: &Copy, mode: u32) -> bool {
         std::fs::set_permissions(copy.path(), std::fs::Permissions::from_mode(mode)).unwrap();
         true
-    };
+    }
     let set_user = |copy: &Copy| mode(copy, 0o4755);
     let set_group = |copy: &Copy| mode(copy, 0o2755);
-    let cases: [(&str, &dyn Fn(&Copy) -> bool); 3] = [
-        ("set-user-ID of the user 0", &set_user),
-        ("set-group-ID of the group 0", &set_group),
-        ("file capabilities", &with_capability),
+    let cases = [
+        ("set-user-ID of the user 0", set_user as fn(&Copy) -> bool),
+        ("set-group-ID of the group 0", set_group),
+        ("file capabilities", with_capability),
     ];
     for (text, make) in cases {
         let copy = copy("named");

@@ -42,9 +42,9 @@ use crate::sys::{Errno, futex, os};
 /// things ready nothing while no thread waits, and one system call when one does.
 ///
 /// # When a process dies
-/// Things that end with a process become ready when its end is noticed: by its parent, at once, or by a process that waits,
-/// which looks every 100 ms. A process that dies or is stopped while it waits keeps other waiters from being
-/// woken for up to 100 ms.
+/// Things that end with a process become ready when its end is noticed: by its parent, at once, but up to 50 ms later
+/// if it was the only process of its start, returns nothing and has just begun; or by a process that waits, which looks
+/// every 100 ms. A process that dies or is stopped while it waits keeps other waiters from being woken for up to 100 ms.
 ///
 /// # Errors
 /// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left

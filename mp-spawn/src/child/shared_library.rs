@@ -24,7 +24,7 @@
 //! | two libraries were made with this crate | each takes what is for its build, by number; calls take what is for calls |
 //! | the host is a program with a copy of this crate | it leaves tokens alone that are not for programs |
 //! | the host closes the library (`dlclose`) | it stays loaded: the supervisor's thread has variables with destructors in it, which the C library waits for |
-//! | a host that can't be told what to load (set-user-ID) | it begins as ever; the parent says that the process never reported |
+//! | a host that can't be told what to load (set-user-ID) | the start is refused; one that another program executes begins as it does by itself, and the parent says that the process never reported |
 
 use std::ffi::{OsStr, OsString};
 use std::io;
