@@ -85,7 +85,7 @@ fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutEnd> {
     })
 }
 
-/// Each thread stops where another may go on at most so often.
+/// With a bounded number of preemptions.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -139,8 +139,9 @@ fn loom_an_envelope_put_again_takes_no_room() {
     });
 }
 
-/// Others take the newest message, and publish under the ticket that a producer measures for and under the next one: what it
-/// has read of the newest message says nothing of those. There is room at all times, and it is found.
+/// Others take the newest message, and publish under the ticket that a producer measures for and under the
+/// next one: what it has read of the newest message says nothing of those. There is room at all times, and it
+/// is found.
 #[test]
 fn loom_a_ticket_that_others_publish_under_takes_no_room() {
     check(|| {

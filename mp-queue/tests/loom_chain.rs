@@ -97,7 +97,8 @@ fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
     }
 }
 
-/// A producer makes the queue grow while somebody closes it: what was put is got, and what was refused is not.
+/// A producer makes the queue grow while another thread closes it: what was put is got, and what was refused
+/// is not.
 #[test]
 fn loom_closing_beside_growing() {
     loom::model(|| {
@@ -107,7 +108,7 @@ fn loom_closing_beside_growing() {
             let m = Arc::clone(&m);
             thread::spawn(move || send(&m, 0, 1))
         };
-        assert!(run(CloseChain::new(chain()), &*m), "nobody else closes it");
+        assert!(run(CloseChain::new(chain()), &*m), "no other thread closes it");
         let put = producer.join().unwrap();
         let (got, ended) = all(&m, 1);
         assert!(ended, "closed, and not at its end");
@@ -132,7 +133,8 @@ fn loom_following_beside_growing() {
     });
 }
 
-/// A small message is leased, by a copy, while another one takes it for good: one of the two has it, whole.
+/// A small message is leased, by a copy, while another thread takes it for good: one of the two has it,
+/// whole.
 #[test]
 fn loom_a_small_message_is_leased_or_taken() {
     loom::model(|| {
@@ -143,7 +145,8 @@ fn loom_a_small_message_is_leased_or_taken() {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 let got = run(Get::new(ring, intent(1), OWNER, member(1)), &*m);
-                // Its place is used again at once: whoever has seen the message there must not take this one for it.
+                // Its place is used again at once: a thread that has seen the message there must not take
+                // this one for it.
                 let again = matches!(run(PutSmall::new(ring, small(6)), &*m), PutSmallEnd::Done(_));
                 (got, again)
             })

@@ -100,7 +100,7 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     }
 }
 
-/// Who sees a small message sees all of it, and gets it once.
+/// A consumer that sees a small message sees all of it, and gets it once.
 #[test]
 fn loom_small_messages() {
     loom::model(|| {
@@ -123,7 +123,7 @@ fn loom_small_messages() {
     });
 }
 
-/// Two take, of a small message and an envelope: each gets one.
+/// Two threads take, of a small message and an envelope: each gets one.
 #[test]
 fn loom_small_messages_beside_envelopes() {
     loom::model(|| {
@@ -239,9 +239,9 @@ fn loom_settle_against_get() {
     });
 }
 
-/// The intent of a dead member names an envelope that a living producer is just putting: the sweeper sees that it is intended, or
-/// that its slot has changed, and doesn't take it. So what a producer has written before it says `QUEUED` (its intent, the place)
-/// is seen by who sees that.
+/// The intent of a dead member names an envelope that a living producer is just putting: the sweeper sees
+/// that it is intended, or that its slot has changed, and doesn't take it. So a sweeper that sees `QUEUED`
+/// sees also what the producer has written before it (its intent, the place).
 #[test]
 fn loom_a_stale_intent_beside_a_put() {
     loom::model(|| {
@@ -279,12 +279,13 @@ fn loom_extend() {
     });
 }
 
-/// A message is given back while another consumer looks for such: it is found then, or the hint says that it is there.
+/// A message is given back while another consumer looks for such: it is found then, or the hint says that it
+/// is there.
 #[test]
 fn loom_return_and_reclaim() {
     loom::model(|| {
         let m = memory(1);
-        // Word 24 is nobody's here; meta words are where the payloads would be.
+        // Word 24 is not used here; meta words are where the payloads would be.
         let at = ReturnsAt { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
@@ -307,7 +308,8 @@ fn loom_return_and_reclaim() {
     });
 }
 
-/// As above, with two who look because something was noted before: neither's finding nothing hides what the other missed.
+/// As above, with two consumers that look because something was noted before: neither's finding nothing hides
+/// what the other missed.
 #[test]
 fn loom_two_look_in_vain() {
     let mut model = loom::model::Builder::new();
@@ -378,7 +380,7 @@ fn loom_batches() {
                     }
                     Got::Empty => thread::yield_now(),
                     Got::Closed | Got::Small(..) | Got::Stray(_) => {
-                        panic!("nobody closes, no message is small")
+                        panic!("no thread closes, no message is small")
                     }
                 }
             }
@@ -387,7 +389,7 @@ fn loom_batches() {
     });
 }
 
-/// The last sender sends and leaves while the receiver looks: who sees that nobody is there finds what was sent.
+/// The last sender sends and is gone while the receiver looks: a receiver that sees that finds what was sent.
 #[test]
 fn loom_the_last_sender_leaves() {
     loom::model(|| {

@@ -1,9 +1,10 @@
 //! How many handles of this process can still put into a queue, or get from it: what [`Deserted`] rests on, beside the
 //! seats that say which other processes and messages have the queue.
 //!
-//! All handles of a process to one queue share one [`Handles`], however they came to it: made, cloned or received. A handle
-//! *can put* or *can get* (a `Queue` can do both, a stream only gets, a sink only puts); a clone that is only there to be
-//! waited with (`Room`, `Tasks`, a watched future, a lease) can do neither, and is not counted.
+//! All handles of a process to one queue share one [`Handles`], however it got them: made, cloned or
+//! received. A handle *can put* or *can get* (a `Queue` can do both, a stream only gets, a sink only puts); a
+//! clone that is only there to wait with (`Room`, `Tasks`, a watched future, a lease) can do neither, and is
+//! not counted.
 //!
 //! A handle is *blocked* while some call on it waits without a time-out. Such a call can't do anything else before a message,
 //! or room, is there; one with a time-out, and a future, which can be dropped, may do something else at any time.
@@ -13,10 +14,12 @@
 //! | a message | every other handle that can put is blocked in a wait for a message |
 //! | room | every other handle that can get is blocked in a wait for room |
 //!
-//! Threads that use one handle by reference are one handle here: that can't be known. See [`DesertedWhen`].
+//! Threads that use one handle by reference are one handle here: they can't be told apart. See
+//! [`DesertedWhen`].
 //!
-//! **No wake-up is lost.** A waiter announces itself, then looks at these counts, then sleeps. The thread that drops a handle counts
-//! it out, then wakes the waiters that are announced. All counts are under one lock of this process; nothing is shared with others.
+//! **No wake-up is lost.** A waiter announces itself, then looks at these counts, then sleeps. The thread
+//! that drops a handle counts it out, then wakes the waiters that are announced. All counts are under one
+//! lock of this process; nothing is shared with other processes.
 //!
 //! **One queue, one `Handles`.** They are found by the number of the queue's block. A [`Raw`](crate::raw::Raw) lets go of
 //! them before it lets go of the block: so none are left when the block becomes another queue.
@@ -45,7 +48,7 @@ use crate::raw::memory::RingMemory;
 /// use std::time::Duration;
 /// use mp_queue::{DesertedWhen, QueueOptions};
 ///
-/// // One handle in a scope, used by two threads: nothing counts references, so waiting is to go on.
+/// One handle in a scope, used by two threads: nothing counts references, so waiting has to go on.
 /// let jobs = QueueOptions::new().deserted_when(DesertedWhen::Never).create::<u32>()?;
 /// std::thread::scope(|threads| {
 ///     threads.spawn(|| jobs.put(7));
@@ -56,8 +59,8 @@ use crate::raw::memory::RingMemory;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum DesertedWhen {
-    /// The process has no other handle that could put (for a wait for a message) or get (for a wait for room): each is blocked
-    /// in the same kind of wait, without a time-out. This is what a queue does unless it is told otherwise.
+    /// The process has no other handle that could put (for a wait for a message) or get (for a wait for
+    /// room): each is blocked in the same kind of wait, without a time-out. This is the default.
     ///
     /// A clone in another thread, or in this one, keeps waits going until it is dropped. Handles are what counts:
     /// threads that use *one* handle by reference (`Arc<Queue>`, a static, threads in a scope) can't be told from one
@@ -97,7 +100,7 @@ pub(crate) enum For {
     Room,
 }
 
-/// What a handle can do for the waits of others.
+/// What a handle can do for the waits of other handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Able {
     put: bool,
@@ -141,7 +144,7 @@ static ALL: PerProcess<Mutex<BTreeMap<BlockId, Weak<Handles>>>> =
     PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
 
 impl Handles {
-    /// Those to the queue in a block, which the caller holds.
+    /// The handles to the queue in a block, which the caller holds.
     pub(crate) fn of(block: BlockId) -> Arc<Self> {
         let mut all = ALL.lock();
         all.get(&block).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -151,25 +154,26 @@ impl Handles {
         })
     }
 
-    /// Notes what some of the `Raw`s share. Each of them holds the queue before it has a share of that, and as long: so there
-    /// are never more of them than the process counts holds of the queue.
+    /// Registers the `Local` that some of the `Raw`s share. Each of them holds the queue before it has a
+    /// share of the `Local`, and as long: so there are never more of them than the process counts holds of
+    /// the queue.
     pub(crate) fn knows(&self, local: &Arc<Local>) {
         let mut locals = self.locals.lock();
         locals.retain(|local| local.strong_count() > 0);
         locals.push(Arc::downgrade(local));
     }
 
-    /// Whether all that holds the queue in this process is known here. If not, some thread is just taking a handle out of a
-    /// message, or cloning one.
+    /// Whether all that holds the queue in this process is registered here. If not, some thread is just
+    /// taking a handle out of a message, or cloning one.
     pub(crate) fn knows_all(&self, hold: &Hold) -> bool {
-        // Counted before and after: a handle that goes meanwhile must not stand for one that comes.
+        // Counted before and after: a handle that is dropped meanwhile must not stand for one that comes.
         let before = hold.count() as usize;
         let raws: usize = self.locals.lock().iter().map(Weak::strong_count).sum();
         raws == before && raws == hold.count() as usize
     }
 
-    /// Whether some handle, other than the one that asks, can bring what is waited for. The one that asks is `own`; without it
-    /// (a `Room`, a future) it is one handle that is not blocked.
+    /// Whether some handle, other than the calling one, can bring what is waited for. The calling one is
+    /// `own`; without it (a `Room`, a future) one handle that is not blocked is taken for it.
     pub(crate) fn others_bring(&self, own: Option<&Handle>, what: For) -> bool {
         let counts = self.counts.lock();
         let free = counts.able[what as usize].saturating_sub(counts.blocked[what as usize]);
@@ -199,7 +203,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// A further one. It is dropped before the process gives up the queue's block.
+    /// One more handle. It is dropped before the process gives up the queue's block.
     pub(crate) fn new(of: Arc<Handles>, able: Able, memory: RingMemory) -> Box<Self> {
         // As for the drop: not in a copy of the process, where nothing waits and the lock may be held for ever.
         if memory.is_here() {
@@ -238,7 +242,7 @@ impl Drop for Handle {
             let able = &mut self.of.counts.lock().able[what as usize];
             *able = able.saturating_sub(u32::from(self.able.brings(what)));
         }
-        // Waiters may have waited for this one. No system call is made if none is there.
+        // Waiters may have waited because of this handle. No system call is made if there are none.
         self.memory.not_empty().notify_all();
         self.memory.not_full().notify_all();
     }

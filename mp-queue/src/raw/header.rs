@@ -10,7 +10,7 @@
 //! | 176 | how many segments there can be 32, slots of the last one 32 | by the maker |
 //! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
 //! | 192 | what consumers do, bits: 1: they lease, what a dead one had is delivered again; 2: they get | by the first consumer that does it |
-//! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by who returns one; by consumers that find none; by visitors of a dead one that had the queue |
+//! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by the process that returns one; by consumers that find none; by visitors of a dead member that had the queue |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
 //! | 232 | how many bytes may be in it; 0 is any number | by the maker |
 //! | 240 | bits: 1: small messages may be in their slots; 2: a put never waits, but fails where there is no room | by the maker |
@@ -44,9 +44,9 @@ const SECOND: u64 = 4096;
 /// How large a queue is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Size {
-    /// One ring of so many slots.
+    /// One ring of this many slots.
     Fixed(u32),
-    /// It grows up to so many slots.
+    /// It grows up to this many slots.
     Growing(u32),
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Header {
 
 /// What consumers of a queue do, as bits.
 pub(crate) mod consumers {
-    /// They lease: what a dead one had is delivered again.
+    /// They lease: what a dead consumer had is delivered again.
     pub(crate) const LEASE: u64 = 1;
     /// They take messages for good.
     pub(crate) const GET: u64 = 2;
@@ -243,13 +243,13 @@ impl Header {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Notes that a holder is gone.
+    /// Notes that a holder has ended, or dropped its last handle.
     pub(crate) fn note_gone<M: Mem>(self, m: &M, dead: Member, pid: u32) {
         m.store(self.word(32), u64::from(pid));
         m.store(self.word(24), dead.raw() + 1);
     }
 
-    /// The last holder that went, and its pid.
+    /// The last holder that ended or dropped its last handle, and its pid.
     pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(Member, u32)> {
         let tag = m.load(self.word(24)).checked_sub(1)?;
         Some((Member::from_raw(tag), m.load(self.word(32)) as u32))

@@ -1,4 +1,4 @@
-//! A queue of messages, whatever is in them: what all the queues that users see are made of. How one waits is here.
+//! A queue of messages of any type: what all the queues that users see are made of. Waiting is here.
 
 pub(crate) mod handles;
 pub(crate) mod header;
@@ -55,11 +55,11 @@ pub(crate) enum Ended {
     Attempted,
     /// The time is over.
     Waited,
-    /// What is waited for will never come: nobody is left.
+    /// What is waited for will never come: no other process or handle could bring it.
     Alone(Alone),
 }
 
-/// Who is not there any more.
+/// Which side is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Alone {
     /// No other process has the queue; the last that had it.
@@ -68,7 +68,8 @@ pub(crate) enum Alone {
     Disconnected,
 }
 
-/// How long a waiter sleeps first where a process may be about to let go of the queue; twice as long then, and so on.
+/// How long a waiter sleeps first where a process may be about to give up the queue; twice as long then, and
+/// so on.
 const NAP: Duration = Duration::from_millis(1);
 
 /// What a put ended with; unless it is done, the message is given back.
@@ -76,7 +77,7 @@ const NAP: Duration = Duration::from_millis(1);
 pub(crate) enum PutRaw {
     Done,
     Closed,
-    /// It alone is more than may be in the queue.
+    /// The message alone is more than may be in the queue.
     TooLarge {
         bytes: u64,
         limit: u64,
@@ -84,8 +85,8 @@ pub(crate) enum PutRaw {
     Not(Ended),
 }
 
-/// What this process knows of one side of a queue: hints, nothing that must be right. Threads at the other side write other
-/// cache lines.
+/// What this process knows of one side of a queue: hints, on which nothing depends. Threads at the other side
+/// write other cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Side {
@@ -115,9 +116,10 @@ impl Local {
     }
 }
 
-/// A handle to a queue of messages. A clone only waits with it, unless it is made to [count](Self::counted).
+/// A handle to a queue of messages. A clone is only to wait with, unless it is made to
+/// [count](Self::counted).
 ///
-/// What it knows of the other handles goes before the hold: see [`handles`](crate::raw::handles).
+/// `handle` and `local` are dropped before `hold`: see [`handles`](crate::raw::handles).
 #[derive(Debug)]
 pub(crate) struct Raw {
     handle: Option<Box<Handle>>,
@@ -195,7 +197,7 @@ impl Raw {
         self.another(Some(able))
     }
 
-    /// The same queue; this handle and its clones sleep at once instead of looking first.
+    /// The same queue; this handle and its clones sleep at once instead of spinning first.
     pub(crate) fn without_spinning(self) -> Self {
         let local = Local::new(Patience::none, self.local.handles.clone());
         if self.memory.is_here() {
@@ -204,12 +206,12 @@ impl Raw {
         Self { local, ..self }
     }
 
-    /// Only so many bytes may be in it. Before anybody else has it; it does not grow.
+    /// Bounds the bytes that may be in it. Called before another process has it; it does not grow.
     pub(crate) fn bound_bytes(&mut self, bytes: u64) {
         self.memory.bound_bytes(bytes);
     }
 
-    /// When a wait is deserted. Before anybody else has it.
+    /// When a wait is deserted. Called before another process has it.
     pub(crate) fn set_deserted_when(&self, when: DesertedWhen) {
         self.memory.set_deserted_when(when);
     }
@@ -267,7 +269,7 @@ impl Raw {
         self.memory.wake_all();
     }
 
-    /// Puts a message; an envelope is emptied only if it is put. Wakes nobody.
+    /// Puts a message; an envelope is emptied only if it is put. Wakes no waiter.
     #[inline]
     pub(crate) fn attempt_put(&self, item: &mut Item<'_>) -> Result<Given, Error> {
         if self.memory.segments() == 1 {
@@ -299,7 +301,7 @@ impl Raw {
         }
     }
 
-    /// Takes a message, if there is one. Wakes nobody.
+    /// Takes a message, if there is one. Wakes no waiter.
     #[inline]
     pub(crate) fn attempt_get(&self, into: &mut Option<Parcel>) -> Result<Taken, Error> {
         // In a forked copy there are no words to look at.
@@ -334,7 +336,7 @@ impl Raw {
         }
     }
 
-    /// Puts a message, and wakes who waits for it.
+    /// Puts a message, and wakes consumers that wait for it.
     #[inline]
     pub(crate) fn put(
         &self,
@@ -377,8 +379,9 @@ impl Raw {
         mp_core::Error::TooManyMessages(Box::new(self.arena().on_their_way(block, len))).into()
     }
 
-    /// Attempts until it succeeds, looking again when there may be an envelope for one more message. Consumers of this queue
-    /// wake it; who frees others' envelopes does not, so that takes up to [`SLICE`].
+    /// Attempts until it succeeds, looking again when there may be an envelope for one more message.
+    /// Consumers of this queue wake it; consumers of other queues, which free envelopes too, do not: those
+    /// are noticed within [`SLICE`].
     #[cold]
     pub(crate) fn wait_for_envelope(
         &self,
@@ -390,8 +393,8 @@ impl Raw {
         self.within(wait, (&self.local.put.patience, None), at, attempt, alone)
     }
 
-    /// Takes a message into `into`, which is empty, and wakes who waits for room. If it stays empty after all, the queue
-    /// is closed and drained.
+    /// Takes a message into `into`, which is empty, and wakes producers that wait for room. If it stays empty
+    /// after all, the queue is closed and drained.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -414,8 +417,9 @@ impl Raw {
         Ok(end)
     }
 
-    /// Attempts until it succeeds, or the wait ends: looking first, at the pace of the messages if there is one, then asleep in
-    /// slices. Once a slice it looks for dead members, and after each sleep whether anybody is left.
+    /// Attempts until it succeeds, or the wait ends: spinning first, at the pace of the messages if there is
+    /// one, then asleep in slices. Once a slice it looks for dead members, and after each sleep whether
+    /// another process or handle is left.
     #[inline]
     pub(crate) fn within(
         &self,
@@ -462,10 +466,11 @@ impl Raw {
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
                 let Some(alone) = alone() else { return Ok(Ended::Waited) };
-                // What they put before they left comes first.
+                // What the others put before they were gone comes first.
                 return look().unwrap_or(Ok(Ended::Alone(alone)));
             }
-            // Before it looks who is left: of several that are blocked, the last one knows it.
+            // Before it looks which handles are left: of several that are blocked, the last one sees that all
+            // are.
             if deadline.is_none() && blocked.is_none() {
                 blocked = self.handle.as_deref().zip(what).map(|(handle, what)| handle.blocked(what));
             }
@@ -473,13 +478,14 @@ impl Raw {
             if let Some(found) = look() {
                 return found;
             }
-            // After it was announced: who leaves last wakes the sleepers.
+            // After it was announced: the last handle that is dropped wakes the sleepers.
             if let Some(alone) = alone() {
                 return look().unwrap_or(Ok(Ended::Alone(alone)));
             }
             let asleep = Instant::now();
             let swept_at = *swept.get_or_insert(asleep);
-            // A process that gives the queue up says so while it has it: it may be about to let go of it, without a word.
+            // A process notes that it gives the queue up while it still has it; the release, a little later,
+            // wakes no waiter.
             let about_to_go = nap < SLICE && self.memory.last_gone().is_some();
             let until = if about_to_go {
                 Some(deadline.map_or(asleep + nap, |d| d.min(asleep + nap)))
@@ -504,14 +510,16 @@ impl Raw {
         }
     }
 
-    /// Whether some process that had the queue is gone, and nothing that a call waits for can come any more: who went last.
+    /// Whether some process that had the queue is gone, and nothing that a call waits for can come any more:
+    /// which one went last.
     pub(crate) fn deserted(&self, what: For) -> Option<Alone> {
         let (last, pid) = self.memory.last_gone()?;
         let gone = || self.arena().other_holders(&self.hold) == 0;
         let deserted = match self.memory.deserted_when() {
             DesertedWhen::Never => false,
             DesertedWhen::NoOtherProcess => gone(),
-            // In this order: who takes a handle out of a message holds the queue before the message lets go of it.
+            // In this order: a process that takes a handle out of a message holds the queue before the
+            // message gives it up.
             DesertedWhen::NoHandleIsLeft => {
                 let handles = &self.local.handles;
                 gone() && handles.knows_all(&self.hold) && !handles.others_bring(self.handle.as_deref(), what)

@@ -1,14 +1,14 @@
-//! How long to leave a queue alone that is empty, or full, before looking at it again.
+//! How long to back off from a queue that is empty, or full, before looking at it again.
 //!
-//! A consumer that is faster than its producer waits at the very slot that is written next. Each look takes the slot's cache
-//! line away from the producer, which has to fetch it back for the next slot, in the same line: two transfers for each
-//! message. If the consumer stays away for a while, it finds many messages, at one transfer for each line. So with a
-//! producer that waits for room.
+//! A consumer that is faster than its producer waits at the very slot that is written next. Each look takes
+//! the slot's cache line away from the producer, which has to fetch it back for the next slot, in the same
+//! line: two transfers for each message. If the consumer backs off for a while, it finds many messages, at
+//! one transfer for each line. The same is true of a producer that waits for room.
 //!
-//! Staying away is of use only while the other side goes on meanwhile, and would delay an answer that is waited for. So it
-//! begins when more than the one message that ended a wait was there at once, is doubled as long as it brings
-//! messages in proportion, and is halved otherwise. In request and response one message ends each wait: then nothing is
-//! held off.
+//! Backing off is of use only while the other side goes on meanwhile, and would delay an answer that is
+//! waited for. So it begins when more than the one message that ended a wait was there at once, is doubled as
+//! long as it brings messages in proportion, and is halved otherwise. In request and response one message
+//! ends each wait: then there is no back-off.
 //!
 //! These words are this process's, and hints.
 
@@ -39,7 +39,7 @@ impl Pace {
         self.moved.store(self.moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Nothing can be done at present: stays away as long as it has paid.
+    /// Nothing can be done at present: backs off as long as it has paid.
     pub(crate) fn hold_off(&self) {
         let moved = self.moved.load(Ordering::Relaxed);
         self.moved.store(0, Ordering::Relaxed);
@@ -49,7 +49,7 @@ impl Pace {
     }
 }
 
-/// The next hold, after one of `hold` that was followed by so many messages.
+/// The next hold, after one of `hold` that was followed by `moved` messages.
 fn next(hold: u32, moved: u32) -> u32 {
     match moved {
         0 | 1 => hold / 2,
@@ -65,7 +65,7 @@ fn next(hold: u32, moved: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The hold that a sender leads to which needs so many pauses for a message, after a while.
+    /// The hold that settles in, after a while, with a sender that needs `pauses_each` pauses for a message.
     fn settles(pauses_each: u32, at_once: u32) -> u32 {
         let mut hold = 0;
         let mut all = Vec::new();

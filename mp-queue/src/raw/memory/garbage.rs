@@ -1,4 +1,4 @@
-//! A queue whose words anybody could have written: nothing panics, nothing goes on for ever, and nobody else's message is taken.
+//! A queue with garbage in its words: nothing panics, everything ends, and no other queue's message is taken.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Numbers {
     }
 }
 
-/// Everything that one can do without waiting.
+/// Every call that does not wait.
 fn use_it(queue: &Queue<String>, numbers: &mut Numbers) {
     for _ in 0..12 {
         let text = "x".repeat(numbers.below(40) as usize);
@@ -78,7 +78,7 @@ fn words_of_a_ring_may_be_anything() {
     within_a_minute(|| {
         let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
         let other = Queue::<String>::bounded(4).unwrap();
-        other.put("somebody else's, and too long for a slot".to_owned()).unwrap();
+        other.put("another queue's, and too long for a slot".to_owned()).unwrap();
         for round in 0..3000 {
             let options = QueueOptions::new().deliveries(2);
             let queue: Queue<String> = match round % 3 {
@@ -103,12 +103,13 @@ fn words_of_a_ring_may_be_anything() {
                 use_it(&queue, &mut numbers);
             }
         }
-        assert_eq!(other.try_get().unwrap().as_deref(), Some("somebody else's, and too long for a slot"));
+        assert_eq!(other.try_get().unwrap().as_deref(), Some("another queue's, and too long for a slot"));
         assert!(other.try_get().unwrap_err().is_empty());
     });
 }
 
-/// One slot, and a message in it that is in no queue, or in another one: an error, once, and nobody loses anything.
+/// One slot, and a message in it that is in no queue, or in another one: an error, once, and no message is
+/// lost.
 #[test]
 fn a_slot_that_names_a_message_that_is_not_in_it_is_an_error() {
     let queue = Queue::<String>::bounded(1).unwrap();

@@ -1,6 +1,6 @@
 //! # Safety
-//! What the arena's sweep needs of rings. Unsafe, because the sweep believes what it is told; sound, because an envelope
-//! is given to a dead member only by [`Settle`], and named as a ring's only if its own words say so.
+//! What the arena's sweep needs of rings. Unsafe, because the sweep relies on the answers; sound, because an
+//! envelope is given to a dead member only by [`Settle`], and named as a ring's only if its own words say so.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
@@ -43,7 +43,7 @@ impl Surroundings for Around<'_> {
     }
 }
 
-/// Settles the intents of a dead member, see [`Settle`]; what is left.
+/// Settles the intents of a dead member, see [`Settle`]; what is left in doubt.
 fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
     let columns = (arena.owner_words(), arena.place_words());
     let mut left = InDoubt::Nothing;
@@ -61,10 +61,10 @@ fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() ->
     left
 }
 
-/// Returns a lease of a dead member to its queue, which that one holds as long as this process visits it.
+/// Returns a lease of a dead member to its queue, which that member holds as long as this process visits it.
 fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
     let m = RingMemory::words(arena);
-    // Of another owner meanwhile: then it is not returned.
+    // If another owner has it meanwhile, it is not returned.
     let place = Place::unpack(m.load(arena.place_words().of(e)));
     if let Some(ring) = RingMemory::open(arena, place.ring) {
         ring.return_for_the_dead(e, owner);
@@ -75,8 +75,8 @@ fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
 #[derive(Debug)]
 pub(crate) struct Rings;
 
-// SAFETY: `Settle` gives away what is `QUEUED`, in no slot, and intended by nobody living; draining and noting a death change
-// only the words of the ring that they are told of; `contents` asks each envelope where it is.
+// SAFETY: `Settle` gives away what is `QUEUED`, in no slot, and intended by no live thread; draining and
+// noting a death change only the words of the ring that is passed; `contents` asks each envelope where it is.
 unsafe impl RingLayer for Rings {
     fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
         settle(arena, dead, others)
@@ -123,7 +123,7 @@ unsafe impl RingLayer for Rings {
 
     fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        // What came back, before those who wait for it are told that nobody is left.
+        // What came back is noted first, before waiters get an error because no other holder is left.
         if arena.me().is_ok_and(|me| me != dead) {
             ring.note_returned();
         }

@@ -16,7 +16,7 @@ use crate::ring::{
 };
 
 impl RingMemory {
-    /// Says that what a dead consumer had is to be delivered again. Before the first lease.
+    /// Says that what a dead consumer had is to be delivered again. Called before the first lease.
     pub(crate) fn redeliver(&self) {
         let m = Self::words(self.arena);
         if m.load_relaxed(self.header.consumers()) & consumers::LEASE == 0 {
@@ -55,7 +55,8 @@ impl RingMemory {
         self.reclaimed(self.reclaim(wanted, Holder::Member(self.arena.me()?)))
     }
 
-    /// Takes a message that came back, whether that was noted or not: of a ring that nobody holds any more.
+    /// Takes a message that came back, whether that was noted or not: of a ring that no process holds any
+    /// more.
     pub(super) fn drain_returned(&self, wanted: Holder) -> mp_core::Result<Option<Envelope>> {
         self.reclaimed(self.reclaim(wanted, Holder::Member(self.arena.me()?)).regardless())
     }
@@ -103,7 +104,7 @@ impl RingMemory {
         }
     }
 
-    /// Leases the small message under a ticket of segment `i`; `None` if another one was faster.
+    /// Leases the small message under a ticket of segment `i`; `None` if another consumer was faster.
     #[cold]
     fn enclose(&self, i: u32, small: Small, ticket: Ticket) -> mp_core::Result<Option<Leased>> {
         let (arena, me) = (self.arena, self.arena.me()?);
@@ -142,8 +143,8 @@ impl RingMemory {
         end == Some(Holder::Returned)
     }
 
-    /// Returns a lease of a dead member that holds this queue. This process need not: it reads the queue's words, and
-    /// changes none of them. Whoever waits is told later, see [`note_returned`](Self::note_returned).
+    /// Returns a lease of a dead member that holds this queue. This process need not: it reads the queue's
+    /// words, and changes none of them. Waiters are woken later, see [`note_returned`](Self::note_returned).
     pub(super) fn return_for_the_dead(&self, id: EnvelopeId, owner: Owner) {
         run(self.returning(id, owner).for_the_dead(), Self::words(self.arena));
     }
@@ -162,7 +163,7 @@ impl RingMemory {
     pub(crate) fn finish(&self, lease: &Leased) -> mp_core::Result<Option<Envelope>> {
         let owner = lease.owner().then(Holder::Member(self.arena.me()?));
         let at = self.arena.owner_words().of(lease.id());
-        // A read-modify-write: after it, the sleepers that it may have been the last one for are looked for.
+        // A read-modify-write: sleepers that wait for the last lease to end are looked for only after it.
         if Self::words(self.arena).cas(at, lease.owner().pack(), owner.pack()).is_err() {
             return Ok(None);
         }
@@ -181,10 +182,10 @@ impl RingMemory {
         self.all_that(is).count()
     }
 
-    /// Calls `each` with who leases a message of this queue, once for each.
+    /// Calls `each` with the leaseholder of each leased message of this queue.
     pub(crate) fn each_leaseholder(&self, mut each: impl FnMut(Member)) {
         for e in self.all_that(|holder| matches!(holder, Holder::Leased(_))) {
-            // It may be somebody else's by now.
+            // It may be another process's by now.
             let owner = Self::words(self.arena).load(self.arena.owner_words().of(e));
             if let Holder::Leased(m) = Owner::unpack(owner).holder {
                 each(m);
@@ -204,7 +205,7 @@ impl RingMemory {
             && Place::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block()
     }
 
-    /// Calls `each` with every message that lies in this queue, which no living process has, or came back to it.
+    /// Calls `each` with every message that is in this queue, or came back to it; no living process has it.
     pub(super) fn contents(&self, each: &mut dyn FnMut(EnvelopeId)) {
         let m = Self::words(self.arena);
         for i in 0..self.segments() {
@@ -234,8 +235,8 @@ mod tests {
     use super::*;
     use crate::Queue;
 
-    /// A queue of which nobody leases anything. The memory of some has been that of queues whose words `garbage` has overwritten:
-    /// their messages are lost, and say for ever that they are in a queue there.
+    /// A queue without leases. The memory of some has been that of queues whose words `garbage` has
+    /// overwritten: their messages are lost, and say for ever that they are in a queue there.
     fn unburdened() -> Queue<String> {
         loop {
             let queue = Queue::bounded(1).unwrap();
@@ -261,7 +262,7 @@ mod tests {
             while !memory.is_at_end() {
                 assert!(mp_core::mem::Steps::step(&mut get, m).is_none());
             }
-            assert!(raw.others_lease(), "its slot is empty, and nobody says yet that it is his");
+            assert!(raw.others_lease(), "its slot is empty, and no process is its leaseholder yet");
             run(get, m)
         });
         let Got::Envelope(id, owner, _) = got.unwrap() else { panic!("there is a message") };

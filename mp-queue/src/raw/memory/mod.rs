@@ -1,8 +1,8 @@
 //! # Safety
-//! Where this crate touches the words of the arena. Unsafe, because the words could be anybody's; sound, because a
-//! [`RingMemory`] is made only of a block that is held (or being swept) and has a ring's header, the steps of
-//! [`ring`](crate::ring) change nothing but that ring's words and the envelopes that they own, and envelopes
-//! are made once of each successful get.
+//! Where this crate touches the words of the arena. Unsafe, because the words could be any block's; sound,
+//! because a [`RingMemory`] is made only of a block that is held (or being swept) and has a ring's header,
+//! the steps of [`ring`](crate::ring) change nothing but that ring's words and the envelopes that they own,
+//! and an envelope is made once for each successful get.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run, run_straight};
@@ -67,7 +67,7 @@ impl RingMemory {
         let header = Header::at(arena.block_words(&hold).0);
         let chain = header.chain(hold.block(), made.size).of(arena.most_messages());
         header.write(Self::words(arena), &chain, made);
-        // SAFETY: the block was just allocated, nobody else has it, and the header is written.
+        // SAFETY: the block was just allocated, no other process has it, and the header is written.
         unsafe { arena.become_ring(&hold) };
         let smalls = header.smalls(Self::words(arena));
         Ok((hold, Self { arena, header, chain, bytes: 0, smalls }))
@@ -167,7 +167,7 @@ impl RingMemory {
         self.finished().wake_all();
     }
 
-    /// Where one waits for something to be finished.
+    /// Where waiters sleep until something is finished.
     pub(crate) fn finished(&self) -> Parking {
         // SAFETY: as for `not_empty`.
         unsafe { Parking::new(self.arena, self.header.finished()) }
@@ -212,7 +212,7 @@ impl RingMemory {
         Ok(run_straight(how(PutSmall::new(self.chain.segment(i), small)), &m))
     }
 
-    /// As [`put`](Self::put), if there are not more bytes in the queue then than may be.
+    /// As [`put`](Self::put), if the queue's bound of bytes allows it.
     #[cold]
     fn put_within(
         &self,
@@ -245,7 +245,7 @@ impl RingMemory {
         given
     }
 
-    /// From now on only so many bytes may be in it. Before anybody else has it; it has one segment.
+    /// Bounds the bytes that may be in it. Called before another process has it; it has one segment.
     pub(crate) fn bound_bytes(&mut self, bytes: u64) {
         Self::words(self.arena).store(self.header.bytes_bound(), bytes);
         self.bytes = bytes;
@@ -262,7 +262,7 @@ impl RingMemory {
             && Self::words(self.arena).load_relaxed(self.header.consumers()) & consumers::LEASE == 0
     }
 
-    /// Says that messages are taken for good. Before the first is.
+    /// Says that messages are taken for good. Called before the first one is.
     #[inline]
     pub(crate) fn gets(&self) {
         let m = Self::words(self.arena);
@@ -276,7 +276,7 @@ impl RingMemory {
         self.arena.me().is_ok()
     }
 
-    /// When a wait is deserted. To be set before anybody else has the queue.
+    /// When a wait is deserted. Called before another process has the queue.
     pub(crate) fn set_deserted_when(&self, when: DesertedWhen) {
         Self::words(self.arena).store(self.header.deserted_when(), when.pack());
     }
@@ -301,10 +301,10 @@ impl RingMemory {
         self.bytes
     }
 
-    /// So many messages were taken: wakes who waits for room.
+    /// After `messages` messages were taken: wakes producers that wait for room.
     #[inline]
     pub(crate) fn made_room(&self, messages: u32) {
-        // Whose message fits into what is free now, only they can tell.
+        // Only a producer can tell whether its message fits into what is free now.
         let all = self.bytes != 0 && !mp_core::mutant!("queue.one-producer-woken-for-bytes");
         let n = if all { u32::MAX >> 1 } else { messages };
         self.not_full().wake_some(n);
@@ -338,10 +338,10 @@ impl RingMemory {
     ) -> mp_core::Result<Taken> {
         let arena = self.arena;
         let (m, ring) = (*Self::words(arena), self.chain.segment(i));
-        // It comes over while the slot is being taken, and the next one while this message is read.
+        // The envelope comes over while the slot is being taken, and the next one while this message is read.
         slot.envelope().into_iter().for_each(|e| arena.fetch_filled(e));
         let next = ring.slot(ticket.index + 1);
-        // Not of another line: somebody may be writing it.
+        // Not of another line: a producer may be writing it.
         if ticket.index + 1 < ring.slots && !next.offset().is_multiple_of(64) {
             let next = Slot::unpack(m.load_relaxed(next)).envelope();
             next.into_iter().for_each(|e| arena.fetch_filled(e));
@@ -366,7 +366,7 @@ impl RingMemory {
         })
     }
 
-    /// Somebody wrote garbage into a slot.
+    /// The error for garbage that a process wrote into a slot.
     #[cold]
     pub(super) fn stray(&self, e: EnvelopeId) -> mp_core::Error {
         let block = self.chain.block();
@@ -434,7 +434,7 @@ impl RingMemory {
         Self::words(self.arena).load(self.header.token(receivers))
     }
 
-    /// Makes it a channel; before anybody else has it.
+    /// Makes it a channel. Called before another process has it.
     pub(crate) fn set_token(&self, receivers: bool, mark: u64) {
         Self::words(self.arena).store(self.header.token(receivers), mark);
     }
@@ -474,7 +474,8 @@ impl RingMemory {
         Standing::Nothing
     }
 
-    /// Whether a put would not wait: there is room, also for so many bytes if those are bounded, or it is closed.
+    /// Whether a put would not wait: there is room, also for `bytes` bytes if those are bounded, or it is
+    /// closed.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         if self.bytes != 0 {
             let weight = Weight { ends: self.arena.tail_words(), bytes, limit: self.bytes };
