@@ -11,6 +11,7 @@ const WHAT: &str = "MP_LEAVE";
 
 /// Leaves something behind, if it is asked for.
 #[test]
+#[allow(clippy::zombie_processes, reason = "it is to be left")]
 fn a_test_that_leaves_things_behind() {
     match std::env::var(WHAT).unwrap_or_default().as_str() {
         "descriptor" => std::mem::forget(File::open("/dev/zero").unwrap()),

@@ -60,7 +60,7 @@ fn names(folder: &Path, depth: u32, all: &mut BTreeSet<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        let is_ours = entry.file_name().to_str().is_some_and(|name| is_ours(name));
+        let is_ours = entry.file_name().to_str().is_some_and(is_ours);
         if is_ours && depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             names(&path, depth - 1, all);
         } else {
