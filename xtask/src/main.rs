@@ -42,6 +42,7 @@ cargo xtask <task> [options]
              --survivors  also those that have a reason on the page
              --write      the page as it is now       --patience N  times as long as a test usually takes
   leaks    PROGRAM ARGUMENTS...: a test program, and what it leaves behind (as `cargo test` runs each)
+  api      writes docs/api.txt: every public path, which the step doc compares
   help     this page
 
 Steps of ci, each a task of its own (with --strict, if wanted):
@@ -72,6 +73,10 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
         "ci" => ci::run(&mut args),
         "bench" => bench::run(&mut args),
         "torture" => torture::run(&mut args),
+        "api" => {
+            args.finish()?;
+            steps::doc::write()
+        }
         "mutate" => mutate::run(&mut args),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

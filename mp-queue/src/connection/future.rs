@@ -11,8 +11,8 @@ use crate::error::{GetError, PutError};
 use crate::queue::future::recv;
 
 impl Connection {
-    /// Receives the next value, as a future: see [`Queue::get_async`]. Over a socket, what has arrived of a
-    /// message stays in the connection when the future is dropped, for the next receive.
+    /// Receives the next value, as a future: see [`Queue::get_async`](crate::Queue::get_async). Over a socket,
+    /// what has arrived of a message stays in the connection when the future is dropped, for the next receive.
     ///
     /// # Errors
     /// As [`recv`](Self::recv); over a socket also when no thread or descriptor is left for waiting.

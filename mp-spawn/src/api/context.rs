@@ -26,7 +26,7 @@ pub struct Context {
     method: StartMethod,
 }
 
-/// The functions that start processes, with this start method, whatever [`set_start_method`] says.
+/// The functions that start processes, with this start method, whatever [`set_start_method`](crate::set_start_method) says.
 #[must_use]
 pub fn get_context(method: StartMethod) -> Context {
     Context { method }

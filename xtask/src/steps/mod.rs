@@ -2,6 +2,7 @@
 
 mod alone;
 mod clippy;
+pub(crate) mod doc;
 mod example;
 mod fixed;
 mod loom;
@@ -26,7 +27,7 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "test", what: "all tests but doc tests", run: test },
     Step { name: "static", what: "processes in programs that are linked statically", run: fixed::run },
     Step { name: "doctest", what: "the examples in the documentation", run: doctest },
-    Step { name: "doc", what: "the documentation builds without a warning", run: doc },
+    Step { name: "doc", what: "the documentation builds without a warning; public paths", run: doc::run },
     Step { name: "loom", what: "models of the concurrent parts, every interleaving", run: loom::run },
     Step { name: "torture", what: "15 seconds of random kills and stops", run: crate::torture::short },
     Step { name: "example", what: "the examples run", run: example::run },
@@ -81,11 +82,6 @@ fn test(session: &mut Session) -> Outcome {
 
 fn doctest(session: &mut Session) -> Outcome {
     session.run(&mut session.cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]));
-    session.outcome()
-}
-
-fn doc(session: &mut Session) -> Outcome {
-    session.run(session.cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"));
     session.outcome()
 }
 

@@ -1,0 +1,95 @@
+//! Step `doc`: the manual builds without a warning, and the public paths are those of `docs/api.txt`, so that a change of what
+//! users can name is seen in review. `cargo xtask api` writes that file anew.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::layers::LAYERS;
+use crate::session::{Outcome, Session};
+
+const PAGE: &str = "docs/api.txt";
+const HEAD: &str = "# Every public path of every library crate, as the manual lists them. `cargo xtask api` writes this file.\n\n";
+
+pub(crate) fn run(session: &mut Session) -> Outcome {
+    if built(session) {
+        match (paths(), fs::read_to_string(PAGE)) {
+            (Ok(now), Ok(page)) => {
+                for change in changes(&page, &now) {
+                    session.fail(format!("{PAGE}: {change} (if that is meant: cargo xtask api)"));
+                }
+            }
+            (Err(message), _) => session.fail(message),
+            (_, Err(error)) => session.fail(format!("{PAGE}: {error}; `cargo xtask api` writes it")),
+        }
+    }
+    session.outcome()
+}
+
+/// The task `api`: writes the page.
+pub(crate) fn write() -> Result<bool, String> {
+    let mut session = Session::new();
+    if !built(&mut session) {
+        return Ok(false);
+    }
+    let text: String = paths()?.into_iter().map(|path| path + "\n").collect();
+    fs::write(PAGE, format!("{HEAD}{text}")).map_err(|e| format!("{PAGE}: {e}"))?;
+    Ok(true)
+}
+
+fn built(session: &mut Session) -> bool {
+    let mut doc = session.cargo(&["doc", "--workspace", "--no-deps"]);
+    session.run(doc.env("RUSTDOCFLAGS", "-D warnings")).ok
+}
+
+/// The paths that rustdoc lists, with their kinds.
+fn paths() -> Result<BTreeSet<String>, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let mut all = BTreeSet::new();
+    for (name, _) in LAYERS {
+        let library = if *name == crate::layers::FACADE { "mp".to_owned() } else { name.replace('-', "_") };
+        let page = target.join("doc").join(&library).join("all.html");
+        let text = fs::read_to_string(&page).map_err(|e| format!("{}: {e}", page.display()))?;
+        all.extend(listed(&library, &text));
+    }
+    Ok(all)
+}
+
+/// What a page `all.html` lists: `mp_queue::ring::Put struct`.
+fn listed(library: &str, page: &str) -> Vec<String> {
+    let links = page.split("<a href=\"").skip(1).filter_map(|rest| {
+        let (link, rest) = rest.split_once("\">")?;
+        let (path, _) = rest.split_once("</a>")?;
+        let file = link.rsplit('/').next()?;
+        let kind = file.strip_suffix(".html")?.split_once('.')?.0;
+        Some(format!("{library}::{path} {kind}"))
+    });
+    links.collect()
+}
+
+/// What the page lacks, and what it has too much.
+fn changes(page: &str, now: &BTreeSet<String>) -> Vec<String> {
+    let before: BTreeSet<&str> =
+        page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let new =
+        now.iter().filter(|path| !before.contains(path.as_str())).map(|path| format!("`{path}` is new"));
+    let gone = before.iter().filter(|path| !now.contains(**path)).map(|path| format!("`{path}` is gone"));
+    new.chain(gone).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_and_compared() {
+        let html = r#"<h3 id="structs">Structs</h3><ul class="all-items"><li><a href="ring/struct.Put.html">ring::Put</a></li><li><a href="fn.pipe.html">pipe</a></li></ul><a href="help.html">x</a>"#;
+        let now: BTreeSet<String> = listed("mp_queue", html).into_iter().collect();
+        assert_eq!(now.iter().collect::<Vec<_>>(), ["mp_queue::pipe fn", "mp_queue::ring::Put struct"]);
+        let page = format!("{HEAD}mp_queue::pipe fn\nmp_queue::Old trait\n");
+        assert_eq!(
+            changes(&page, &now),
+            ["`mp_queue::ring::Put struct` is new", "`mp_queue::Old trait` is gone"]
+        );
+    }
+}
