@@ -1,5 +1,5 @@
-//! One limit of nesting for both directions: what is put can be read, also by a thread with an ordinary stack, and what is
-//! nested more deeply is given back to its sender.
+//! One limit of nesting for both directions: what is put can be read, also by a thread with a stack of the
+//! default size, and what is nested more deeply is given back to its sender.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -7,13 +7,13 @@ use std::fmt::Debug;
 use mp_reduce::{Bundle, Message, pack, unpack};
 use serde::{Deserialize, Serialize};
 
-/// In a thread with the stack that threads have if one says nothing.
+/// In a thread with a stack of the default size.
 fn in_a_thread<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     std::thread::Builder::new().stack_size(2 << 20).spawn(f).unwrap().join().unwrap()
 }
 
-/// Each depth up to `most` either arrives, or comes back; and the first that comes back does so for being too deep. That many
-/// levels arrive at least.
+/// Each depth up to `most` either arrives, or comes back; and the first that comes back does so for being too
+/// deep. At least `at_least` levels arrive.
 #[track_caller]
 fn arrives_or_comes_back<T: Message + Send>(
     at_least: usize,
@@ -100,7 +100,7 @@ struct Derived {
     name: String,
 }
 
-/// Above this a value needs not arrive.
+/// Values that are nested more deeply need not arrive.
 const LEAST: usize = 20;
 
 #[test]
@@ -221,7 +221,7 @@ fn messages_in_messages() {
     arrives_or_comes_back(LEAST, 3_000, deep, depth);
 }
 
-/// So deep that the sender's own stack would not do for writing it.
+/// So deep that the sender's own stack would not be enough to write it.
 #[test]
 fn ten_thousand_levels() {
     in_a_thread(|| {
@@ -230,7 +230,7 @@ fn ten_thousand_levels() {
             Ok(_) => panic!("it was put"),
             Err(error) => error,
         };
-        // Dropping it recursively is more than this stack may be good for.
+        // Dropping it recursively may take more than this stack has.
         let mut rest = Some(error.value);
         let mut levels = 0;
         while let Some(Newtype(Some(next))) = rest {
@@ -240,7 +240,8 @@ fn ten_thousand_levels() {
     });
 }
 
-/// A level may need much of a stack, and a thread may have little: then its rest decides, and what is refused is not lost.
+/// A level may need much of a stack, and a thread may have little: then what is left of the stack decides,
+/// and what is refused is not lost.
 #[test]
 fn a_stack_that_ends_before_the_limit() {
     #[derive(Serialize, Deserialize, Debug)]
@@ -285,7 +286,8 @@ fn a_stack_that_ends_before_the_limit() {
     });
 }
 
-/// What a closure captures is written by a serializer of its own, on the same stack: `to_part` and `from_part` go on counting.
+/// What a closure captures is written by a serializer of its own, on the same stack: `to_part` and
+/// `from_part` continue the count.
 #[test]
 fn parts_within_a_message() {
     #[derive(Debug)]

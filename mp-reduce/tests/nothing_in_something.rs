@@ -1,4 +1,5 @@
-//! What is there and is nothing arrives as that: MessagePack alone has one "nothing" for all of them.
+//! Each kind of "nothing" (`None`, `Some(None)`, `()`) arrives as what it was: MessagePack alone has one for
+//! all of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

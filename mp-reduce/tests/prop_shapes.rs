@@ -35,7 +35,8 @@ struct Flat {
     inner: Typed,
 }
 
-/// It arrives; or, if there are 128-bit numbers where serde has no place for them, it is refused, and comes back.
+/// The value arrives; or, if it has 128-bit numbers where serde has no place for them, it is refused, and
+/// comes back.
 fn same<T>(value: T, wide: bool) -> Result<(), TestCaseError>
 where
     T: Serialize + serde::de::DeserializeOwned + Clone + PartialEq + std::fmt::Debug + 'static,

@@ -18,7 +18,7 @@ fn same<T: Message + Clone + PartialEq + Debug>(value: T) {
     }
 }
 
-/// As crates for times and identifiers do it: a text for people, numbers for programs.
+/// As crates for times and identifiers do it: a text in human-readable formats, numbers in others.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Moment(u64);
 
@@ -120,8 +120,8 @@ fn wide_numbers_where_they_can_be_read() {
     same(Own { id: u128::MAX, rest: BTreeMap::from([("a".into(), 1)]) });
 }
 
-/// serde has no place for them where it buffers values, in any format: then they are refused before they are sent, and the
-/// value comes back.
+/// serde has no place for 128-bit numbers where it buffers values, in any format: then they are refused
+/// before they are sent, and the value comes back.
 #[test]
 fn wide_numbers_that_nobody_could_read_are_not_put() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]

@@ -6,7 +6,7 @@ use mp_core::message::Undecodable;
 use mp_reduce::{Bundle, Error, Message, TypeFingerprint, from_bytes, pack, to_bytes, unpack};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Written as anything, read never.
+/// Can be written in any format, and never read.
 #[derive(Debug, Clone, PartialEq)]
 struct WriteOnly(u8);
 

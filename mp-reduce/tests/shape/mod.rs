@@ -64,7 +64,7 @@ pub(crate) enum Value {
     Variant(usize, Vec<Value>),
 }
 
-/// A value, and of which type it is.
+/// A value, and its type.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Typed {
     shape: Rc<Shape>,
@@ -72,7 +72,7 @@ pub(crate) struct Typed {
 }
 
 thread_local! {
-    /// What is read: `Deserialize` is told nothing.
+    /// The shape to read: `Deserialize` takes no argument for it.
     static EXPECTED: RefCell<Option<Rc<Shape>>> = const { RefCell::new(None) };
 }
 
@@ -115,7 +115,7 @@ impl Random {
         (self.next() % n) as usize
     }
 
-    /// Often at an edge of how many bytes it takes.
+    /// Often at a limit of how many bytes it takes.
     fn number(&mut self) -> u128 {
         let bits = [0, 1, 5, 7, 8, 15, 16, 31, 32, 63, 64, 127][self.below(12)];
         (1_u128 << bits).wrapping_add(self.below(3) as u128).wrapping_sub(1)
@@ -358,7 +358,7 @@ impl<'de> Visitor<'de> for Read<'_> {
                     all.push(value);
                 }
             }
-            // A derived newtype reads its only element so.
+            // A derived newtype reads its only element like this.
             Shape::Newtype(of) => {
                 let value = seq.next_element_seed(Read(of))?.ok_or_else(|| A::Error::custom("too short"))?;
                 return Ok(Value::Some(Box::new(value)));
@@ -420,7 +420,7 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 }
 
-/// Which of some names.
+/// One of some names.
 struct Names(&'static [&'static str]);
 
 struct Name(usize);
