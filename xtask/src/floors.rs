@@ -1,7 +1,7 @@
 //! Part of step `layers`: inside a crate, imports between its folders (and the files beside them) make no circle.
 //!
-//! A module's floor is the first part of its path: `mp-spawn/src/parent/start.rs` is on the floor `parent`. The root,
-//! `lib.rs`, is on none: it names what all of them make. Unit tests may import what they like.
+//! A module's floor is the first part of its path: `mp-spawn/src/parent/start.rs` is on the floor `parent`.
+//! The root, `lib.rs`, is on none: it exports what all of them define. Unit tests may import anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use crate::tidy::{mask, uses};
 /// Crates whose folders are not floors yet.
 const NOT_YET: &[&str] = &["mp-core"];
 
-/// Which floor imports which, and an import that shows it: file, line, path.
+/// Which floor imports which, with one such import: file, line, path.
 type Imports = BTreeMap<(String, String), (String, usize, String)>;
 
 /// Problems of the crate in `folder`.
@@ -87,7 +87,7 @@ fn tests_at(lines: &[mask::Line]) -> Option<usize> {
     (1..lines.len()).find(|&i| attribute(&lines[i - 1]) && mask::has_word(&lines[i].code, "mod"))
 }
 
-/// Paths of a line that begin at the crate or above the module.
+/// Paths of a line that begin with `crate::` or `super::`.
 fn paths_in(code: &str) -> Vec<String> {
     let begins = |at: usize| !code[..at].ends_with(|c| mask::is_word(c) || c == ':' || c == '$');
     let starts = ["crate::", "super::"].iter().flat_map(|start| code.match_indices(start).map(|(at, _)| at));

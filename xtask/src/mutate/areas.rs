@@ -1,8 +1,8 @@
-//! Which tests are there for which mutations.
+//! Which tests are tried for which mutations.
 
 use super::programs::Run;
 
-/// By the beginning of a mutation's name, the longest one that fits: the suites that are tried, and which of their tests, in
+/// By the longest beginning of a mutation's name: the suites that are tried, and which of their tests, in
 /// this order. The quick ones first.
 const AREAS: &[(&str, &[(&str, &str)])] = &[
     (

@@ -1,4 +1,5 @@
-//! `cargo xtask mutate`: switches on one mutation of the protocol code after the other, and sees which test finds it.
+//! `cargo xtask mutate`: switches on one mutation of the protocol code after the other, and looks which test
+//! finds it.
 //!
 //! A mutation is a `mutant!("area.what")` in the sources of a library. The page `docs/verification.md` lists which test finds
 //! which; that test is tried first, then all tests of its area ([`areas`]). A mutation that no test finds needs a reason on
@@ -24,25 +25,25 @@ use points::Point;
 use programs::{Programs, Run};
 use trial::{End, Limit};
 
-/// How many mutations there have to be, and how many of a hundred have to be found.
+/// How many mutations there have to be, and how many per cent have to be found.
 const LEAST: usize = 150;
 const PERCENT: usize = 95;
 
-/// What is wanted of one call.
+/// The arguments of one call.
 struct Wanted {
     /// Mutations whose names begin with one of these; all, if there are none.
     only: Vec<String>,
     /// Suites whose names begin with one of these; all, if there are none.
     suites: Vec<String>,
-    /// The tests of their areas, also for those that have one on the page.
+    /// The tests of their areas, also for mutations that have one on the page.
     anew: bool,
-    /// Also those that have a reason for surviving.
+    /// Also mutations that have a reason for surviving.
     survivors: bool,
-    /// Only those that are not on the page.
+    /// Only mutations that are not on the page.
     untried: bool,
-    /// The page is written.
+    /// Write the page.
     write: bool,
-    /// What a test takes without a mutation, times this, is its time.
+    /// A test hangs if it takes longer than without a mutation, times this.
     patience: u32,
     /// How many mutations are tried at once.
     jobs: usize,
@@ -50,10 +51,10 @@ struct Wanted {
     most: Duration,
 }
 
-/// At every how many accesses the tests of [`KILLING`] kill a process: a first look at some, then at all.
+/// The tests of [`KILLING`] kill a process at every n-th access: first n = 13, then each access.
 const EVERY: [u32; 2] = [13, 1];
 
-/// The suites with tests that look at every access.
+/// The suites whose tests kill at every access.
 const KILLING: &str = "mp-tests/";
 
 /// The longest that a test may take without a mutation.
@@ -190,7 +191,7 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
     Ok(())
 }
 
-/// Programs as users build them have no mutations: none of their names is in one.
+/// Programs as users build them have no mutations: none of their names is in the program.
 fn is_absent_by_default(session: &mut Session, points: &[Point]) -> Result<(), String> {
     let mut build = session.cargo(&["build", "--quiet", "--release", "-p", "mp-torture"]);
     if !session.run(&mut build).ok {
@@ -207,7 +208,7 @@ fn is_absent_by_default(session: &mut Session, points: &[Point]) -> Result<(), S
     Ok(())
 }
 
-/// Where mutations are tried.
+/// The programs with which mutations are tried.
 struct Lab {
     programs: Programs,
     /// How long each run takes without a mutation.
@@ -217,10 +218,11 @@ struct Lab {
 }
 
 impl Lab {
-    /// The first of these runs that finds the mutation, and how; naming the test that did.
+    /// The first of these runs that finds the mutation, and how; names the test that found it.
     fn find(&self, name: &str, recorded: bool, runs: &[Run]) -> Result<Option<(Run, &'static str)>, String> {
         let tests: Vec<_> = runs.iter().flat_map(|run| self.tests(run)).collect::<Result<_, _>>()?;
-        // The one on the page in earnest, then a first look with all, then the rest.
+        // The first test at some accesses, and at all if it is the one on the page; then all tests at some,
+        // then the rest at all.
         let on_page = tests.first().filter(|_| recorded).map(|run| (run, EVERY[1]));
         let first_looks = tests.iter().map(|run| (run, EVERY[0]));
         let rest = tests.iter().filter(|run| run.suite.starts_with(KILLING)).map(|run| (run, EVERY[1]));
@@ -232,7 +234,7 @@ impl Lab {
             match self.try_one(name, run, every) {
                 Ok(None) => {}
                 Ok(found) => return Ok(found),
-                // Another one may find it still.
+                // Another test may still find it.
                 Err(message) => _ = problem.get_or_insert(message),
             }
         }
@@ -248,7 +250,7 @@ impl Lab {
         match trial::run(&self.programs, run, Some(name), every, Limit::of(time))? {
             End::Passed(_) => Ok(None),
             End::Failed(test) => Ok(Some((run.of(test), "found"))),
-            // Unless the machine is so busy that the test takes as long without it.
+            // Unless the machine is so busy that the test takes as long without the mutation.
             End::TimedOut(test) => match trial::run(&self.programs, run, None, every, Limit::of(time))? {
                 End::Passed(_) => Ok(Some((run.of(test), "found (it hangs)"))),
                 End::Failed(_) | End::TimedOut(_) => {

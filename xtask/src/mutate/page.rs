@@ -1,4 +1,5 @@
-//! The page that lists which test finds which mutation: read, held against the sources, written.
+//! The page that lists which test finds which mutation: reading it, checking it against the sources, writing
+//! it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -47,8 +48,8 @@ impl Page {
         Ok(page)
     }
 
-    /// The tests that found the mutations whose names begin as this one's does: the longer the common beginning, and the more
-    /// of them, the earlier.
+    /// The tests that found the mutations whose names begin as this one's does: the longer the common
+    /// beginning, and the more mutations, the earlier.
     pub(super) fn found_others_like(&self, name: &str) -> Vec<Run> {
         let words = |name: &str| name.split(['.', '-']).map(str::to_owned).collect::<Vec<_>>();
         let own = words(name);
@@ -66,7 +67,7 @@ impl Page {
         likely.into_iter().map(|(_, run)| run).collect()
     }
 
-    /// With the tests that found them now.
+    /// Writes the page, with the tests that found the mutations now.
     pub(super) fn write(&self, all: usize) -> Result<(), String> {
         fs::write(PAGE, self.render(all)).map_err(|e| format!("{PAGE}: {e}"))
     }
@@ -95,7 +96,7 @@ impl Page {
             for (name, run) in &self.found {
                 text += &format!("| `{name}` | `{}` | `{}` |\n", run.suite, run.filter);
             }
-            // The rows that were there.
+            // The old rows.
             for rest in lines.by_ref() {
                 if !rest.starts_with('|') {
                     text += &format!("{rest}\n");
@@ -122,7 +123,7 @@ fn bare(cell: &str) -> String {
     cell.trim_matches('`').to_owned()
 }
 
-/// What the page doesn't say of the sources, or says that isn't so.
+/// What the page lacks of the sources, or says wrongly.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let found = |line, message: String| Finding::new(PAGE, line, message);
     let (points, page) = match points::all(tree).and_then(|points| Ok((points, Page::load(tree)?))) {

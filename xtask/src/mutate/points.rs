@@ -14,7 +14,7 @@ pub(super) struct Point {
     pub(super) line: usize,
 }
 
-/// All of them, by name; an error if a name is there twice, or is none.
+/// All mutations, by name; an error if a name is there twice, or is no name.
 pub(super) fn all(tree: &Tree) -> Result<Vec<Point>, String> {
     let mut points = Vec::new();
     let sources = tree

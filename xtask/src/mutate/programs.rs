@@ -1,4 +1,4 @@
-//! The test programs: built once, found by what cargo says, and run without it.
+//! The test programs: built once, found by cargo's messages, and run without cargo.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -30,7 +30,7 @@ impl Run {
         Self { suite: self.suite.clone(), filter: test, exact: true }
     }
 
-    /// Whether it is a program of its own, no tests: the filter are its arguments.
+    /// Whether it is a program instead of tests: the filter has its arguments.
     pub(super) fn is_program(&self) -> bool {
         self.suite == "mp-torture/mp-torture"
     }
@@ -50,11 +50,12 @@ fn is_loom(suite: &str) -> bool {
 pub(super) struct Programs(HashMap<Suite, (PathBuf, PathBuf)>);
 
 impl Programs {
-    /// Builds these.
+    /// The tests of [`KILLING`] kill a process at every n-th access: first n = 13, then each access.
     pub(super) fn build(session: &Session, suites: BTreeSet<Suite>) -> Result<Self, String> {
         let (loom, usual): (Vec<_>, Vec<_>) = suites.iter().partition(|suite| is_loom(suite));
         let mut programs = HashMap::new();
-        // All of the workspace, whatever is wanted of it: so the libraries are those that the step `test` has built.
+        // All of the workspace, also for a few suites: so the libraries are those that the step `test` has
+        // built.
         let mut words = vec!["--workspace".to_owned()];
         for target in usual.iter().filter_map(|suite| suite.split_once('/')).map(|(_, target)| target) {
             let of_target = match target {
@@ -100,7 +101,8 @@ impl Programs {
         Ok(command)
     }
 
-    /// The single tests of a run: each is a process of its own, so that what one leaves behind, or that it hangs, is its own.
+    /// The single tests of a run: each is a process of its own, so that what it leaves behind does not
+    /// disturb the next one.
     pub(super) fn tests(&self, run: &Run) -> Result<Vec<Run>, String> {
         if run.exact || run.is_program() {
             return Ok(vec![run.clone()]);
@@ -110,13 +112,13 @@ impl Programs {
         let list = Command::new(program).current_dir(folder).args(["--list", "--format", "terse"]).output();
         let list = String::from_utf8(list.map_err(|e| format!("{run}: {e}"))?.stdout).unwrap_or_default();
         let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
-        // The other ones take longest, and find the least for it.
+        // The tests with that name take longest, and find the least.
         let wanted = |name: &&str| name.contains(&run.filter) && !name.contains("long_random_schedules");
         Ok(names.filter(wanted).map(|name| run.of(name.to_owned())).collect())
     }
 }
 
-/// Runs cargo, and notes the programs that it names.
+/// Runs cargo, and collects the programs that it names.
 fn build(command: &mut Command, programs: &mut HashMap<Suite, (PathBuf, PathBuf)>) -> Result<(), String> {
     println!("building the tests");
     let output = command

@@ -43,7 +43,7 @@ pub(super) fn run(
         None => command.env_remove("MP_MUTANT"),
     };
     command.env("MP_EVERY", every.to_string());
-    // A group of its own: what it has started ends with it.
+    // A group of its own: the processes that it has started end with it.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     let mut child = command.spawn().map_err(|e| format!("{run}: {e}"))?;
     let mut output = child.stdout.take().ok_or("its output is missing")?;
@@ -67,7 +67,8 @@ pub(super) fn run(
             break Some(false);
         }
     };
-    // Of one that has closed its output, too: processes that it has left behind would be others' neighbours.
+    // Its group is killed also if it has closed its output: processes that it left behind would disturb other
+    // runs.
     let status = match failed {
         Some(_) => {
             end(child.id());
@@ -86,7 +87,7 @@ pub(super) fn run(
     })
 }
 
-/// The process has closed its output: it is at its end, or hangs there.
+/// The process has closed its output: it ends, or hangs at its end.
 fn wait(child: &mut std::process::Child, limit: Limit) -> std::io::Result<std::process::ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -107,7 +108,7 @@ fn end(group: u32) {
     _ = Command::new("kill").args(["-KILL", "--", &all]).stderr(Stdio::null()).status();
 }
 
-/// The first test that libtest says has failed.
+/// The first test that has failed, as libtest says.
 fn failed_test(text: &str) -> Option<String> {
     let mut last = None;
     for line in text.lines() {

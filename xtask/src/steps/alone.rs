@@ -1,12 +1,12 @@
-//! Step `alone`: each library crate and its tests build by themselves, and all sets of features build that any code asks
-//! for; with one sharing strategy alone, processes pass the same tests. Sets without a strategy can do nothing: they are
-//! refused, and the message names what is missing.
+//! Step `alone`: each library crate and its tests build by themselves, and all sets of features build that
+//! any code asks for; with one sharing strategy alone, processes pass the same tests. Sets without a strategy
+//! share no memory: they are refused, and the message names what is missing.
 
 use crate::layers::{self, FACADE, LAYERS, Package};
 use crate::session::{Outcome, Session};
 
-/// Features of which one alone has to do, and tests that are run with it alone: some are about names, and one about futures
-/// without the feature `tokio`, which the tests have otherwise.
+/// The sharing strategies, one of which has to be enough, and tests that are run with it alone: some are
+/// about names, and one about futures without the feature `tokio`, which the tests have otherwise.
 const STRATEGIES: [(&str, &[&str]); 2] =
     [("file_descriptor", &["socket_tasks"]), ("file_system", &["file_system", "file_system_deaths"])];
 /// Tests that are run with each.
@@ -22,7 +22,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Ok(packages) => packages,
         Err(message) => return Outcome::Failed(message),
     };
-    // Whether they pass their tests doesn't depend on their company: those are run once, by `test`.
+    // Whether they pass their tests doesn't depend on the other crates: the tests are run once, by `test`.
     for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
         match packages.iter().find(|package| package.name == *name) {
             Some(package) => {
@@ -73,7 +73,7 @@ fn without_strategy(features: &[String]) -> Vec<String> {
     powerset(features).into_iter().filter(|set| !has_strategy(set)).collect()
 }
 
-/// Sees that a set of features does not build, and that the message says which features would do.
+/// Checks that a set of features does not build, and that the message names the features that are missing.
 fn refused(session: &mut Session, set: &str) {
     let words = ["check", "--quiet", "-p", FACADE, "--no-default-features", "--features", set];
     let said = session
@@ -93,8 +93,8 @@ fn refused(session: &mut Session, set: &str) {
     }
 }
 
-/// Every subset of the features that has a sharing strategy, and [`ADDED`] in the company that its comment says; as
-/// `--features` takes them.
+/// Every subset of the features that has a sharing strategy, and [`ADDED`] in the sets that its comment
+/// names; as `--features` takes them.
 fn sets(features: &[String]) -> Vec<String> {
     let base = features.join(",");
     let mut sets: Vec<_> = powerset(features).into_iter().filter(|set| has_strategy(set)).collect();

@@ -1,10 +1,11 @@
-//! Step `example`: the job that the README opens with, made short, and all other examples.
+//! Step `example`: the job at the beginning of the README, made short, and all other examples.
 
 use std::path::Path;
 
 use crate::session::{Outcome, Session};
 
-/// Arguments with which an example is short, and words that its last line has to have. Others run as they are.
+/// Arguments with which an example is short, and words that its last line has to have. The others run without
+/// arguments.
 const SHORT: [(&str, &[&str], &str); 2] =
     [("hogwild", &["--workers", "2", "--epochs", "3"], "test accuracy"), ("million_tensors", &["20000"], "")];
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::session::{Outcome, Session};
 
-/// Those of mp-spawn whose processes become workers in each way there is.
+/// Tests of mp-spawn that start workers in each way there is.
 const TESTS: [&str; 6] = ["outcomes", "crashes", "process", "forkserver", "preload", "launching"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
@@ -18,7 +18,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let flags = format!("{flags} -C target-feature=+crt-static -C relocation-model=pie");
     let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    // With a target named, flags are not for macros, which can't be static.
+    // With a target named, the flags are not applied to macros, which can't be static.
     let mut command = session.cargo(&["test", "--no-fail-fast", "-p", "mp-spawn", "--target", &target]);
     command.args(TESTS.iter().flat_map(|test| ["--test", test]));
     let ran =
@@ -39,6 +39,6 @@ fn target() -> Option<String> {
 
 fn has_static_libc() -> bool {
     let answer = Command::new("cc").arg("-print-file-name=libc.a").stderr(Stdio::null()).output();
-    // The bare name means that it is nowhere.
+    // The bare name means that it was not found.
     answer.is_ok_and(|answer| String::from_utf8_lossy(&answer.stdout).trim().contains('/'))
 }

@@ -66,12 +66,13 @@ fn fmt(session: &mut Session) -> Outcome {
 }
 
 fn test(session: &mut Session) -> Outcome {
-    // All targets but examples, which the step of that name builds, and the tests those that they need.
+    // All targets but examples, which the step of that name builds, and those that the tests need.
     let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
     if !session.run(session.cargo(&all).arg("--no-run")).ok {
         return session.outcome();
     }
-    // The models compute, and the tests with many processes wait for each other: one processor for those, the other one for these.
+    // The models compute, and the tests with many processes mostly wait: one processor for the models, the
+    // others for the tests.
     let mut models =
         session.cargo(&["test", "--workspace", "--no-fail-fast", "--test", "model_*", "--test", "prop_ring"]);
     session.beside(models.args(["--", "--test-threads", "1"]), |session| {
