@@ -91,7 +91,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 }
 
-/// A value that is nothing but a number: nothing can be attached to it, so that it is written without further ado.
+/// A value that is nothing but a number, or an option of one: nothing can be attached to it, so that it is written without further
+/// ado.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Number {
     /// `u8` to `u64`, and `usize`.
@@ -102,6 +103,8 @@ pub enum Number {
     F32(f32),
     /// `f64`.
     F64(f64),
+    /// `None`, where a number could be.
+    None,
 }
 
 macro_rules! numbers {
@@ -115,14 +118,18 @@ macro_rules! numbers {
                     if let Some(n) = value.downcast_ref::<$t>() {
                         return Some(Self::$variant(*n as $number));
                     }
+                    if let Some(n) = value.downcast_ref::<Option<$t>>() {
+                        return Some(n.map_or(Self::None, |n| Self::$variant(n as $number)));
+                    }
                 )*)*
                 None
             }
 
-            /// Whether all values of a type are numbers.
+            /// Whether all values of a type are numbers, or options of them.
             #[inline(always)]
-            fn has<T: 'static>() -> bool {
-                $($(TypeId::of::<T>() == TypeId::of::<$t>() ||)*)* false
+            pub fn has<T: 'static>() -> bool {
+                let this = TypeId::of::<T>();
+                $($(this == TypeId::of::<$t>() || this == TypeId::of::<Option<$t>>() ||)*)* false
             }
         }
     };
@@ -158,11 +165,26 @@ pub trait Codec {
     /// As for `write`.
     fn write_number(out: &mut Outgoing, number: Number) -> Result<()>;
 
+    /// Appends a few bytes: as [`write`](Self::write) does with a value that is [bytes](serde::Serializer::serialize_bytes).
+    ///
+    /// # Errors
+    /// As for `write`.
+    fn write_bytes(out: &mut Outgoing, bytes: &[u8]) -> Result<()>;
+
     /// Reads the next value.
     ///
     /// # Errors
     /// [`Error::Malformed`] with the reason of the value's `Deserialize`.
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T>;
+
+    /// Reads the next value, of which `read` makes what it is if it was written as [a few bytes](Self::write_bytes).
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), and those of `read`.
+    fn read_bytes<T: DeserializeOwned>(
+        inc: &mut Incoming,
+        read: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T>;
 
     /// Reads the first value of bytes to which nothing is attached.
     ///

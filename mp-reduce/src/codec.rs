@@ -10,8 +10,8 @@ use std::cell::Cell;
 
 use mp_core::message::{Codec, Incoming, Number, Outgoing, Undecodable, level, scope};
 use mp_core::{Error, Result};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
 
 use bad::Bad;
 
@@ -31,6 +31,17 @@ pub struct MessagePack;
 const MORE: u8 = 255;
 /// Bytes of a length that follows, and of what says so.
 const LONG: usize = 5;
+/// What a few bytes have before them, beside the length of all: that they are bytes, and how many.
+const BYTES_HEAD: usize = 2;
+
+/// A value that is bytes.
+struct Bytes<'a>(&'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        s.serialize_bytes(self.0)
+    }
+}
 
 thread_local! {
     /// Whether this thread's last value had such a length: the next one gets the room for it at once. Else its bytes are moved
@@ -49,10 +60,38 @@ impl Codec for MessagePack {
         write(out, value, try_to_read::<T>)
     }
 
-    #[inline]
+    // Which kind of number it is, is known where this is compiled.
+    #[inline(always)]
     fn write_number(out: &mut Outgoing, number: Number) -> Result<()> {
         number::append(out.bytes(), number);
         Ok(())
+    }
+
+    #[inline]
+    fn write_bytes(out: &mut Outgoing, bytes: &[u8]) -> Result<()> {
+        match u8::try_from(bytes.len() + BYTES_HEAD) {
+            Ok(len) if len < MORE => {
+                let to = out.bytes();
+                to.extend_from_slice(&[len, first::BIN_8, bytes.len() as u8]);
+                to.extend_from_slice(bytes);
+                Ok(())
+            }
+            _ => Self::write(out, &Bytes(bytes)),
+        }
+    }
+
+    #[inline]
+    fn read_bytes<T: DeserializeOwned>(
+        inc: &mut Incoming,
+        read: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let (head, len) = parts(inc.rest())?;
+        let value = match &inc.rest()[head..head + len] {
+            [first::BIN_8, n, bytes @ ..] if usize::from(*n) == bytes.len() => read(bytes)?,
+            _ => return Self::read(inc),
+        };
+        inc.advance(head + len);
+        Ok(value)
     }
 
     #[inline]
@@ -75,8 +114,9 @@ impl Codec for MessagePack {
     #[inline]
     fn read_plain_number<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         let (head, len) = parts(bytes)?;
-        // It enters no level.
-        read::from_slice(&bytes[head..head + len], &Cell::new(1)).map_err(|e| undecodable::<T>(&e, bytes))
+        // It enters one level at most, and no code that could enter others is called in there.
+        let left = Cell::new(level::MAX_NESTING);
+        read::from_slice(&bytes[head..head + len], &left).map_err(|e| undecodable::<T>(&e, bytes))
     }
 }
 

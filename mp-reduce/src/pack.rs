@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::thread::LocalKey;
 
 use mp_core::message::level::afresh;
-use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable};
+use mp_core::message::{Codec, Incoming, Message, Number, Outgoing, Undecodable};
 use mp_core::users::drop_caught;
 use mp_core::{Arena, Envelope, Repeated, fnv1a};
 use serde::Serialize;
@@ -94,55 +94,74 @@ fn keep<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<T>) {
     _ = buffers.try_with(|b| b.set(Some(used)));
 }
 
+/// Writes or reads a `T` as a message of its own: [`afresh`], unless it is a number, which has no levels.
+#[inline(always)]
+fn of_its_own<T: 'static, R>(f: impl FnOnce() -> R) -> R {
+    if Number::has::<T>() { f() } else { afresh(f) }
+}
+
 /// Packs a value into an envelope of the current arena.
 ///
 /// # Errors
 /// When the value's `Serialize` refuses, or there is no memory; the value comes back.
-pub fn pack<T: Message>(value: T) -> Result<Envelope, PackError<T>> {
-    match Arena::current() {
-        Ok(arena) => {
-            let (envelope, kept) = pack_as(arena, TypeFingerprint::new(), value)?;
+pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
+    let packed = match Arena::current() {
+        Ok(arena) => pack_as(&mut value, |out| arena.pack_for_queue(out, TypeFingerprint::<T>::new().get())),
+        Err(e) => Err(e.into()),
+    };
+    match packed {
+        Ok((envelope, lent)) => {
             // The message is the value now.
-            kept.sent();
+            lent.sent();
+            drop_caught(value);
             Ok(envelope)
         }
-        Err(e) => Err(PackError { value, error: e.into() }),
+        Err(error) => Err(PackError { value, error }),
     }
 }
 
-/// As [`pack`], with the arena and the fingerprint at hand; the value lives on until it is known whether the envelope leaves.
+/// Encodes a value, and lets `seal` put what was encoded into an envelope. The value stays where it is: what is exclusive in
+/// it is in the message until that is [`sent`](Lent::sent) or the value has it [back](Lent::back).
 ///
 /// # Errors
-/// As [`pack`].
+/// When the value's `Serialize` refuses, and those of `seal`; the value is as it was.
 #[inline]
 pub fn pack_as<T: Message>(
-    arena: Arena,
-    fingerprint: TypeFingerprint<T>,
-    value: T,
-) -> Result<(Envelope, Kept<T>), PackError<T>> {
-    match pack_unless(arena, fingerprint, value, |_| None::<Infallible>)? {
-        Written::Envelope(envelope, kept) => Ok((envelope, kept)),
-        Written::Plain(never, _) => match never {},
+    value: &mut T,
+    seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<Envelope>,
+) -> Result<(Envelope, Lent)> {
+    match pack_unless(value, |_| None::<Infallible>, seal)? {
+        Written::Envelope(envelope, lent) => Ok((envelope, lent)),
+        Written::Plain(never) => match never {},
     }
 }
 
-/// A value whose message is in an envelope that has not left yet. When it has, the value is [`sent`](Self::sent); until then
-/// it can be had [back](Self::back).
+/// What a value has lent to its message, which has not left yet: its exclusive tensors are empty meanwhile.
 ///
-/// What is exclusive in the value is in the message: in the value, such tensors are empty meanwhile.
-pub struct Kept<T> {
-    value: T,
-    lent: Lent,
+/// It is the buffers of the message, in which that is written; none if nothing was lent.
+pub struct Lent(Option<Box<Outgoing>>);
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lent({})", self.0.is_some())
+    }
 }
 
-/// The buffers of a message with something exclusive in it, where is written what that was.
-struct Lent(Option<Box<Outgoing>>);
-
-impl Drop for Lent {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(out) = self.0.take() {
+impl Lent {
+    /// The message has left, and what was lent with it.
+    #[inline(always)]
+    pub fn sent(self) {
+        if let Some(out) = self.0 {
             used(out);
+        }
+    }
+
+    /// The message stays: its value gets back what it has lent.
+    #[cold]
+    pub fn back<T: Message>(self, value: &mut T, envelope: Envelope) {
+        if let Some(mut out) = self.0 {
+            let mut back = out.returned(Some(envelope));
+            afresh(|| value.take_back(&mut back));
         }
     }
 }
@@ -155,70 +174,44 @@ fn used(mut out: Box<Outgoing>) {
     }
 }
 
-impl<T> fmt::Debug for Kept<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Kept<{}>", type_name::<T>())
-    }
-}
-
-impl<T> Kept<T> {
-    /// Its message has left: the value is dropped, and a panic of its `Drop` ends here.
-    #[inline]
-    pub fn sent(self) {
-        drop_caught(self.value);
-    }
-}
-
-impl<T: Message> Kept<T> {
-    /// The value, as it was: its message stays.
-    pub fn back(mut self, envelope: Envelope) -> T {
-        if let Some(mut out) = self.lent.0.take() {
-            let mut back = out.returned(Some(envelope));
-            afresh(|| self.value.take_back(&mut back));
-        }
-        self.value
-    }
-}
-
-/// A value that could not be packed, as it was.
+/// A value could not be packed: it gets back what it has lent.
 #[cold]
-fn unpacked<T: Message>(mut value: T, out: &mut Outgoing, error: Error) -> PackError<T> {
+fn unpacked<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error) -> Error {
     if out.lends() {
         let mut back = out.returned(None);
         afresh(|| value.take_back(&mut back));
     }
-    PackError { value, error }
+    error.into()
 }
 
-/// A value that was written.
+/// What a value was written into.
 #[derive(Debug)]
-pub enum Written<S, T> {
-    /// It is in an envelope, and lives on until it is known whether that leaves.
-    Envelope(Envelope, Kept<T>),
-    /// Its bytes were taken as they are, as this; the value itself.
-    Plain(S, T),
+pub enum Written<S> {
+    /// An envelope, and what the value has lent to it.
+    Envelope(Envelope, Lent),
+    /// Its bytes were taken as they are, as this.
+    Plain(S),
 }
 
 /// As [`pack_as`], unless nothing is attached and `plain` takes the bytes.
 ///
 /// # Errors
-/// As [`pack`].
+/// As [`pack_as`].
 #[inline]
 pub fn pack_unless<T: Message, S>(
-    arena: Arena,
-    fingerprint: TypeFingerprint<T>,
-    mut value: T,
+    value: &mut T,
     plain: impl FnOnce(&[u8]) -> Option<S>,
-) -> Result<Written<S, T>, PackError<T>> {
+    seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<Envelope>,
+) -> Result<Written<S>> {
     let mut out = take(&OUTGOING);
-    if let Err(e) = afresh(|| value.encode::<MessagePack>(&mut out)) {
-        return Err(unpacked(value, &mut out, e.into()));
+    if let Err(e) = of_its_own::<T, _>(|| value.encode::<MessagePack>(&mut out)) {
+        return Err(unpacked(value, &mut out, e));
     }
     if let Some(taken) = out.plain().and_then(plain) {
         used(out);
-        return Ok(Written::Plain(taken, value));
+        return Ok(Written::Plain(taken));
     }
-    match arena.pack_for_queue(&mut out, fingerprint.get()) {
+    match seal(&mut out) {
         Ok(envelope) => {
             let lent = if out.lends() {
                 Lent(Some(out))
@@ -226,9 +219,9 @@ pub fn pack_unless<T: Message, S>(
                 used(out);
                 Lent(None)
             };
-            Ok(Written::Envelope(envelope, Kept { value, lent }))
+            Ok(Written::Envelope(envelope, lent))
         }
-        Err(error) => Err(unpacked(value, &mut out, error.into())),
+        Err(e) => Err(unpacked(value, &mut out, e)),
     }
 }
 
@@ -304,7 +297,7 @@ pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, envelope: Envelope
 /// As [`unpack`].
 #[inline]
 pub fn unpack_plain<T: Message>(bytes: &[u8]) -> Result<T> {
-    match afresh(|| T::decode_plain::<MessagePack>(bytes)) {
+    match of_its_own::<T, _>(|| T::decode_plain::<MessagePack>(bytes)) {
         Ok(value) => Ok(value),
         Err(e) => Err(undecodable::<T>(e, bytes)),
     }

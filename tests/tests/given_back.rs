@@ -237,6 +237,65 @@ fn out_of_futures_and_sinks() {
     back(error).came_back_to(&at);
 }
 
+/// A tensor, and others of the same type deeper within, which are written first.
+#[derive(Message)]
+struct Nest {
+    inner: Bundle<Vec<Nest>>,
+    own: Tensor<u64>,
+}
+
+impl Nest {
+    /// The tensor of each has its number.
+    fn new(levels: u64) -> Self {
+        let inner = if levels == 0 { Vec::new() } else { vec![Nest::new(levels - 1)] };
+        Nest { inner: Bundle(inner), own: Tensor::full(&[3], levels).unwrap() }
+    }
+}
+
+/// Calls `work` where only a part of a thread's stack is left.
+fn far_down(top: usize, room: usize, work: &mut dyn FnMut()) {
+    let frame = std::hint::black_box([0_u8; 4096]);
+    if top - (&raw const frame as usize) < room {
+        far_down(top, room, work)
+    } else {
+        work()
+    }
+    std::hint::black_box(&frame);
+}
+
+/// What lies deeper than a thread's stack has room for does not come back, and is put into no other's place.
+#[test]
+fn each_tensor_into_its_own_place_also_where_the_stack_is_short() {
+    const LEVELS: u64 = 25;
+    // More than other tests' threads have, whose stacks are used again.
+    const STACK: usize = 8 << 20;
+    const LEFT: usize = 100 << 10;
+    let queue = Queue::bounded(1).unwrap();
+    assert!(queue.put(Nest::new(0)).is_ok());
+    let mut lent = Some(Nest::new(LEVELS));
+    let mut put = Box::pin(queue.put_async_from(&mut lent));
+    assert!(put.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    std::thread::scope(|scope| {
+        let mut put = Some(put);
+        let body = move || {
+            let top = 0_u8;
+            far_down(&raw const top as usize, STACK - LEFT, &mut || drop(put.take()));
+        };
+        std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, body).unwrap();
+    });
+    let (mut nest, mut level, mut whole) = (lent.expect("it is where it was"), LEVELS, 0);
+    loop {
+        let own = nest.own.to_vec();
+        assert!(own.is_empty() || own == [level; 3], "{own:?} came back into the place of {level}");
+        whole += u64::from(!own.is_empty());
+        // These are within the levels that are entered without a look at the stack.
+        assert!(!own.is_empty() || level < LEVELS - 5, "{level} did not come back");
+        let Some(inner) = nest.inner.0.pop() else { break };
+        (nest, level) = (inner, level - 1);
+    }
+    assert!(whole < LEVELS, "there was room for all, so that this shows nothing");
+}
+
 struct Over<'a>(&'a AtomicBool);
 impl Drop for Over<'_> {
     fn drop(&mut self) {

@@ -3,7 +3,8 @@
 mod common;
 
 use std::process::Command;
-use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use common::task::block_on;
 use common::{DEADLINE, Outcome, alone, give, take};
 use mp::{Arena, ArenaOptions, Error, Options, PutError, Queue, QueueOptions, start_processes};
 use mp_core::inject;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// For how many messages the arena is.
 const MESSAGES: u32 = 1024;
@@ -153,6 +156,41 @@ fn one_queue_leaves_the_others_their_share() {
         }
         assert_eq!(others.iter().map(drain).sum::<usize>(), queues * SHARE);
         assert_eq!(drain(&crowd), put);
+    });
+}
+
+/// Puts a message into another queue while it is written.
+struct Relay {
+    into: Queue<Vec<usize>>,
+    written: Arc<AtomicUsize>,
+}
+
+impl Serialize for Relay {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.written.fetch_add(1, Ordering::Relaxed);
+        assert!(matches!(self.into.try_put(large(0)), Err(PutError::Full(_))), "beyond its queue's share");
+        large(1).serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Relay {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(D::Error::custom("it is not received"))
+    }
+}
+
+#[test]
+fn what_is_put_while_a_value_is_written_is_not_of_that_values_share() {
+    in_a_thread(|| {
+        arena();
+        let _crowd = crowd();
+        let into = Queue::bounded(MESSAGES as usize).unwrap();
+        while into.try_put(large(0)).is_ok() {}
+        let had = into.len();
+        assert!((1..=2 * SHARE).contains(&had), "{had}");
+        let (queue, written) = (Queue::bounded(4).unwrap(), Arc::new(AtomicUsize::new(0)));
+        assert!(queue.try_put(Relay { into: into.clone(), written: written.clone() }).is_ok());
+        assert_eq!((into.len(), queue.len(), written.load(Ordering::Relaxed)), (had, 1, 1));
     });
 }
 

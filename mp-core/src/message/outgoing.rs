@@ -32,15 +32,16 @@ pub struct Attached {
 #[derive(Debug)]
 pub struct Returned {
     arrived: Arrived,
-    lent: std::vec::IntoIter<Lent>,
+    /// In the order of their numbers.
+    lent: Vec<Lent>,
 }
 
 impl Returned {
-    /// What was attached next, if it is of this type, and its handle.
-    pub(crate) fn next(&mut self, dtype: DType) -> Option<(Hold, Lent)> {
-        let grant = self.lent.as_slice().first()?.grant(dtype)?;
-        let lent = self.lent.next()?;
-        let hold = self.arrived.take(lent.attachment, grant).ok()?;
+    /// What was attached under this number, if it is of this type and was not taken yet, and its handle.
+    pub(crate) fn take(&mut self, attachment: u32, dtype: DType) -> Option<(Hold, &Lent)> {
+        let at = self.lent.binary_search_by_key(&attachment, |lent| lent.attachment).ok()?;
+        let lent = &self.lent[at];
+        let hold = self.arrived.take(attachment, lent.grant(dtype)?).ok()?;
         Some((hold, lent))
     }
 }
@@ -230,7 +231,7 @@ impl Outgoing {
                 std::mem::take(inc.arrived())
             }
         };
-        Returned { arrived, lent: attached.lent.into_iter() }
+        Returned { arrived, lent: attached.lent }
     }
 
     /// Empties it for the next message; whether its buffers are worth keeping.

@@ -216,7 +216,7 @@ impl Message for AnyTensor<Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
-        let handle: Handle = C::read(inc)?;
+        let handle = C::read_bytes(inc, Handle::read)?;
         Self::receive(inc.arrived(), handle, Access::Exclusive)
     }
 }

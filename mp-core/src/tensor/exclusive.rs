@@ -1,6 +1,7 @@
 //! The tensor with one owner: where tensors come from, and what becomes of them.
 
 use super::element::Element;
+use super::handle::Handle;
 use super::methods::view_methods;
 use super::mode::{Exclusive, Frozen, Mode, Shared};
 use super::raw::Raw;
@@ -119,7 +120,7 @@ impl<T: Element> Message for Tensor<T, Exclusive> {
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
-        let handle = C::read(inc)?;
+        let handle = C::read_bytes(inc, Handle::read)?;
         Ok(Self::of(Raw::receive(inc.arrived(), handle, Access::Exclusive, T::DTYPE)?))
     }
 }

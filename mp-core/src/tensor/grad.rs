@@ -11,6 +11,8 @@ pub(crate) struct Grad(u64);
 
 const REQUIRES: u64 = 1;
 const RESULT: u64 = 2;
+/// It is no gradient's, but of a tensor that was moved into a message: its number there is in the upper half.
+const LENT: u64 = 4;
 
 impl std::fmt::Debug for Grad {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -19,6 +21,17 @@ impl std::fmt::Debug for Grad {
 }
 
 impl Grad {
+    /// What is left in a tensor that was moved into a message, as this attachment: by that it finds what was its own, if the
+    /// message stays.
+    pub(crate) fn lent(attachment: u32) -> Self {
+        Self(u64::from(attachment) << 32 | LENT)
+    }
+
+    /// As which attachment it was moved into a message.
+    pub(crate) fn lent_as(self) -> Option<u32> {
+        (self.0 & LENT != 0).then_some((self.0 >> 32) as u32)
+    }
+
     pub(crate) fn requires(self) -> bool {
         self.0 & REQUIRES != 0
     }

@@ -34,7 +34,8 @@ const STRIDED: u8 = 1 << 6;
 const SIZED: u8 = 1 << 7;
 /// Flags, type and attachment.
 const HEAD: usize = 6;
-const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
+/// The most bytes.
+pub(super) const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
 
 /// A tensor as it travels: `Handle<&View>` leaves, `Handle` arrives. The view need not lie within the storage.
 #[derive(Clone, Debug)]
@@ -70,7 +71,7 @@ impl What {
 }
 
 impl Handle<&View> {
-    fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
+    pub(super) fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
         /// Writes numbers in `N` bytes each; how many bytes are left.
         fn put<const N: usize>(to: &mut [u8], numbers: impl Iterator<Item = u64>) -> &mut [u8] {
             let mut to = to;
@@ -117,7 +118,7 @@ impl Handle {
     }
 
     #[inline]
-    fn read(bytes: &[u8]) -> Result<Self> {
+    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
         let malformed = || malformed(bytes.len());
         let (head, numbers) = bytes.split_first_chunk::<HEAD>().ok_or_else(malformed)?;
         let [mut flags, dtype, attachment @ ..] = *head;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::dtype::DType;
 use super::grad::Grad;
-use super::handle::{Handle, What};
+use super::handle::{self, Handle, What};
 use super::mode::{Exclusive, Mode, Sendable};
 use super::recent;
 use super::view::View;
@@ -100,9 +100,10 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
         }
         let Handle { what, view, storage } = handle;
         let mut keep = Storage::received(inc.take(what.attachment(), grant(access, dtype))?);
-        view.within(keep.len() / dtype.size())?;
-        let end = view.end().unwrap_or(usize::MAX).saturating_mul(dtype.size());
-        keep.ends_at(end, storage)?;
+        match view.end().and_then(|end| end.checked_mul(dtype.size())) {
+            Some(end) if end <= keep.len() => keep.ends_at(end, storage)?,
+            _ => return Err(view.outside(keep.len() / dtype.size())),
+        }
         if access == Access::Exclusive && !view.is_injective() {
             return Err(overlaps(&view));
         }
@@ -141,8 +142,9 @@ impl Raw<Exclusive> {
         let view = std::mem::replace(&mut self.view, recent::nothing());
         let what = What::new(attachment, dtype.code(), requires);
         let storage = beyond(&view, dtype, bytes);
-        let written = C::write(out, &Handle { what, view: &*view, storage });
-        let grad = std::mem::take(&mut self.grad);
+        let mut wire = [0; handle::MOST];
+        let written = C::write_bytes(out, Handle { what, view: &*view, storage }.write(&mut wire));
+        let grad = std::mem::replace(&mut self.grad, Grad::lent(attachment));
         out.attached().lends(Lent { attachment, dtype, bytes, view, grad });
         written
     }
@@ -152,11 +154,12 @@ impl Raw<Exclusive> {
         if !self.keep.hold().is_nowhere() {
             return;
         }
-        let Some((hold, Lent { bytes, view, grad, .. })) = back.next(dtype) else { return };
-        let keep = Storage::of(hold, bytes);
+        let Some(attachment) = self.grad.lent_as() else { return };
+        let Some((hold, lent)) = back.take(attachment, dtype) else { return };
+        let keep = Storage::of(hold, lent.bytes);
         // It does, unless this is what was in another message.
-        if view.fits(keep.len() / dtype.size()) {
-            *self = Self { keep, view, grad };
+        if lent.view.fits(keep.len() / dtype.size()) {
+            *self = Self { keep, view: lent.view.clone(), grad: lent.grad };
         }
     }
 }

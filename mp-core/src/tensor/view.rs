@@ -133,12 +133,15 @@ impl View {
     }
 
     /// Behind the last element; `None` if that is beyond all memory.
+    #[inline]
     pub(crate) fn end(&self) -> Option<usize> {
+        if self.is_contiguous() { self.offset.checked_add(self.len) } else { self.end_of_strided() }
+    }
+
+    #[inline(never)]
+    fn end_of_strided(&self) -> Option<usize> {
         if self.len == 0 {
             return Some(self.offset);
-        }
-        if self.is_contiguous() {
-            return self.offset.checked_add(self.len);
         }
         let far = self.shape.iter().zip(self.strides.iter());
         let last =
@@ -248,13 +251,14 @@ impl View {
     /// [`Error::Shape`] when some of it lies outside of a storage of `elements` elements.
     #[inline]
     pub(crate) fn within(&self, elements: usize) -> Result<()> {
-        if self.fits(elements) { Ok(()) } else { self.outside(elements) }
+        if self.fits(elements) { Ok(()) } else { Err(self.outside(elements)) }
     }
 
+    /// Why it can't be a view of a storage of so many.
     #[cold]
-    fn outside(&self, elements: usize) -> Result<()> {
+    pub(super) fn outside(&self, elements: usize) -> Error {
         let Self { offset, shape, strides, .. } = self;
-        wrong(format!(
+        Error::Shape(format!(
             "offset {offset}, shape {shape:?} and strides {strides:?} lie outside of a storage of {elements} elements"
         ))
     }

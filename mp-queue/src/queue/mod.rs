@@ -26,7 +26,7 @@ use crate::error::{GetError, PutError};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::Room;
 use crate::raw::handles::{Able, DesertedWhen, For};
-use crate::raw::parcel::Letter;
+use crate::raw::parcel;
 use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
@@ -366,17 +366,26 @@ impl<T: Message> Queue<T> {
 pub(crate) fn put_as<T: Message>(
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
-    value: T,
+    mut value: T,
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<(), PutError<T>> {
-    let mut letter = Letter::write(raw, fingerprint, value, wait, &alone)?;
-    match raw.put(letter.item(), wait, alone) {
+    let mut sealed = match parcel::write(raw, fingerprint, &mut value) {
+        Ok(sealed) => sealed,
+        Err(e) => match parcel::write_later(raw, fingerprint, &mut value, e, wait, &alone) {
+            Ok(sealed) => sealed,
+            Err(e) => return Err(e.map(|()| value)),
+        },
+    };
+    match raw.put(parcel::item(&mut sealed), wait, alone) {
         Ok(PutRaw::Done) => {
-            letter.sent();
+            parcel::sent(sealed, value);
             Ok(())
         }
-        end => Err(not_put(letter.back(), end)),
+        end => {
+            parcel::back(sealed, &mut value);
+            Err(not_put(value, end))
+        }
     }
 }
 

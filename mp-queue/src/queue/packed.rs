@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use mp_core::Message;
+use mp_core::users::drop_caught;
 use mp_core::words::EnvelopeId;
 use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 
@@ -11,7 +12,7 @@ use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::queue::batch::Run;
 use crate::raw::nothing;
-use crate::raw::parcel::{Parcel, is_out};
+use crate::raw::parcel::{Parcel, seal};
 use crate::raw::{Ended, PutRaw, Wait};
 
 /// A message that is encoded already, and in no queue: to be put without running any code of the value, for
@@ -70,18 +71,17 @@ impl<T: Message> Queue<T> {
     ///
     /// # Errors
     /// As [`put`](Self::put), when it can't be encoded or there is no memory; the value comes back.
-    pub fn pack(&self, value: T) -> Result<Packed<T>, PackError<T>> {
-        let (arena, fingerprint) = (self.raw().arena(), self.fingerprint());
-        let packed = match pack_as(arena, fingerprint, value) {
-            Err(PackError { value, error }) if is_out(&error) => {
-                arena.with_share(self.raw().hold(), || pack_as(arena, fingerprint, value))
+    pub fn pack(&self, mut value: T) -> Result<Packed<T>, PackError<T>> {
+        let fingerprint = self.fingerprint();
+        match pack_as(&mut value, |out| seal(self.raw(), out, fingerprint)) {
+            Ok((envelope, lent)) => {
+                // The message is the value now.
+                lent.sent();
+                drop_caught(value);
+                Ok(Packed { parcel: Parcel::Envelope(envelope), fingerprint })
             }
-            packed => packed,
-        };
-        let (envelope, kept) = packed?;
-        // The message is the value now.
-        kept.sent();
-        Ok(Packed { parcel: Parcel::Envelope(envelope), fingerprint })
+            Err(error) => Err(PackError { value, error }),
+        }
     }
 
     /// Puts a packed message if the queue is not full.

@@ -1,10 +1,9 @@
 //! Messages on their way into a queue and out of it: in an envelope, or so small that they need none.
 
+use mp_core::message::Outgoing;
 use mp_core::users::drop_caught;
 use mp_core::{Envelope, Message};
-use mp_reduce::{
-    Error, Kept, PackError, TypeFingerprint, Written, pack_as, pack_unless, unpack_as, unpack_plain,
-};
+use mp_reduce::{Error, TypeFingerprint, Written, pack_unless, unpack_as, unpack_plain};
 
 use crate::error::PutError;
 use crate::raw::not_put;
@@ -46,139 +45,175 @@ impl Parcel {
     }
 }
 
-/// A value that is to be put into a queue: its message, and the value itself until that is put. Then it is [`sent`](Self::sent).
+/// The message of a value, written for a queue and not put yet. What is exclusive in the value is in the message meanwhile.
+pub(crate) type Sealed = Written<Small>;
+
+/// Writes a value, for this queue.
+///
+/// # Errors
+/// Why there is no message, for [`refused`] or [`write_later`]; the value is as it was.
+#[inline]
+pub(crate) fn write<T: Message>(
+    raw: &Raw,
+    fingerprint: TypeFingerprint<T>,
+    value: &mut T,
+) -> Result<Sealed, Error> {
+    let small = |bytes: &[u8]| if raw.memory().takes_small() { Small::new(bytes) } else { None };
+    pack_unless(value, small, |out| seal(raw, out, fingerprint))
+}
+
+/// Writes a value that was refused, maybe only for now. Where too many messages are on their way, it waits, if the queue has a
+/// bound.
+///
+/// # Errors
+/// Why there is no message; the value is as it was.
+#[cold]
+#[inline(never)]
+pub(crate) fn write_later<T: Message>(
+    raw: &Raw,
+    fingerprint: TypeFingerprint<T>,
+    value: &mut T,
+    error: Error,
+    wait: Wait,
+    alone: impl Fn() -> Option<Alone>,
+) -> Result<Sealed, PutError<()>> {
+    let mut end = Err(refused(raw, error));
+    if !matches!(end, Err(PutError::Full(()))) {
+        return end;
+    }
+    let attempt = || {
+        end = write(raw, fingerprint, value).map_err(|e| refused(raw, e));
+        Ok(!matches!(end, Err(PutError::Full(()))))
+    };
+    let ended = raw.wait_for_envelope(wait, attempt, alone);
+    match end {
+        Err(PutError::Full(())) => Err(not_put((), ended.map(PutRaw::Not))),
+        end => end,
+    }
+}
+
+/// What a refusal means: [`PutError::Full`] where a put waits.
+#[cold]
+fn refused(raw: &Raw, error: Error) -> PutError<()> {
+    if !is_out(&error) {
+        PutError::Failed { value: (), error }
+    } else if raw.memory().refuses() {
+        PutError::Closed(())
+    } else if raw.memory().is_unbounded() {
+        PutError::Failed { value: (), error: raw.too_many() }
+    } else {
+        PutError::Full(())
+    }
+}
+
+/// To put it.
+#[inline]
+pub(crate) fn item(sealed: &mut Sealed) -> Item<'_> {
+    match sealed {
+        Written::Envelope(envelope, _) => Item::Envelope(envelope),
+        Written::Plain(small) => Item::Small(*small),
+    }
+}
+
+/// It was put, and so was its value, which is dropped: a panic of its `Drop` ends here, for the message is on its way.
+#[inline]
+pub(crate) fn sent<T>(sealed: Sealed, value: T) {
+    if let Written::Envelope(_, lent) = sealed {
+        lent.sent();
+    }
+    drop_caught(value);
+}
+
+/// It was not put: its value is what it was.
+#[cold]
+pub(crate) fn back<T: Message>(sealed: Sealed, value: &mut T) {
+    if let Written::Envelope(envelope, lent) = sealed {
+        lent.back(value, envelope);
+    }
+}
+
+/// What was written for a queue, in an envelope: also when too many messages are on their way, if the queue has few. No code
+/// of the value runs in here, which could take of the queue's share for another one.
+#[inline]
+pub(crate) fn seal<T>(
+    raw: &Raw,
+    out: &mut Outgoing,
+    fingerprint: TypeFingerprint<T>,
+) -> mp_core::Result<Envelope> {
+    match raw.arena().pack_for_queue(out, fingerprint.get()) {
+        Err(e) if e.is_out_of_envelopes() => of_share(raw, out, fingerprint.get()),
+        sealed => sealed,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn of_share(raw: &Raw, out: &mut Outgoing, fingerprint: u64) -> mp_core::Result<Envelope> {
+    raw.arena().with_share(raw.hold(), || raw.arena().pack_for_queue(out, fingerprint))
+}
+
+/// A value that is to be put into a queue later than it is written: its message, and the value itself until that is put. Then it
+/// is [`sent`](Self::sent).
 #[derive(Debug)]
-pub(crate) enum Letter<T> {
-    Envelope(Envelope, Kept<T>),
-    Small(Small, T),
+pub(crate) struct Letter<T> {
+    value: T,
+    sealed: Sealed,
 }
 
 impl<T: Message> Letter<T> {
-    /// Writes a value, for this queue. Where too many messages are on their way, it waits, if the queue has a bound.
-    #[inline]
+    /// Writes a value; waits as a put does.
+    ///
+    /// # Errors
+    /// Why there is no message, with the value as it was.
     pub(crate) fn write(
         raw: &Raw,
         fingerprint: TypeFingerprint<T>,
-        value: T,
+        mut value: T,
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<Self, PutError<T>> {
-        match Self::pack(raw, fingerprint, value) {
-            Ok(letter) => Ok(letter),
-            Err(e) => Self::write_later(raw, fingerprint, e, wait, alone),
-        }
-    }
-
-    /// It was refused: maybe only for now.
-    #[cold]
-    #[inline(never)]
-    fn write_later(
-        raw: &Raw,
-        fingerprint: TypeFingerprint<T>,
-        refused: PackError<T>,
-        wait: Wait,
-        alone: impl Fn() -> Option<Alone>,
-    ) -> Result<Self, PutError<T>> {
-        match Self::refused(raw, fingerprint, refused) {
-            Err(PutError::Full(value)) => Self::wait(raw, fingerprint, value, wait, alone),
-            end => end,
-        }
-    }
-
-    #[cold]
-    fn wait(
-        raw: &Raw,
-        fingerprint: TypeFingerprint<T>,
-        value: T,
-        wait: Wait,
-        alone: impl Fn() -> Option<Alone>,
-    ) -> Result<Self, PutError<T>> {
-        let mut end = Some(Err(PutError::Full(value)));
-        let attempt = || {
-            if let Some(Err(PutError::Full(value))) = end.take_if(|end| matches!(end, Err(PutError::Full(_))))
-            {
-                end = Some(Self::attempt(raw, fingerprint, value));
-            }
-            Ok(!matches!(end, Some(Err(PutError::Full(_)))))
+        let written = match write(raw, fingerprint, &mut value) {
+            Ok(sealed) => Ok(sealed),
+            Err(e) => write_later(raw, fingerprint, &mut value, e, wait, alone),
         };
-        let ended = raw.wait_for_envelope(wait, attempt, alone);
-        match end {
-            Some(Err(PutError::Full(value))) => Err(not_put(value, ended.map(PutRaw::Not))),
-            Some(end) => end,
-            None => unreachable!("each attempt ends with the message or the value"),
-        }
+        Self::of(value, written)
     }
 
-    /// As [`write`](Self::write), once: [`PutError::Full`] where it would wait.
+    /// As [`write`](Self::write), once: [`PutError::Full`] where that would wait.
     #[inline]
-    pub(crate) fn attempt(raw: &Raw, fingerprint: TypeFingerprint<T>, value: T) -> Result<Self, PutError<T>> {
-        match Self::pack(raw, fingerprint, value) {
-            Ok(letter) => Ok(letter),
-            Err(e) => Self::refused(raw, fingerprint, e),
-        }
-    }
-
-    #[cold]
-    fn refused(raw: &Raw, fingerprint: TypeFingerprint<T>, e: PackError<T>) -> Result<Self, PutError<T>> {
-        if is_out(&e.error) {
-            return Self::of_share(raw, fingerprint, e.value);
-        }
-        Err(PutError::Failed { value: e.value, error: e.error })
-    }
-
-    /// Too many messages are on their way, but a queue that has few has its share.
-    #[cold]
-    fn of_share(raw: &Raw, fingerprint: TypeFingerprint<T>, value: T) -> Result<Self, PutError<T>> {
-        match raw.arena().with_share(raw.hold(), || Self::pack(raw, fingerprint, value)) {
-            Ok(letter) => Ok(letter),
-            Err(PackError { value, error }) if is_out(&error) => Err(if raw.memory().refuses() {
-                PutError::Closed(value)
-            } else if raw.memory().is_unbounded() {
-                PutError::Failed { value, error: raw.too_many() }
-            } else {
-                PutError::Full(value)
-            }),
-            Err(e) => Err(PutError::Failed { value: e.value, error: e.error }),
-        }
+    pub(crate) fn attempt(
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        mut value: T,
+    ) -> Result<Self, PutError<T>> {
+        let written = write(raw, fingerprint, &mut value).map_err(|e| refused(raw, e));
+        Self::of(value, written)
     }
 
     #[inline]
-    fn pack(raw: &Raw, fingerprint: TypeFingerprint<T>, value: T) -> Result<Self, PackError<T>> {
-        let written = if raw.memory().takes_small() {
-            pack_unless(raw.arena(), fingerprint, value, Small::new)
-        } else {
-            pack_as(raw.arena(), fingerprint, value).map(|(envelope, kept)| Written::Envelope(envelope, kept))
-        };
-        Ok(match written? {
-            Written::Envelope(envelope, kept) => Letter::Envelope(envelope, kept),
-            Written::Plain(small, value) => Letter::Small(small, value),
-        })
+    fn of(value: T, written: Result<Sealed, PutError<()>>) -> Result<Self, PutError<T>> {
+        match written {
+            Ok(sealed) => Ok(Self { value, sealed }),
+            Err(e) => Err(e.map(|()| value)),
+        }
     }
 
     /// To put it.
     #[inline]
     pub(crate) fn item(&mut self) -> Item<'_> {
-        match self {
-            Letter::Envelope(envelope, _) => Item::Envelope(envelope),
-            Letter::Small(small, _) => Item::Small(*small),
-        }
+        item(&mut self.sealed)
     }
 
-    /// It was put: the value is dropped, and a panic of its `Drop` ends here, for the message is on its way.
+    /// It was put.
     #[inline]
     pub(crate) fn sent(self) {
-        match self {
-            Letter::Envelope(_, kept) => kept.sent(),
-            Letter::Small(_, value) => drop_caught(value),
-        }
+        sent(self.sealed, self.value);
     }
 
     /// The value, as it was, of a message that was not put.
-    pub(crate) fn back(self) -> T {
-        match self {
-            Letter::Envelope(envelope, kept) => kept.back(envelope),
-            Letter::Small(_, value) => value,
-        }
+    pub(crate) fn back(mut self) -> T {
+        back(self.sealed, &mut self.value);
+        self.value
     }
 }
 

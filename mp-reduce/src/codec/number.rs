@@ -6,13 +6,14 @@
 use mp_core::message::Number;
 
 /// Appends the length and the bytes of a number.
-#[inline]
+#[inline(always)]
 pub(super) fn append(to: &mut Vec<u8>, number: Number) {
     match number {
         Number::Unsigned(n) => unsigned(to, n),
         Number::Signed(n) => signed(to, n),
         Number::F32(n) => after(to, 0xca, n.to_be_bytes()),
         Number::F64(n) => after(to, 0xcb, n.to_be_bytes()),
+        Number::None => to.extend_from_slice(&[1, 0xc0]),
     }
 }
 
@@ -57,6 +58,13 @@ mod tests {
         append(&mut bytes, number);
         let expected = rmp_serde::to_vec_named(&value).unwrap();
         assert_eq!((usize::from(bytes[0]), &bytes[1..]), (expected.len(), &expected[..]), "{value:?}");
+    }
+
+    #[test]
+    fn options_are_the_number_or_nil() {
+        same(Number::None, None::<u8>);
+        same(Number::Unsigned(300), Some(300_u16));
+        same(Number::F64(0.5), Some(0.5));
     }
 
     /// Around each power of two, from both sides of zero.

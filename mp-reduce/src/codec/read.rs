@@ -305,14 +305,17 @@ impl<'de> Reader<'de, '_> {
     /// Passes this text, if it comes next.
     #[inline]
     fn passes(&mut self, text: &str) -> bool {
-        let short = u8::try_from(text.len()).ok().filter(|len| *len < 32);
         let Some((first, rest)) = self.rest.split_first() else { return false };
+        // Before the texts are compared: most have another length.
+        if text.len() >= 32 || *first != first::SHORT_STR | text.len() as u8 {
+            return false;
+        }
         match rest.strip_prefix(text.as_bytes()) {
-            Some(rest) if short.is_some_and(|len| *first == first::SHORT_STR | len) => {
+            Some(rest) => {
                 self.rest = rest;
                 true
             }
-            _ => false,
+            None => false,
         }
     }
 }

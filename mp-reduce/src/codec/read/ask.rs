@@ -150,15 +150,15 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
-        _: &'static [&'static str],
+        names: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Bad> {
         if self.first()? != first::SHORT_MAP | 1 {
-            return visitor.visit_enum(Variant { name: self.rest, reader: self, full: false });
+            return visitor.visit_enum(Variant { name: self.rest, reader: self, names, full: false });
         }
         // With something in it: a map from its name to that.
         self.pass();
-        self.wrapped(|reader| visitor.visit_enum(Variant { name: reader.rest, reader, full: true }))
+        self.wrapped(|reader| visitor.visit_enum(Variant { name: reader.rest, reader, names, full: true }))
     }
 
     #[inline]

@@ -79,11 +79,16 @@ impl<'de> MapAccess<'de> for Map<'_, 'de, '_> {
     }
 }
 
+/// So many names of variants are tried.
+const FEW: usize = 8;
+
 /// A variant of an enum: its name, and what is in it.
 pub(super) struct Variant<'r, 'de, 'l> {
     /// What begins with its name.
     pub(super) name: &'de [u8],
     pub(super) reader: &'r mut Reader<'de, 'l>,
+    /// What it may be called.
+    pub(super) names: &'static [&'static str],
     pub(super) full: bool,
 }
 
@@ -101,6 +106,12 @@ impl<'de> EnumAccess<'de> for Variant<'_, 'de, '_> {
 
     #[inline]
     fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, Self), Bad> {
+        // Where there are few, its name is found faster than it is checked for UTF-8.
+        for name in self.names.iter().take(FEW) {
+            if self.reader.passes(name) {
+                return Ok((seed.deserialize(BorrowedStrDeserializer::new(name))?, self));
+            }
+        }
         Ok((seed.deserialize(&mut *self.reader)?, self))
     }
 }
