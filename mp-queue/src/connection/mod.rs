@@ -282,7 +282,7 @@ impl Connection {
     ///   within 100 ms);
     /// - it stops being readable in calls to receive or to `poll` **by this handle** that leave nothing to be received. So
     ///   after another handle or process was faster, it is readable once in vain: receive by
-    ///   [`try_recv`](Self::try_recv), and go on when it finds nothing;
+    ///   [`try_recv`](Self::try_recv), and continue when it finds nothing;
     /// - reading it, or writing to it, is not for others.
     ///
     /// So it suits level-triggered waiting as well as edge-triggered (then receive until there is nothing). Of a socket it is

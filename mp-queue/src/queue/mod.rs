@@ -72,15 +72,17 @@ use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
 /// arena for 1,024 to 15,728,640 messages, in 64 MiB to 1 TiB of addresses.
 ///
 /// # When a process dies
-/// Killed, stopped or crashed, in whatever instruction: the others go on. A producer that dies in `put` has
-/// either sent its message or not. A consumer that dies in `get`, or later, takes the message that it was
-/// getting with it: one, or of `get_many` those that it has taken. A message that was put does not depend on
-/// its producer any more, which may exit at once.
+/// Killed, stopped or crashed, at any instruction: the other processes continue. A producer that dies in
+/// `put` has either sent its message or not. With a consumer that dies in `get`, or later, the message that
+/// it was getting is lost: one, or of `get_many` those that it has taken. A message that was put does not
+/// depend on its producer any more, which may exit at once.
+///
 /// When a process that had the queue has ended, or dropped its last handle, no other process and no message
 /// on its way has it any more, and this process has no further handle that could put, waiting for a message
 /// ends with `Deserted`; and so does waiting for room, if no further handle could get. A clone in another
 /// thread keeps the wait going until it is dropped, or is blocked in the same kind of wait. Threads that use
 /// one handle by reference can't be told apart: for those, and for processes that keep handles without using
+/// them, there is [`QueueOptions::deserted_when`].
 /// them, there is [`QueueOptions::deserted_when`].
 ///
 /// # As a message

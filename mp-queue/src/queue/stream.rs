@@ -86,7 +86,7 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// As with [`get_async`](Self::get_async), dropping it loses nothing. A message that can't be decoded is an `Err`, and the
-    /// stream goes on; `Deserted` is its last item. A stream only gets: a queue's handle that is kept beside it can put, and
+    /// stream continues; `Deserted` is its last item. A stream only gets: a queue's handle that is kept beside it can put, and
     /// so keeps a stream that is [deserted](crate::DesertedWhen) otherwise waiting.
     pub fn stream(&self) -> Messages<Self> {
         Messages { of: self.able(Able::GET), watch: None, over: false }

@@ -21,8 +21,9 @@
 //! that drops a handle counts it out, then wakes the waiters that are announced. All counts are under one
 //! lock of this process; nothing is shared with other processes.
 //!
-//! **One queue, one `Handles`.** They are found by the number of the queue's block. A [`Raw`](crate::raw::Raw) lets go of
-//! them before it lets go of the block: so none are left when the block becomes another queue.
+//! **One queue, one `Handles`.** They are found by the number of the queue's block. A
+//! [`Raw`](crate::raw::Raw) drops them before it gives up the block: so none are left when the block becomes
+//! another queue.
 //!
 //! In a forked copy of the process no handle counts: nothing there can wait.
 //!

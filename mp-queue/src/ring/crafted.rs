@@ -103,7 +103,7 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
     panic!("it does not come");
 }
 
-/// Each operation leaves the hint behind what it has put or taken: the next one begins at its slot.
+/// Each operation moves the hint past what it has put or taken: the next one begins at its slot.
 #[test]
 fn hints_are_helped_by_each_operation() {
     let m = memory();

@@ -55,7 +55,7 @@ pub struct ReturnsAt {
 /// One note, to be added to a hint.
 const NOTE: u64 = 1 << 32;
 
-/// Whether there may be what a hint with this value tells of.
+/// Whether a hint with this value says that there may be a message.
 #[inline]
 pub fn any_noted(hint: u64) -> bool {
     (hint >> 32) as u32 != hint as u32 && !mp_core::mutant!("ring.lease.hint-not-seen")
@@ -255,7 +255,7 @@ impl Steps for Reclaim {
                 }
                 self.pc = Scan::Place;
             }
-            // It belongs to this owner word only if the word has not changed: the swap will tell.
+            // It belongs to this owner word only if the word has not changed: else the swap fails.
             Scan::Place => {
                 let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 if place.ring != self.ring && !mp_core::mutant!("ring.reclaim.of-another-ring") {

@@ -13,7 +13,7 @@
 //! What is read may belong to the envelope's next message already: its slot is looked at, then the words are read, and both
 //! words are stored with release and loaded with acquire. So a word of the next message is not seen without what was done
 //! before it was written, which is that the earlier message was taken. One second look at the slot of the oldest message,
-//! after all words were read, therefore tells of both: if that message is still there, none after it was taken, so the end of
+//! after all words were read, therefore answers both: if that message is still there, none after it was taken, so the end of
 //! `t - 1` was that message's, too, and each was laid behind the one before it. If it is not there, it is looked for again;
 //! and if none is left, `t` may begin anywhere. (A second look at `t - 1` would find nothing that this one does not.)
 //!
@@ -297,7 +297,7 @@ impl Steps for PutWithin {
                 self.pc = Pc::Put(put.only_at(self.ticket));
             }
             Pc::Put(put) => match put.step(m)? {
-                // Another producer was faster, or there is no room any more: only a new look tells.
+                // Another producer was faster, or there is no room any more: only a new look shows which.
                 PutEnd::Full(owner) => {
                     self.owner = owner;
                     self.pc = Pc::Tail;
