@@ -1,8 +1,8 @@
 //! Blocks of memory: found, claimed, given pages, freed, found again.
 //!
-//! Blocks of one size class lie in slabs of up to 64. Which blocks are free is in their state words; two levels of bit
-//! maps (which slabs of a class, which blocks of a slab) only say where to look. A bit too many costs a look, a bit
-//! too few is put back by the next sweep; so bits need no protocol.
+//! Blocks of one size class lie in slabs of up to 64. Which blocks are free is in their state words; two
+//! levels of bit maps (which slabs of a class, which blocks of a slab) are only hints. A bit too many costs
+//! one search, a missing bit is set again by the next sweep; so bits need no protocol.
 //!
 //! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy. See `trim` for
 //! when they are given back.
@@ -24,13 +24,14 @@ use crate::words::{BlockId, BlockState, Kind, Member};
 const OWN_SLAB: u64 = 2 << 10;
 
 thread_local! {
-    /// Rings that this thread is freeing; the first entry's call works through the list, and leaves none behind. It has no
-    /// destructor: destructors of the thread's other variables drop queues, too, whichever come last.
+    /// Rings that this thread is freeing; the outermost call works through the list until it is empty. It has
+    /// no destructor: destructors of the thread's other variables drop queues, too, in any order.
     static RINGS_TO_FREE: RefCell<ManuallyDrop<Vec<(Arena, BlockId, BlockState)>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// In a forked copy that becomes a process of its own: those that this thread was freeing are the original's.
+/// In a forked copy that becomes a process of its own: the rings that this thread was freeing are the
+/// original's.
 pub(super) fn forget_thread() {
     forget_rings();
 }
@@ -41,7 +42,7 @@ fn forget_rings() {
 }
 
 impl Arena {
-    /// A block of the class, or somewhat larger, for this process. Its contents are whatever they were.
+    /// A block of the class, or somewhat larger, for this process. Its contents are unspecified.
     fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
         if size_of(class) <= OWN_SLAB && self.0.cursors[class as usize].load(Ordering::Relaxed) == NO_CURSOR {
@@ -73,20 +74,20 @@ impl Arena {
                 self.count_alloc(me, size_of(c), fresh);
                 return Ok(self.first_hold(block, kind));
             }
-            // Another process may take the slab's blocks before us; not for ever.
+            // Another process may take the slab's blocks first, but not for ever.
             carved += 1;
             if carved > 1000 {
                 return Err(Error::ArenaFull { what: "blocks", asked: 1, limit: carved });
             }
             match self.carve(class, me) {
-                // No addresses are left, or no rows for slabs: those of slabs that are not in use are used again.
+                // No addresses are left, or no rows for slabs: those of unused slabs are used again.
                 Err(Error::OutOfMemory { .. } | Error::ArenaFull { .. }) if self.reuse(class, me)? => {}
                 done => done?,
             }
         }
     }
 
-    /// A block of at least `len` bytes, held by this process only. Its contents are whatever they were.
+    /// A block of at least `len` bytes, held by this process only. Its contents are unspecified.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
@@ -94,7 +95,7 @@ impl Arena {
         self.alloc_kind(len, Kind::Data)
     }
 
-    /// As [`alloc`](Self::alloc), but where the sharing strategy of this process says.
+    /// As [`alloc`](Self::alloc), but in the kind of memory that this process's sharing strategy names.
     ///
     /// # Errors
     /// As for `alloc`, and [`Error::Directory`].
@@ -103,7 +104,7 @@ impl Arena {
         self.alloc_in(class, Kind::Data)
     }
 
-    /// The error for more bytes than it could ever have.
+    /// The error for more bytes than the arena could ever have.
     pub(crate) fn too_large(&self, asked: u64) -> Error {
         let limit = if crate::sys::under_valgrind() {
             "the size of the arena under valgrind"
@@ -139,8 +140,8 @@ impl Arena {
     /// Notes that a block is probably free.
     pub(crate) fn hint_free(&self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
-        // Always written: a load could come before the store that freed the block, find the bit still set, and the
-        // bit be taken before the block shows as free.
+        // Always written: a load could be ordered before the store that freed the block, and find the bit
+        // still set; another process could then take the bit before it sees the block as free.
         if mutant!("arena.hint.block-not-set") {
             return;
         }
@@ -162,10 +163,10 @@ impl Arena {
         let last = cursor.load(Ordering::Relaxed);
         let mut found = None;
         if last != NO_CURSOR {
-            // Likely the same one again, and likely another process has freed it meanwhile.
+            // Likely the same block again, and likely freed by another process meanwhile.
             self.map().will_write(self.block_at(last).state);
-            // Whatever class it is of: where all blocks of the class itself are taken, and those of a larger one are
-            // used, to search the class each time would cost a look at all its slabs.
+            // Of any near class: where all blocks of the class itself are taken and larger ones are used,
+            // searching the class each time would visit all its slabs.
             found = self.take_hint(last / SLAB_BLOCKS, me, |c| is_near(class, c));
         }
         let found = found.or_else(|| near(class).find_map(|c| self.search(c, last, me)))?;
@@ -173,7 +174,8 @@ impl Arena {
         Some(found)
     }
 
-    /// A block of the class, from the slab of the last one on, through all slabs that have free ones.
+    /// A block of the class: searches from the slab of the last block on, through all slabs that have free
+    /// blocks.
     fn search(&self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let first = match last {
@@ -189,7 +191,7 @@ impl Arena {
             while bits != 0 {
                 let slab = word * 64 + (bits.trailing_zeros() + first) % 64;
                 bits &= bits - 1;
-                // In another directory than ours: others find it.
+                // In another directory than this process's: for other processes.
                 if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
                     continue;
                 }
@@ -197,10 +199,11 @@ impl Arena {
                 if found.is_some() {
                     return found;
                 }
-                // Nothing there. A block freed since then sets the bit again, after its own.
+                // Nothing there. A process that frees a block after this sets the bit again, after the
+                // block's own.
                 let (at, bit) = self.class_map(class, slab);
                 self.map().and(at, !bit);
-                // As in `hint_free`: who frees sets the one and looks at the other.
+                // As in `hint_free`: a process that frees sets the one bit and reads the other.
                 self.map().fence_after_rmw();
                 if !mutant!("arena.search.second-look-away")
                     && self.slab(slab).is_some_and(|(c, _)| c == class)
@@ -213,9 +216,9 @@ impl Arena {
         None
     }
 
-    /// Lets this process begin with another slab than others do: those who share a slab write the same words again and
-    /// again, and each write costs a transfer between processors. There are as many with free blocks as there are slots of
-    /// members, or they are made; who has a slot takes that one's.
+    /// Lets this process begin with another slab than others do: processes that share a slab write the same
+    /// words again and again, and each write costs a transfer between processors. There are, or are made, as
+    /// many slabs with free blocks as slots of members; a member begins with its slot's.
     fn begin_apart(&self, class: u32, me: Member) {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words =
@@ -223,7 +226,7 @@ impl Arena {
         let words: Vec<(u32, u64)> = words.filter(|(_, slabs)| *slabs != 0).collect();
         let count: u32 = words.iter().map(|(_, slabs)| slabs.count_ones()).sum();
         if u64::from(count) < self.map().load(Word::at(control::MEMBERS)) {
-            // If there is no room for it, it begins where others are.
+            // If there is no room for one, it shares a slab with others.
             _ = self.carve(class, me);
             return;
         }
@@ -253,10 +256,10 @@ impl Arena {
         if !will_do(class) || !self.slab_is_chosen(base) {
             return None;
         }
-        // If we die with the hint in hand, the sweep of this slab puts it back.
+        // If this process dies with the hint taken, the sweep of this slab sets it again.
         self.touch(me, slab);
         let at = self.slab_word(slab, 1);
-        // A slab that had more blocks in another class may have hints of those.
+        // A slab that had more blocks in another class may still have their hints.
         let blocks = if mutant!("arena.hint.of-another-class") {
             u64::MAX
         } else {
@@ -276,7 +279,8 @@ impl Arena {
     /// Frees a block that this process has claimed for that: `BUSY(me) → FREE`. May be begun by one process and ended
     /// by another.
     ///
-    /// What is in a ring may itself be rings: they wait in a list, so that the stack does not grow with their depth.
+    /// Messages in a ring may hold rings: they go into a list, so that the stack does not grow with their
+    /// depth.
     pub(crate) fn finish_free(&self, block: BlockId, state: BlockState) {
         if state.kind != Kind::Ring {
             return self.free_claimed(block, state);
@@ -293,7 +297,8 @@ impl Arena {
         let next = |i: usize| RINGS_TO_FREE.with(|list| list.borrow().get(i).copied());
         let mut i = 0;
         while let Some((arena, block, state)) = next(i) {
-            // Without the ring layer its messages can't be released: it stays claimed until somebody sweeps us.
+            // Without the ring layer its messages can't be released: it stays claimed until another process
+            // sweeps this one.
             if mutant!("arena.free.ring-not-drained") || arena.finalize_ring(block) {
                 arena.free_claimed(block, state);
             }
@@ -307,7 +312,7 @@ impl Arena {
         if !mutant!("arena.free.seat-pages-kept") {
             self.free_seat_pages(block);
         }
-        // As long as it is claimed, it has a size.
+        // Its size can be read as long as it is claimed.
         let bytes = self.data_of(block).1;
         if state.kind == Kind::Ring {
             self.shrink(block);
@@ -333,7 +338,7 @@ mod tests {
             let blocks: Vec<BlockId> = (0..40).map(|_| arena.alloc(size).unwrap().block()).collect();
             assert!(blocks[1..].iter().all(|block| *block == blocks[1]), "{size}: {blocks:?}");
         }
-        // Also in a slab that was full, which its class has forgotten meanwhile.
+        // Also in a slab that was full, which its class has no hint of meanwhile.
         let slab = blocks_of(class_of(SIZES[1]).unwrap()) as usize;
         let mut held: Vec<Hold> = (0..4 * slab).map(|_| arena.alloc(SIZES[1]).unwrap()).collect();
         // Other tests make slabs of other classes.
@@ -344,7 +349,7 @@ mod tests {
         for _ in 0..4 {
             let rest = held.split_off(slab);
             let freed: Vec<BlockId> = std::mem::replace(&mut held, rest).iter().map(Hold::block).collect();
-            // Dropped with the line above. As many again fit where those were.
+            // Dropped with the line above. As many again fit in their place.
             held.extend((0..slab).map(|_| arena.alloc(SIZES[1]).unwrap()));
             let again = held.iter().filter(|hold| freed.contains(&hold.block())).count();
             assert!(again > 0, "none of {freed:?} was found");

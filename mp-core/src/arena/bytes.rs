@@ -28,7 +28,7 @@ pub(super) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
     let (at, size) = hold.arena().data_of(hold.block());
     let len = len.min((size as usize).saturating_sub(from));
     let first = hold.arena().map().bytes(at + from as u64, len as u64);
-    // SAFETY: inside of the block (checked above), initialised by the kernel's zeros at least, and held as long as
-    // `hold` is borrowed. These bytes of a spill block are written once, before it is sent to anybody.
+    // SAFETY: inside of the block (checked above), initialised by the kernel's zeros at least, and held as
+    // long as `hold` is borrowed. These bytes of a spill block are written once, before it is sent.
     unsafe { std::slice::from_raw_parts(first.as_ptr(), len) }
 }

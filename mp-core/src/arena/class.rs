@@ -1,9 +1,10 @@
 //! Size classes: which sizes blocks have, and how many make a slab.
 //!
-//! A class says as well in which kind of memory its slabs are: each size has one class in the arena's own file and one
-//! in files with names. So blocks of both kinds never mix, and who looks for one kind never meets the other.
+//! A class also says in which kind of memory its slabs are: each size has one class in the arena's own file
+//! and one in files with names. So blocks of both kinds never mix, and a search for one kind never meets the
+//! other.
 
-/// Blocks up to this size get their pages slab by slab, larger ones each for itself.
+/// Blocks up to this size get their pages slab by slab, larger ones block by block.
 pub(crate) const SLAB_COMMIT: u64 = 16 << 10;
 /// From this size on, pages are mapped in bulk instead of by a fault a page.
 pub(crate) const POPULATE: u64 = 64 << 10;
@@ -14,8 +15,8 @@ const SMALL_CLASSES: u32 = (SMALL / 64) as u32;
 const MEDIUM_CLASSES: u32 = 4 * 10;
 const LARGE_DOUBLINGS: u32 = 22;
 
-/// The class of pages of seats: used for nothing else, so that a page, once made, stays one for ever. Whoever follows a
-/// link that has changed meanwhile reads seats, never somebody's data.
+/// The class of pages of seats: used for nothing else, so that a page, once made, stays one for ever. A
+/// process that follows a link that has changed meanwhile reads seats, never a tensor's data.
 pub(crate) const SEAT_PAGES: u32 = SIZES;
 /// Bytes of a page of seats.
 pub(crate) const SEAT_PAGE: u64 = 2048;
@@ -61,13 +62,13 @@ pub(crate) fn class_of(len: u64) -> Option<u32> {
     (class < SEAT_PAGES).then_some(class)
 }
 
-/// What a class is: looked up for each allocation, and computed with divisions.
+/// Properties of a class: looked up for each allocation, since computing them takes divisions.
 struct Class {
     size: u64,
     blocks: u32,
 }
 
-/// All that a slab's word can name; those from [`CLASSES`] on are not used.
+/// All classes that a slab's word can name; those from [`CLASSES`] on are not used.
 // fork: it never changes.
 static TABLE: [Class; 1024] = {
     let mut all = [const { Class { size: 0, blocks: 0 } }; 1024];
@@ -112,8 +113,8 @@ const fn compute_size(class: u32) -> u64 {
     base + base / steps as u64 * (i % steps + 1) as u64
 }
 
-/// The classes whose blocks do for one of this class: the same kind of memory, and up to a quarter larger, which is
-/// better than more memory. Pages of seats are among themselves.
+/// The classes whose blocks can serve for one of this class: the same kind of memory, and up to a quarter
+/// larger, which is better than taking more memory. Pages of seats serve only as such.
 pub(crate) fn near(class: u32) -> impl Iterator<Item = u32> {
     let end = match class {
         SEAT_PAGES => class + 1,
@@ -124,7 +125,7 @@ pub(crate) fn near(class: u32) -> impl Iterator<Item = u32> {
     (class..end).take_while(move |&c| size_of(c) <= most)
 }
 
-/// Whether blocks of `other` do for one of this class: those of [`near`].
+/// Whether blocks of `other` can serve for one of this class: those of [`near`].
 #[inline]
 pub(crate) fn is_near(class: u32, other: u32) -> bool {
     other == class || (other > class && near(class).any(|c| c == other))
@@ -146,7 +147,7 @@ pub(crate) fn span_of(class: u32) -> u64 {
     (size_of(class) * u64::from(blocks_of(class))).next_multiple_of(4096)
 }
 
-/// Whether each block of this class has pages for itself.
+/// Whether each block of this class has pages of its own.
 pub(crate) fn commits_alone(class: u32) -> bool {
     size_of(class) >= SLAB_COMMIT
 }

@@ -12,9 +12,9 @@ use crate::sync::shared::AtomicU64;
 use crate::sys::{Errno, memory};
 use crate::words::BlockId;
 
-/// How much a process may grow the arena before it looks at the machine's memory again.
+/// How much a process may grow the arena before it checks the machine's memory again.
 const LOOK_EVERY: u64 = 16 << 20;
-/// What it has grown since.
+/// How much this process has grown it since.
 static UNSEEN: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(LOOK_EVERY) }; GENERATIONS]);
 
 impl Arena {
@@ -52,7 +52,7 @@ impl Arena {
                 return Err(Error::OutOfMemory { asked: len, left, limit });
             }
         }
-        // Small growth adds up: looked at once every 16 MiB of it.
+        // Small growth adds up: checked once every 16 MiB of it.
         let unseen = UNSEEN.fetch_add(len, Ordering::Relaxed) + len;
         if unseen >= LOOK_EVERY {
             UNSEEN.store(0, Ordering::Relaxed);
@@ -76,7 +76,8 @@ impl Arena {
         }
     }
 
-    /// Maps the pages of a block, which has `len` bytes at `at`, into this process: in one go and once, if it is large.
+    /// Maps the pages of a block, which has `len` bytes at `at`, into this process: all at once and only
+    /// once, if it is large.
     #[inline]
     pub(crate) fn populate(&self, block: BlockId, at: u64, len: u64) {
         if len >= POPULATE {

@@ -1,6 +1,6 @@
 //! How large an arena is made, and for how many messages: asked for before there is one.
 //!
-//! | | who asks | counts |
+//! | | set by | priority |
 //! |---|---|---|
 //! | [`Arena::configure`] | the program, before it uses shared memory | first |
 //! | `MP_ARENA_SIZE`, `MP_ARENA_MESSAGES` | the environment of the program that makes the arena | second |
@@ -35,19 +35,20 @@ const GRAIN: u64 = 2 << 20;
 const MOST_SIZE: u64 = 1 << 40;
 
 impl ArenaOptions {
-    /// As if nothing was asked for.
+    /// Options that set nothing.
     pub const fn new() -> Self {
         Self { size: None, messages: None }
     }
 
-    /// How many bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. All tensors, queues and messages of the program lie in
-    /// them. Memory is taken for what is used alone.
+    /// How many bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. All tensors, queues and messages of
+    /// the program lie in them. Only what is used takes memory.
     pub const fn size(self, bytes: u64) -> Self {
         Self { size: Some(bytes), ..self }
     }
 
-    /// How many messages may be on their way at once, in all queues together, rounded up to 512: 1,024 to 15,728,640. Small messages
-    /// (up to 10 bytes when encoded) are in their queues, and don't count, but this is how many an unbounded queue may have.
+    /// How many messages may be on their way at once, in all queues together, rounded up to 512: 1,024 to
+    /// 15,728,640. Small messages (up to 10 bytes when encoded) lie in their queues and don't count, but an
+    /// unbounded queue may have at most this many of them.
     pub const fn messages(self, messages: u32) -> Self {
         Self { messages: Some(messages), ..self }
     }
@@ -73,7 +74,7 @@ impl ArenaOptions {
     }
 }
 
-/// What was asked for.
+/// The options in effect: the program's, then the environment's.
 pub(super) fn settings() -> Result<ArenaOptions> {
     let asked = *ASKED.lock();
     let size = match asked.size {
@@ -90,7 +91,7 @@ pub(super) fn settings() -> Result<ArenaOptions> {
 /// The number in a variable of the environment, if it is set: `4096`, `64M`, `16G`, `1T`.
 fn number(name: &str) -> Result<Option<u64>> {
     if crate::sys::gained_privileges() {
-        // The environment is input of a user who lacks this program's privileges.
+        // The environment is input of a user without this program's privileges.
         return Ok(None);
     }
     let text = match var(name) {
@@ -128,14 +129,14 @@ impl Arena {
     /// Arena::configure(ArenaOptions::new().size(1 << 30).messages(100_000))?;
     /// let arena = Arena::current()?;
     /// assert_eq!((arena.size(), arena.most_messages()), (1 << 30, 100_352)); // rounded up to 512
-    /// // From now on it is what it is.
+    /// // From now on it can't be changed.
     /// assert!(Arena::configure(ArenaOptions::new()).is_err());
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Where it says nothing, the environment may (`MP_ARENA_SIZE` in bytes, `MP_ARENA_MESSAGES`; both take `K`, `M`, `G`, `T`).
-    /// Processes that this one starts use its arena, as large as it is, whatever their environment says. It never waits for
-    /// another process.
+    /// What the options don't set, the environment may (`MP_ARENA_SIZE` in bytes, `MP_ARENA_MESSAGES`; both
+    /// take `K`, `M`, `G`, `T`). Processes that this one starts use its arena, at its size, whatever their
+    /// environment says. It never waits for another process.
     ///
     /// # Errors
     /// [`Error::NotAnArena`] if this process has an arena already, its own or its parent's; [`Error::Shape`] for a number that

@@ -1,8 +1,8 @@
-//! Counts of what was done, cheaply: each thread counts in the line of its own lane, which nobody else writes, so that an
-//! allocation costs a few stores to a line that is in this core's cache anyway.
+//! Cheap counts of operations: each thread counts in the cache line of its own lane, which no other thread
+//! writes, so that an allocation costs a few stores to a line that is in this core's cache anyway.
 //!
-//! Counts stay when a member goes: they are sums over all that ever had the lane. A process that is killed in the middle of
-//! an allocation, or of freeing one, may leave that one uncounted; nothing depends on them.
+//! Counts stay when a member goes: they are sums over all members that ever had the lane. A process that is
+//! killed while it allocates or frees a block may leave that block uncounted; nothing depends on the counts.
 
 use super::layout::control;
 use super::{Arena, lane};
@@ -15,12 +15,12 @@ const FREES: u64 = 2;
 const ALLOCATED: u64 = 3;
 const FREED: u64 = 4;
 const FRESH: u64 = 5;
-/// Bytes that were allocated since the peak was looked at.
+/// Bytes that were allocated since the peak was last checked.
 const UNSEEN: u64 = 6;
-/// Bytes in large blocks that were freed since somebody looked whether too many are kept.
+/// Bytes in large blocks that were freed since a thread last checked whether too many are kept.
 const RETURNED: u64 = 7;
 
-/// How many bytes a thread allocates before it looks at the peak again.
+/// How many bytes a thread allocates before it checks the peak again.
 const LOOK_EVERY: u64 = 4 << 20;
 
 /// Sums over all lanes.
@@ -75,7 +75,7 @@ impl Arena {
         }
     }
 
-    /// Counts a block of so many bytes that this process has freed.
+    /// Counts a block of `bytes` bytes that this process has freed.
     #[inline]
     pub(super) fn count_free(&self, bytes: u64) {
         let Ok(me) = self.me() else { return };

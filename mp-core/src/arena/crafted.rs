@@ -1,4 +1,5 @@
-//! Single operations of the arena on words that are written for them: what they note before they do it, and what they leave.
+//! Single operations of the arena on words that are written for them: what they note before they act, and the
+//! state afterwards.
 
 use super::class::{blocks_of, class_of};
 use super::envelope::{INLINE, Meta};
@@ -40,7 +41,7 @@ fn attached(arena: Arena, e: EnvelopeId) -> Attach {
     Attach::unpack(arena.map().load(arena.envelope_word(e, field::INLINE))).unwrap()
 }
 
-/// A sweep looks at slabs that the dead one has touched, and nowhere else.
+/// A sweep visits slabs that the dead member has touched, and no others.
 #[test]
 #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
 fn a_slab_is_noted_before_anything_in_it_is_ours() {
@@ -53,7 +54,7 @@ fn a_slab_is_noted_before_anything_in_it_is_ours() {
     let (envelope, owner) = envelope.into_raw();
     arena.map().store(arena.envelope_word(envelope, field::META), Meta::default().pack());
     arena.free_envelope(envelope, owner);
-    // And one that is made, and a class that has it is hinted.
+    // And a slab that is made, and the hint of its class.
     let class = class_of(27 << 20).unwrap();
     arena.forget_touched(me.slot());
     arena.carve(class, me).unwrap();
@@ -64,7 +65,7 @@ fn a_slab_is_noted_before_anything_in_it_is_ours() {
     assert_ne!(arena.map().load(map) & bit, 0);
 }
 
-/// A slab that had more blocks in another class has hints of those still.
+/// A slab that had more blocks in another class still has their hints.
 #[test]
 #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
 fn a_hint_of_a_block_that_is_not_there_is_not_taken() {
@@ -86,7 +87,7 @@ fn a_block_that_is_no_ring_has_no_ring_in_it() {
     assert_eq!(arena.ring_memory(hold.block()), None);
 }
 
-/// What an envelope says of itself may be anything.
+/// The words of an envelope may be anything.
 #[test]
 fn the_lengths_of_a_message_are_held_against_its_envelope() {
     let (arena, _) = arena();
@@ -103,13 +104,13 @@ fn the_lengths_of_a_message_are_held_against_its_envelope() {
     assert!(of_version(ours).is_ok() && of_version(ours + 1).is_err());
 }
 
-/// A process that dies after it has taken what is attached leaves a list of nothing.
+/// A process that dies after it has taken the attachments leaves an empty list.
 #[test]
 fn a_message_that_was_opened_lists_nothing_any_more() {
     let (arena, _) = arena();
     let envelope = with_attachment(arena, 340 << 10, Access::Frozen);
     let e = envelope.id();
-    // It stays here: with this thread, for its next message.
+    // The envelope stays with this thread, for its next message.
     envelope.open(&mut Incoming::default()).unwrap();
     assert_eq!(meta(arena, e).attachments, 0);
 }
@@ -123,7 +124,7 @@ fn an_envelope_that_is_not_free_is_not_taken() {
     set_owner(arena, e, its);
     arena.hint_envelope(e);
     let used = arena.map().load(Word::at(control::ENVELOPES));
-    // As many as are there, or until the hint is gone.
+    // As many as there are, or until the hint is gone.
     let hint = Word::at(arena.layout().envelope_map_at + u64::from(e / 64) * 8);
     let mut taken = Vec::new();
     while arena.map().load(hint) >> (e % 64) & 1 == 1 && taken.len() < used as usize {
@@ -135,7 +136,7 @@ fn an_envelope_that_is_not_free_is_not_taken() {
     arena.free_envelope(e, its.then(Holder::Member(me)));
 }
 
-/// Another process could not get it after this one's death.
+/// Another process could not get it after this process's death.
 #[test]
 fn what_is_exclusive_is_not_read_from_a_lease() {
     let (arena, _) = arena();

@@ -1,4 +1,5 @@
-//! Members that this process makes up, which die, or are stopped, with whatever a test gives them: what a sweep leaves.
+//! Members that this process makes up, which die or are stopped while they hold what a test gives them: what
+//! a sweep leaves.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +16,7 @@ use crate::words::{
     Seat, SeatAt, Tenancy, Visiting,
 };
 
-/// One of these tests at a time: what is counted here is the arena's, which all have together.
+/// One of these tests at a time: the counts are of the arena, which all tests share.
 fn one() -> (MutexGuard<'static, ()>, Arena) {
     static ONE: Mutex<()> = Mutex::new(());
     (ONE.lock().unwrap_or_else(PoisonError::into_inner), Arena::current().unwrap())
@@ -57,7 +58,7 @@ fn set_seat(arena: Arena, block: BlockId, i: u32, seat: Seat) {
     arena.map().store(arena.block_at(block).seat(i), seat.pack());
 }
 
-/// A block without a handle in this process, in whose first seat is `who`.
+/// A block without a handle in this process, with `who` in its first seat.
 fn block_of(arena: Arena, hold: Hold, who: Seat) -> BlockId {
     let block = hold.block();
     std::mem::forget(hold);
@@ -110,7 +111,7 @@ fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
     panic!("no envelope is free");
 }
 
-/// Of each kind of thing that the dead one may have, one: and each at the worst moment.
+/// One of each kind of thing that a dead member may have, each at the worst moment.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn all_that_a_dead_member_had_is_free_after_a_sweep() {
@@ -119,11 +120,11 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     let dead = living(arena);
     let its = Seat::Member(dead.member);
     let held = data_of(arena, 21 << 10, its);
-    // While it claimed it, or freed it.
+    // While it claimed or freed it.
     let claimed = data_of(arena, 43 << 10, its);
     set_seat(arena, claimed, 3, its);
     set_state(arena, claimed, Life::Busy(dead.member));
-    // It gave up the last seat, and did not look whether that was the last one.
+    // It gave up the last seat, and did not check whether that was the last one.
     let let_go = data_of(arena, 85 << 10, Seat::Free);
     // It took the hint of this one.
     let free = arena.alloc(21 << 10).unwrap().block();
@@ -202,7 +203,8 @@ fn a_page_of_seats_that_the_dead_one_had_linked_is_its_blocks() {
     assert_eq!(state(arena, linked).life, Life::Free);
 }
 
-/// As long as another process visits the dead one as well, it is not swept. What others wait for is theirs in any case.
+/// As long as another process visits the dead member as well, it is not swept. What others wait for is
+/// recovered in any case.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn what_others_wait_for_does_not_wait_for_another_visitor() {
@@ -213,7 +215,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     m.store(arena.visiting_word(visitor.member.slot()), Visiting { first: slot, last: slot }.pack());
     let held = data_of(arena, 21 << 10, Seat::Member(dead.member));
     let attached = data_of(arena, 170 << 10, Seat::Free);
-    // It may be promised to a child, by this very word.
+    // It may be promised to a child, by this owner word.
     let (e, promised) = envelope_with(arena, dead, attached);
     touched(arena, dead, &[held]);
     assert!(!arena.has_left(dead.member, 0), "it lives");
@@ -227,8 +229,8 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     }
     assert_eq!(owner(arena, e).holder, Holder::Member(dead.member));
     assert_ne!(owner(arena, e), promised, "the child would get it");
-    assert!(arena.has_left(dead.member, 0), "all of it was seen to");
-    // It goes on to its end; or dies, and its word counts no more.
+    assert!(arena.has_left(dead.member, 0), "not all of it was recovered");
+    // The visitor finishes; or dies, and its word no longer counts.
     kill(arena, visitor);
     while presence(arena, dead) != Presence::Free || presence(arena, visitor) != Presence::Free {
         assert!(arena.sweep().unwrap() > 0, "{:?}", presence(arena, dead));
@@ -253,7 +255,7 @@ fn another_sweeper_takes_over_from_a_dead_one_and_not_from_one_that_lives() {
     assert_eq!((presence(arena, dead), presence(arena, sweeper)), (Presence::Free, Presence::Free));
 }
 
-/// This process knows no queues: what one that used some has left is for others.
+/// This process has no ring layer: it leaves a dead member that used queues to others.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn a_member_that_used_queues_is_left_to_processes_that_know_them() {
@@ -282,14 +284,15 @@ fn the_next_tenant_of_a_slot_is_another_member() {
     assert_eq!(second.member.slot(), first.member.slot(), "no other slot was free before it");
     assert_ne!(second.member, first.member);
     assert_eq!(arena.map().load(making), 0, "exclusive updates would wait for it");
-    // What is said of the first one does not count for the second.
+    // What is noted of the first one does not count for the second.
     arena.set_dead(first.member);
     assert_eq!(presence(arena, second), Presence::Live);
     kill(arena, second);
     arena.sweep().unwrap();
 }
 
-/// Whether a dead member still counts for who has this ring: what was seen to once stays so, whatever a late visitor says.
+/// Whether a dead member still counts for holders of this ring: once recovered it stays so, whatever a late
+/// visitor writes.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_seen_to() {
@@ -299,7 +302,7 @@ fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_seen_to() {
     let (slot, epoch) = (dead.member.slot(), dead.epoch);
     arena.set_dead(dead.member);
     let left = |ring| arena.has_left(dead.member, ring);
-    assert!(!left(RING), "nothing was seen to");
+    assert!(!left(RING), "nothing was recovered yet");
     arena.note_seen_to(slot, epoch, Some(RING));
     assert!(!left(RING) && left(RING + 1));
     arena.note_seen_to(slot, epoch, None);

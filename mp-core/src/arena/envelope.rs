@@ -5,14 +5,15 @@
 //!
 //! | word | written by | when |
 //! |---|---|---|
-//! | owner | whoever claims it; its owner; a ring's producer and consumer; a sweeper | see [`Owner`] |
+//! | owner | a process that claims it; its owner; a ring's producer and consumer; a sweeper | see [`Owner`] |
 //! | place | its owner | before it is queued |
 //! | meta, type | its owner | while it fills or empties it |
 //! | spill | its owner | before the spill block's seat goes over to the envelope (write-ahead) |
 //! | attachments | its owner | before the seat is taken (write-ahead) |
 //!
-//! Killed while filling or emptying it: the owner word names the dead, and the sweep gives up exactly those seats that
-//! name the envelope. Each process keeps a few idle envelopes; they are its own in the owner word, too.
+//! If a process is killed while filling or emptying it, the owner word names the dead process, and the sweep
+//! gives up exactly those seats that name the envelope. Each process keeps a few idle envelopes; their owner
+//! words name it, too.
 
 use super::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
 use super::pack::AttachRequest;
@@ -23,7 +24,7 @@ use crate::message::Incoming;
 use crate::steps::{Release, Released};
 use crate::words::{Attach, EnvelopeId, Holder, Owner, Seat};
 
-/// Bytes of an envelope's own.
+/// Bytes that an envelope holds itself.
 pub(super) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
 /// Of these, those that a queue may use when the message does not.
 pub(super) const TAIL: usize = 16;
@@ -31,11 +32,11 @@ pub(super) const TAIL: usize = 16;
 const LINE: u64 = 64;
 /// Version of the bytes in an envelope, and of what they mean.
 ///
-/// In all versions alike are the meta word (its bits), the spill word, and the list of attachments that these two lead to: so
-/// who can't read a message can tell its version, and give up what is attached.
+/// All versions have the same meta word (its bits), spill word, and list of attachments that these two lead
+/// to: so a process that can't read a message can tell its version, and give up what is attached.
 const WIRE_VERSION: u64 = 3;
-/// So many attachments ahead, a message's blocks are fetched: another process wrote their words last, and a wait for each is
-/// most of what a message with many tensors costs.
+/// How many attachments ahead a message's blocks are prefetched: another process wrote their words last, and
+/// waiting for each is most of the cost of a message with many tensors.
 pub(super) const AHEAD: usize = 8;
 /// The most attachments a message may have.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
@@ -72,7 +73,7 @@ impl Meta {
         Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize }
     }
 
-    /// Where the bytes are: in the envelope, behind its attachments, or in a spill block of so many bytes.
+    /// Where the bytes are: in the envelope, behind its attachments, or in a spill block of `spill` bytes.
     pub(super) fn parts(self, spill: Option<u64>) -> Result<Parts> {
         let listed = 8 * self.attachments;
         let inline = if self.spilled { 0 } else { listed };
@@ -130,7 +131,7 @@ impl Envelope {
         self.owner
     }
 
-    /// Gives it away: to a ring, or to another process. Whoever gets it makes it one again with
+    /// Gives it away: to a ring, or to another process. The receiver makes an `Envelope` of it again with
     /// [`Arena::envelope_from_raw`].
     #[inline]
     pub fn into_raw(self) -> (EnvelopeId, Owner) {
@@ -143,7 +144,7 @@ impl Envelope {
         self.arena.map().load(self.arena.envelope_word(self.id, field::TYPE))
     }
 
-    /// Bytes of the message in it: as it was encoded, and of each block attached to it, as it was allocated.
+    /// Bytes of the message in it: its encoded length, and the allocated length of each block attached to it.
     pub fn weight(&self) -> u64 {
         let (arena, id) = (self.arena, self.id);
         let map = arena.map();
@@ -154,10 +155,10 @@ impl Envelope {
         meta.bytes as u64 + sizes.sum::<u64>()
     }
 
-    /// Sees to it that its last two words ([`Arena::tail_words`]) are free for its queue.
+    /// Makes sure that its last two words ([`Arena::tail_words`]) are free for its queue.
     ///
     /// # Errors
-    /// When there is no memory for what is in them.
+    /// When there is no memory to move their contents to.
     pub fn free_tail(&self) -> Result<()> {
         self.arena.spill(self)
     }
@@ -193,8 +194,8 @@ impl Envelope {
         if !meta.spilled {
             arena.fetch_early(id, meta.attachments);
         }
-        // Until everything that it lists is taken, the spill block stays the envelope's: if this process dies on
-        // the way, the sweep finds the list.
+        // The spill block stays the envelope's until every attachment that it lists is taken: if this process
+        // dies before, the sweep finds the list.
         let spill = spill.filter(|a| arena.block_exists(a.block));
         let (list, room) = spill.map(|a| arena.data_of(a.block)).unzip();
         let Parts { from } = meta.parts(room)?;
@@ -250,9 +251,10 @@ impl Arena {
         Word::at(self.layout().envelopes_at + ENVELOPE * u64::from(e) + field)
     }
 
-    /// Writes bytes into an envelope, from byte `from` of its own on. The last ones ([`TAIL`]) are only ever reached as words:
-    /// a producer at a queue that is bounded by bytes may look at the words of an envelope that was just taken out of it.
-    /// They are stored with release, so that a producer that sees them sees as well that the earlier message was taken.
+    /// Writes bytes into an envelope, from byte `from` of its inline bytes on. The last ones ([`TAIL`]) are
+    /// only accessed as words: a producer at a queue that is bounded by bytes may read the words of an
+    /// envelope that was just taken out of it. They are stored with release, so that a producer that sees
+    /// them also sees that the earlier message was taken.
     #[inline]
     pub(super) fn write_inline(&self, id: EnvelopeId, from: usize, bytes: &[u8]) {
         let at = self.envelope_word(id, field::INLINE);
@@ -288,7 +290,8 @@ impl Arena {
         Column { base: self.envelope_word(0, ENVELOPE - TAIL as u64), stride: ENVELOPE }
     }
 
-    /// Where an envelope lists what is attached, and how many entries there are: no more than there is room for.
+    /// Where an envelope lists its attachments, and how many entries there are: no more than there is room
+    /// for.
     pub(super) fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
         let spill = Attach::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
         let (at, room) = match spill.filter(|a| meta.spilled && self.block_exists(a.block)) {
@@ -336,8 +339,8 @@ impl Arena {
         }
     }
 
-    /// Begins to fetch an envelope that another process has filled, for one that takes it out of a ring: it writes the first
-    /// cache line, and reads the others.
+    /// Prefetches an envelope that another process has filled, before this process takes it out of a ring:
+    /// the first cache line to be written, the others to be read.
     #[inline]
     pub fn fetch_filled(&self, e: EnvelopeId) {
         if e < self.layout().envelopes {
@@ -346,14 +349,14 @@ impl Arena {
         }
     }
 
-    /// Begins to fetch an envelope that was emptied elsewhere, and is to be filled.
+    /// Prefetches an envelope that another process emptied, and that is to be filled.
     #[inline]
     pub(super) fn fetch_empty(&self, e: EnvelopeId) {
         (0..ENVELOPE / LINE).for_each(|i| self.map().will_write(self.envelope_word(e, LINE * i)));
     }
 
-    /// Begins to fetch what the first attachments of an envelope are described by, all at once: another process wrote it
-    /// last, and one after the other would be a wait each.
+    /// Prefetches the words that describe the first attachments of an envelope, all at once: another process
+    /// wrote them last, and one after the other would cost a wait each.
     fn fetch_early(&self, id: EnvelopeId, attachments: usize) {
         for k in 0..attachments.min(4) as u64 {
             let entry = self.map().load_relaxed(self.envelope_word(id, field::INLINE).plus(k));
@@ -363,7 +366,7 @@ impl Arena {
         }
     }
 
-    /// Begins to fetch the seat of an attachment, which is to be taken over.
+    /// Prefetches the seat of an attachment, which is to be taken over.
     #[inline]
     fn fetch_seat(&self, attach: Attach) {
         if attach.block / SLAB_BLOCKS < self.layout().slabs
@@ -379,7 +382,7 @@ impl Arena {
             return;
         }
         let Some(word) = self.seat_word(attach.block, attach.seat) else { return };
-        // It may become ours to free.
+        // It may become this process's to free.
         self.touch(me, attach.block / SLAB_BLOCKS);
         let at = self.block_at(attach.block);
         let release = Release::new(at, self.pages(), me, word, Seat::Envelope(e));

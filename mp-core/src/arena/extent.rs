@@ -1,26 +1,27 @@
 //! Extents: files with names that hold slabs, and the table of them.
 //!
-//! An extent is a file of the strategy `file_system`. It has a slot of the arena's addresses, behind the arena's own
-//! file; everything else about its blocks (their states, seats, who holds them) is in the arena's tables, like that of all
-//! others. So handles are what they always are, and only the data of tensors lies in extents: a process that sweeps, or
-//! drops a tensor, need not have the file open.
+//! An extent is a file of the strategy `file_system`. It has a slot of the arena's addresses, behind the
+//! arena's own file; everything else about its blocks (states, seats, holders) is in the arena's tables, as
+//! for all blocks. So handles don't differ, and only the data of tensors lies in extents: a process that
+//! sweeps, or drops a tensor, need not have the file open.
 //!
 //! # States of an extent's word
 //! | state | changed by | killed here |
 //! |---|---|---|
-//! | `FREE` | whoever needs an extent → `MAKING(me)` | |
-//! | `MAKING(m)` | `m`, who writes directory and name down, the length of the directory last, then makes the file and holds it → `NAMED(m)`; or, when that fails, removes it → `FREE` | a file of that name, or none |
-//! | `NAMED(m)` | `m`, who writes into the file who was a member by then → `OPEN`; or as above | the file, without a slab in it |
-//! | `OPEN` | nobody: it stays as long as the arena | |
+//! | `FREE` | a process that needs an extent → `MAKING(me)` | |
+//! | `MAKING(m)` | `m`, which writes down directory and name, the length of the directory last, then makes the file and holds it → `NAMED(m)`; or, when that fails, removes it → `FREE` | a file of that name, or none |
+//! | `NAMED(m)` | `m`, which writes the members of that moment into the file → `OPEN`; or as above | the file, without a slab in it |
+//! | `OPEN` | no process: it stays as long as the arena | |
 //!
-//! The sweep takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(sweeper)`, removes the file if its
-//! name was written down, forgets the length of the directory, and then sets it free; each may be done twice. The words
-//! beside the state have one writer, who is named in it.
+//! The sweep takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(sweeper)`, removes
+//! the file if its name was written down, forgets the length of the directory, and then sets it free; each
+//! may be done twice. The words beside the state have one writer, which the state names.
 //!
-//! # Who keeps the file
-//! Its name must not vanish as long as any member may have to open it: a tensor may be on its way to one that hasn't, and
-//! its sender dead. So a file is in use while any process has its lock, **or** any process lives that the file itself names:
-//! those that were members when it was made. A process that joins later takes the locks of all extents:
+//! # What keeps the file
+//! Its name must not vanish as long as any member may have to open it: a tensor may be on its way to a member
+//! that hasn't opened it, and its sender may be dead. So a file is in use while any process has its lock,
+//! **or** any process that the file itself names lives: those that were members when it was made. A process
+//! that joins later takes the locks of all extents:
 //!
 //! | the maker | a process that joins |
 //! |---|---|
@@ -28,29 +29,34 @@
 //! | reads the member table, writes the living into the file | reads the states of all extents, takes the locks of those `NAMED` or `OPEN` |
 //! | state → `OPEN` | |
 //!
-//! Each writes first and then reads, in the one order of all such accesses; so one of the two sees the other.
+//! Each writes first and then reads, in the total order of all such accesses; so one of the two sees the
+//! other.
 //!
 //! # Where process ids say nothing
-//! A program that cleans up may be in another process namespace (a container that shares `/dev/shm`), or have no `/proc`. It can't
-//! ask whether a process that a file names lives. There the locks decide, as soon as they say it all:
+//! A program that cleans up may be in another process namespace (a container that shares `/dev/shm`), or have
+//! no `/proc`. It can't ask whether a process that a file names lives. There the locks decide, once they are
+//! conclusive:
 //!
-//! | word of the file | who | killed before | consequence there |
+//! | word of the file | written by | killed before | consequence there |
 //! |---|---|---|---|
-//! | an owner: pid, [`HOLDS`] | the maker; the owner sets `HOLDS` when it has the lock of the file | it has set it | the file stays: that owner may live |
+//! | an owner: pid, [`HOLDS`] | the maker; the owner sets `HOLDS` when it has the lock of the file | it is set | the file stays: that owner may live |
 //! | first: the first file of this program in the same directory; 0 if that is this one | the maker | | |
 //!
-//! - **The first file of a program speaks for all of them.** A member that has joined after it was made holds its lock from then on,
-//!   whether or not it has opened those that came later. A program that uses files makes it before it starts a process that
-//!   joins; so the only one that was there before is the maker, which holds it.
-//! - Owners that were there before set `HOLDS` when they open the file, or, without a need for it, the next time that they look
-//!   for the dead (`sweep_if_due`). When all have set it, and the lock is free, none of them lives.
+//! - **The first file of a program speaks for all of them.** A member that has joined after it was made holds
+//!   its lock from then on, whether or not it has opened those that came later. A program that uses files
+//!   makes it before it starts a process that joins; so the only member before that is the maker, which holds
+//!   it.
+//! - Owners that were members before set `HOLDS` when they open the file, or, if they don't need it, the next
+//!   time that they look for dead members (`sweep_if_due`). When all have set it, and the lock is free, none
+//!   of them lives.
 //! - **A start** may be between the end of its parent and the moment when it has the lock. The parent sets the file's time at each
 //!   start, and a file whose time is less than [`GRACE`](directory::GRACE) ago stays.
 //!
 //! On hugetlbfs, which knows no `write(2)`, `HOLDS` is set by the maker alone.
 //!
-//! What stays for ever is a file of a program that was killed before all of its members had set `HOLDS`: one that used files only
-//! after it had started processes, within the 100 ms or so that those need to look, or while one of them was stopped or computing.
+//! What stays for ever is a file of a program that was killed before all of its members had set `HOLDS`: one
+//! that used files only after it had started processes, within the 100 ms or so that those need to notice it,
+//! or while one of them was stopped or computing.
 //!
 //! # More slabs
 //! The frontier of an extent moves in one update with the words that a slab of the arena's own file changes.
@@ -78,16 +84,16 @@ const END: u64 = 2;
 const NAME: u64 = 3;
 const PATH_LEN: u64 = 5;
 
-/// The first word of a file: it is one of an arena's extents, and says who may use it.
+/// The first word of a file: it is an arena's extent, and lists the processes that may use it.
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-files");
 const FIRST_AT: usize = 32;
 const LIST_AT: usize = 48;
 /// In an owner's word: it has the lock of the file, and keeps it as long as it lives.
 const HOLDS: u64 = 1 << 63;
-/// A page more than 1024 members need.
+/// One page more than 1024 members need.
 const HEADER: u64 = directory::HEAD as u64;
 
-/// How long to wait for another process that makes the extent that this one needs too.
+/// How long to wait for another process that makes the extent which this process needs too.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What an extent's word says: state 2 bits, member 24.
@@ -128,14 +134,14 @@ impl Arena {
         self.map().cas(self.extent_word(i, STATE), from.pack(), to.pack()).is_ok()
     }
 
-    /// All extents that there are, with their states.
+    /// All extents that exist, with their states.
     pub(super) fn extents(&self) -> impl Iterator<Item = (u32, Extent)> + '_ {
         let state = |i| Extent::unpack(self.map().load(self.extent_word(i, STATE)));
         let count = if self.has_extents() { EXTENTS } else { 0 };
         (0..count).map(move |i| (i, state(i))).filter(|&(_, s)| s != Extent::Free)
     }
 
-    /// Whether it can have any.
+    /// Whether it can have extents.
     pub(super) fn has_extents(&self) -> bool {
         self.layout().slot() > 0 && !self.is_local()
     }
@@ -280,7 +286,7 @@ impl Arena {
         ours.map_or(0, |(_, name)| name)
     }
 
-    /// Writes into a new file, which this process holds, which processes are members now, and which is the first file.
+    /// Writes the present members and the name of the first file into a new file, which this process holds.
     fn write_owners(&self, base: u64, first_file: u128, me: Member) {
         let first = Word::at(base);
         let live: Vec<_> = self.live_processes().collect();
@@ -299,7 +305,7 @@ impl Arena {
         self.map().store(first, MAGIC);
     }
 
-    /// Undoes the making of an extent that is this process's.
+    /// Undoes the making of an extent by this process.
     fn drop_extent(&self, i: u32, me: Member) {
         if let Some((path, name)) = self.extent_file(i)
             && let Ok(Some(directory)) = Directory::open(&path)
@@ -362,7 +368,7 @@ fn listed(head: &[u8]) -> impl Iterator<Item = usize> + use<> {
 
 fn owners(head: &[u8], counts: impl Fn(u64) -> bool) -> Owners {
     if word(head, 0) != Some(MAGIC) {
-        // Not finished, or an arena's own file: its lock says it all.
+        // Not finished, or an arena's own file: its lock decides.
         return Owners::Gone;
     }
     let (own, theirs) = (directory::process_namespace(), word(head, 16));
@@ -374,7 +380,7 @@ fn owners(head: &[u8], counts: impl Fn(u64) -> bool) -> Owners {
         });
         return if live { Owners::Live } else { Owners::Gone };
     }
-    // Process ids of somewhere else say nothing here.
+    // Process ids of another namespace say nothing here.
     let first = [0, 8].map(|w| u128::from(word(head, FIRST_AT + w).unwrap_or(0)));
     match first[0] << 64 | first[1] {
         0 if listed(head).any(|at| word(head, at).is_none_or(|w| w & HOLDS == 0 && counts(w))) => {

@@ -49,7 +49,7 @@ pub(super) struct Files {
     named: [OnceLock<Opened>; EXTENTS as usize],
     /// One bit for each that is mapped.
     mapped: AtomicU64,
-    /// Which are in the directory that is set (low half), as of which setting (high half).
+    /// Which extents are in the directory that is set (low half), as of which setting (high half).
     chosen: AtomicU64,
     /// Bytes that have memory, if there is no file to ask.
     local: AtomicU64,
@@ -58,9 +58,10 @@ pub(super) struct Files {
 
 #[derive(Debug, Default)]
 pub(super) struct Opening {
-    /// Held before anybody could say that they are ready, by name.
+    /// Files held before they could be seen to be ready, by name.
     early: Vec<(u128, OwnedFd)>,
-    /// Could not be mapped: what is at their addresses now is unknown, so there is no second try.
+    /// Files that could not be mapped: the contents of their addresses are unknown, so there is no second
+    /// try.
     failed: u64,
 }
 
@@ -83,7 +84,7 @@ impl Arena {
         &self.0.files
     }
 
-    /// All files that this process has open for the arena; it opens no other one meanwhile.
+    /// All files that this process has open for the arena; it opens no others while this lives.
     pub(super) fn hold_files(&self) -> Held {
         let all = self.files();
         let opening = all.opening.lock();
@@ -172,7 +173,7 @@ impl Arena {
         memory::committed(own) + named.sum::<u64>()
     }
 
-    /// Bytes that the file of a block can grow by, and what says so.
+    /// Bytes that the file of a block can grow by, and the limit that says so.
     pub(super) fn room_at(&self, at: u64) -> (u64, String) {
         match self.extent_of(at).map(|i| self.opened(i)) {
             Some(Ok(file)) => directory::room(file.fd.as_fd(), &file.parent),
@@ -254,8 +255,8 @@ impl Arena {
         self.map_opened(i, len, &mut opening)
     }
 
-    /// Takes the locks of all files with names that this process has not got yet: when it has joined, and when it looks for the
-    /// dead.
+    /// Takes the locks of all files with names that this process does not have yet: when it has joined, and
+    /// when it looks for dead members.
     pub(super) fn hold_extents(&self) {
         for (i, state) in self.extents() {
             let named = matches!(state, Extent::Named(_) | Extent::Open);
@@ -264,7 +265,7 @@ impl Arena {
                 continue;
             };
             let mut opening = self.files().opening.lock();
-            // Without success the file is gone; that is an error for a caller that needs it.
+            // On failure the file is gone; that is an error for a caller that needs it.
             if slot.get().is_none()
                 && let Some((parent, name)) = self.extent_file(i)
                 && !opening.early.iter().any(|(held, _)| *held == name)
@@ -276,20 +277,20 @@ impl Arena {
         }
     }
 
-    /// Before a process is started by one that uses files: makes the first one, so that the new process has its lock from the
-    /// moment when it joins.
+    /// Before a process that uses files starts another: makes the first file, so that the new process has its
+    /// lock from the moment when it joins.
     fn make_first_file(&self) {
         if strategy::stamp().0
             && self.has_extents()
             && self.extents().next().is_none()
             && let (Ok(me), Some(class)) = (self.me(), class::class_of(1))
         {
-            // What is wrong with the directory is an error of the first tensor.
+            // A bad directory is an error of the first tensor.
             _ = self.frontier_in_files(self.class_by_strategy(class), me);
         }
     }
 
-    /// The class in which this process's tensors of a size are now.
+    /// The class in which this process now allocates tensors of a size.
     pub(super) fn class_by_strategy(&self, class: u32) -> u32 {
         let files = strategy::stamp().0 && self.has_extents();
         if files { class::twin_in_files(class) } else { class }
@@ -307,7 +308,7 @@ impl Arena {
         if chosen >> 32 == stamp & 0xffff_ffff { chosen as u32 } else { self.choose_extents() }
     }
 
-    /// Looks which extents are in the directory that is set.
+    /// Finds the extents in the directory that is set.
     #[cold]
     pub(super) fn choose_extents(&self) -> u32 {
         let (settings, stamp) = strategy::settings();
@@ -323,7 +324,7 @@ impl Arena {
         static CLEANED: PerProcess<Mutex<Vec<PathBuf>>> =
             PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
         let directory = strategy::settings().0.directory;
-        // The first use by this process: what the dead left goes.
+        // The first use by this process: removes what dead processes left.
         let first = {
             let mut cleaned = CLEANED.lock();
             let first = !cleaned.contains(&directory);
@@ -340,7 +341,7 @@ impl Arena {
         Ok(found)
     }
 
-    /// After a death: removes files of the dead from the directory that this process uses, if it uses any.
+    /// After a death: removes files of dead processes from the directory that this process uses, if any.
     pub(super) fn clean_up(&self) {
         if self.extents().next().is_some() {
             clean(&strategy::settings().0.directory);
@@ -366,7 +367,7 @@ fn clean(parent: &Path) {
     }
 }
 
-/// What a new arena begins with: nothing of the dead in the directory that is used unless another is set.
+/// Before a new arena: removes what dead processes left in the default directory.
 pub(super) fn clean_default() {
     if SharingStrategy::FileSystem.supported() {
         clean(&strategy::Settings::default().directory);
@@ -378,7 +379,7 @@ pub(super) fn create_arena_file(parent: &Path, len: u64) -> Result<OwnedFd> {
     directory::create_named(parent, len, len, |_| {}).map(|(fd, _)| fd)
 }
 
-/// Checks a file that a parent has sent, and holds it if it has a name; its length.
+/// Checks a file that a parent has sent, and holds it if it has a name; returns its length.
 pub(super) fn verify(fd: BorrowedFd<'_>) -> Result<u64> {
     if SharingStrategy::FileDescriptor.supported() {
         return memory::verify_sealed(fd);
@@ -386,14 +387,15 @@ pub(super) fn verify(fd: BorrowedFd<'_>) -> Result<u64> {
     memory::verify_private(fd)
 }
 
-/// Sees to it that this process looks after files with names when it ends: also those that only others have used.
+/// Makes sure that this process removes unused files with names when it ends: also those that only others
+/// have used.
 pub(super) fn watch_the_end() {
     if SharingStrategy::FileSystem.supported() {
         leave::on_exit(leave_files);
     }
 }
 
-/// At the end of the process: removes the files that nobody else uses.
+/// At the end of the process: removes the files that no other process uses.
 fn leave_files() {
     let Some(arena) = Arena::get() else { return };
     let mut known: Vec<(PathBuf, u128)> = arena.extents().filter_map(|(i, _)| arena.extent_file(i)).collect();
@@ -402,9 +404,10 @@ fn leave_files() {
     {
         known.push((user, name));
     }
-    // The last member knows it from the arena; what files say of owners can't be asked everywhere.
+    // The last member knows it from the arena; the owners that files name can't be checked everywhere.
     let owners: Reader = if arena.is_last() { |_| Owners::Gone } else { others_live };
-    // Our own locks would be in the way. Nothing is lost without them: a process that is still there has its own.
+    // This process's own locks would be in the way. Nothing is lost without them: a process that is still
+    // there has its own.
     arena.let_go();
     for (parent, name) in known {
         if let Ok(Some(directory)) = Directory::open(&parent) {
@@ -414,7 +417,7 @@ fn leave_files() {
     }
 }
 
-/// Directory of the user's choice, and name, of a file of ours.
+/// The directory that the user chose, and the name, of one of the library's files.
 fn split(path: PathBuf) -> Option<(PathBuf, u128)> {
     let name = directory::name_of(&path)?;
     Some((path.parent()?.parent()?.into(), name))
@@ -437,7 +440,7 @@ impl Arena {
     }
 }
 
-/// What `fallocate(2)` in a file with a name said.
+/// The error of `fallocate(2)` in a file with a name.
 pub(super) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -> Error {
     match e {
         Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
@@ -450,8 +453,8 @@ pub(super) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -
     }
 }
 
-/// That memory or disk has run out, with the limit that was met. How much of a quota is left is not to be asked: what is
-/// known is that it is less than what was asked for.
+/// That memory or disk has run out, with the limit that was met. There is no way to ask how much of a quota
+/// is left; it is less than what was asked for.
 pub(super) fn exhausted(asked: u64, e: Errno, path: &Path, (left, limit): (u64, String)) -> Error {
     if e != Errno::DQUOT {
         return Error::OutOfMemory { asked, left, limit };

@@ -1,4 +1,4 @@
-//! What a copy of this process has of its arena, and must not keep: see [`crate::fork`].
+//! What a forked copy of this process has of its arena and must not keep: see [`crate::fork`].
 
 use std::os::fd::RawFd;
 
@@ -24,9 +24,10 @@ impl Arena {
 }
 
 impl Inherited {
-    /// In the copy: nobody gets the addresses of the arena. Asks for no memory before it has them.
+    /// In the copy: reserves the addresses of the arena, so that nothing else is mapped there. Allocates no
+    /// memory before.
     pub(crate) fn reserve_addresses(&self) -> Result<()> {
-        // Plain memory has no file, and a copy of it is nobody's but the copy's; it is not inherited either.
+        // Plain memory has no file, and the copy of it is private to the copy; it is not inherited either.
         self.arena.as_ref().map_or(Ok(()), |(arena, _)| arena.map().reserve_in_copy())
     }
 
@@ -36,7 +37,7 @@ impl Inherited {
     }
 }
 
-/// In the copy: what this thread has is the original's.
+/// In the copy: forgets what this thread has, which is the original's.
 pub(crate) fn forget_thread() {
     lane::forget_thread();
     idle::forget_thread();

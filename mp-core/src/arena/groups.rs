@@ -5,7 +5,7 @@
 //! [`KEPT`] groups, and goes in small parts, so that a message which comes meanwhile waits for none. So neither a queue that fills
 //! and empties all the time, nor the first message after a pause, pays for it.
 //!
-//! | word | who | killed | consequence |
+//! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | group | see `steps::group` | | |
 //! | absent from | a filler: after the group that it filled; a trimmer: not after the group that it made absent, and counted up | before it | more memory is taken than there need be, until all groups are looked at: before it is said that there are no envelopes |

@@ -12,14 +12,15 @@ use crate::steps::{Release, Released, generation_of};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat, SeatAt};
 
-/// Handles and their seat: how many 31 bits, whether the block is a ring 1, seat 32. (A ring is to be told of the last handle.
-/// The block says so, too, in a word that others write all the time.)
+/// Handles and their seat: how many 31 bits, whether the block is a ring 1, seat 32. (A ring is notified of
+/// the last handle. The block's state says so, too, in a word that others write all the time.)
 const ONE: u64 = 1;
 const RING: u64 = 1 << 31;
-/// The block of a handle that was given to a message: there is none. Such a handle counts nowhere.
+/// The block of a handle that was given to a message: none. Such a handle is not counted.
 const NOWHERE: BlockId = BlockId::MAX;
 
-/// Handles that were forgotten, not dropped: with more than these, a further one could overflow the count.
+/// The limit of handles, reached only by forgetting them without a drop: beyond it, more could overflow the
+/// count.
 const MOST: u32 = 1 << 30;
 const fn entry(ring: bool, seat: SeatAt) -> u64 {
     ONE | if ring { RING } else { 0 } | (seat.raw() as u64) << 32
@@ -33,11 +34,11 @@ const fn seat(e: u64) -> SeatAt {
 
 /// A counted handle to a block: as long as it lives, the block does.
 ///
-/// Cloning counts, dropping the last one gives this process's seat up; the block is freed when nobody else holds
-/// it. In a forked copy of the process, dropping does nothing: the copy holds nothing.
+/// Cloning counts, dropping the last one gives this process's seat up; the block is freed when it has no
+/// other holder. In a forked copy of the process, dropping does nothing: the copy holds nothing.
 ///
-/// A handle keeps memory; it gives no access to it. The tensor that has it decides who may read and write: there is
-/// one exclusive tensor of a block, which moves, and it does not matter to it how many handles there are.
+/// A handle keeps memory; it gives no access to it. The tensor that has it decides whether the caller may
+/// read and write: there is one exclusive tensor of a block, which moves, however many handles there are.
 pub struct Hold {
     arena: Arena,
     block: BlockId,
@@ -63,7 +64,7 @@ impl Hold {
         std::mem::replace(self, left)
     }
 
-    /// Whether it holds nothing, for what it was is in a message.
+    /// Whether it holds nothing, because its seat is in a message.
     #[inline]
     pub(crate) fn is_nowhere(&self) -> bool {
         self.block == NOWHERE
@@ -160,7 +161,8 @@ impl Arena {
         let at = self.holds().get(block as usize)?;
         let mut now = at.load(Ordering::Acquire);
         loop {
-            // Before it is counted: a handle to another tensor, however short, would keep that from giving its seat away.
+            // Before it is counted: a handle to another tensor, however short-lived, would keep that tensor
+            // from giving its seat away.
             if !(1..=MOST).contains(&count(now)) || !self.is_held(block, generation) {
                 return None;
             }
@@ -169,16 +171,17 @@ impl Arena {
                 Err(other) => now = other,
             }
         }
-        // From here on the block is held, and its generation stays: this look is the one that counts.
+        // From here on the block is held, and its generation stays: this check is the one that counts.
         let hold = Hold { arena: *self, block };
         (self.generation(block) == generation || mutant!("arena.hold-again.second-look-away")).then_some(hold)
     }
 
-    /// As the last handle's entry says.
+    /// Gives up the seat that the last handle's entry names.
     fn give_up_seat(&self, block: BlockId, e: u64) {
         let Ok(me) = self.me() else { return };
         let Some(word) = self.seat_word(block, seat(e)) else { return };
-        // Who still waits on the ring may be the last one now. To be said while we hold it.
+        // A waiter of the ring may be its last holder now. The ring must be notified while this process holds
+        // it.
         if e & RING != 0 && !mutant!("arena.hold.ring-not-told") {
             self.ring_holder_gone(block, me, std::process::id());
         }
@@ -231,7 +234,8 @@ impl Arena {
                 }
             }
         }
-        // Held already, in another seat: this one is too much. No need to look whether the block is free.
+        // Held already, in another seat: this seat is superfluous. No need to check whether the block is
+        // free.
         let hold = Hold { arena: *self, block: attach.block };
         let extra = if seated { Seat::Member(me) } else { Seat::Envelope(e) };
         match self.map().cas(
@@ -244,11 +248,13 @@ impl Arena {
         }
     }
 
-    /// The seat of the only handle, which holds nothing any more then; `None` if there are others, who keep it.
+    /// The seat of the only handle, which holds nothing any more then; `None` if there are others, which keep
+    /// it.
     pub(crate) fn take_seat(&self, hold: &mut Hold) -> Option<SeatAt> {
         let at = hold.entry()?;
         let e = at.load(Ordering::Acquire);
-        // One moment: who upgrades a weak reference comes before it, and counts, or after it, and finds nothing.
+        // One atomic step: a thread that upgrades a weak reference comes before it, and counts, or after it,
+        // and finds nothing.
         if count(e) != 1 && !mutant!("arena.take-seat.count-ignored")
             || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {

@@ -27,7 +27,7 @@ impl Arena {
     /// [`empty_cache`](Self::empty_cache)). Each run of up to 64 blocks of one size counts as one more mapping in the
     /// process that allocated it.
     ///
-    /// Pages that are surely huge are those of a hugetlbfs: mount one, and say so with
+    /// Only pages of a hugetlbfs are certainly huge: mount one, and set it with
     /// [`set_sharing_directory`](crate::set_sharing_directory).
     ///
     /// On which NUMA node a page lies is decided when it is made, by the policy of the thread that allocates (`numactl`,

@@ -1,16 +1,18 @@
-//! Envelopes that are not in use: each thread keeps a few, which are its process's in the owner word too; the others are
-//! free, and a bit map says where to look for them.
+//! Envelopes that are not in use: each thread keeps a few, whose owner words name its process; the others are
+//! free, and a bit map hints where they are.
 //!
 //! # The share of each queue
-//! The last eighth of the envelopes is taken only when all others are in use: one by one, by a put into a queue that has fewer
-//! than [`SHARE`] messages in such envelopes (those of each thread that is just putting not counted), and by what belongs to
-//! no queue (arguments of processes, reading a lease). So a queue that takes all that it can get leaves the others theirs.
+//! The last eighth of the envelopes is taken only when all others are in use: one by one, by a put into a
+//! queue that has fewer than [`SHARE`] messages in such envelopes (those of threads that are just putting not
+//! counted), and by what belongs to no queue (arguments of processes, reading a lease). So a queue that takes
+//! all that it can get leaves the others theirs.
 //!
-//! | word | states | who may change it | killed |
+//! | word | states | changed by | killed |
 //! |---|---|---|---|
 //! | owner of an envelope of the share | as of any | as of any; but its process frees it as soon as it is emptied, and keeps none | as of any: the sweep frees it |
 //!
-//! There is no count of them: who wants one looks at all that were ever in use at once, whose queue is in their place words.
+//! There is no count of them: a process that wants one looks at all that were ever in use at once; their
+//! place words name their queues.
 
 use std::cell::{Cell, RefCell};
 
@@ -40,11 +42,12 @@ impl Drop for Idle {
 
 thread_local! {
     static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
-    /// Whose share this thread takes from now.
+    /// The queue whose share this thread takes from now.
     static SHARE_OF: Cell<Option<BlockId>> = const { Cell::new(None) };
 }
 
-/// In a forked copy that becomes a process of its own: those that this thread keeps are the original's.
+/// In a forked copy that becomes a process of its own: the envelopes that this thread keeps are the
+/// original's.
 pub(super) fn forget_thread() {
     _ = IDLE_ENVELOPES.try_with(|idle| idle.borrow_mut().0.clear());
 }
@@ -57,7 +60,7 @@ fn lowest(bits: u64, n: usize) -> u64 {
 }
 
 impl Arena {
-    /// Makes an envelope of this process anybody's.
+    /// Frees an envelope of this process, for any process to claim.
     pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
         self.map().store(self.owner_words().of(id), owner.freed().pack());
         if !mutant!("arena.envelope.hint-lost") {
@@ -65,7 +68,8 @@ impl Arena {
         }
     }
 
-    /// Makes a batch of envelopes of this process anybody's. Their hints are given 64 at a time, where they lie together.
+    /// Frees a batch of envelopes of this process. Their hints are set up to 64 at a time, where they lie
+    /// together.
     fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, Owner)>) {
         let (mut group, mut bits) = (0, 0);
         for (_, id, owner) in batch {
@@ -107,7 +111,7 @@ impl Arena {
         }
     }
 
-    /// For what belongs to no queue: also of the share.
+    /// An envelope for what belongs to no queue: may be of the share.
     pub(super) fn spare_envelope(&self) -> Result<Envelope> {
         match self.idle_envelope() {
             Err(e) if e.is_out_of_envelopes() => self.envelope_of_share(None),
@@ -127,7 +131,7 @@ impl Arena {
         f()
     }
 
-    /// How many envelopes of the share have messages of a queue; and a free one.
+    /// How many envelopes of the share have messages of a queue; and a free envelope.
     fn look_at_share(&self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
         let (mut had, mut free) = (0, None);
         for e in self.envelopes_in_use(self.layout().ordinary()) {
@@ -144,7 +148,7 @@ impl Arena {
         (had, free)
     }
 
-    /// Claims an envelope of the share: for a queue, if it has not too many of them.
+    /// Claims an envelope of the share: for a queue, if it has fewer than [`SHARE`] of them.
     #[cold]
     fn envelope_of_share(&self, queue: Option<BlockId>) -> Result<Envelope> {
         let me = self.me()?;
@@ -184,7 +188,7 @@ impl Arena {
         let idle = IDLE_ENVELOPES.try_with(|idle| {
             let idle = &mut idle.borrow_mut().0;
             let this = idle.pop();
-            // The next one comes over while this message is written and put.
+            // The next envelope is fetched while this message is written and put.
             if let Some((arena, next, _)) = idle.last() {
                 arena.fetch_empty(*next);
             }
@@ -213,13 +217,13 @@ impl Arena {
                 if wanted == 0 {
                     continue;
                 }
-                // What another process was faster to take is not among them.
+                // Hints that another process has taken meanwhile are not among them.
                 let taken = self.map().and(at, !wanted);
                 wanted &= if mutant!("arena.envelope.hint-taken-twice") { wanted } else { taken };
                 if !self.group(group).is_looked_at() {
                     continue;
                 }
-                // All at once, instead of a wait for each: another process freed them.
+                // Prefetch all at once, instead of a wait for each: another process freed them.
                 for i in (0..64).filter(|i| wanted >> i & 1 == 1) {
                     self.map().will_write(self.owner_words().of(group * 64 + i));
                 }

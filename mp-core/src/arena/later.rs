@@ -1,7 +1,7 @@
 //! An arena that this process joins when it first needs one.
 //!
-//! Many a worker needs none, and joining costs more than starting it otherwise does. Until then the process is no member: it
-//! holds nothing, and nothing is released when it dies.
+//! Many workers need none, and joining costs more than all the rest of starting one. Until then the process
+//! is not a member: it holds nothing, and nothing is released when it dies.
 
 use std::os::fd::OwnedFd;
 
@@ -17,28 +17,28 @@ pub(super) type Joined = fn(Member);
 
 #[derive(Debug)]
 enum Later {
-    /// Nothing, or it has happened.
+    /// Nothing to join, or already joined.
     None,
     /// By this process.
     Join { fd: OwnedFd, process: u32, user: u32, joined: Joined },
-    /// It was tried.
+    /// Joining failed.
     Failed(String),
 }
 
 static LATER: PerProcess<Mutex<Later>> = PerProcess::new([const { Mutex::new(Later::None) }; GENERATIONS]);
 
-/// To be joined.
+/// Sets the arena to be joined.
 #[inline]
 pub(super) fn put(fd: OwnedFd, joined: Joined) {
     *LATER.lock() = Later::Join { fd, process: std::process::id(), user: memory::user(), joined };
 }
 
-/// What is to be joined now, if anything is.
+/// Takes the arena that is to be joined now, if there is one.
 pub(super) fn take() -> Result<Option<(OwnedFd, Joined)>> {
     let mut later = LATER.lock();
     match &*later {
         Later::None => Ok(None),
-        // An arena of its own instead would not be the one that the others are in.
+        // An arena of its own instead would not be the one that the other processes are in.
         Later::Failed(why) => {
             Err(Error::NotAnArena(format!("this process could not join the one of its parent: {why}")))
         }
@@ -59,7 +59,7 @@ pub(super) fn is_pending() -> bool {
     !matches!(*LATER.lock(), Later::None)
 }
 
-/// It could not be joined.
+/// Notes that it could not be joined.
 pub(super) fn failed(why: &Error) {
     *LATER.lock() = Later::Failed(why.to_string());
 }

@@ -5,7 +5,7 @@
 //! 4 KiB      control words, 128 bytes apart
 //! 8 KiB      for each size class, the slab after its last one
 //! 12 KiB     extents      64 bytes each: the files with names; then their directories, 256 bytes each
-//! …          members      8 KiB each: who it is; its record of an update; its threads' lanes
+//! …          members      8 KiB each: its identity; its record of an update; its threads' lanes
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
 //! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
@@ -16,8 +16,9 @@
 //! …          data
 //! size       32 slots of addresses for files with names (see `extent`)
 //! ```
-//! All tables are as large as they can ever get: the file is sparse, so room costs nothing until it is used, and no
-//! table ever moves. Their sizes follow from the arena's size and its number of envelopes, and are written down in the header.
+//! All tables are as large as they can ever get: the file is sparse, so a table costs nothing until it is
+//! used, and no table ever moves. Their sizes follow from the arena's size and its number of envelopes, and
+//! are written down in the header.
 //!
 //! The last eighth of the envelopes is the *share* of those queues that have few messages (see `idle`).
 
@@ -43,7 +44,7 @@ pub(crate) const SLAB_BLOCKS: u32 = 64;
 
 const PAGE: u64 = 4096;
 const MEMBER_STRIDE: u64 = 8192;
-/// Within a member's slot: what it has for updates of several words.
+/// Within a member's slot: its words for updates of several words.
 const UPDATES_AT: u64 = 128;
 const LANES_AT: u64 = 4096;
 const LANE_STRIDE: u64 = 64;
@@ -63,23 +64,23 @@ pub(crate) mod control {
     pub(crate) const ABSENT_FROM: u64 = 4096 + 384 + 8;
     /// Groups of envelopes from here on are absent. A hint.
     pub(crate) const ABSENT_TO: u64 = 4096 + 384 + 16;
-    /// How many groups were free at the last looks: see `groups`. A hint.
+    /// How many groups were free at the last checks: see `groups`. A hint.
     pub(crate) const IDLE_GROUPS: u64 = 4096 + 384 + 24;
     /// How often free memory was given back to the kernel.
     pub(crate) const TRIMS: u64 = 4096 + 512;
     /// Member slots below this may have a tenant.
     pub(crate) const MEMBERS: u64 = 4096 + 896;
-    /// The most bytes that were in held blocks at once, as far as anybody looked.
+    /// The most bytes that were in held blocks at once, as far as threads have checked.
     pub(crate) const PEAK_ALLOCATED: u64 = 4096 + 1152;
     /// The most bytes that had pages at once.
     pub(crate) const PEAK_RESERVED: u64 = 4096 + 1280;
     /// How many bytes of free memory may keep their pages.
     pub(crate) const CACHE_LIMIT: u64 = 4096 + 1408;
-    /// When somebody last looked for dead members, in ms of the monotonic clock.
+    /// When a member last looked for dead members, in ms of the monotonic clock.
     pub(crate) const LOOKED: u64 = 4096 + 1024;
     /// How many members were swept.
     pub(crate) const DEATHS: u64 = 4096 + 640;
-    /// How many deaths were noticed, modulo 2^32 where one sleeps on it: `park`.
+    /// How many deaths were noticed; waiters sleep on it modulo 2^32: `park`.
     pub(crate) const NOTICED: u64 = 4096 + 640 + 8;
     /// The most bytes that the arena may have pages for; 0 is no budget.
     pub(crate) const BUDGET: u64 = 4096 + 768;
@@ -149,7 +150,7 @@ impl Layout {
     pub(crate) const LEAST_ENVELOPES: u32 = 1 << 10;
     pub(crate) const MOST_ENVELOPES: u32 = 0xf0_0000;
 
-    /// How many envelopes an arena of `size` bytes has, unless told otherwise.
+    /// How many envelopes an arena of `size` bytes has by default.
     pub(crate) fn envelopes_for(size: u64) -> u32 {
         (size / (64 << 10)).next_power_of_two().clamp(1 << 12, 1 << 20) as u32
     }

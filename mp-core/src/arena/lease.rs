@@ -1,8 +1,8 @@
 //! A message that is read and kept: its envelope stays whole, so that another process can get it after this one's death.
 //!
-//! What is attached to it is shared with the reader: for each attachment an idle envelope of this process takes one more
-//! seat, as a message does that is being packed, and this process takes it from there. Killed in it, that envelope is
-//! emptied as any other one of a dead member.
+//! What is attached to it is shared with the reader: for each attachment an idle envelope of this process
+//! takes one more seat, as a message does that is being packed, and this process takes it from there. If this
+//! process is killed in it, that envelope is emptied as any other of a dead member.
 
 use super::envelope::{Envelope, Meta, Spill};
 use super::layout::envelope as field;
@@ -14,7 +14,7 @@ use crate::message::Incoming;
 use crate::steps::Note;
 use crate::words::{Access, Attach, EnvelopeId, Owner, delivered, deliveries};
 
-/// A message that this process has for a time: its owner word says `LEASED`. Dropping it changes nothing.
+/// A message that this process has leased: its owner word says `LEASED`. Dropping it changes nothing.
 #[derive(Debug)]
 pub struct Leased {
     pub(super) arena: Arena,
@@ -33,7 +33,7 @@ impl Leased {
         self.owner
     }
 
-    /// Counts one more delivery; how many there were, this one included. It counts to 127.
+    /// Counts one more delivery; returns how many there were, this one included, up to 127.
     pub fn deliver(&self) -> u32 {
         let at = self.arena.envelope_word(self.id, field::META);
         let meta = self.arena.map().load_relaxed(at);
@@ -58,13 +58,13 @@ impl Leased {
         if meta.attachments != 0 || spill.is_some() {
             let list = spill.filter(|_| meta.spilled).map(|a| self.arena.data_of(a.block).0);
             let entries = list.map_or(word(field::INLINE), Word::at);
-            // It holds each seat for a moment.
+            // Holds each seat for a moment.
             let between = self.arena.spare_envelope()?;
             for k in 0..meta.attachments as u64 {
                 let attach = Attach::unpack(map.load_relaxed(entries.plus(k)))
                     .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
                 if attach.grant.access() == Access::Exclusive && !mutant!("arena.lease.exclusive-is-shared") {
-                    let why = "an exclusive tensor can't be leased: nobody else could get it then";
+                    let why = "an exclusive tensor can't be leased: no other process could get it then";
                     return Err(Error::Malformed(why.into()));
                 }
                 let hold = self.share(&between, attach)?;
@@ -82,7 +82,7 @@ impl Leased {
         Ok(())
     }
 
-    /// One more holder of what is attached here: this process.
+    /// Makes this process one more holder of an attachment.
     fn share(&self, between: &Envelope, attach: Attach) -> Result<Hold> {
         let arena = self.arena;
         if !arena.block_exists(attach.block) {

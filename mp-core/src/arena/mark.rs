@@ -1,5 +1,5 @@
-//! Marks: which block, in which of its lives, as one word. Whoever has a mark can ask whether the block still lives,
-//! without holding it.
+//! Marks: a block and its generation, as one word. A process that has a mark can ask whether the block still
+//! lives, without holding it.
 
 use super::{Arena, Hold};
 use crate::mem::Mem;
@@ -11,14 +11,15 @@ impl Arena {
         self.generation(hold.block()) << 24 | (u64::from(hold.block()) + 1)
     }
 
-    /// Whether a marked block is still held by anybody: a process, or a message on its way. Once it is not, it never is
-    /// again. A holder that was killed counts until somebody has seen to it.
+    /// Whether a marked block still has a holder: a process, or a message on its way. Once it has none, it
+    /// never has one again. A killed holder counts until another process has given up its seat.
     pub fn lives(&self, mark: u64) -> bool {
         let Some(block) = (mark & 0xff_ffff).checked_sub(1).map(|b| b as BlockId) else { return false };
         if !self.block_exists(block) {
             return false;
         }
-        // The state between two looks at the generation: if the block was freed and claimed meanwhile, they differ.
+        // The state is read between two reads of the generation: if the block was freed and claimed
+        // meanwhile, they differ.
         let same = self.generation(block) == mark >> 24;
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
         same && state.life == Life::Live && self.generation(block) == mark >> 24

@@ -1,19 +1,19 @@
-//! Who is a member, and who is dead.
+//! The members, and which of them are dead.
 //!
 //! # States of a member's word
 //! | state | by | changed by |
 //! |---|---|---|
 //! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
-//! | `LIVE(epoch)` | | whoever knows that it is dead → `DEAD` |
+//! | `LIVE(epoch)` | | a process that knows that it is dead → `DEAD` |
 //! | `DEAD(epoch)` | | visitors count themselves in it; one that was alone, and left nothing to do → `VACATING` |
 //! | `VACATING(epoch)` | | visitors count themselves in it; one that was alone, and left nothing to do → `SWEEPING(it)` |
 //! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
 //!
-//! Visits are what `visit` makes, and the sweep is in `sweep`; how the one follows the others: [`Visit`](crate::steps::Visit).
+//! Visits are in `visit`, the sweep is in `sweep`; how it follows them: [`Visit`](crate::steps::Visit).
 //!
-//! # Who knows that a member is dead
-//! Its parent, from the pidfd it holds; and anybody who finds both locks of the slot free. One lock alone
-//! proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks, and is not dead.
+//! # Which processes know that a member is dead
+//! Its parent, from the pidfd it holds; and any process that finds both locks of the slot free. One lock
+//! alone proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks, and is not dead.
 
 use super::Arena;
 use super::layout::{LANES, control};
@@ -42,7 +42,7 @@ const LANES_USED: u64 = 4;
 pub(super) const USES: u64 = 5;
 const LANES_EVER: u64 = 6;
 
-/// The word of a dead tenant that was seen to: epoch 32, whether 1, ring + 1, or 0, 24.
+/// The word that says that a dead tenant was recovered for: epoch 32, whether 1, ring + 1, or 0, 24.
 const fn seen_to(epoch: u32, but: Option<BlockId>) -> u64 {
     let but = match but {
         None => 0,
@@ -76,7 +76,8 @@ impl Arena {
             if !self.lock_slot(slot)? {
                 continue;
             }
-            // Somebody may have had the slot, and died in it, since we looked. From here on nobody else can join it.
+            // Another process may have had the slot, and died in it, since it was read. From here on no other
+            // can join in it.
             if self.tenancy(slot) != before && !mutant!("member.join.second-look-away") {
                 self.unlock_slot(slot);
                 continue;
@@ -89,7 +90,7 @@ impl Arena {
             {
                 self.map().store(self.layout().member(slot, word), v);
             }
-            // Its last tenant may have died while it made one.
+            // Its last tenant may have died while it made an update.
             if !mutant!("member.join.update-not-withdrawn") {
                 self.map().store(self.layout().updates().making(slot), 0);
             }
@@ -103,7 +104,7 @@ impl Arena {
         Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
     }
 
-    /// How many processes can be members at once, and an upper bound of how many are, which costs nothing to ask.
+    /// How many processes can be members at once, and a cheap upper bound of how many are.
     #[doc(hidden)]
     pub fn most_members(&self) -> (usize, usize) {
         let limit = self.layout().members;
@@ -117,7 +118,7 @@ impl Arena {
         self.used_slots().filter(|(_, tenancy)| tenancy.presence != Presence::Free).count()
     }
 
-    /// Takes the locks of a slot; nobody else can have those of a local arena.
+    /// Takes the locks of a slot; no other process can have those of a local arena.
     fn lock_slot(&self, slot: u32) -> Result<bool> {
         let Ok(file) = self.file() else { return Ok(true) };
         locks::acquire(file, slot)
@@ -135,24 +136,25 @@ impl Arena {
         self.layout().member(slot, STATE)
     }
 
-    /// Where a member says whom it visits.
+    /// The word in which a member says which slots it visits.
     pub(super) fn visiting_word(&self, slot: u32) -> Word {
         self.layout().member(slot, VISITING)
     }
 
-    /// A visitor has seen to everything that others wait for, of this tenant of a slot, `but` in this ring. As often as one
-    /// likes.
+    /// Notes that a visitor has recovered everything that others wait for of this tenant of a slot, except in
+    /// the ring `but`. May be called any number of times.
     pub(super) fn note_seen_to(&self, slot: u32, epoch: u32, but: Option<BlockId>) {
         let word = self.layout().member(slot, SEEN_TO);
         let (before, now) = (self.map().load(word), seen_to(epoch, but));
-        // Who comes late takes nothing back.
+        // A late visitor takes nothing back.
         let done = before == seen_to(epoch, None) && !mutant!("member.seen-to.taken-back");
         if !done && before != now {
             _ = self.map().cas(word, before, now);
         }
     }
 
-    /// Whether a member is dead, and everything was seen to that who has this ring waits for. It may have seats in rings still.
+    /// Whether a member is dead, and everything that holders of this ring wait for was recovered. It may
+    /// still have seats in rings.
     pub(super) fn has_left(&self, m: Member, ring: BlockId) -> bool {
         let t = self.tenancy(m.slot());
         match t.presence {
@@ -187,7 +189,7 @@ impl Arena {
         }
     }
 
-    /// Whether a member is dead: declared so, or found so by its locks (1–3 µs).
+    /// Whether a member is dead: declared dead, or found dead by its locks (1–3 µs).
     ///
     /// A stopped process is not dead. `false` when in doubt.
     pub fn is_dead(&self, m: Member) -> bool {
@@ -210,7 +212,7 @@ impl Arena {
         live.all(|(slot, t)| slot == me.slot() || self.is_dead(Member::new(slot, t.epoch)))
     }
 
-    /// The members that are there, dead ones that are not swept yet included.
+    /// The members, including dead ones that are not swept yet.
     pub fn members(&self) -> Vec<MemberInfo> {
         self.used_slots()
             .filter(|(_, t)| t.presence != Presence::Free)
@@ -243,8 +245,8 @@ impl Arena {
         self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
     }
 
-    /// Whether a member's process is stopped, by a signal or a debugger: for errors that name who is waited for. It may go on at
-    /// any moment. `false` when in doubt.
+    /// Whether a member's process is stopped, by a signal or a debugger: for errors that name the process
+    /// which is waited for. It may continue at any moment. `false` when in doubt.
     pub fn is_stopped(&self, m: Member) -> bool {
         match self.pid_of(m) {
             0 => false,

@@ -77,7 +77,7 @@ use files::Files;
 use layout::{Layout, control, envelope as field};
 pub(crate) use settings::publish_settings;
 
-/// The cursor of a class in which this process has not looked for a block yet.
+/// The cursor of a class in which this process has not searched for a block yet.
 const NO_CURSOR: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ struct Inner {
     cursors: Box<[AtomicU32]>,
 }
 
-/// Large blocks whose pages this process has mapped, as long as nobody gave pages back.
+/// Large blocks whose pages this process has mapped, valid until a process gives pages back.
 #[derive(Debug, Default)]
 struct Populated {
     trims: u64,
@@ -114,7 +114,7 @@ struct Populated {
 #[derive(Clone, Copy)]
 pub struct Arena(&'static Inner);
 
-/// A process has an arena once. In a forked copy, what the original had is not what the copy has joined.
+/// A process has one arena. In a forked copy, the original's arena is not the one that the copy has joined.
 impl PartialEq for Arena {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.0, other.0)
@@ -122,7 +122,7 @@ impl PartialEq for Arena {
 }
 impl Eq for Arena {}
 
-/// The arena of this process, once it has one; and whoever makes or attaches it holds the lock.
+/// The arena of this process, once it has one; the thread that makes or attaches it holds the lock.
 static CURRENT: PerProcess<OnceLock<Arena>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 static MAKING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
@@ -187,9 +187,9 @@ impl Arena {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Tensors, queues and messages work in it, within this process. It has no file, no lock and no other members; to
-    /// start a process is an error. It is for tools that don't know shared mappings, Miri above all (under which it is
-    /// what [`current`](Self::current) makes), and for tests.
+    /// Tensors, queues and messages work in it, within this process. It has no file, no lock and no other
+    /// members; to start a process is an error. It is for tools that don't know shared mappings, above all
+    /// Miri (under which [`current`](Self::current) makes it), and for tests.
     ///
     /// # Errors
     /// [`Error::NotAnArena`] if this process has an arena already that others can reach; [`Error::Os`] or
@@ -218,7 +218,7 @@ impl Arena {
         if under_valgrind() { 256 << 20 } else { 1 << 40 }
     }
 
-    /// Under the lock, and there is none yet.
+    /// Called under the lock, when this process has no arena yet.
     fn make_current(arena: Self) -> Self {
         *CURRENT.get_or_init(|| arena)
     }
@@ -241,7 +241,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Under the lock.
+    /// Called under the lock.
     fn attach_now(fd: OwnedFd) -> Result<Self> {
         if CURRENT.get().is_some() {
             return Err(Self::has_one());
@@ -272,7 +272,7 @@ impl Arena {
         files::clean_default();
         let (space, space_limit) = limits::address_space();
         let (file, file_limit) = limits::file_size();
-        // The files with names have twice as many addresses again; the rest of the process needs some as well.
+        // The files with names get twice as many addresses again; the rest of the process needs some as well.
         let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
         let configured = configure::settings()?;
         let mut size = configured.size.unwrap_or(Self::most());
@@ -305,7 +305,7 @@ impl Arena {
         }
         let file = fd.as_ref().map(AsFd::as_fd);
         let map = files::map_own(file, size, layout.space())?;
-        // Whoever attaches got the file from a process that lives, in this boot.
+        // A process that attaches got the file from a living process, in this boot.
         let boot = new.map(|()| memory::boot_id());
         if new.is_some() {
             if let Some(file) = file {
@@ -318,11 +318,12 @@ impl Arena {
             layout.write(&map, memory::random_u64(), boot.unwrap_or(0), memory::user());
         }
         let id = layout.check(&map, boot)?;
-        // Our identity lies behind the table of what we hold, with a line of its own, in the same mapping.
+        // This process's identity lies behind the table of what it holds, on a cache line of its own, in the
+        // same mapping.
         let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
         let (holds, line) = private::table(blocks + 16)?.split_at(blocks);
         let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
-        // The real value follows once we are a member; until then `me` must not be asked.
+        // The real value follows once this process is a member; until then `me` must not be called.
         let inner = Inner {
             map,
             files: Files::new(fd),
@@ -351,7 +352,7 @@ impl Arena {
         }
     }
 
-    /// Whether this process is a member still: a copy of one is none.
+    /// Whether this process is still a member: a forked copy of a member is not.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.0.identity.get() != 0
@@ -418,7 +419,7 @@ impl Arena {
         move |page| arena.seat_page(page)
     }
 
-    /// The first word of a page of seats; `None` if the block is none. Once a page, a block stays one.
+    /// The first word of a page of seats; `None` if the block is not one. A block that is a page stays one.
     #[inline]
     pub(crate) fn seat_page(&self, page: BlockId) -> Option<Word> {
         let (class, base) = self.slab(page / layout::SLAB_BLOCKS)?;

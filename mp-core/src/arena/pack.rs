@@ -9,11 +9,11 @@ use crate::message::Outgoing;
 use crate::steps::{Note, Take, Taken};
 use crate::words::{Access, Attach, BlockId, EnvelopeId, Grant, Kind, Seat};
 
-/// Something to attach to a message. Only handles make one of themselves, so that what a receiver may do with
-/// a block follows from the type of the sender's handle.
+/// Something to attach to a message. Only handles can make one, so that what a receiver may do with a block
+/// follows from the type of the sender's handle.
 #[derive(Debug)]
 pub struct AttachRequest {
-    /// The handle; of something exclusive it is the tensor's own, which was moved here.
+    /// The handle; of an exclusive tensor its own, which was moved here.
     pub(crate) hold: Hold,
     /// What the receiver gets. [`Access::Exclusive`] moves it, everything else adds a holder.
     pub(crate) grant: Grant,
@@ -27,7 +27,7 @@ impl AttachRequest {
 }
 
 impl Arena {
-    /// Packs a message. What is attached goes over to the envelope; on an error it stays.
+    /// Packs a message. Attachments go over to the envelope; on an error they stay.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::Malformed`] (too many attachments).
@@ -85,7 +85,7 @@ impl Arena {
         let mut entries = self.envelope_word(id, field::INLINE);
         let mut data = None;
         if head + bytes.len() > INLINE + usize::from(mutant!("arena.pack.one-byte-too-many-attached")) {
-            // The last words of an envelope that spills are free for its queue.
+            // The last words of an envelope with a spill block are free for its queue.
             meta.spilled = head > INLINE - if mutant!("arena.pack.list-in-the-tail") { 0 } else { TAIL };
             let spill_head = if meta.spilled { head } else { 0 };
             let hold = self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill)?;
@@ -112,8 +112,9 @@ impl Arena {
                 map.will_write(self.block_at(ahead.hold.block()).state);
             }
             let (a, entry) = (&mut attachments[k], entries.plus(k as u64));
-            // What is exclusive leaves with the seat of this process, unless that is needed: something here keeps the storage,
-            // without access to it. Then the envelope has a seat beside it, as for everything else.
+            // An exclusive tensor leaves with the seat of this process, unless another handle here keeps the
+            // storage, without access to it, and needs the seat. Then the envelope takes a seat of its own,
+            // as for everything else.
             if a.grant.access() == Access::Exclusive && self.move_seat(id, entry, a) {
                 continue;
             }
@@ -127,14 +128,14 @@ impl Arena {
         Ok(())
     }
 
-    /// What was moved to an envelope already, when something after it could not be attached.
+    /// Takes back what was moved to an envelope already, when a later attachment failed.
     #[cold]
     fn take_seats_back(&self, id: EnvelopeId, entries: Word, attachments: &mut [AttachRequest]) {
         let map = self.map();
         for (k, a) in attachments.iter_mut().enumerate().filter(|(_, a)| a.hold.is_nowhere()) {
             let entry = entries.plus(k as u64);
             let back = Attach::unpack(map.load_relaxed(entry)).map(|attach| self.adopt(id, attach));
-            // The seat is this envelope's, which is this process's: there is nothing that could be in the way.
+            // The seat is this envelope's, which this process owns: taking it back can't fail.
             if let Some(Ok(hold)) = back {
                 a.hold = hold;
                 map.store(entry, 0);
@@ -142,7 +143,7 @@ impl Arena {
         }
     }
 
-    /// Moves an envelope's bytes into a block if they reach into its last two words. What was attached stays.
+    /// Moves an envelope's bytes into a block if they reach into its last two words. Attachments stay.
     pub(super) fn spill(&self, envelope: &Envelope) -> Result<()> {
         let (id, map) = (envelope.id, self.map());
         let spill_word = self.envelope_word(id, field::SPILL);
@@ -180,7 +181,7 @@ impl Arena {
         self.share_block_seat(e, note, hold.block())
     }
 
-    /// As [`share_seat`](Self::share_seat), of a block that somebody holds until this returns.
+    /// As [`share_seat`](Self::share_seat), of a block that has another holder until this returns.
     pub(super) fn share_block_seat(&self, e: EnvelopeId, note: Note, block: BlockId) -> Result<()> {
         let m = *self.map();
         loop {
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
     use crate::message::Incoming;
 
-    /// This many bytes, none of them 0, and this many attachments.
+    /// A message of `bytes` bytes, none of them 0, and this many attachments.
     fn message(arena: Arena, bytes: usize, attachments: usize) -> (Outgoing, Vec<Hold>) {
         let mut out = Outgoing::default();
         out.bytes().extend((0..bytes).map(|i| i as u8 | 1));
@@ -209,7 +210,7 @@ mod tests {
         (out, holds)
     }
 
-    /// Packs several of these, gives their queues the words that are theirs, and reads all.
+    /// Packs several of these, writes the words that are for queues, and reads all.
     fn arrive_whole(bytes: usize, attachments: usize) {
         let arena = Arena::current().unwrap();
         let what = format!("{bytes} bytes, {attachments} attachments");

@@ -1,8 +1,8 @@
 //! Pages of seats: room for more holders than a block's header has seats for.
 //!
-//! A page is a block of its own. Its first word says whose it is, its second links the next page, the third is a hint;
-//! the others are seats. It is linked while its maker still holds it, and only then handed over to the block: killed
-//! in between, the sweep finds it linked and hands it over.
+//! A page is a block of its own. Its first word names its block, its second links the next page, the third is
+//! a hint; the others are seats. It is linked while its maker still holds it, and only then handed over to
+//! the block: killed in between, the sweep finds it linked and hands it over.
 
 use super::Arena;
 use super::class::SEAT_PAGE;
@@ -27,7 +27,7 @@ impl Arena {
     fn free_pages_of(&self, block: BlockId) {
         let Ok(me) = self.me() else { return };
         let at = |page| {
-            // It becomes ours to free.
+            // It becomes this process's to free.
             self.touch(me, page / SLAB_BLOCKS);
             self.block_at(page)
         };
@@ -43,7 +43,7 @@ impl Arena {
         let mut hold = self.alloc_kind(SEAT_PAGE, Kind::Seats)?;
         let page = hold.block();
         let first = Word::at(self.data_of(page).0);
-        // No handle any more: its seat is handed over to the block.
+        // The handle ends: its seat is handed over to the block.
         if self.take_seat(&mut hold).is_some() {
             let (at, page) = (self.block_at(block), self.block_at(page));
             run(LinkPage::new(at, page, first, me, self.pages()), self.map());

@@ -1,24 +1,25 @@
 //! Sleeping until something in the arena changes.
 //!
-//! A parking word counts wake-ups and says whether somebody may be asleep: `asleep 1 bit | count 31`, in the low half
-//! of a 64-bit word. A sleeper sets the bit, looks again whether there is something to do, and sleeps as long as the
-//! word is unchanged. A waker does its work, and only if it finds the bit set counts the word up and makes a
-//! system call. When the call woke nobody, the bit is taken back.
+//! A parking word counts wake-ups and says whether a thread may be asleep: `asleep 1 bit | count 31`, in the
+//! low half of a 64-bit word. A sleeper sets the bit, checks again whether there is something to do, and
+//! sleeps as long as the word is unchanged. A waker does its work, and only if it finds the bit set counts
+//! the word up and makes a system call. When the call woke no thread, the bit is taken back.
 //!
-//! No wake-up is relied upon: a process can be killed between its work and the call, and a sleeper that was woken
-//! can be killed before it does anything. So nobody sleeps longer than a slice ([`SLICE`]) without looking again.
+//! No wake-up is relied upon: a process can be killed between its work and the call, and a woken sleeper can
+//! be killed before it does anything. So no thread sleeps longer than a slice ([`SLICE`]) without checking
+//! again.
 //!
 //! # Deaths
 //! A waiter of a lock, a permit, a barrier or a notification may wait for something that a dead member has. One word of the
 //! arena counts the deaths that were noticed, and such a waiter sleeps on that word as well, from its second sleep on
 //! ([`Asking`](crate::Asking)).
 //!
-//! | word | who | killed | consequence |
+//! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters look after a slice, as if the word were not there |
+//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a slice, as if the word were not there |
 //!
-//! A waiter reads the count, *then* asks whether the holder is dead, then sleeps as long as the count is the same. So a death
-//! that it did not find when it asked ends its sleep.
+//! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
+//! the same. So a death that it did not find in that check ends its sleep.
 
 use std::time::{Duration, Instant};
 
@@ -30,14 +31,15 @@ use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, processors};
 
-/// The longest that a sleeper sleeps before it looks again, and looks for dead members.
+/// The longest that a sleeper sleeps before it checks again, and looks for dead members.
 pub const SLICE: Duration = Duration::from_millis(100);
 
 const ASLEEP: u64 = 1;
 const COUNT: u64 = 2;
 const LOW: u64 = u32::MAX as u64;
 
-/// Announces a sleeper; ends with the value to sleep on. After it, the sleeper must look again before it sleeps.
+/// Announces a sleeper; ends with the value to sleep on. After it, the sleeper must check again before it
+/// sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Announce {
     word: Word,
@@ -183,7 +185,7 @@ impl Steps for TakeBack {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let is_taken_back = m.cas(self.word, self.counted, self.counted & !ASLEEP).is_ok();
-        // A process that fell asleep between the wake-up and this swap has to look again.
+        // A process that fell asleep between the wake-up and this swap has to check again.
         Some(is_taken_back && !mutant!("park.wake.late-sleepers-forgotten"))
     }
 }
@@ -201,7 +203,7 @@ impl Arena {
         self.map().load(Word::at(control::NOTICED)) as u32
     }
 
-    /// A member is dead, which its word says by now: wakes all who may wait for what it held.
+    /// A member is dead, and its word says so: wakes all that may wait for what it held.
     #[cold]
     pub(super) fn tell_of_a_death(&self) {
         self.map().add(Word::at(control::NOTICED), 1);
@@ -302,7 +304,7 @@ impl Parking {
     }
 }
 
-/// How long to look before sleeping: longer where looking has paid, not at all where it can't.
+/// How long to spin before sleeping: longer where spinning has paid, not at all where it can't.
 ///
 /// One for each thing that is waited for, in each process.
 #[derive(Debug)]
@@ -312,9 +314,9 @@ pub struct Patience {
 
 /// The longest and the first patience.
 const MOST: u32 = 50_000;
-/// Looking costs no more than this where it never pays.
+/// Spinning costs no more than this where it never pays.
 const LEAST: u32 = 500;
-/// The most pauses between two rare looks: some 3 µs where a pause takes longest.
+/// The most pauses between two rare polls: about 3 µs where a pause takes longest.
 const PAUSES: u32 = 64;
 
 impl Default for Patience {
@@ -340,7 +342,7 @@ impl Patience {
         self.nanos.load(Ordering::Relaxed) != 0
     }
 
-    /// Looks again and again until `look` finds something, or the patience is at its end.
+    /// Calls `look` again and again until it finds something, or the patience is used up.
     #[inline]
     pub fn look<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let nanos = self.nanos.load(Ordering::Relaxed);
@@ -364,8 +366,8 @@ impl Patience {
         }
     }
 
-    /// As [`look`](Self::look), with pauses that grow: for a word that its owner changes again and again. Each look takes the
-    /// word's cache line away from it.
+    /// As [`look`](Self::look), with growing pauses: for a word that its owner changes again and again. Each
+    /// read takes the word's cache line away from the owner.
     pub fn look_rarely<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let nanos = self.nanos.load(Ordering::Relaxed);
         if nanos == 0 {
@@ -397,7 +399,8 @@ impl Patience {
         self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
     }
 
-    /// Woken from a sleep that began then. If it was short, a little more patience would have saved it.
+    /// Called after a sleep that began at `since`. If it was short, a little more patience would have avoided
+    /// it.
     pub fn slept(&self, since: Instant) {
         let nanos = self.nanos.load(Ordering::Relaxed);
         if nanos != 0 && nanos < MOST && since.elapsed() < Duration::from_nanos(u64::from(MOST)) {
@@ -443,7 +446,7 @@ mod tests {
         assert_ne!(parking.announce(), announced, "it would sleep through its wake-up");
     }
 
-    /// A wake-up may be lost with the process that owes it: a sleeper looks again by itself.
+    /// A wake-up may be lost with the process that owes it: a sleeper checks again by itself.
     #[test]
     fn a_sleeper_that_is_not_woken_looks_again() {
         let (send, woken) = mpsc::channel();

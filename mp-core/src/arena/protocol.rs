@@ -14,13 +14,13 @@ use crate::mem::{Mem, Word};
 use crate::value::Structure;
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
 
-/// Where a message may be that a dead member was in the middle of, as a living thread is as well.
+/// Where a message may be that both a dead member and a living thread are in the middle of.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InDoubt {
-    /// There is none.
+    /// No such message.
     Nothing,
-    /// One that was put into this ring: it may come back to that one, and to no other.
+    /// One message that was put into this ring: it may come back to that ring, and to no other.
     Ring(BlockId),
     /// Several, of several rings.
     Rings,
@@ -29,33 +29,37 @@ pub enum InDoubt {
 /// What this layer needs from the one that knows rings.
 ///
 /// # Safety
-/// `settle` gives an envelope to the dead member only if nobody living has it, or can get it; `drain` and `holder_gone` change
-/// only the words of the ring that they are told of; `contents` names only messages that lie in that ring.
+/// `settle` gives an envelope to the dead member only if no living process has it, or can get it; `drain` and
+/// `holder_gone` change only the words of the ring that they are called for; `contents` names only messages
+/// that lie in that ring.
 pub unsafe trait RingLayer: Send + Sync {
-    /// Settles the intents of a dead member: `dead` is that member, and where its intents are. `others` lists the intent
-    /// words of all members not known to be dead, as of the time of the call. Any number of processes may do it at once. What
-    /// was in doubt, and is nobody's, is the dead member's then, or leased by it. What is left has something live in its way:
-    /// come back later.
+    /// Settles the intents of a dead member: `dead` is that member, and where its intents are. `others` lists
+    /// the intent words of all members not known to be dead, as of the time of the call. Any number of
+    /// processes may do it at once. What was in doubt, and belongs to no living process, is then the dead
+    /// member's, or leased by it. What is returned could not be settled because of a living thread: call
+    /// again later.
     fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt;
 
-    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`. It changes no word of
-    /// that queue, which this process may not hold: [`holder_gone`](Self::holder_gone) follows, as long as the dead member
-    /// had a seat there.
+    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`. It
+    /// changes no word of that queue, which this process may not hold: [`holder_gone`](Self::holder_gone)
+    /// follows, if the dead member had a seat there.
     fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner);
 
-    /// Takes every envelope out of a ring that nobody holds any more, and drops it. May be begun by one process and ended
-    /// by another.
+    /// Takes every envelope out of a ring that has no holder any more, and drops it. May be begun by one
+    /// process and ended by another.
     fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 
     /// Calls `each` with every message that lies in a ring, or came back to it. No living process has that ring.
     fn contents(&self, arena: Arena, memory: (Word, u64), block: BlockId, each: &mut dyn FnMut(EnvelopeId));
 
-    /// A member that held this ring died, or gives it up; its sleepers should look again. `memory` is where the ring is; this
-    /// process holds it, or visits the dead one, whose seat stays there meanwhile. What that one had leased has been
-    /// [taken back](Self::take_back). Any number of processes may do it at once.
+    /// A member that held this ring died, or gives it up; its sleepers should check again. `memory` is where
+    /// the ring is; this process holds it, or visits the dead member, whose seat stays there meanwhile. What
+    /// that member had leased has been [taken back](Self::take_back). Any number of processes may do it at
+    /// once.
     fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, dead: Member, pid: u32);
 
-    /// Wakes all sleepers of a ring, under the same conditions: what they look at has changed outside of the ring.
+    /// Wakes all sleepers of a ring, under the same conditions: what they check has changed outside of the
+    /// ring.
     fn wake(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 }
 
@@ -94,8 +98,8 @@ impl Arena {
         Self::attach_to(fd)
     }
 
-    /// As [`attach`](Self::attach), but only when this process first needs an arena; `joined` is then called once, with who
-    /// this process is. It begins with settings of its own, not with its parent's: see
+    /// As [`attach`](Self::attach), but only when this process first needs an arena; `joined` is then called
+    /// once, with this process's tag. The process begins with settings of its own, not with its parent's: see
     /// [`children_inherit_settings`](Self::children_inherit_settings).
     ///
     /// # Safety
@@ -105,13 +109,14 @@ impl Arena {
         super::later::put(fd, joined);
     }
 
-    /// Whether this process has settings (a sharing strategy, a directory) that a child must take over at its start.
+    /// Whether this process has settings (sharing strategy, directory) that a child must take over at its
+    /// start.
     pub fn children_inherit_settings() -> bool {
         crate::strategy::is_set()
     }
 
-    /// Says that a member is dead. For its parent, which has seen its exit through a pidfd or `waitid`. Nothing happens if
-    /// the slot has another tenant by now.
+    /// Declares a member dead. For its parent, which has seen its exit through a pidfd or `waitid`. Nothing
+    /// happens if the slot has another tenant by now.
     ///
     /// # Safety
     /// The process is dead: what it holds is released and used again.
@@ -146,7 +151,7 @@ impl Arena {
     /// [`Error::Malformed`] if it isn't that envelope any more.
     ///
     /// # Safety
-    /// The other member handed it to this process, and to nobody else; it does nothing with it but take it back,
+    /// The other member handed it to this process, and to no other; it does nothing with it but take it back,
     /// by this same function.
     pub unsafe fn claim_envelope(&self, id: EnvelopeId, owner: u64) -> Result<Envelope> {
         let me = self.me()?;
@@ -161,7 +166,8 @@ impl Arena {
         Ok(Envelope { arena: *self, id, owner: new })
     }
 
-    /// Says that a held block, whose memory is ready, is a ring from now on: when nobody holds it, it is drained first.
+    /// Makes a held block, whose memory is ready, a ring from now on: when it has no holder any more, it is
+    /// drained before it is freed.
     ///
     /// # Safety
     /// The block is held by this process alone, and its memory is a ring's as the ring layer
@@ -174,7 +180,7 @@ impl Arena {
 }
 
 impl Envelope {
-    /// Notes who owns it now. Unless it is this process, dropping it does nothing any more.
+    /// Notes the present owner. Unless it is this process, dropping it does nothing any more.
     ///
     /// # Safety
     /// `owner` is what its owner word says, after a step of this process that may have changed it.
@@ -195,7 +201,7 @@ impl Parking {
 }
 
 impl RawLock {
-    /// The lock whose three words begin at `word`. All zero is a lock that nobody has used.
+    /// The lock whose three words begin at `word`. All zero is an unused lock.
     ///
     /// # Safety
     /// The words are used for nothing else, and live as long as this is used.
@@ -219,10 +225,10 @@ impl Structure {
     /// The address of `len` bytes from word `i` on. The first word is at a multiple of 64.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer than `len` bytes.
     ///
     /// # Safety
-    /// The bytes are used for nothing else, by those who hold what protects them.
+    /// The bytes are used for nothing else, and only by holders of what protects them.
     pub unsafe fn bytes(&self, i: u64, len: usize) -> NonNull<u8> {
         let room = self.len().saturating_sub(i) * 8;
         assert!(len as u64 <= room, "{len} bytes at word {i} of {}", self.len());

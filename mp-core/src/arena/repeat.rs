@@ -1,7 +1,8 @@
 //! One message for several receivers: encoded once, and its bytes in memory once.
 //!
-//! Each receiver gets an envelope of its own, with seats of its own for what is attached. Bytes that don't fit into an
-//! envelope lie in one block, in which each envelope has a seat as well: nobody writes them once the first was packed.
+//! Each receiver gets an envelope of its own, with seats of its own for what is attached. Bytes that don't
+//! fit into an envelope lie in one block, in which each envelope has a seat as well: no process writes them
+//! once the first message was packed.
 //!
 //! | killed | left | the sweep |
 //! |---|---|---|
@@ -24,12 +25,12 @@ pub struct Repeated {
     fingerprint: u64,
     bytes: Vec<u8>,
     attachments: Vec<AttachRequest>,
-    /// Has the bytes, if they are too many for an envelope.
+    /// Holds the bytes, if they are too many for an envelope.
     block: Option<Hold>,
 }
 
 impl Repeated {
-    /// Of what was encoded.
+    /// From an encoded message.
     ///
     /// # Errors
     /// [`Error::Malformed`] if something exclusive is in it, which can't be sent twice; [`Error::OutOfMemory`].

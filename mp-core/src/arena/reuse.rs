@@ -1,36 +1,37 @@
-//! Addresses of slabs that nobody uses, for slabs of another size.
+//! Addresses of unused slabs, for slabs of another size.
 //!
-//! Addresses are handed out from the start of the arena to its end, once. When the end is reached, neighbouring slabs whose
-//! blocks are all free give theirs up: each is *retired* (it has addresses and no class any more), they are joined
-//! to one, what is too much is split off, and the rest gets the class that is wanted. Each of these is one
-//! [`Update`](crate::steps::Update), checked against what was seen, and leaves a table that is right; so whoever is killed in
-//! between leaves retired slabs, which the next one that runs out of addresses finds. They are exclusive: a slab may become
-//! what it once was. So a process that is stopped while it makes one, or another one, holds up who needs other addresses.
+//! Addresses are handed out from the start of the arena to its end, once. When the end is reached,
+//! neighbouring slabs whose blocks are all free give theirs up: each is *retired* (it has addresses and no
+//! class any more), they are joined to one, the surplus is split off, and the rest gets the class that is
+//! wanted. Each of these is one [`Update`](crate::steps::Update), checked against what was seen, and leaves a
+//! correct table; so a process killed in between leaves retired slabs, which the next process that runs out
+//! of addresses finds. These updates are exclusive, since a slab may become again what it was. So a process
+//! that is stopped while it makes one, or any other update, holds up those that need other addresses.
 //!
 //! | slab: class, base; span | means | changed by |
 //! |---|---|---|
-//! | class, base; span, or 0 for what the class takes | in use | who has claimed **all** its blocks → retired |
-//! | none, base; span | retired | whoever runs out of addresses: → in use, → split, → joined with the next one |
-//! | none, 0; 0 | a row without addresses | whoever splits → retired |
+//! | class, base; span, or 0 for what the class takes | in use | a process that has claimed **all** its blocks → retired |
+//! | none, base; span | retired | a process that runs out of addresses: → in use, → split, → joined with the next one |
+//! | none, 0; 0 | a row without addresses | a process that splits → retired |
 //!
-//! | killed | left | the sweep, or the next one |
+//! | killed | left | the sweep, or the next process |
 //! |---|---|---|
 //! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is what it was |
 //! | after its pages were given back | the same, without pages | the same |
 //! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the sweep looks at all 64 |
-//! | between joining, splitting, giving a class | retired slabs | used by the next one |
+//! | between joining, splitting, giving a class | retired slabs | used by the next process |
 //! | before the hints of the new class | free blocks without hints | sets the hints |
 //!
 //! **Each address below the frontier is one slab's**, retired or in use: what is left out before an aligned slab becomes a
 //! retired one with it. Slabs are looked at one after the other while others change them, so one may be missed. Therefore
 //! only those are joined of which the second begins where the first one ends, both as they were seen.
 //!
-//! **Stale hints are harmless.** Who takes a hint has read the slab's word before, claims the block, and then reads the word
-//! again ([`Claim`]): if it is another, the block is given back. As long as it is claimed, the word stays, because
-//! retiring needs all blocks. The exhaustive model `model_reuse` has a claimer that loses this race, and shows that without
-//! the second look two sizes of blocks overlap.
+//! **Stale hints are harmless.** A process that takes a hint has read the slab's word before, claims the
+//! block, and then reads the word again ([`Claim`]): if it has changed, the block is given back. As long as
+//! it is claimed, the word stays, because retiring needs all blocks. The exhaustive model `model_reuse` has a
+//! claimer that loses this race, and shows that without the second read two sizes of blocks overlap.
 //!
-//! Slabs of pages of seats are never retired: who follows a link that has changed must find seats.
+//! Slabs of pages of seats are never retired: a process that follows a link that has changed must find seats.
 
 use std::time::{Duration, Instant};
 
@@ -43,10 +44,11 @@ use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Plan, SlabSeen, Unclaim, UpdateEnd};
 use crate::words::{BlockState, Life, Member};
 
-/// How often to look for addresses, if others change what was seen.
+/// How often to search for addresses, if others change what was seen.
 const TRIES: u32 = 8;
 
-/// How long to wait for another process that makes an update (a few dozen instructions) and does not go on.
+/// How long to wait for another process that has begun an update (a few dozen instructions) and does not
+/// finish it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Writes words if they, and others, are what they were.
@@ -59,7 +61,7 @@ struct Change {
 }
 
 impl Change {
-    /// Words, what they were, and what they become, if that is something else.
+    /// Words, their old values, and their new values where these differ.
     fn new<const N: usize>(words: [(Word, u64, Option<u64>); N]) -> Self {
         let become_what = |(i, w): (usize, &(Word, u64, Option<u64>))| w.2.map(|to| (i, to));
         Self {
@@ -95,7 +97,7 @@ struct Range {
     span_word: u64,
     base: u64,
     span: u64,
-    /// Retired, or nobody seems to use any of it.
+    /// Retired, or all its blocks seem free.
     idle: bool,
 }
 
@@ -105,10 +107,11 @@ impl Range {
     }
 }
 
-/// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`. The first,
-/// not the smallest: so what is left over lies next to what is looked at next, and is not lost.
+/// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`.
+/// The first, not the smallest: so what is left over lies next to what is searched next, and is not lost.
 ///
-/// Where one does not begin at the other's end, a slab between them was missed: it was split off while they were looked at.
+/// Where one does not begin at the other's end, a slab between them was missed: it was split off while they
+/// were read.
 fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
     let neighbours = extents.chunk_by(|a, b| a.idle && b.idle && a.end() == b.base);
     neighbours.filter(|all| all.iter().all(|e| e.idle)).find_map(|idle| {
@@ -213,7 +216,7 @@ impl Arena {
         }
         let all = claimed.len() == blocks_of(class) as usize || mutant!("arena.reuse.blocks-in-use");
         let done = if all {
-            // Nobody else has anything in it. The bits first: see `trim`.
+            // No other process has anything in it. The bits first: see `trim`.
             if !mutant!("arena.reuse.bits-kept") {
                 self.map().store(self.slab_word(e.slab, 2), 0);
             }
@@ -243,7 +246,7 @@ impl Arena {
             (next_word, retired(next.base), Some(0)),
             (next_span, next.span, Some(0)),
         ]);
-        // What lies between two that are no neighbours is another's.
+        // What lies between two that are not neighbours belongs to another slab.
         if first.base + span != next.base && !mutant!("arena.reuse.not-neighbours") {
             return Ok(false);
         }
@@ -277,7 +280,7 @@ impl Arena {
         self.commit_class_map(class, slab)?;
         // A bound: too large does no harm.
         self.raise(Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
-        // If we die before its hints are set, the sweep sets them.
+        // If this process dies before its hints are set, the sweep sets them.
         self.touch(me, slab);
         let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
         let change =
@@ -352,7 +355,7 @@ mod tests {
     fn a_slab_that_was_missed_is_not_covered() {
         let arena = Arena::current().unwrap();
         let me = arena.me().unwrap();
-        // Of sizes that nothing else here has; the second one needs a gap before it.
+        // Of sizes that nothing else here uses; the second one needs a gap before it.
         let [class, page, other] =
             [14 << 20, 5 << 10, 37 << 20].map(|len| super::super::class::class_of(len).unwrap());
         for class in [class, page, class, class, class] {
@@ -364,7 +367,7 @@ mod tests {
             ranges.iter().filter(|e| described(e.word).is_some_and(|(c, _)| c == class)).copied().collect();
         let three = of_class.windows(3).find(|w| w[0].end() == w[1].base && w[1].end() == w[2].base);
         let &[first, missed, last] = three.unwrap() else { unreachable!() };
-        // As if `missed` had been split off after its row was looked at.
+        // As if `missed` had been split off after its row was read.
         assert!(!arena.reuse_room(&[first, last], other, me).unwrap());
         let ranges = arena.ranges();
         assert_whole(&ranges);
@@ -390,7 +393,7 @@ mod tests {
         drop(hold);
         assert!(arena.retire(&range, me).unwrap());
         assert_eq!((arena.slab(slab), arena.slab_committed(slab)), (None, 0));
-        // And a word that is another than was seen is left alone.
+        // And a word that differs from what was seen stays unchanged.
         let word = arena.slab_word(slab, 3);
         let now = arena.map().load(word);
         assert!(!arena.change(Change::new([(word, now + 4096, Some(0))]), me).unwrap());

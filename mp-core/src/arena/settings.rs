@@ -1,8 +1,8 @@
 //! The settings of each member, kept in its slot for the children that it starts.
 //!
-//! Three words and a path. Only the member writes them; a child reads its parent's once, when it has joined. The count is
-//! odd while they are written, so that a child that meets a change (or a parent that was killed in one) keeps the
-//! settings of a program that has set nothing.
+//! Three words and a path. Only the member writes them; a child reads its parent's once, when it has joined.
+//! The count is odd while they are written, so that a child that meets a change (or a parent that was killed
+//! in one) keeps the default settings.
 
 use std::path::PathBuf;
 

@@ -14,7 +14,7 @@ use crate::steps::{Members, Oracle, Plan, SlabSeen, Update, UpdateEnd};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockState, Current, Kind, Life, Member, Presence};
 
-/// Of each process, one thread at a time makes an update: it says so in one word.
+/// Of each process, one thread at a time makes an update: a process has one word to announce it.
 static UPDATES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 /// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages. Of a slab without a class: the base alone.
@@ -30,8 +30,9 @@ pub(super) const fn retired(base: u64) -> u64 {
     describe(0, base) & !1
 }
 
-/// Adds a slab of a class at the end of all slabs. Addresses that are left out before it, so that it is aligned, become a
-/// retired slab: each address below the frontier is some slab's, and neighbours can be joined without looking at others.
+/// Adds a slab of a class at the end of all slabs. Addresses that are skipped before it for alignment become
+/// a retired slab: each address below the frontier belongs to some slab, and neighbours can be joined without
+/// reading others.
 ///
 /// None of these words is ever again what it was before: the count and the frontier only grow, and the rows are used for the
 /// first time.
@@ -79,7 +80,7 @@ impl Plan for NewSlab {
             _ if mutant!("arena.carve.gap-lost") => vec![slab(SECOND)],
             _ => vec![(FIRST, retired(frontier)), (FIRST + 1, gap), slab(SECOND)],
         };
-        // The rows first: who sees the count looks at them.
+        // The rows first: a process that sees the count reads them.
         writes.extend([(FRONTIER, base + span_of(self.class)), (COUNT, count + 1 + u64::from(gap != 0))]);
         writes
     }
@@ -114,7 +115,7 @@ impl Arena {
         self.map().load(Word::at(control::SLABS)) as u32
     }
 
-    /// What a slab is at present.
+    /// The present class and base of a slab.
     pub(super) fn slab_seen(&self, slab: u32) -> SlabSeen {
         let word = self.slab_word(slab, 0);
         SlabSeen { word, value: self.map().load(word) }
@@ -168,9 +169,9 @@ impl Arena {
 
     /// Where the memory of a ring is; `None` if the block is none (any more).
     ///
-    /// It stays a ring only as long as somebody holds it.
+    /// It stays a ring only as long as it has a holder.
     pub fn ring_memory(&self, block: BlockId) -> Option<(Word, u64)> {
-        // Read once: if nobody holds it any more, its slab may be on its way to another class.
+        // Read once: if it has no holder any more, its slab may be about to change its class.
         let slab = block / SLAB_BLOCKS;
         let (class, base) = (slab < self.slab_count()).then(|| self.slab(slab)).flatten()?;
         let (i, len) = (block % SLAB_BLOCKS, size_of(class));
@@ -212,7 +213,7 @@ impl Arena {
                 let limit = "the address range of the arena".into();
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
-            // If we die before its hints are set, the sweep sets them.
+            // If this process dies before its hints are set, the sweep sets them.
             if !mutant!("arena.carve.not-touched") {
                 self.touch(me, slab);
                 self.touch(me, slab + 1);
@@ -224,7 +225,7 @@ impl Arena {
                     self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
                     return Ok(());
                 }
-                // Others were faster; and whoever was may be stopped, or dead, before it has set the hints.
+                // Another process was faster; and it may be stopped, or dead, before it has set the hints.
                 UpdateEnd::Done(_) | UpdateEnd::Held(_) => {
                     for slab in slab..self.slab_count() {
                         self.hint_slab(slab);
@@ -270,13 +271,13 @@ impl Arena {
         }
     }
 
-    /// Makes several changes at once, or says who makes some that these can't be made beside.
+    /// Makes several changes at once, or says which member makes conflicting ones.
     pub(crate) fn update(&self, me: Member, plan: impl Plan) -> UpdateEnd {
         let _one = UPDATES.lock();
         run(Update::new(self.layout().updates(), me, plan, Others(*self)), self.map())
     }
 
-    /// Whether there is an update that this member has begun, and nobody has completed.
+    /// Whether there is an update that this member has begun, and no process has completed.
     pub(super) fn update_is_of(&self, m: Member) -> bool {
         let current = Current::unpack(self.map().load(self.layout().updates().current));
         current.making.is_some_and(|(by, _)| by == m)

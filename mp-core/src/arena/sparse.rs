@@ -1,13 +1,13 @@
 //! Blocks that get their pages as they grow: rings that are not bounded.
 //!
-//! Such a block has addresses for the most that it can ever need, and pages for what it has needed so far. Its bit among
-//! the blocks with pages is never set, so that whoever claims it next reserves pages as for a new one. It begins with
-//! zeros everywhere, and so does every part that it grows by.
+//! Such a block has addresses for the most that it can ever need, and pages for what it has needed so far.
+//! Its bit among the blocks with pages is never set, so that the process that claims it next reserves pages
+//! as for a new one. It begins with zeros everywhere, and so does every part that it grows by.
 //!
 //! | killed | left | consequence |
 //! |---|---|---|
 //! | anywhere while it is made | the block is `BUSY(dead)`, some pages reserved or not | freed by the sweep |
-//! | while it grows | pages reserved that nobody uses yet | reserved once more by the next one, which changes nothing |
+//! | while it grows | pages reserved that no process uses yet | reserved once more by the next process, which changes nothing |
 //! | while it is freed | `BUSY(dead)`, some pages given back | given back once more |
 //!
 //! In an arena of plain memory, all of the block is there from the start.
@@ -62,7 +62,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives a claimed block its first pages, and takes what it had before.
+    /// Gives a claimed block its first pages, and takes away those that it had before.
     pub(super) fn commit_start(&self, block: BlockId, class: u32) -> Result<()> {
         debug_assert!(commits_alone(class), "blocks of {} bytes share pages", size_of(class));
         let (at, len) = self.data_of(block);
@@ -75,7 +75,8 @@ impl Arena {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // In this order: a set bit promises pages.
         self.map().and(self.slab_word(slab, 2), !bit);
-        // Not `punch_at`: unless the pages are gone, it does not begin with zeros.
+        // Not `punch_at`, which ignores errors: unless the pages are gone, the block does not begin with
+        // zeros.
         memory::punch(self.file()?, at, len).map_err(|e| self.no_memory(len, e))?;
         self.reserve_pages(at, Self::GROWING_START)
     }

@@ -1,4 +1,4 @@
-//! What is in the arena, counted by looking at it.
+//! What is in the arena, counted block by block.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Life, Member, Owner,
 pub struct ClassStats {
     /// Bytes of a block.
     pub size: u64,
-    /// Blocks that somebody holds.
+    /// Blocks that have a holder.
     pub live: u64,
-    /// Blocks that nobody holds, but which still have pages, for the next one of that size.
+    /// Blocks without a holder that still have pages, for the next allocation of that size.
     pub cached: u64,
 }
 
@@ -30,7 +30,8 @@ pub struct MemberStats {
     pub pid: u32,
     /// Whether it is not known to be dead.
     pub live: bool,
-    /// Blocks that it holds, itself or by a message that it is filling or emptying. What several hold counts for each.
+    /// Blocks that it holds, itself or by a message that it is filling or emptying. A block with several
+    /// holders counts for each.
     pub blocks: u64,
     /// Bytes of these blocks.
     pub bytes: u64,
@@ -49,23 +50,23 @@ pub struct MemberStats {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Counted block by block while others go on, so it is exact only when they don't.
+/// Counted block by block while other processes continue, so it is exact only when they don't.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Bytes with pages behind them, tables included, as the kernel counts them.
     pub reserved: u64,
-    /// The most bytes that had pages at once. Looked at whenever data gets pages.
+    /// The most bytes that had pages at once. Checked whenever data gets pages.
     pub peak_reserved: u64,
-    /// Bytes in blocks that somebody holds.
+    /// Bytes in blocks that have a holder.
     pub allocated: u64,
-    /// The most bytes that were in held blocks at once. Each thread looks when it has allocated 4 MiB since it last did, so
-    /// up to 4 MiB a thread may be missing; a process killed while it allocates or frees may leave that one block counted
-    /// wrongly.
+    /// The most bytes that were in held blocks at once. Each thread checks when it has allocated 4 MiB since
+    /// it last did, so up to 4 MiB a thread may be missing; a process killed while it allocates or frees may
+    /// leave that one block counted wrongly.
     pub peak_allocated: u64,
     /// Bytes in free blocks that keep their pages.
     pub cached: u64,
-    /// Blocks that somebody holds.
+    /// Blocks that have a holder.
     pub live_blocks: u64,
     /// Blocks allocated since the arena was made, by members that are gone, too.
     pub allocs: u64,
@@ -85,13 +86,13 @@ pub struct MemoryStats {
     pub members: u64,
     /// How many members were swept so far.
     pub deaths: u64,
-    /// The sizes of which there is anything.
+    /// The sizes that have live or cached blocks.
     pub classes: Vec<ClassStats>,
     /// What each member holds.
     pub by_member: Vec<MemberStats>,
 }
 
-/// What is held, while blocks are looked at one by one.
+/// What is held, while blocks are visited one by one.
 struct Tally {
     /// For each member slot, the last block that its tenant was found to hold, + 1: so that each counts once.
     last: Vec<u64>,
@@ -207,7 +208,7 @@ impl Arena {
         Owner::unpack(self.map().load(self.owner_words().of(e))).holder
     }
 
-    /// Who holds what this seat holds: a member, or a queue.
+    /// The holder behind this seat: a member, or a queue.
     fn holder_in(&self, seat: Seat) -> Holder {
         match seat {
             Seat::Member(m) => Holder::Member(m),

@@ -1,20 +1,22 @@
 //! Releasing what dead members held.
 //!
-//! First they are visited (`visit`): whatever others wait for is seen to, by any number of processes at once. Then each has
-//! one sweeper, for which nobody waits, and which releases the rest: memory. If it dies as well, the next one starts again
-//! from the beginning, and every step of it may be done twice. All members that are to be swept are swept in one pass:
+//! First they are visited (`visit`): whatever others wait for is recovered, by any number of processes at
+//! once. Then each has one sweeper, for which no process waits, and which releases the rest: memory. If it
+//! dies as well, the next one starts again from the beginning, and every step of it may be done twice. All
+//! members that are to be swept are swept in one pass:
 //!
-//! 1. the update of several words that one of them had begun, if nobody has completed it;
+//! 1. the update of several words that one of them had begun, if no process has completed it;
 //! 2. the envelopes they owned: taken over by the sweeper, then emptied;
-//! 3. the blocks: what they were claiming or freeing, and what visitors have claimed for them, is taken over and freed; their
-//!    seats, which are in pages of seats only, are given up. (A live block without seats is left alone, which may be a queue:
-//!    visitors have seen to those that there were, and whoever has given up its last seat since then sees to it itself.)
+//! 3. the blocks: what they were claiming or freeing, and what visitors have claimed for them, is taken over
+//!    and freed; their seats, which are in pages of seats only, are given up. (A live block without seats,
+//!    which may be a queue, stays: visitors have handled those that there were, and the process that has
+//!    given up its last seat since then handles it itself.)
 //! 4. free blocks and envelopes whose hint was lost get it back;
 //! 5. their slots are free again.
 //!
-//! Of the blocks it looks at those in slabs that a dead member has touched (`touched`): its price follows what the dead
-//! did, not what lives in the arena. Of the envelopes it looks at all that were ever in use at once: to note them would
-//! cost each message something, and there are rarely many.
+//! Of the blocks it visits those in slabs that a dead member has touched (`touched`): its cost depends on
+//! what the dead members did, not on what lives in the arena. Of the envelopes it visits all that were ever
+//! in use at once: noting them would cost each message something, and there are rarely many.
 
 use std::sync::OnceLock;
 
@@ -33,13 +35,14 @@ use crate::words::{
 /// The most pages of seats that a walk follows; beyond it the links make a circle.
 const MOST_PAGES: u32 = 1 << 16;
 
-/// How often a process visits if others do so at the same time; then the memory of the dead comes back a little later.
+/// How often a process visits, if others do so at the same time; after that the dead members' memory
+/// comes back a little later.
 const ATTEMPTS: u32 = 4;
 
 pub(super) static RINGS: PerProcess<OnceLock<&'static dyn RingLayer>> =
     PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-/// Whom it visits, a process says in one word: so its threads do it one after another.
+/// A process has one word to say which members it visits: so its threads do it one after another.
 static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 /// The empty plan: completes what another had begun.
@@ -65,7 +68,7 @@ pub(super) struct Dead {
 }
 
 impl Arena {
-    /// Tells this layer about the one that knows rings, before the process uses its first ring.
+    /// Sets the ring layer, before the process uses its first ring.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -75,10 +78,10 @@ impl Arena {
         Ok(())
     }
 
-    /// Drains a ring that is about to be freed; `false` if this process doesn't know how.
+    /// Drains a ring that is about to be freed; `false` if this process has no ring layer.
     pub(crate) fn finalize_ring(&self, block: BlockId) -> bool {
         let Some(rings) = RINGS.get() else {
-            // Whoever sweeps this process has to know rings.
+            // Only a process with a ring layer may sweep this process.
             if let Ok(me) = self.me() {
                 self.note_rings(me);
             }
@@ -89,7 +92,7 @@ impl Arena {
         true
     }
 
-    /// Notes in a ring that this process holds that a holder is dead, or gives it up.
+    /// Notes in a ring, which this process holds, that a holder is dead, or gives it up.
     pub(crate) fn ring_holder_gone(&self, block: BlockId, member: Member, pid: u32) {
         if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
@@ -107,9 +110,9 @@ impl Arena {
 
     /// Looks for dead members and sweeps them; how many were swept.
     ///
-    /// Cheap when nobody died (1–3 µs a member, more when there are hundreds). Waiting functions call
-    /// [`sweep_if_due`](Self::sweep_if_due), and parents call this when a child has ended, so that there is rarely a reason
-    /// to call it oneself.
+    /// Cheap when no member died (1–3 µs a member, more when there are hundreds). Waiting functions call
+    /// [`sweep_if_due`](Self::sweep_if_due), and parents call this when a child has ended, so that programs
+    /// rarely need to call it.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -120,7 +123,7 @@ impl Arena {
             .filter(|(_, t)| t.presence != Presence::Free)
             .map(|(slot, t)| (Member::new(slot, t.epoch), t.epoch))
             .filter(|&(member, _)| member != me && self.is_dead(member))
-            // Who doesn't know rings leaves those who used them to others.
+            // A process without a ring layer leaves members that used rings to others.
             .filter(|&(member, _)| {
                 !self.uses_rings(member) || RINGS.get().is_some() || mutant!("sweep.rings-not-known")
             })
@@ -143,8 +146,8 @@ impl Arena {
         Ok(swept)
     }
 
-    /// As [`sweep`](Self::sweep), unless some member has looked within the last 100 ms: so that a thousand waiting processes
-    /// look no more often than one.
+    /// As [`sweep`](Self::sweep), unless a member has looked within the last 100 ms: so that a thousand
+    /// waiting processes look no more often than one.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -198,11 +201,12 @@ impl Arena {
             if slab >= self.slab_count() {
                 return;
             }
-            // What we take over there is ours until it is released.
+            // What this process takes over there is its own until it is released.
             if !mutant!("sweep.taken-over-not-touched") {
                 self.touch(me, slab);
             }
-            // All that a slab can have: it may have died while it made a slab of this one with fewer blocks.
+            // All that a slab can have: the member may have died while it gave this slab a class with fewer
+            // blocks.
             for i in 0..SLAB_BLOCKS {
                 self.sweep_block(slab * SLAB_BLOCKS + i, dead, me);
             }
@@ -242,7 +246,7 @@ impl Arena {
             let owner = Owner::unpack(found);
             match owner.holder {
                 Holder::Member(m) if dead.iter().any(|d| d.member == m) => {
-                    // Ours first: if we die in it, whoever sweeps us finds it.
+                    // This process's own first: if it dies while emptying, its sweeper finds the envelope.
                     let mine = owner.then(Holder::Member(me));
                     if !mutant!("sweep.envelope-kept") && self.map().cas(word, found, mine.pack()).is_ok() {
                         self.release_taken(e);
@@ -322,8 +326,8 @@ impl Arena {
         }
     }
 
-    /// Whether a member holds the ring in `block`: by a seat, or because it has it to itself to free it. Of a member that is
-    /// dead, and that this process visits before its seats in rings are given up, that is certain.
+    /// Whether a member holds the ring in `block`: by a seat, or because it has claimed it to free it. The
+    /// answer is certain for a dead member that this process visits before its seats in rings are given up.
     pub fn ring_is_held_by(&self, block: BlockId, member: Member) -> bool {
         if self.ring_memory(block).is_none() {
             return false;
@@ -334,8 +338,8 @@ impl Arena {
         held
     }
 
-    /// How many other processes and messages hold a block, besides this process. The seat of a dead member counts until what
-    /// others wait for was seen to, not until it was swept.
+    /// How many other processes and messages hold a block, besides this process. The seat of a dead member
+    /// counts until what others wait for was recovered, not until it was swept.
     pub fn other_holders(&self, hold: &Hold) -> usize {
         let me = self.me().ok();
         let mut others = 0;

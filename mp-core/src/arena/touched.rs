@@ -1,16 +1,17 @@
 //! Which slabs a member may hold something in.
 //!
-//! Each member has a bit for each slab. It sets the bit **before** the first thing that a sweep would have to undo in the
-//! slab: taking a hint, claiming a block, taking a seat for itself, giving up a message's seat (the block may become its own
-//! to free). It never clears one; so the bits name a superset of what it may hold, and a sweep needs to look nowhere else.
+//! Each member has a bit for each slab. It sets the bit **before** the first thing that a sweep would have to
+//! undo in the slab: taking a hint, claiming a block, taking a seat for itself, giving up a message's seat
+//! (the block may become its own to free). It never clears one; so the bits name a superset of what it may
+//! hold, and a sweep needs to visit no other slabs.
 //!
-//! | word | who | killed | consequence |
+//! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | bits of a member | the member sets | after the bit, before what it announces | the sweep looks at 64 blocks in vain |
 //! | | a sweeper clears, when all of the sweep is done | half way | the next sweeper does what the other bits say, again |
 //!
-//! A sweeper sets its own bits for all that it looks at, since it takes over what it finds. A visitor sets the dead one's, since
-//! what loses its last holder is claimed for that one.
+//! A sweeper sets its own bits for all that it visits, since it takes over what it finds. A visitor sets the
+//! dead member's, since what loses its last holder is claimed for that member.
 
 use super::Arena;
 use crate::mem::Mem;
@@ -47,7 +48,7 @@ impl Arena {
 
     /// Clears a dead member's bits, after all that they said was done.
     pub(super) fn forget_touched(&self, slot: u32) {
-        // One further than there are: it may have died while it added that slab.
+        // One more than there are: the member may have died while it added that slab.
         for group in (0..=self.slab_count()).step_by(64) {
             let at = self.layout().touched(slot, group);
             if self.map().load_relaxed(at) != 0 && !mutant!("arena.touch.not-forgotten") {

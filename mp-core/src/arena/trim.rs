@@ -1,12 +1,13 @@
 //! Giving memory back: on demand, when memory runs out, and when too much of it lies idle.
 //!
-//! Free blocks keep their pages, because the next tensor of that size then fills warm memory, at five times the speed. Large
-//! ones are given back when all of them together hold more than the limit of the cache: who frees an eighth of the
-//! limit looks, and gives back, from the end of the arena, until three quarters are left.
+//! Free blocks keep their pages, because the next tensor of that size then fills warm memory, at five times
+//! the speed. Large ones are given back when all of them together hold more than the limit of the cache: a
+//! thread that has freed an eighth of the limit checks, and gives back, from the end of the arena, until
+//! three quarters are left.
 //!
-//! | word | who | killed | consequence |
+//! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | state of a block | who trims claims it, as if to allocate it | `BUSY(dead)` | the sweep frees it |
+//! | state of a block | the trimmer claims it, as if to allocate it | `BUSY(dead)` | the sweep frees it |
 //! | pages-behind bit | cleared before the pages go | in between | the pages stay, and are reserved again by the next owner |
 //! | trims | counted up after the pages went | before | others keep page tables of that range until the next trim |
 //!
@@ -60,11 +61,11 @@ impl Arena {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// The default is a quarter of the memory that was left when the arena was made. 0: nothing is kept, and every large
-    /// tensor fills cold memory; `u64::MAX`: everything is, until memory runs out or
-    /// [`empty_cache`](Self::empty_cache) is called. Who drops a tensor gives back what is too much, some milliseconds for
-    /// 64 MiB. A thread looks after it has freed an eighth of the limit, so that it is exceeded by up to that much for each
-    /// thread that frees.
+    /// The default is a quarter of the memory that was left when the arena was made. 0: nothing is kept, and
+    /// every large tensor fills cold memory; `u64::MAX`: everything is, until memory runs out or
+    /// [`empty_cache`](Self::empty_cache) is called. The thread that drops a tensor gives back the excess,
+    /// some milliseconds for 64 MiB. A thread checks after it has freed an eighth of the limit, so the limit
+    /// may be exceeded by up to that much for each thread that frees.
     #[doc(alias = "garbage_collection_threshold")]
     pub fn set_cache_limit(&self, bytes: u64) {
         self.map().store(Word::at(control::CACHE_LIMIT), bytes);
@@ -75,7 +76,7 @@ impl Arena {
         self.map().load(Word::at(control::CACHE_LIMIT))
     }
 
-    /// Gives back what is too much, if this thread has freed enough since it last looked; whether it looked.
+    /// Gives back the excess, if this thread has freed enough since it last checked; whether it checked.
     pub(super) fn trim_if_due(&self, me: Member, returned: u64) -> bool {
         let limit = self.cache_limit();
         if returned < limit / 8 {
@@ -86,7 +87,7 @@ impl Arena {
         if bytes <= limit {
             return true;
         }
-        // Memory is used from the start of the arena on: what lies at its end is missed last.
+        // Memory is used from the start of the arena on: what lies at its end is needed last.
         cached.sort_unstable_by_key(|&block| std::cmp::Reverse(self.data_of(block).0));
         let mut surplus = bytes - limit / 4 * 3;
         for block in cached {
@@ -129,7 +130,7 @@ impl Arena {
         }
     }
 
-    /// Gives the pages of a free block back, unless somebody claims it first; how many bytes.
+    /// Gives the pages of a free block back, unless another process claims it first; how many bytes.
     fn trim_block(&self, block: BlockId, me: Member) -> u64 {
         let (at, slab, bit) = (self.block_at(block), block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         self.touch(me, slab);
@@ -170,7 +171,8 @@ impl Arena {
 mod tests {
     use super::*;
 
-    /// The next process finds the block, which it may have looked for in vain meanwhile; and this one maps it no more.
+    /// The next process finds the block, which it may have searched for in vain meanwhile; and this process
+    /// no longer maps it.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
     fn a_block_without_pages_is_found_and_not_mapped() {

@@ -1,29 +1,34 @@
-//! Visits to dead members: what others wait for is seen to, by whoever comes, however many come at once.
+//! Visits to dead members: any process, any number at once, recovers what others wait for.
 //!
 //! How visits and the sweep go together, and what a death or a stop leaves: [`Visit`]. What a visit does, in this order:
 //!
-//! 1. The intents of the dead one's threads: each names the one envelope whose owner may be in doubt. The ring layer decides,
-//!    and gives it to the dead one, or to others. (If it can't yet, since a living thread is in the middle of that envelope,
-//!    all else is done, and there will be another visit.)
-//! 2. The envelopes: those that it leased go back to their queues. Of those that it owned, the attachments are given up.
-//! 3. The blocks: its seats are given up, but those in queues; the queues are told of the death, and of what came back. (They
-//!    are told in their own memory, which nobody uses for something else as long as that seat is there.)
-//! 4. Messages that nobody will ever get, since they lie in a queue that only dead members have: their attachments are given
-//!    up.
+//! 1. The intents of the dead member's threads: each names the one envelope whose owner may be in doubt. The
+//!    ring layer decides, and gives it to the dead member, or to others. (If it can't yet, since a living
+//!    thread is in the middle of that envelope, all else is done, and there will be another visit.)
+//! 2. The envelopes: those that it had leased go back to their queues. Of those that it owned, the
+//!    attachments are given up.
+//! 3. The blocks: its seats are given up, except those in queues; the queues are notified of the death, and
+//!    of what came back. (That is written into their own memory, which is not used for anything else as long
+//!    as that seat is there.)
+//! 4. Messages that no process will ever get, since they lie in a queue that only dead members have: their
+//!    attachments are given up.
 //!
-//! Once one that was alone has left nothing of it, visits do this:
+//! Once a visitor that was alone has left nothing of this to do, visits do this:
 //!
-//! 5. The blocks: its seats in queues are given up. A queue that nobody has then is the dead one's, and the attachments of its
-//!    messages are given up.
+//! 5. The blocks: its seats in queues are given up. A queue that has no holder then is the dead member's, and
+//!    the attachments of its messages are given up.
 //!
-//! Step 4 is there too, since the news of it doesn't wait until everybody who visits has ended. In step 5 somebody may leave a
-//! queue at any time: whoever finds the dead one's seat given up is the last, and has the queue as its own; if it is not
-//! given up yet, whoever gives it up claims the queue for the dead one, and every visitor sees to it.
+//! Step 4 exists although step 5 does the same, since it need not wait until all visitors have ended. In step
+//! 5 a process may leave a queue at any time: if it finds the dead member's seat given up, it is the last,
+//! and has the queue as its own; if the seat is not given up yet, the visitor that gives it up claims the
+//! queue for the dead member, and every visitor gives up the attachments of its messages.
 //!
-//! What loses its last holder in it is claimed for the dead one (`BUSY(dead)`), and left to the sweep.
+//! What loses its last holder in a visit is claimed for the dead member (`BUSY(dead)`), and left to the
+//! sweep.
 //!
-//! An envelope of the dead one may be promised to a child, which takes it by a swap of exactly the owner word that it was told.
-//! So its sequence is counted up first: after that no living process can take it, and what it lists stays.
+//! An envelope of the dead member may be promised to a child, which takes it by a swap of exactly the owner
+//! word that it was given. So its sequence is counted up first: after that no living process can take it, and
+//! what it lists stays.
 
 use super::class::blocks_of;
 use super::envelope::Meta;
@@ -37,31 +42,31 @@ use crate::words::{
     Visiting,
 };
 
-/// A queue that nobody living has, and a dead member that has it.
+/// A queue that no living process has, and a dead member that has it.
 type Deserted = (BlockId, Member);
 
 /// A dead member that this process visits.
 struct Visited {
     dead: Dead,
     counted: Tenancy,
-    /// Nobody else was there.
+    /// No other process was visiting it.
     alone: bool,
 }
 
-/// What to do about the seats of the dead in queues.
+/// What to do about the seats of dead members in queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queues {
-    /// They stay, and the queues are told.
+    /// They stay, and the queues are notified.
     Tell,
     /// They are given up, and the queues are not touched.
     Vacate,
 }
 
-/// What a look at blocks finds.
+/// What a pass over blocks finds.
 #[derive(Default)]
 struct Found {
     deserted: Vec<Deserted>,
-    /// Queues that were told, in which the dead have seats.
+    /// Queues that were notified, in which dead members have seats.
     told: Vec<BlockId>,
 }
 
@@ -70,8 +75,8 @@ fn members(visited: &[Visited]) -> Vec<Dead> {
 }
 
 impl Arena {
-    /// Visits these members, which are dead. Those that are to be swept now, by this process; and whether somebody else was
-    /// visiting, so that some are not.
+    /// Visits these members, which are dead. Returns those that this process is to sweep now; and whether
+    /// another process was visiting, so that some are not swept.
     pub(super) fn visit(&self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
         let slots = || dead.iter().map(|d| d.member.slot());
         let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
@@ -115,12 +120,13 @@ impl Arena {
                     InDoubt::Rings => {}
                 }
             }
-            // When they were told, it was not noted yet, and tokens of channels were held: waiters that looked went back to sleep.
+            // When they were notified, it was not noted yet, and tokens of channels were held: waiters that
+            // checked went back to sleep.
             told.iter().for_each(|&ring| self.wake_ring(ring));
             to_vacate.extend(done.into_iter().filter_map(&mut end));
         }
         if !to_vacate.is_empty() && !mutant!("visit.queues-not-vacated") {
-            // This process was alone when it saw all of theirs: they have no seats in other queues.
+            // This process was alone when it saw all queues of these members: they have no seats in others.
             self.vacate(&members(&to_vacate), told);
         }
         if !late.is_empty() && !mutant!("visit.late-queues-not-vacated") {
@@ -139,7 +145,8 @@ impl Arena {
         run(Alone::new(slot, others, |m| self.is_dead(m)), self.map())
     }
 
-    /// Sees to everything that others wait for; what is left of each member, and which queues they have.
+    /// Recovers everything that others wait for; returns what is left of each member, and which queues they
+    /// have.
     fn see_to(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut found = Found::default();
@@ -158,7 +165,8 @@ impl Arena {
         self.see_to_deserted(found.deserted);
     }
 
-    /// As [`vacate`](Self::vacate), in all queues, and whatever others who do the same were killed or stopped at.
+    /// As [`vacate`](Self::vacate), in all queues, wherever other visitors that do the same were killed or
+    /// stopped.
     fn vacate_all(&self, dead: &[Dead]) {
         let mut found = Found::default();
         self.each_block_touched(dead, |block| self.see_to_block(block, dead, Queues::Vacate, &mut found));
@@ -173,7 +181,7 @@ impl Arena {
         });
     }
 
-    /// Gives up the attachments of messages that nobody will ever get.
+    /// Gives up the attachments of messages that no process will ever get.
     fn see_to_deserted(&self, mut deserted: Vec<Deserted>) {
         while let (Some((ring, had)), Some(rings)) = (deserted.pop(), RINGS.get()) {
             let (at, len) = self.data_of(ring);
@@ -182,7 +190,8 @@ impl Arena {
         }
     }
 
-    /// What is left, because a living thread is in the middle of an envelope that is in doubt.
+    /// Settles the intents of a dead member; returns what could not be settled, because a living thread is in
+    /// the middle of that envelope.
     fn settle_intents(&self, dead: Member) -> InDoubt {
         let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
         let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
@@ -205,7 +214,7 @@ impl Arena {
         for e in self.envelopes_in_use(0) {
             let word = self.owner_words().of(e);
             let mut found = self.map().load(word);
-            // Again if somebody else was faster: another visitor, or the child that it was promised to.
+            // Again if another process was faster: a visitor, or the child that it was promised to.
             while let Holder::Member(m) = Owner::unpack(found).holder
                 && theirs(m)
             {
@@ -246,7 +255,7 @@ impl Arena {
 
     /// Gives up a seat. If it was the last one, the block is the dead member's then.
     fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
-        // Who sweeps that one finds it there.
+        // So the sweeper of that member finds it.
         if !mutant!("visit.claimed-not-touched") {
             self.touch(dead, block / SLAB_BLOCKS);
         }
@@ -263,12 +272,13 @@ impl Arena {
     fn see_to_block(&self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
         match (state.life, state.kind) {
-            // It died while it drained it, or a visitor took away the last other holder.
+            // The member died while it drained the ring, or a visitor took away the last other holder.
             (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => {
                 found.deserted.push((block, m))
             }
             (Life::Busy(_) | Life::Free, _) => {}
-            // Who knows no queues visits members that never had any: whoever gave up this one's seats sees to it.
+            // A process without a ring layer visits members that never had queues: the process that gave up
+            // this queue's seats handles it.
             (Life::Live, Kind::Ring) if RINGS.get().is_none() => {}
             (Life::Live, kind) => self.see_to_seats(block, kind, dead, queues, found),
         }
@@ -286,7 +296,7 @@ impl Arena {
                     }
                     had = Some(d.member);
                 }
-                // Of a page of seats it depends on its block to whom it goes over.
+                // Where a page of seats goes depends on whether it is linked to its block.
                 (Some(_), Kind::Seats) if !mutant!("visit.page-of-seats-given-up") => held = true,
                 (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),
                 (None, _) => held |= holder != Seat::Free,
@@ -301,16 +311,18 @@ impl Arena {
             && !mutant!("visit.last-seat-not-looked-at")
             && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
         {
-            // Who gave up the last seat died, or is stopped, before it looked whether it was the last one.
+            // The process that gave up the last seat died, or is stopped, before it checked whether it was
+            // the last one.
             let check = FreeCheck::new(self.block_at(block), self.pages(), d.member);
             Self::claimed(block, run(check, self.map()), &mut found.deserted);
         }
     }
 
-    /// Whether a live block has no holder but dead members. Once it hasn't, it never has one again.
+    /// Whether a live block has no holder but dead members. If so, it never gets a living holder again.
     fn only_dead_hold(&self, block: BlockId) -> bool {
         let at = self.block_at(block).state;
-        // Who takes one more seat has one already, and counts the state up before it gives that one up.
+        // A holder that takes one more seat has one already, and counts the state up before it gives that one
+        // up.
         let before = self.map().load(at);
         let mut only = BlockState::unpack(before).life == Life::Live;
         self.each_seat(block, |seat| {

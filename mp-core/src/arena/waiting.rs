@@ -1,4 +1,4 @@
-//! Which queues have how many messages on their way: told when there are no more envelopes.
+//! Which queues have how many messages on their way: for the error when there are no more envelopes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,11 +10,11 @@ use crate::words::{BlockId, Holder, Owner, Place, Seat};
 /// How many queues are named, and how many processes of each.
 const NAMED: usize = 4;
 
-/// Who has the messages that are on their way.
+/// Which queues and processes have the messages that are on their way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct OnTheirWay {
-    /// The queue that was to get one more, by the number that its `Debug` says.
+    /// The queue that was to get one more, by the number that its `Debug` shows.
     pub asked: BlockId,
     /// How many it has.
     pub asked_has: u64,
@@ -26,7 +26,7 @@ pub struct OnTheirWay {
     pub queues: Vec<QueuedMessages>,
     /// How many all others have.
     pub others: u64,
-    /// How many belong to processes: they write or read them, or keep them for their next ones.
+    /// How many belong to processes, which write or read them, or keep them for their next messages.
     pub owned: u64,
 }
 
@@ -34,9 +34,9 @@ pub struct OnTheirWay {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct QueuedMessages {
-    /// The number that the queue's `Debug` says.
+    /// The number that the queue's `Debug` shows.
     pub block: BlockId,
-    /// How many they are.
+    /// How many messages.
     pub messages: u64,
     /// Processes that have the queue: up to four.
     pub pids: Vec<u32>,
@@ -64,7 +64,8 @@ impl fmt::Display for OnTheirWay {
 }
 
 impl Arena {
-    /// Who has the messages that are on their way: a moment's picture. It looks at all envelopes.
+    /// Which queues and processes have the messages that are on their way, at this moment. It reads all
+    /// envelopes.
     pub fn on_their_way(&self, asked: BlockId, asked_has: u64) -> OnTheirWay {
         let (map, layout) = (self.map(), self.layout());
         let (mut by_queue, mut owned) = (HashMap::<BlockId, u64>::new(), 0);
