@@ -83,7 +83,6 @@ use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
 /// thread keeps the wait going until it is dropped, or is blocked in the same kind of wait. Threads that use
 /// one handle by reference can't be told apart: for those, and for processes that keep handles without using
 /// them, there is [`QueueOptions::deserted_when`].
-/// them, there is [`QueueOptions::deserted_when`].
 ///
 /// # As a message
 /// Handles are serde types inside of messages and arguments. Cloning or sending one copies the handle, not the queue.
