@@ -59,12 +59,12 @@ use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
 /// - On x86-64, a message of up to 10 bytes when encoded is in its queue's slot, of 16 bytes, from the first put on, as long as no consumer
 ///   takes messages [with acknowledgement](Self::get_ack). It counts in its queue alone.
 /// - Any other message takes an envelope of 256 bytes, and more memory if it has more than 216 bytes (200 where bytes are
-///   bounded). Of envelopes there are as many in the arena, for all queues of all its processes together; each thread keeps up
-///   to 64 for its next messages.
+///   bounded). The arena has as many envelopes as it is made for messages, for all queues of all its processes together;
+///   each thread keeps up to 64 for its next messages.
 /// - The last eighth of these is kept for queues that have few messages: when all others are in use, each queue may have 16
 ///   of them, and one more for each thread that is just putting, so that a queue without consumers doesn't starve the others.
 ///   There are such shares for 8,192 queues (of an arena for 1,048,576 messages).
-/// - Beyond that, a put into a queue with a bound waits (`try_put` says [`Full`](PutError::Full)), until a message is taken out
+/// - Beyond that, a put into a queue with a bound waits (`try_put` returns [`Full`](PutError::Full)), until a message is taken out
 ///   of that queue, or for up to 100 ms more if it is out of another one. A put into an unbounded queue fails with
 ///   [`TooManyMessages`](mp_core::Error::TooManyMessages), which says which queues have how many, and gives the value back.
 ///

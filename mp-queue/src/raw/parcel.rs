@@ -10,7 +10,7 @@ use crate::raw::not_put;
 use crate::raw::{Alone, PutRaw, Raw, Wait};
 use crate::ring::Small;
 
-/// Whether as many messages are on their way as can be.
+/// Whether as many messages are on their way as the arena has room for.
 pub(crate) fn is_out(error: &Error) -> bool {
     matches!(error, Error::Memory(e) if e.is_out_of_envelopes())
 }
@@ -35,7 +35,7 @@ impl Parcel {
         }
     }
 
-    /// To put it.
+    /// For a put.
     #[inline]
     pub(crate) fn item(&mut self) -> Item<'_> {
         match self {
@@ -45,13 +45,14 @@ impl Parcel {
     }
 }
 
-/// The message of a value, written for a queue and not put yet. What is exclusive in the value is in the message meanwhile.
+/// The message of a value, written for a queue and not put yet. Meanwhile the message has what is exclusive
+/// in the value.
 pub(crate) type Sealed = Written<Small>;
 
-/// Writes a value, for this queue.
+/// Writes a value for a queue.
 ///
 /// # Errors
-/// Why there is no message, for [`refused`] or [`write_later`]; the value is as it was.
+/// Why there is no message, for [`refused`] or [`write_later`]; the value is unchanged.
 #[inline]
 pub(crate) fn write<T: Message>(
     raw: &Raw,
@@ -62,11 +63,11 @@ pub(crate) fn write<T: Message>(
     pack_unless(value, small, |out| seal(raw, out, fingerprint))
 }
 
-/// Writes a value that was refused, maybe only for now. Where too many messages are on their way, it waits, if the queue has a
-/// bound.
+/// Writes a value that was refused, maybe only for now. Where too many messages are on their way, it waits,
+/// if the queue has a bound.
 ///
 /// # Errors
-/// Why there is no message; the value is as it was.
+/// Why there is no message; the value is unchanged.
 #[cold]
 #[inline(never)]
 pub(crate) fn write_later<T: Message>(
@@ -92,7 +93,7 @@ pub(crate) fn write_later<T: Message>(
     }
 }
 
-/// What a refusal means: [`PutError::Full`] where a put waits.
+/// The error for a refusal: [`PutError::Full`] where a put waits.
 #[cold]
 fn refused(raw: &Raw, error: Error) -> PutError<()> {
     if !is_out(&error) {
@@ -106,7 +107,7 @@ fn refused(raw: &Raw, error: Error) -> PutError<()> {
     }
 }
 
-/// To put it.
+/// For a put.
 #[inline]
 pub(crate) fn item(sealed: &mut Sealed) -> Item<'_> {
     match sealed {
@@ -115,7 +116,8 @@ pub(crate) fn item(sealed: &mut Sealed) -> Item<'_> {
     }
 }
 
-/// It was put, and so was its value, which is dropped: a panic of its `Drop` ends here, for the message is on its way.
+/// After a put: the value was put, too, and is dropped. A panic of its `Drop` ends here, for the message is
+/// on its way.
 #[inline]
 pub(crate) fn sent<T>(sealed: Sealed, value: T) {
     if let Written::Envelope(_, lent) = sealed {
@@ -124,7 +126,7 @@ pub(crate) fn sent<T>(sealed: Sealed, value: T) {
     drop_caught(value);
 }
 
-/// It was not put: its value is what it was.
+/// When it was not put: the value is what it was.
 #[cold]
 pub(crate) fn back<T: Message>(sealed: Sealed, value: &mut T) {
     if let Written::Envelope(envelope, lent) = sealed {
@@ -132,8 +134,8 @@ pub(crate) fn back<T: Message>(sealed: Sealed, value: &mut T) {
     }
 }
 
-/// What was written for a queue, in an envelope: also when too many messages are on their way, if the queue has few. No code
-/// of the value runs in here, which could take of the queue's share for another one.
+/// The message in an envelope: also when too many messages are on their way, if the queue has few. No code of
+/// the value runs in here, which could use the queue's share for another message.
 #[inline]
 pub(crate) fn seal<T>(
     raw: &Raw,
@@ -152,8 +154,8 @@ fn of_share(raw: &Raw, out: &mut Outgoing, fingerprint: u64) -> mp_core::Result<
     raw.arena().with_share(raw.hold(), || raw.arena().pack_for_queue(out, fingerprint))
 }
 
-/// A value that is to be put into a queue later than it is written: its message, and the value itself until that is put. Then it
-/// is [`sent`](Self::sent).
+/// A value that is put into a queue later than it is written: its message, and the value itself until that is
+/// put. Then it is [`sent`](Self::sent).
 #[derive(Debug)]
 pub(crate) struct Letter<T> {
     value: T,
@@ -164,7 +166,7 @@ impl<T: Message> Letter<T> {
     /// Writes a value; waits as a put does.
     ///
     /// # Errors
-    /// Why there is no message, with the value as it was.
+    /// Why there is no message, with the value unchanged.
     pub(crate) fn write(
         raw: &Raw,
         fingerprint: TypeFingerprint<T>,
@@ -198,13 +200,13 @@ impl<T: Message> Letter<T> {
         }
     }
 
-    /// To put it.
+    /// For a put.
     #[inline]
     pub(crate) fn item(&mut self) -> Item<'_> {
         item(&mut self.sealed)
     }
 
-    /// It was put.
+    /// After a put.
     #[inline]
     pub(crate) fn sent(self) {
         sent(self.sealed, self.value);
@@ -217,7 +219,7 @@ impl<T: Message> Letter<T> {
     }
 }
 
-/// What a ring is given.
+/// What a put publishes.
 #[derive(Debug)]
 pub(crate) enum Item<'a> {
     Envelope(&'a mut Envelope),
@@ -225,7 +227,7 @@ pub(crate) enum Item<'a> {
 }
 
 impl Item<'_> {
-    /// What it counts for where bytes are counted. (In such queues nothing is small.)
+    /// What it counts where bytes are bounded. (In such queues no message is small.)
     pub(crate) fn weight(&self) -> u64 {
         match self {
             Item::Envelope(envelope) => envelope.weight(),

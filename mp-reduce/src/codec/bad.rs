@@ -14,14 +14,14 @@ pub(crate) struct Bad(Box<Inner>);
 #[derive(Debug)]
 struct Inner {
     why: Why,
-    /// From the inside to the outside.
+    /// From the inner place to the outer one.
     path: Vec<Step>,
 }
 
 #[derive(Debug)]
 pub(super) enum Why {
     TooShort,
-    /// What the type says that is written or read.
+    /// The text of an error that the type made.
     Says(String),
 }
 
@@ -42,28 +42,29 @@ impl Bad {
         Self::new(Why::Says(why.to_string()))
     }
 
-    /// It is in this field or variant of something.
+    /// The error is in this field or variant.
     #[cold]
     pub(super) fn in_field(mut self, name: &str) -> Self {
         self.0.path.push(Step::Field(name.into()));
         self
     }
 
-    /// It is in this element of something.
+    /// The error is in this element.
     #[cold]
     pub(super) fn in_element(mut self, index: usize) -> Self {
         self.0.path.push(Step::Index(index));
         self
     }
 
-    /// It belongs to the key that these bytes begin with: a field's name, or any other in a map.
+    /// The error is in the value of the key that these bytes begin with: a field's name, or any other key of
+    /// a map.
     #[cold]
     pub(super) fn in_entry(self, key: &[u8]) -> Self {
         let name = text_of(key);
         self.in_field(&name)
     }
 
-    /// Where it is: `jobs[3].name`.
+    /// Where the error is: `jobs[3].name`.
     pub(super) fn path(&self) -> String {
         let mut path = String::new();
         for step in self.0.path.iter().rev() {
@@ -77,7 +78,7 @@ impl Bad {
     }
 }
 
-/// Without the place.
+/// Without the path.
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.why {

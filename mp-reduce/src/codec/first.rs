@@ -1,10 +1,10 @@
 //! The first byte of a value: its kind, and for some kinds a small number.
 //!
-//! As MessagePack has them, and one that it leaves free: [`JUST`].
+//! As MessagePack has them, and one that MessagePack leaves unused: [`JUST`].
 
 pub(super) const NIL: u8 = 0xc0;
-/// `Some` of what follows, which begins with nil or with this: `Some(x)` is written as `x` otherwise. So `None`, `Some(None)`
-/// and `Some(())` are told apart, and all else is what other readers of MessagePack expect.
+/// `Some` of what follows, where that begins with nil or with this: any other `Some(x)` is written as `x`. So
+/// `None`, `Some(None)` and `Some(())` differ, and all else is what other readers of MessagePack expect.
 pub(super) const JUST: u8 = 0xc1;
 pub(super) const FALSE: u8 = 0xc2;
 pub(super) const TRUE: u8 = 0xc3;

@@ -17,7 +17,7 @@ pub(super) fn append(to: &mut Vec<u8>, number: Number) {
     }
 }
 
-/// A byte that says what follows, and that.
+/// The length, a byte with the kind, and the bytes of the number.
 #[inline]
 fn after<const N: usize>(to: &mut Vec<u8>, marker: u8, bytes: [u8; N]) {
     to.extend_from_slice(&[N as u8 + 1, marker]);

@@ -1,12 +1,14 @@
-//! Reading MessagePack: whatever [`write`](super::write) writes, and `rmp_serde` with the names of fields and for people.
+//! Reading MessagePack: all that [`write`](super::write) writes, and what `rmp_serde` writes with the names
+//! of fields and in human-readable form.
 //!
-//! Why not by `rmp_serde`: it reads every value as if it could be anything, and checks the name of each field for UTF-8. Most of
-//! what a message costs its receiver was that. Here each kind of value looks first for the bytes that its kind is written as;
-//! for all others there is [`any`](Reader::any). And the name of a field that is the one expected next is not checked: it
-//! *is* that name.
+//! Why not by `rmp_serde`: it reads every value as if it could be anything, and checks the name of each field
+//! for UTF-8. That was most of what a message cost its receiver. Here each kind of value looks first for the
+//! bytes that its kind is written as; for all others there is [`any`](Reader::any). And the name of a field
+//! that is the expected next one is not checked: it *is* that name.
 //!
-//! The bytes may come from anywhere. A length that the bytes left can't have is an error before anything is allocated for it
-//! (each value has a byte at least), and so is what is nested too deeply for a thread's stack.
+//! The bytes may come from any process. A length that the remaining bytes can't have is an error before
+//! memory is allocated for it (each value has a byte at least), and so is what is nested too deeply for a
+//! thread's stack.
 
 mod ask;
 mod parts;
@@ -30,7 +32,7 @@ pub(super) fn from_slice<'de, T: serde::Deserialize<'de>>(
     T::deserialize(&mut Reader { rest: bytes, left })
 }
 
-/// The value that these bytes begin with, as it is called where something is told of it: a text as it is, and a number.
+/// The value that these bytes begin with, as an error's path names it: a text as it is, and a number.
 #[cold]
 pub(super) fn text_of(bytes: &[u8]) -> String {
     struct Text;
@@ -76,7 +78,7 @@ impl<'de> Reader<'de, '_> {
         self.rest.first().copied().ok_or_else(too_short)
     }
 
-    /// Passes a first byte that was looked at.
+    /// Skips a first byte that was looked at.
     #[inline]
     fn pass(&mut self) {
         self.rest = self.rest.get(1..).unwrap_or_default();
@@ -103,7 +105,7 @@ impl<'de> Reader<'de, '_> {
         Ok(bytes)
     }
 
-    /// A length in one, two or four bytes after the first one, which is so many after that of the kind with one byte.
+    /// A length in one, two or four bytes after the first one, for `size` 0, 1 or 2 (or more).
     fn length(&mut self, size: u8) -> Result<usize, Bad> {
         Ok(match size {
             0 => self.after_first::<1>()?[0].into(),
@@ -112,7 +114,7 @@ impl<'de> Reader<'de, '_> {
         })
     }
 
-    /// The bytes of a text or of binary data, whose kind begins with `first`.
+    /// The bytes of a text or of binary data, with a length of this `size`.
     fn long(&mut self, size: u8) -> Result<&'de [u8], Bad> {
         let len = self.length(size)?;
         self.bytes(len)
@@ -163,7 +165,7 @@ impl<'de> Reader<'de, '_> {
         value
     }
 
-    /// Whatever comes.
+    /// A value of any kind.
     fn any<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use first::*;
         let first = self.first()?;
@@ -214,7 +216,7 @@ impl<'de> Reader<'de, '_> {
         }
     }
 
-    /// A sequence, also of the bytes of binary data, or whatever comes.
+    /// A sequence, also of the bytes of binary data, or else a value of any kind.
     #[inline]
     fn any_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use first::*;
@@ -233,7 +235,7 @@ impl<'de> Reader<'de, '_> {
         self.sequence(len, visitor)
     }
 
-    /// A map, whose keys are probably these, or whatever comes.
+    /// A map, whose keys are probably these, or else a value of any kind.
     #[inline]
     fn any_map<V: Visitor<'de>>(
         &mut self,
@@ -252,7 +254,8 @@ impl<'de> Reader<'de, '_> {
         self.map(len, names, visitor)
     }
 
-    /// A value of a kind that only those have who ask for it by name: read by who defines how.
+    /// An extension value, which only types that ask for one by name have: `rmp_serde` reads it, for it
+    /// defines how.
     #[cold]
     fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, Bad> {
         let from = self.rest;
@@ -263,14 +266,14 @@ impl<'de> Reader<'de, '_> {
                 1 << (first - first::FIXED_EXT_1)
             }
         };
-        // Its number, and its data.
+        // The extension's number, and its data.
         self.bytes(1)?;
         self.bytes(len)?;
         let mut other = rmp_serde::Deserializer::from_read_ref(from);
         other.deserialize_any(visitor).map_err(Bad::custom)
     }
 
-    /// An unsigned number, or whatever comes.
+    /// An unsigned number, or else a value of any kind.
     #[inline]
     fn unsigned<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use first::*;
@@ -288,7 +291,7 @@ impl<'de> Reader<'de, '_> {
         visitor.visit_u64(value)
     }
 
-    /// A text, or whatever comes.
+    /// A text, or else a value of any kind.
     #[inline]
     fn any_text<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use first::*;
@@ -302,7 +305,7 @@ impl<'de> Reader<'de, '_> {
         }
     }
 
-    /// Passes this text, if it comes next.
+    /// Skips this text, if it comes next.
     #[inline]
     fn passes(&mut self, text: &str) -> bool {
         let Some((first, rest)) = self.rest.split_first() else { return false };

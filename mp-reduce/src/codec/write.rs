@@ -18,7 +18,8 @@ use super::bad::{Bad, too_deep};
 use super::first;
 use parts::{Elements, Entries, Fields};
 
-/// Appends a value to `to`; whether it has a number of 128 bits in it, which can't be read from everywhere.
+/// Appends a value to `to`; whether it has a number of 128 bits in it, which can't be read where serde
+/// buffers values.
 #[inline]
 pub(super) fn append<T: Serialize + ?Sized>(
     to: &mut Vec<u8>,
@@ -87,7 +88,8 @@ impl Writer<'_> {
         }
     }
 
-    /// A length that does not fit into one byte with the kind; `sixteen` is the kind with two bytes for it, and the next one that with four.
+    /// A length that does not fit into one byte with the kind; `sixteen` is the kind with two bytes for it,
+    /// and the next one that with four.
     #[inline]
     fn long(&mut self, sixteen: u8, len: usize) -> Result<(), Bad> {
         match (u16::try_from(len), u32::try_from(len)) {
@@ -119,7 +121,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// As many elements, or entries of a map, follow.
+    /// Says that `len` elements, or entries of a map, follow.
     #[inline]
     fn head(&mut self, kind: Kind, len: usize) -> Result<(), Bad> {
         match len {
@@ -129,7 +131,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// It begins here: a level, of `len` elements or entries, or of as many as come.
+    /// A sequence or map begins: a level, announced with `len` elements or entries, which its end corrects.
     #[inline]
     fn begin(&mut self, kind: Kind, len: usize) -> Result<usize, Bad> {
         self.enter()?;
@@ -138,14 +140,14 @@ impl Writer<'_> {
         Ok(at)
     }
 
-    /// It ends, and had `count` of them. It began at `at`, with `len`.
+    /// A sequence or map ends with `count` elements or entries. It began at `at`, with `len`.
     #[inline]
     fn end(&mut self, kind: Kind, at: usize, len: usize, count: usize) -> Result<(), Bad> {
         self.leave();
         if count == len { Ok(()) } else { self.amend(kind, at, len, count) }
     }
 
-    /// There were more or fewer than it began with.
+    /// There were more or fewer than were announced: corrects the length.
     #[inline(never)]
     fn amend(&mut self, kind: Kind, at: usize, len: usize, count: usize) -> Result<(), Bad> {
         if len < 16 && count < 16 {
@@ -168,7 +170,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A variant with something in it: a map from its name to that.
+    /// A variant with content: a map from its name to that.
     #[inline]
     fn variant(&mut self, name: &'static str) -> Result<(), Bad> {
         self.enter()?;
@@ -176,7 +178,7 @@ impl Writer<'_> {
         self.text(name)
     }
 
-    /// What only `rmp_serde` knows how to write.
+    /// Values that only `rmp_serde` knows how to write.
     #[cold]
     fn extension<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Bad> {
         let mut other = rmp_serde::Serializer::new(&mut *self.to);
@@ -184,7 +186,7 @@ impl Writer<'_> {
     }
 }
 
-/// What has elements.
+/// The kinds with elements.
 #[derive(Clone, Copy)]
 enum Kind {
     Array,

@@ -1,11 +1,11 @@
-//! What a type asks for, and the bytes that this is written as.
+//! What a type asks for, and the bytes that it is written as.
 
 use serde::de::{Deserializer, Visitor};
 
 use super::parts::Variant;
 use super::{Bad, Reader, first};
 
-/// Methods that are others by another name.
+/// Methods that are the same as others under another name.
 macro_rules! read_as {
     ($($as:ident: $($method:ident)*;)*) => {$($(
         #[inline]
@@ -156,7 +156,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         if self.first()? != first::SHORT_MAP | 1 {
             return visitor.visit_enum(Variant { name: self.rest, reader: self, names, full: false });
         }
-        // With something in it: a map from its name to that.
+        // A variant with content: a map from its name to that.
         self.pass();
         self.wrapped(|reader| visitor.visit_enum(Variant { name: reader.rest, reader, names, full: true }))
     }

@@ -39,7 +39,7 @@ impl<'de> SeqAccess<'de> for Sequence<'_, 'de, '_> {
 pub(super) struct Map<'r, 'de, 'l> {
     pub(super) reader: &'r mut Reader<'de, 'l>,
     pub(super) left: usize,
-    /// What begins with the last key.
+    /// The bytes from the last key on.
     pub(super) key: &'de [u8],
     /// Which fields may follow, in the order in which they are written.
     pub(super) names: &'static [&'static str],
@@ -79,21 +79,21 @@ impl<'de> MapAccess<'de> for Map<'_, 'de, '_> {
     }
 }
 
-/// So many names of variants are tried.
+/// How many names of variants are tried.
 const FEW: usize = 8;
 
 /// A variant of an enum: its name, and what is in it.
 pub(super) struct Variant<'r, 'de, 'l> {
-    /// What begins with its name.
+    /// The bytes from its name on.
     pub(super) name: &'de [u8],
     pub(super) reader: &'r mut Reader<'de, 'l>,
-    /// What it may be called.
+    /// The names that it may have.
     pub(super) names: &'static [&'static str],
     pub(super) full: bool,
 }
 
 impl<'r, 'de, 'l> Variant<'r, 'de, 'l> {
-    /// To read what is in it.
+    /// The reader of its content.
     #[inline]
     fn content(self, expected: &'static str) -> Result<&'r mut Reader<'de, 'l>, Bad> {
         if self.full { Ok(self.reader) } else { Err(Bad::invalid_type(Unexpected::UnitVariant, &expected)) }
@@ -106,7 +106,7 @@ impl<'de> EnumAccess<'de> for Variant<'_, 'de, '_> {
 
     #[inline]
     fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, Self), Bad> {
-        // Where there are few, its name is found faster than it is checked for UTF-8.
+        // Where there are few names, to find its name is faster than to check it for UTF-8.
         for name in self.names.iter().take(FEW) {
             if self.reader.passes(name) {
                 return Ok((seed.deserialize(BorrowedStrDeserializer::new(name))?, self));

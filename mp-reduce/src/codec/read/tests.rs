@@ -41,7 +41,8 @@ fn read_by_theirs<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::dec
     T::deserialize(&mut rmp_serde::Deserializer::from_read_ref(bytes).with_human_readable())
 }
 
-/// It arrives; cut anywhere it is an error; and with any byte changed it is read as `rmp_serde` reads it, if both can.
+/// The value arrives; cut anywhere it is an error; and with any byte changed it is read as `rmp_serde` reads
+/// it, if both can.
 fn arrives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
     let (bytes, others) = (written(&value), theirs(&value));
     assert_eq!(from_slice::<T>(&bytes).unwrap(), value, "{bytes:02x?}");
@@ -185,7 +186,7 @@ fn structs() {
     arrives(std::net::IpAddr::from([127, 0, 0, 1]));
 }
 
-/// Fields in another order, fields that nobody knows, and a field by its other name.
+/// Fields in another order, fields that the type doesn't have, and a field by its other name.
 #[test]
 fn fields_as_they_come() {
     #[derive(Serialize)]
@@ -222,7 +223,7 @@ fn enums() {
     }
 }
 
-/// Bytes, and what has a number of its own among kinds.
+/// Bytes, and kinds with a number of their own.
 #[test]
 fn binary_data() {
     struct Bytes(Vec<u8>);
@@ -270,7 +271,7 @@ fn binary_data() {
     }
 }
 
-/// Lengths that nobody wrote take no memory, and depths that nobody wrote no stack.
+/// Lengths that are garbage take no memory, and depths that are garbage no stack.
 #[test]
 fn hostile_bytes() {
     for first in [0xdb, 0xc6, 0xdd, 0xdf] {

@@ -87,7 +87,7 @@ pub(super) struct Entries<'w, 'a> {
     writer: &'w mut Writer<'a>,
     at: usize,
     len: usize,
-    /// Keys that came.
+    /// How many keys were written.
     count: usize,
     /// Where the last key is.
     key: usize,
