@@ -1,6 +1,6 @@
 //! A shared library that starts processes, for hosts that know nothing of that: see `tests/embedding.rs`.
 //!
-//! Hosts call [`embedded_run`] with the name of something to do; it prints what came of it.
+//! Hosts call [`embedded_run`] with the name of something to do; it prints the result.
 
 use std::error::Error;
 use std::ffi::{CStr, OsString, c_char, c_int};
@@ -16,7 +16,7 @@ mp::export_child_main!();
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// Does what is named; 0 if that went well.
+/// Runs the named command; returns 0 on success.
 ///
 /// # Safety
 /// The name is a C string.
@@ -80,7 +80,7 @@ fn run(name: &str) -> Outcome {
     }
 }
 
-/// The command that the host was told of, word by word.
+/// The command that the host was given, word by word.
 fn command() -> Vec<OsString> {
     (0..).map_while(|n| std::env::var_os(format!("EMBEDDED_COMMAND_{n}"))).collect()
 }

@@ -57,7 +57,7 @@ fn a_budget_is_an_error_until_something_is_dropped() {
     let queue = Queue::<(Vec<u8>, mp::FrozenTensor<u8>)>::bounded(1).unwrap();
     let attached = Tensor::<u8>::full(&[10], 3).unwrap().freeze();
     let _budget = Budget(arena);
-    // What other tests have freed would do for what must not be had here.
+    // Memory that other tests have freed could serve allocations that must fail here.
     arena.empty_cache().unwrap();
     let budget = arena.memory_stats().reserved + MIB as u64;
     arena.set_budget(budget);
@@ -117,7 +117,7 @@ fn shapes_that_are_too_large_or_do_not_fit() {
 #[test]
 fn an_empty_shape_with_absurd_dimensions_is_no_panic() {
     let _alone = alone();
-    // As in NumPy, an error or an empty tensor; whichever, without a panic.
+    // As in NumPy, an error or an empty tensor, and no panic either way.
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40], [1 << 40, 1 << 40, 0], [0, usize::MAX, 3]] {
         match Tensor::<u8>::zeros(&shape) {
             Ok(t) => assert!(t.is_empty() && t.to_vec().is_empty() && t.freeze().chunk(2, 1).is_ok()),

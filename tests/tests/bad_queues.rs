@@ -95,7 +95,7 @@ fn a_queue_of_another_type_on_the_other_side() {
     let text = take(&said);
     assert!(text.contains("u64") && text.contains("String"), "both types are named: {text}");
     join(&context).unwrap();
-    // It is as it was.
+    // The queue is unchanged.
     give(&numbers, 5);
     assert_eq!(take(&numbers), 5);
 }
@@ -130,12 +130,14 @@ fn a_full_arena_while_somebody_waits_in_put() {
         let (queue, large) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
         let args = (queue.clone(), large.clone());
         let context = start_processes(put_two, args, Options::nprocs(1)).unwrap();
-        eventually("it waits in its second put", || queue.is_full() && threads_are(context.pids()[0], 'S'));
+        eventually("the producer waits in its second put", || {
+            queue.is_full() && threads_are(context.pids()[0], 'S')
+        });
         let mut all = Vec::new();
         while let Ok(tensor) = Tensor::<u8>::zeros(&[20 * MIB]) {
             all.push(tensor);
         }
-        // What is on its way needs nothing more.
+        // Messages on their way need no more memory.
         for n in 1..=3 {
             let tensor = take(&queue);
             assert!(tensor.iter().all(|v| v == n), "{tensor}");
@@ -149,7 +151,8 @@ fn a_full_arena_while_somebody_waits_in_put() {
     });
 }
 
-/// What it is attached by: the envelope itself, a block beside its attachment, a block with the list of attachments.
+/// What holds its attachments: the envelope itself, a block beside its attachment, a block with the list of
+/// attachments.
 type Attached = (Vec<FrozenTensor<u64>>, Vec<u8>);
 
 fn refused(_: usize, (queue, said): (Queue<Attached>, Queue<String>)) -> Outcome {
@@ -179,7 +182,8 @@ fn a_message_of_another_version_of_the_wire() {
                 (tensors.collect::<Vec<_>>(), vec![1; bytes])
             };
             give(&queue, message());
-            // SAFETY: only the version of the one message on its way is changed, while nobody looks at it.
+            // SAFETY: only the version of the one message on its way is changed, while no other thread reads
+            // it.
             let m = unsafe { arena.words() };
             let queued = |e: &u32| Owner::unpack(m.load(arena.owner_words().of(*e))).holder == Holder::Queued;
             let mut on_their_way = arena.envelopes_in_use(0).filter(queued);

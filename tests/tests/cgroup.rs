@@ -54,7 +54,7 @@ fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     Ok(())
 }
 
-/// Takes memory of its own, which nobody asks about, until the kernel ends it.
+/// Takes private memory, for which the library checks no limit, until the kernel kills it.
 fn eats(_: usize, (): ()) -> Outcome {
     let mut all = Vec::new();
     while all.len() < 64 {

@@ -1,5 +1,5 @@
-//! Programs that connect before the listener accepts, and send: as with any socket, they are queued by the kernel. What is wrong
-//! with the other side is told when it is known.
+//! Programs that connect before the listener accepts, and send: as with any socket, they are queued by the
+//! kernel. An error about the other side is returned once it is known.
 
 mod common;
 
@@ -146,9 +146,9 @@ fn one_that_is_no_listener_of_this_library_is_the_error_of_the_first_receive() {
         assert!(error.to_string().contains(why), "{error}");
         assert!(matches!(there.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
     }
-    // It goes without having accepted.
+    // The listener goes without having accepted.
     let there = connect(name("foreign")).unwrap();
-    assert!(there.recv_timeout::<u8>(MOMENT).unwrap_err().is_empty(), "it accepts no one");
+    assert!(there.recv_timeout::<u8>(MOMENT).unwrap_err().is_empty(), "it accepts no connection");
     drop(foreign);
     assert!(matches!(there.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
     assert!(matches!(there.send(1_u8), Err(PutError::Disconnected(1))));

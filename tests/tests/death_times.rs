@@ -1,6 +1,6 @@
-//! How soon waiters in other processes hear that a process was killed, for each kind of thing that they may wait for; and that
-//! one that is stopped is waited for, as long as the waiter likes. Prints the figures (`--nocapture --test-threads=1`);
-//! `mp-sync`'s first page has a table of them.
+//! How soon waiters in other processes learn that a process was killed, for each kind of thing that they may
+//! wait for; and that a stopped process is waited for until the waiter's deadline. Prints the figures
+//! (`--nocapture --test-threads=1`); `mp-sync`'s first page has a table of them.
 
 mod common;
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 const ROUNDS: usize = 9;
 
-/// What one process has, and another one waits for.
+/// What one process holds, and another waits for.
 #[derive(Clone, Serialize, Deserialize)]
 enum Thing {
     Queue(Queue<u32>),
@@ -68,7 +68,7 @@ fn holds((thing, ready): (Thing, Queue<()>)) -> Outcome {
             let _party = barrier.enroll()?;
             stay()
         }
-        // It is notified, and killed before it takes note of that.
+        // It is notified, and killed before it reads the notification.
         Thing::Notification(condition, lock) => {
             ready.put(()).map_err(|e| e.to_string())?;
             drop(condition.wait(lock.lock()?)?);
@@ -98,10 +98,10 @@ fn waits((thing, ready, heard): (Thing, Queue<()>, Queue<u64>)) -> Outcome {
     heard.put(at).map_err(|e| e.to_string().into())
 }
 
-/// How long it waits for a process that is stopped.
+/// How long the waiter waits for a stopped process.
 const LONG: Duration = Duration::from_millis(150);
 
-/// Waits so long; how many microseconds longer it took, or `None` if it ended otherwise.
+/// Waits until the deadline; how many microseconds longer it took, or `None` if the wait ended otherwise.
 fn gives_up((thing, ready, heard): (Thing, Queue<()>, Queue<Option<u64>>)) -> Outcome {
     ready.put(()).map_err(|e| e.to_string())?;
     let begun = now();
@@ -183,11 +183,11 @@ fn measure(what: &str, things: impl Fn() -> (Thing, Thing)) {
     let (least, median, most) = (all[0], all[ROUNDS / 2], all[ROUNDS - 1]);
     println!("{what:32} {least:>6} {median:>6} {most:>6} us (least, median, most of {ROUNDS})");
     assert!(least <= 2_000, "{what}: at best after {least} us");
-    // Without the news it is the rest of a slice of 100 ms: 80.
+    // Without the wake-up it is the rest of a slice of 100 ms: 80.
     assert!(median <= 25_000, "{what}: half of them after {median} us or more");
 }
 
-/// One thing that both have.
+/// What both processes have.
 fn both(thing: Thing) -> (Thing, Thing) {
     (thing.clone(), thing)
 }

@@ -1,7 +1,7 @@
-//! Programs that are none of ours, and load a shared library that starts processes: in C, which load it or are linked with
-//! it, and Python.
+//! Foreign programs that load a shared library which starts processes: in C, which load it or are linked with
+//! it, and in Python.
 //!
-//! The library and the hosts are in `tests/library`; what is asked of them is told by its name.
+//! The library and the hosts are in `tests/library`; each command has a name.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -122,7 +122,7 @@ impl Drop for Folder {
 /// A host at work; killed when the test is done with it.
 struct Host {
     child: Child,
-    /// What it has said and nobody has read.
+    /// Output of the host that the test has not read yet.
     said: Vec<u8>,
 }
 
@@ -132,7 +132,7 @@ impl Host {
         Host { child: command.spawn().unwrap(), said: Vec::new() }
     }
 
-    /// Waits until it says something more: false if it never will.
+    /// Waits for more output: false if there will be none.
     fn hear(&mut self) -> bool {
         let stdout = self.child.stdout.as_mut().unwrap();
         let time = Timespec { tv_sec: DEADLINE.as_secs().cast_signed(), tv_nsec: 0 };
@@ -148,7 +148,7 @@ impl Host {
         count > 0
     }
 
-    /// Reads until somebody says this; what was said before.
+    /// Reads until a process prints this; returns what was printed before.
     fn wait_for(&mut self, word: &str) -> String {
         loop {
             let said = String::from_utf8_lossy(&self.said).into_owned();
@@ -308,7 +308,7 @@ fn a_program_without_the_hook_becomes_a_worker_by_init() {
     assert_eq!(said.matches("host: begins\n").count(), 6, "{said}");
     assert_eq!(said.matches("host: main\n").count(), 1, "{said}");
     assert!(said.contains("host: [1, 2, 5]\n") && said.ends_with("host: [5, 6]\n"), "{said}");
-    // Those that don't call it start nothing in their turn.
+    // Workers that don't call it start no processes themselves.
     let said = run(shared.command(&host).arg("workers without init"));
     assert_eq!(said.matches("has not become one: mp::init() must run first").count(), 1, "{said}");
     assert_eq!(said.matches("exited with code 0 before it reported as a worker").count(), 1, "{said}");
@@ -418,7 +418,8 @@ fn a_token_of_somebody_else_is_left_alone_and_nothing_is_started() {
         let (said, status) = Host::start(command.arg(library()).arg("--worker")).end();
         assert_eq!((said, status.code()), (format!("host: no worker, {code}\n"), Some(code)), "{token:?}");
     }
-    // While there is one that nobody has taken, whomever it is for, this is a process that is to become a worker.
+    // While there is a token that was not taken, whichever program it is for, this is a process that is to
+    // become a worker.
     for token in ["v1:0:1:0", "v1:0:1:0:call", "v1:0:1:0:load:0"] {
         let (said, status) =
             Host::start(Command::new(&host).env("MP_CHILD", token).arg(library()).arg("one")).end();

@@ -1,4 +1,4 @@
-//! Processes of one family connect to each other, and nobody else to them.
+//! Processes of one family connect to each other, and no other process connects to them.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn host(name: &str) -> (String, Listener) {
 }
 
 fn met(listener: &Listener) -> Result<String, ConnectError> {
-    let connection = listener.accept_timeout(PATIENCE)?.expect("nobody came");
+    let connection = listener.accept_timeout(PATIENCE)?.expect("no process connected");
     Ok(connection.recv().unwrap())
 }
 

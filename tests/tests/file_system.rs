@@ -1,5 +1,5 @@
-//! What the strategy `file_system` does with names: who may see them, what is wrong with a directory, what runs out.
-//! Programs that must begin without shared memory are this one, started anew.
+//! What the strategy `file_system` does with names: which processes see them, unusable directories, exhausted
+//! limits. Programs that must begin without shared memory are this one, started anew.
 
 mod common;
 
@@ -100,7 +100,7 @@ fn directories_that_will_not_do() {
     fs::create_dir_all(&deep).unwrap();
     assert!(refused(&deep).contains("at most 248"));
     assert_eq!(get_sharing_directory(), before, "an error changes nothing");
-    // What somebody else could have put where ours is looked for.
+    // What another user could have put where the library looks for its directory.
     let _below = Below::new(&scratch.0);
     let blocks = Arena::current().unwrap().memory_stats().live_blocks;
     let fails = |with: &str| {
@@ -118,7 +118,7 @@ fn directories_that_will_not_do() {
     fs::DirBuilder::new().mode(0o700).create(scratch.ours()).unwrap();
     fs::set_permissions(scratch.ours(), fs::Permissions::from_mode(0o777)).unwrap();
     fails("mode 777");
-    // Mended, it works; nothing was lost on the way.
+    // Once the directory is repaired, it works; nothing was lost meanwhile.
     fs::set_permissions(scratch.ours(), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(Tensor::<u8>::zeros(&[10]).unwrap().len(), 10);
     assert_eq!(Arena::current().unwrap().memory_stats().live_blocks, blocks);
@@ -204,7 +204,7 @@ fn a_file_size_limit_is_an_error() {
 /// With a quota that is met.
 fn quota(directory: &Path) {
     files_in(directory);
-    // With it there is all that the next of its size needs, but its own memory.
+    // After the first one, the next of its size needs only its own memory.
     let first = Tensor::<u8>::full(&[2 * MIB], 1).unwrap();
     refusal::refuse_to_allocate(libc::EDQUOT);
     match Tensor::<u8>::zeros(&[2 * MIB]).map(drop).unwrap_err() {
@@ -280,7 +280,7 @@ fn a_full_pool_of_huge_pages_is_an_error() {
     for options in [format!("size={}m", 2 * HUGE_PAGES), "min_size=0".to_owned()] {
         let Some(pages) = HugePages::reserve(HUGE_PAGES as u64) else { return };
         if !options.starts_with("size") && pages.free() > HUGE_PAGES as u64 {
-            println!("SKIPPED: somebody has many huge pages here, which are not for tests to use up");
+            println!("SKIPPED: many huge pages are reserved on this machine, which a test must not use up");
             continue;
         }
         scratch.run_on_huge_pages(&format!("pagesize=2M,{options}"), &scratch.program("huge"));

@@ -1,5 +1,5 @@
-//! Deaths around files with names: of their makers, at every access; of everybody; and what others clean meanwhile.
-//! Programs that must begin without shared memory are this one, started anew.
+//! Deaths around files with names: of their makers, at every access; of all processes at once; and what other
+//! programs remove meanwhile. Programs that must begin without shared memory are this one, started anew.
 
 mod common;
 
@@ -14,7 +14,7 @@ use rustix::process::{Signal, kill_process};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// What the lines begin with in which a program names its workers.
+/// The prefix of lines in which a program names its workers.
 const WORKER: &str = "worker: ";
 
 /// Not a test: what [`Scratch::run`] starts.
@@ -58,7 +58,7 @@ fn a_message_outlives_its_sender_while_others_clean() {
     let queue = Queue::bounded(1).unwrap();
     let args = (scratch.0.to_str().unwrap().to_owned(), queue.clone());
     common::failure(&start_processes(worker, args, Options::nprocs(1)).unwrap());
-    // Nobody has the file open now: this process hasn't looked at the message.
+    // No process has the file open now: this process hasn't opened the message.
     let left = scratch.files();
     assert_eq!(left.len(), 1);
     scratch.run("use");
@@ -162,7 +162,7 @@ fn child_at(directory: &Path, at: u64, signal: Signal) {
         ended = join(&context).is_ok();
     }
     files_in(directory);
-    // Wherever it is stopped, nobody waits for it.
+    // Wherever it is stopped, no process waits for it.
     assert!(Tensor::<u64>::full(&[5000], 3).unwrap().iter().all(|v| v == 3));
     if signal == Signal::STOP && !ended {
         common::signal(pid, Signal::CONT);

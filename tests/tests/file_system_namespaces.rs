@@ -31,7 +31,7 @@ fn helper() {
 
 type Args = (bool, Queue<FrozenTensor<u8>>, Queue<()>);
 
-/// Makes tensors that its parent never looks into; then it dies, or stays.
+/// Makes tensors that its parent never opens; then it dies, or stays.
 fn worker(_: usize, (dies, made, end): Args) -> Outcome {
     let kept = Tensor::<u8>::full(&[MIB], 7)?.freeze();
     send(&made, kept.clone())?;
@@ -128,7 +128,7 @@ fn possible() -> bool {
     possible
 }
 
-/// As if nothing had been started for an hour.
+/// As if no process had been started for an hour.
 fn an_hour_passes(scratch: &Scratch) {
     let then = SystemTime::now() - Duration::from_secs(3600);
     for file in scratch.files() {
@@ -162,7 +162,7 @@ fn files_of_programs_killed_in_other_namespaces_are_removed_and_no_others() {
     }
     let all = scratch.files().len();
     assert!(all >= theirs.len() + KILLED, "{all}");
-    // Something may be about to start still.
+    // A process may still be about to start.
     scratch.run("use");
     assert_eq!(scratch.files().len(), all);
     an_hour_passes(&scratch);

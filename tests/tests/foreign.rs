@@ -1,4 +1,5 @@
-//! Memory that others made, as tensors: memfds, files, names, storages of a real PyTorch; and ours for others.
+//! Memory made by other programs, as tensors: memfds, files, names, storages of a real PyTorch; and this
+//! library's memory for other programs.
 #![allow(unsafe_code)]
 mod common;
 
@@ -26,7 +27,7 @@ fn files_and_memfds_are_copied() {
     let fd = memfd(&[&[9][..], &bytes_of(&[1.0, 2.0, 3.0, 4.0])].concat());
     let t = Tensor::<f32>::from_fd(&fd, 1, &[2, 2]).unwrap();
     assert_eq!(t.to_vec(), [1.0, 2.0, 3.0, 4.0]);
-    // What becomes of the file is no matter.
+    // The file itself is not needed any more.
     ftruncate(&fd, 0).unwrap();
     assert_eq!(t.get(&[1, 1]).unwrap(), 4.0);
     let short = Tensor::<f32>::from_fd(&fd, 0, &[1]).unwrap_err();
@@ -77,7 +78,7 @@ fn memfds_are_mapped_where_they_are() {
     assert_eq!(rustix::fs::ftruncate(&fd, 4), Err(rustix::io::Errno::PERM));
     here.store(1, 30.0).unwrap();
     assert_eq!(there.to_vec(), [1.0, 2.0, 30.0]);
-    assert!(there.as_slice().is_none(), "somebody may write it");
+    assert!(there.as_slice().is_none(), "another process may write it");
     assert_eq!(there.to_tensor().unwrap().to_vec(), [1.0, 2.0, 30.0]);
 
     for (offset, len) in [(0, 4), (4, 3), (u64::MAX - 3, 1), (0, usize::MAX)] {
@@ -117,7 +118,7 @@ fn what_may_shrink_is_not_mapped_by_safe_code() {
     let sealed = memfd(&[0; 16]);
     fcntl_add_seals(&sealed, SealFlags::SEAL).unwrap();
     assert!(matches!(Foreign::<u64>::from_fd(&sealed, 0, 2), Err(Error::NotShared(_))));
-    // SAFETY: nobody else knows the name, and nobody here makes it shorter.
+    // SAFETY: no other process knows the name, and this one does not make it shorter.
     let mapped = unsafe { Foreign::<u64>::from_unsealed(&memory, 8, 1) }.unwrap();
     memory.write_at(8, &7_u64.to_ne_bytes()).unwrap();
     assert_eq!(mapped.load(0), 7);
@@ -243,7 +244,7 @@ fn with_a_small_dev_shm(_: usize, (): ()) -> Outcome {
     };
     full(SharedMemory::create("too_large", 2 << 20).unwrap_err());
     assert!(std::fs::read_dir("/dev/shm")?.next().is_none(), "left behind");
-    // Somebody else's, of which most has no pages.
+    // Another program's memory, most of which has no pages.
     File::create("/dev/shm/sparse")?.set_len(2 << 20)?;
     full(SharedMemory::open("sparse").unwrap_err());
     std::fs::remove_file("/dev/shm/sparse")?;

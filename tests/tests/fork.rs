@@ -1,5 +1,5 @@
-//! The start method `fork`, and shared memory: a copy is a member of its own, what is sent to it works, and what was copied
-//! along refuses.
+//! The start method `fork`, and shared memory: a copy is a member of its own, what is sent to it works, and
+//! handles that were copied along return errors.
 #![allow(unsafe_code)]
 
 mod common;
@@ -26,10 +26,10 @@ fn allow() {
     unsafe { mp::allow_fork() };
 }
 
-/// Waits to be ended by somebody else.
+/// Waits to be ended by another process.
 fn wait_for_the_end() -> Outcome {
-    std::thread::sleep(2 * DEADLINE); // sleep: its work is to be there until somebody ends it
-    Err("nobody ended this process".into())
+    std::thread::sleep(2 * DEADLINE); // sleep: its work is to exist until another process ends it
+    Err("no other process ended this one".into())
 }
 
 /// What the process has, in static variables: its copies have copies of these.
@@ -77,7 +77,7 @@ fn arguments_work_and_what_was_copied_along_refuses() {
                 && kept.queue.put(vec![1]).is_err()
         );
         assert!(kept.arena != Arena::current()?);
-        // It can't be sent either: nobody here holds it.
+        // It can't be sent either: this process does not hold it.
         let refused = tensors.try_put(kept.frozen.clone());
         let expected = |e: &PutError<_>| matches!(e, PutError::Failed { error, .. } if error.to_string().contains("was copied along"));
         assert!(refused.as_ref().is_err_and(expected), "{refused:?}");
@@ -85,7 +85,7 @@ fn arguments_work_and_what_was_copied_along_refuses() {
         // To a process of its own as well.
         let child = Process::spawn(|t: FrozenTensor<u8>| drop(t), kept.frozen.clone());
         assert!(child.is_err());
-        // And its release is nobody's business.
+        // And dropping it releases nothing.
         drop((kept.frozen.clone(), kept.shared.clone(), kept.queue.clone()));
         Ok(())
     }
@@ -222,7 +222,8 @@ fn what_a_copy_and_its_killed_original_held_is_released() {
     assert_eq!(Arena::current().unwrap().members().iter().filter(|m| all.contains(&m.pid)).count(), 3);
     context.kill(0).unwrap();
     assert!(join(&context).is_err());
-    // The copies end with their original; nobody that has them as children is left, so that their locks say so.
+    // The copies end with their original; no process that has them as children is left, so only their locks
+    // show it.
     let arena = Arena::current().unwrap();
     eventually("all is swept", || {
         arena.sweep().unwrap();
@@ -233,7 +234,8 @@ fn what_a_copy_and_its_killed_original_held_is_released() {
 #[test]
 fn an_original_is_found_dead_while_its_copies_live() {
     let _alone = settled();
-    // The copies must not keep what says that their original lives: here, the locks are all that says so.
+    // The copies must not keep the locks by which their original is known to live: here there is no other
+    // sign.
     fn middle(_: usize, here: Queue<u32>) -> Outcome {
         allow();
         fn copy(_: usize, here: Queue<u32>) -> Outcome {
@@ -250,7 +252,7 @@ fn an_original_is_found_dead_while_its_copies_live() {
     fn live_on() {
         mp::detach().unwrap();
     }
-    // An original that is nobody's child here: its parent ends first.
+    // An original that is not a child of any process here: its parent ends first.
     fn outer(_: usize, here: Queue<u32>) -> Outcome {
         let inner = |here: Queue<u32>| {
             live_on();
@@ -288,15 +290,16 @@ fn an_original_is_found_dead_while_its_copies_live() {
 #[test]
 fn copies_that_are_made_while_the_original_exits_end_with_it() {
     let _alone = settled();
-    // A copy finds, in its own memory, that somebody exits: it would wait for ever for that one to end the process.
+    // A copy finds, in its own memory, that a thread is exiting: it would wait for ever for that thread to
+    // end the process.
     fn original(_: usize, path: PathBuf) -> Outcome {
         allow();
         let file = std::fs::File::open(path)?;
         // All copies have this lock too, until they end.
         rustix::fs::flock(&file, FlockOperation::LockShared)?;
-        // Nobody closes it, whatever is run down at the end.
+        // Never closed, whatever destructors run at the end.
         std::mem::forget(file);
-        // At the exit its workers are ended, and replaced by those that are meant.
+        // At the exit its workers are ended, and replaced by the copies that this test is about.
         static POOL: OnceLock<Pool> = OnceLock::new();
         let pool = Pool::builder().processes(6).start_method(StartMethod::Fork).build()?;
         assert_eq!(POOL.get_or_init(|| pool).apply(|x: u8| x, 1)?, 1);

@@ -25,7 +25,7 @@ fn copies(processes: usize) -> PoolBuilder {
     Pool::builder().processes(processes).start_method(StartMethod::Fork)
 }
 
-/// Which process computed it: only copies of that one have it.
+/// The process that computed this value: only copies of that process have it.
 static COMPUTED_BY: OnceLock<u32> = OnceLock::new();
 
 fn compute() -> u32 {
@@ -40,7 +40,7 @@ fn is_copy_of(original: u32) -> bool {
 /// Runs a test in a process of its own, which may be copied, and of which nothing is left then.
 fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let _alone = alone();
-    // Who has a queue can release what others had in theirs.
+    // Only a process that has a queue can release what others had in theirs.
     drop(Queue::<u8>::bounded(1).unwrap());
     let before = in_use();
     join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
@@ -169,8 +169,8 @@ fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
             unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
         }
         common::send(&begun, std::process::id())?;
-        // It is a panic if nobody does.
-        eventually("somebody ends this process", || false);
+        // It panics if no other process does.
+        eventually("another process ends this one", || false);
         Ok(())
     }
     fn original(_: usize, (): ()) -> Outcome {
@@ -221,7 +221,8 @@ fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them
             assert_eq!((progress.done, progress.failed, progress.total), (3, 3, 3));
             assert_eq!(format!("{result:?}"), "AsyncResult(3 of 3 done)");
         }
-        let (results, mut stream) = GIVEN_AWAY.lock().unwrap().take().ok_or("nobody else has taken them")?;
+        let (results, mut stream) =
+            GIVEN_AWAY.lock().unwrap().take().ok_or("no other task has taken them")?;
         let [first, second, third, fourth] = results.try_into().map_err(|_| "there are four")?;
         assert!(matches!(first.get(), Err(TaskError::Terminated)));
         assert!(
@@ -243,7 +244,7 @@ fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them
         let pool = copies(1).build()?;
         let gate = Queue::<()>::bounded(4)?;
         let stay = |(gate, x): (Queue<()>, u32)| {
-            // If nobody lets it go on, the pool ends it.
+            // If no message lets it continue, the pool ends it.
             _ = gate.get_timeout(DEADLINE);
             x
         };

@@ -77,7 +77,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
         let shared = Tensor::<u8>::full(&[4], 1)?.share();
         let indices = Tensor::<i64>::zeros(&[1, 4])?.freeze();
         let sparse = mp::SparseCoo::new(indices.clone(), frozen.clone(), &[1])?;
-        // A future that waits, and a descriptor: in the copy there is no thread that would wake anybody.
+        // A future that waits, and a descriptor: in the copy there is no thread that would wake a future.
         let waits = Queue::<u8>::bounded(1)?;
         let (here, _there) = mp::pipe()?;
         let mut future = Box::pin(waits.get_async());
@@ -160,7 +160,7 @@ fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
     let _alone = alone();
     fn worker(_: usize, kept: FrozenTensor<u8>) -> Outcome {
         let queue = Queue::<u8>::bounded(4)?;
-        // Whatever these say, they are safe functions.
+        // Whatever these return, they are safe functions.
         let array = kept.clone().into_bytes()?;
         let mut own = Tensor::<f32>::zeros(&[10])?;
         own.set_requires_grad(true)?;
@@ -302,7 +302,7 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
         let before = in_use();
         let lease = Cell::new(queue.get_ack()?);
         let code = in_a_fork(|| {
-            // Dropped in the copy: given back to nobody.
+            // Dropped in the copy: nothing is given back.
             drop(lease.take());
             let checks = [
                 ("get_ack", get_is_refused(queue.get_ack())),

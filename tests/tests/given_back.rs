@@ -1,5 +1,5 @@
-//! A value that is not put comes back as it was, and not as a copy of what was encoded: whatever kept it from leaving, and
-//! whatever weak references there are to what is in it.
+//! A value that is not put comes back as it was, and not as a copy of what was encoded: whatever kept it from
+//! being sent, and whatever weak references to its parts exist.
 
 mod common;
 

@@ -39,10 +39,10 @@ fn a_message_costs_the_same_with_thousands_in_flight() {
         }
         give(&queue, tensor.clone());
     }
-    // The look through a page has a bound; the walk through all of them would have 6000 accesses.
+    // The search of a page has a bound; a walk through all pages would take 6000 accesses.
     let most = costs.iter().max().unwrap();
     assert!(*most <= costs[0] + 20, "accesses of a message with 500, 1500, … in flight: {costs:?}");
-    // The sender lets go first: from now on only messages hold it.
+    // The sender drops it first: from now on only messages hold it.
     drop(tensor);
     let mut kept = Vec::new();
     let emptied = accesses(|| {
@@ -109,7 +109,7 @@ fn holders_release_in_any_order_from_any_process() {
 
 fn keep_and_return(_: usize, (there, back): (Queue<FrozenTensor<u64>>, Queue<FrozenTensor<u64>>)) -> Outcome {
     let t = next(&there)?.ok_or("closed")?;
-    // Until it is told to send it back.
+    // Until it gets the message to send it back.
     drop(next(&there)?.ok_or("closed")?);
     send(&back, t)
 }
@@ -231,7 +231,7 @@ fn weak_references_race_with_the_last_drop() {
         done.store(true, Ordering::Release);
         readers.into_iter().map(|r| r.join().unwrap()).sum()
     });
-    assert!(upgraded > 0, "nobody was in time: the test shows nothing");
+    assert!(upgraded > 0, "no thread was in time: the test shows nothing");
     assert!(latest.lock().unwrap().as_ref().is_some_and(|(weak, _)| weak.expired()));
     assert_eq!(in_use().0, before);
 }

@@ -1,4 +1,5 @@
-//! How many messages fit, into one queue and into all together: the numbers that the page of `Queue` says, in an arena for few.
+//! How many messages fit, into one queue and into all together: the numbers in the documentation of `Queue`,
+//! in an arena for few.
 
 mod common;
 
@@ -20,7 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 const MESSAGES: u32 = 1024;
 /// How many of these are kept for queues that have few.
 const KEPT: u32 = MESSAGES / 8;
-/// How many of them for each.
+/// How many of them for each queue.
 const SHARE: usize = 16;
 const SIZE: u64 = 1 << 30;
 
@@ -46,7 +47,7 @@ fn large(n: usize) -> Vec<usize> {
     vec![n; 20]
 }
 
-/// The number that a queue's `Debug` says.
+/// The number that a queue's `Debug` shows.
 fn block_of<T: mp::Message>(queue: &Queue<T>) -> u32 {
     let text = format!("{queue:?}");
     text.rsplit("block ").next().unwrap().trim_end_matches(')').parse().unwrap()
@@ -271,7 +272,7 @@ fn puts(_: usize, (queue, at): (Queue<Vec<usize>>, u64)) -> Outcome {
     (0..3).try_for_each(|n| queue.put(large(n)).map_err(|e| e.to_string().into()))
 }
 
-/// What it had of the share serves others again.
+/// The killed process's envelopes of the share serve others again.
 #[test]
 fn a_producer_is_killed_at_every_access_of_its_share() {
     let test = || {
@@ -341,7 +342,7 @@ fn the_environment_says_how_much_fits() {
     let sized = [("MP_ARENA_SIZE", "256M"), ("MP_ARENA_MESSAGES", "8K")];
     assert_eq!(program("", &sized), "256 8192");
     assert_eq!(program("configured", &sized), "256 3072", "what the program says comes first");
-    // What there is unless the program or the environment says otherwise.
+    // The defaults, when neither the program nor the environment sets them.
     assert_eq!(program("", &[("MP_ARENA_SIZE", "64G")]), "65536 1048576");
     assert_eq!(program("", &[("MP_ARENA_SIZE", "32G")]), "32768 524288");
     assert_eq!(program("", &[("MP_ARENA_SIZE", "64G"), ("MP_ARENA_MESSAGES", "15728640")]), "65536 15728640");

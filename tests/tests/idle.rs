@@ -1,5 +1,5 @@
-//! Who waits costs no processor: these processes wait for half a second each, in all ways that there are, and say how much of
-//! a processor they had for it.
+//! Waiting costs no processor time: these processes wait for half a second each, in every way that there is,
+//! and report how much processor time they used.
 
 mod common;
 
@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 /// How long each waits.
 const TIME: Duration = Duration::from_millis(500);
-/// How much of a processor it may have for that: many times what it needs, and a fifth of what it would have if it looked all the
-/// time.
+/// How much processor time it may use for that: many times what it needs, and a fifth of what a busy loop
+/// would use.
 const MOST: Duration = Duration::from_millis(100);
 
-/// What is full, empty, taken and never set.
+/// Things that are full, empty, taken and never set.
 #[derive(Clone, Serialize, Deserialize)]
 struct Things {
     empty: Queue<u32>,
@@ -66,13 +66,13 @@ fn waits(way: usize, t: &Things) -> Outcome {
     if vain { Ok(()) } else { Err(format!("what way {way} waits for has come").into()) }
 }
 
-/// How much of a processor this process had for it, in µs.
+/// How much processor time this process used for it, in µs.
 fn measured(way: usize, (things, results): (Things, Queue<(usize, u64)>)) -> Outcome {
     let now = || {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
     };
-    // What is set up at the first time counts for nobody.
+    // The set-up of the first wait is not counted.
     wait(&[&things.event, &things.empty], Some(Duration::from_millis(1)))?;
     let begin = now();
     waits(way, &things)?;

@@ -1,7 +1,8 @@
 //! Real processes that die, or stop, at their n-th access to shared memory, for every n of a script.
 //!
-//! After each death: the other side got whole messages, in order, none twice, at most the one in flight missing, and
-//! after the sweep nothing is left of the dead process. While one is stopped, the others go on.
+//! After each death: the other side got whole messages, in order, none twice, at most the one in flight
+//! missing, and after the sweep nothing is left of the dead process. While a process is stopped, the others
+//! continue.
 
 mod common;
 #[path = "common/parcel.rs"]
@@ -117,7 +118,7 @@ fn repeat(_: usize, v: Victim) -> mp::Result<()> {
     Ok(())
 }
 
-/// Starts a process that is killed, and is itself killed while it finds out and sweeps.
+/// Starts a process that is killed, and is itself killed while it detects that and sweeps.
 fn recover(_: usize, (v, at): (Victim, u64)) -> mp::Result<()> {
     inject::arm(at, Signal::KILL.as_raw());
     let context = if v.at.is_multiple_of(2) { start(allocate, &v) } else { start(many_holders, &v) };
@@ -230,7 +231,7 @@ fn a_process_is_killed_at_every_access_of_dropping_a_full_queue() {
 
 #[test]
 fn a_recoverer_is_killed_at_every_access() {
-    // In the middle of these scripts.
+    // Accesses in the middle of these scripts.
     for victim in [40, 151] {
         for_every_access(|at| {
             let v = Victim::new(victim, Signal::KILL).unwrap();
@@ -273,7 +274,7 @@ fn a_consumer_of_many_tensors_is_killed_at_every_access() {
     });
 }
 
-/// While the process is stopped, this one puts and gets on the same queue; then the process goes on.
+/// While the process is stopped, this one puts and gets on the same queue; then the stopped one continues.
 fn stop_at_every_access<F>(f: F, fill: bool)
 where
     F: Fn(usize, Victim) -> mp::Result<()> + Copy + Send + 'static,
@@ -345,7 +346,7 @@ fn a_producer_that_makes_a_queue_grow_is_killed_at_every_access() {
         let queue = Queue::unbounded().unwrap();
         let context = start_processes(produce_growing, (queue.clone(), at), Options::nprocs(1)).unwrap();
         let killed = killed(&context);
-        // Wherever it died, the others go on.
+        // Wherever it died, the others continue.
         (300..304).for_each(|number| queue.try_put(number).unwrap());
         queue.close();
         let got: Vec<u64> = queue.iter().map(Result::unwrap).collect();

@@ -14,12 +14,12 @@ use mp::{
 use mp_core::inject;
 
 const KILL: i32 = 9;
-/// What the closing one puts.
+/// The message of the process that closes the queue.
 const ITS: u64 = 1_000_000;
 /// More than a slot has room for.
 const SIZE: usize = 30;
 
-/// Its number, and that as often as one likes.
+/// Its number, repeated any number of times.
 type Padded = (u64, Vec<u8>);
 
 fn padded(number: u64, padding: usize) -> Padded {
@@ -43,7 +43,7 @@ fn close(_: usize, (queue, at): (Queue<Padded>, u64)) -> Outcome {
     Ok(())
 }
 
-/// Closes it for one that was killed before it had; then nothing more is put.
+/// Closes the queue for a process that was killed before it did; then nothing more is put.
 fn closed_in_any_case(queue: &Queue<Padded>, killed: bool, at: u64) {
     assert!(!queue.close() || killed, "it had not closed it, and was not killed at access {at}");
     match queue.put_timeout(padded(0, SIZE), DEADLINE) {
@@ -52,7 +52,8 @@ fn closed_in_any_case(queue: &Queue<Padded>, killed: bool, at: u64) {
     }
 }
 
-/// Gets everything until the end, in order, beside what the closing one puts; notes how many of both came.
+/// Gets everything until the end, in order, and the message of the closing process; notes how many of both
+/// came.
 fn consume(_: usize, (queue, came): (Queue<Padded>, SharedTensor<u64>)) -> Outcome {
     while let Some(message) = queue.get_timeout(DEADLINE)? {
         match number(message) {
@@ -88,7 +89,7 @@ fn who_closes_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
         closed_in_any_case(&queue, killed, at);
         let put = producer.join().unwrap();
         join(&consumer).unwrap();
-        assert_eq!(came.load(0), put, "so many came, killed at access {at}");
+        assert_eq!(came.load(0), put, "messages that came, killed at access {at}");
         assert!(came.load(1) <= 1, "its message came {} times", came.load(1));
         killed
     });
@@ -97,7 +98,7 @@ fn who_closes_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
 #[test]
 fn who_closes_a_full_queue_or_a_full_segment_is_killed_at_every_access() {
     let bounded: fn() -> _ = || Queue::bounded(2);
-    // The first segment is full, and nobody has made another one.
+    // The first segment is full, and no process has made another one.
     let growing: fn() -> _ = || Queue::growing(1000);
     for (make, full) in [(bounded, 2), (growing, FIRST)] {
         for_every_access(|at| {
@@ -141,7 +142,7 @@ fn a_consumer_that_goes_on_to_the_next_segment_is_killed_at_every_access() {
             let got = Tensor::zeros(&[(MESSAGES - FIRST) as usize]).unwrap().share();
             let args = (queue.clone(), got.clone(), at);
             let killed = killed(&start_processes(consume_growing, args, Options::nprocs(1)).unwrap());
-            // Wherever it died, the others go on.
+            // Wherever it died, the others continue.
             (300..304).for_each(|n| queue.try_put(padded(n, padding)).unwrap());
             queue.close();
             let rest = std::iter::from_fn(|| queue.get_timeout(DEADLINE).unwrap());
@@ -172,7 +173,7 @@ fn whole((number, tensor): Numbered) -> u64 {
 /// Messages whose deliveries come to an end.
 const FEW: u64 = 2;
 
-/// A queue with so many deliveries of each of a few messages.
+/// A queue that delivers each of a few messages at most this often.
 fn few(deliveries: u32) -> Queue<Numbered> {
     let queue = QueueOptions::new().capacity(8).deliveries(deliveries).create().unwrap();
     (0..FEW).for_each(|n| queue.put(numbered(n)).unwrap());

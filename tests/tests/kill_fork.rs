@@ -1,8 +1,8 @@
 //! Copies of a process, by the start method `fork`, that are killed at their n-th access to shared memory, for every n of
 //! what they do.
 //!
-//! A copy begins with what its original had in its memory, and is nobody among those who share any. After each death: the
-//! original and other copies go on, what they hold is untouched, and nothing of the dead one is left.
+//! A copy begins with its original's memory, and is not a member of the arena. After each death: the original
+//! and other copies continue, what they hold is untouched, and nothing of the dead copy is left.
 #![allow(unsafe_code)]
 
 mod common;
@@ -27,7 +27,7 @@ const MESSAGES: u64 = 3;
 /// Runs a test in a process of its own, which may be copied, and of which nothing is left then.
 fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let _alone = alone();
-    // Who has a queue can release what others had in theirs.
+    // Only a process that has a queue can release what others had in theirs.
     drop(Queue::<u8>::bounded(1).unwrap());
     let before = in_use();
     // Each of its copies has a deadline there.
@@ -66,7 +66,7 @@ fn a_copy_is_killed_at_every_access_of_joining() {
         let mut kept = Tensor::<u64>::full(&[1000], 5)?;
         for_every_access(|at| {
             let killed = killed(&copy(script, at));
-            // What the original alone has is its own, before and after.
+            // What only the original holds stays its own, before and after.
             assert!(kept.iter().all(|x| x == 4 + at), "killed at access {at}");
             kept.as_mut_slice().unwrap().iter_mut().for_each(|x| *x += 1);
             killed
@@ -206,7 +206,7 @@ fn a_copy_that_gets_tensors_is_killed_at_every_access() {
             let killed = killed(&copy(consume, v.clone()));
             let mut all: Vec<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
             let there = all.len() as u64;
-            // What the dead one was getting may be given out again, if it had not got it.
+            // A message that the dead copy was getting may be delivered again, if it had not got it.
             all.extend(drain(&v.queue));
             let mut once = all.clone();
             once.dedup();
@@ -248,7 +248,7 @@ fn a_copy_that_locks_is_killed_at_every_access() {
                 Ok(pair) => assert_eq!(pair[0], pair[1], "torn, and not reported; killed at {at}"),
                 Err(LockError::OwnerDied { .. }) => {
                     assert!(killed);
-                    // Left to the next copy, which recovers it.
+                    // The next copy recovers it.
                 }
                 Err(e) => panic!("{e}; killed at access {at}"),
             }

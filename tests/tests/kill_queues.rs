@@ -1,7 +1,8 @@
 //! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script: in batches,
 //! in channels, in pipes, with tasks, in sweeps. (Single messages, acknowledgement and growing are in `kill_at`.)
 //!
-//! After each death the others go on, are told who is not there any more, and nothing is left of the dead.
+//! After each death the others continue, get an error that says which end is gone, and nothing of the dead
+//! process is left.
 
 mod common;
 
@@ -42,7 +43,7 @@ fn drain(queue: &Queue<Numbered>) -> Vec<u64> {
     numbers
 }
 
-/// Which numbers were noted.
+/// The numbers that were noted.
 fn noted(got: &SharedTensor<u64>) -> Vec<u64> {
     (0..MESSAGES).filter(|&n| got.load(n as usize) != 0).collect()
 }
@@ -73,7 +74,7 @@ fn get_batches(_: usize, (queue, got, at, signal): Script) -> Outcome {
     Ok(())
 }
 
-/// What the others still can do after a death.
+/// What other processes must still be able to do after a death.
 fn goes_on(queue: &Queue<Numbered>, at: u64) -> Vec<u64> {
     let mut got = Vec::new();
     for n in 100..110 {
@@ -118,7 +119,7 @@ fn a_consumer_is_killed_at_every_access_of_a_batch() {
     });
 }
 
-/// The process is stopped in a batch, the others go on; then it goes on as well.
+/// The process is stopped in a batch, the others continue; then it continues as well.
 fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put: bool) {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, STOP);
@@ -205,7 +206,7 @@ fn a_receiver_is_killed_at_every_access_and_its_sender_is_told() {
         let (sender, receiver) = bounded_channel(2).unwrap();
         let context = start_processes(receive, (receiver, at), Options::nprocs(1)).unwrap();
         let end = (0..).find_map(|n| sender.send_timeout(numbered(n), DEADLINE).err()).unwrap();
-        // The value is given back, whole.
+        // The value comes back, whole.
         assert!(matches!(&end, PutError::Disconnected(_)), "{end}, killed at access {at}");
         number(end.into_value());
         killed(&context)
@@ -271,7 +272,7 @@ fn a_process_is_killed_at_every_access_of_a_task_and_join_reports_it() {
         let done = Tensor::zeros(&[MESSAGES as usize]).unwrap().share();
         let args = (tasks.clone(), done.clone(), at);
         let killed = killed(&start_processes(do_tasks, args, Options::nprocs(1)).unwrap());
-        // What it had is lost, what it had not begun is for others.
+        // Tasks that it had are lost, tasks that it had not begun are for others.
         let mut others = Vec::new();
         while let Ok(Some(task)) = tasks.try_get() {
             others.push(number(task.done()));
@@ -302,7 +303,7 @@ fn dies(_: usize, go: Queue<()>) -> Outcome {
     }
 }
 
-/// Sweeps a child of its own, and has one queue: with that one.
+/// Sweeps a child of its own, and has one queue, which it shares with that child.
 fn sweeps(_: usize, at: u64) -> Outcome {
     let go = Queue::bounded(1)?;
     let context = start_processes(dies, go.clone(), Options::nprocs(1))?;
@@ -313,8 +314,9 @@ fn sweeps(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// A process that sweeps is stopped while there is a message that came back in a queue that it does not have. Meanwhile that
-/// queue's memory becomes somebody's, in which it must change nothing when it goes on.
+/// A process that sweeps is stopped while there is a message that came back in a queue that it does not have.
+/// Meanwhile that queue's memory is allocated for another purpose, and the sweeper must change nothing in it
+/// when it continues.
 #[test]
 fn a_sweeper_is_stopped_at_every_change_and_writes_into_no_memory_of_others() {
     for_every_access(|at| {

@@ -15,7 +15,7 @@ const KILL: i32 = 9;
 const STOP: i32 = 19;
 /// Messages that a script puts or takes.
 const MESSAGES: u64 = 6;
-/// What others put afterwards.
+/// What other processes put afterwards.
 const LATER: u64 = 100;
 
 fn queue() -> Queue<u64> {
@@ -32,7 +32,7 @@ fn drain(queue: &Queue<u64>) -> Vec<u64> {
     std::iter::from_fn(|| queue.try_get().ok().flatten()).collect()
 }
 
-/// What is in it, and what others put and take after a death.
+/// What is in the queue, and what others put and take after a death.
 fn goes_on(queue: &Queue<u64>, at: u64) -> Vec<u64> {
     let mut got = Vec::new();
     for n in LATER..LATER + 10 {
@@ -176,7 +176,8 @@ fn a_consumer_is_stopped_at_every_access() {
     stop_at_every_access(takes, false);
 }
 
-/// From the first put on they are in their slots, and as soon as a consumer leases, in envelopes: those can be leased.
+/// From the first put on they are in their slots; as soon as a consumer leases, in envelopes, which can be
+/// leased.
 #[test]
 fn consumers_say_what_they_do() {
     let _alone = alone();
@@ -192,7 +193,7 @@ fn consumers_say_what_they_do() {
     assert_eq!((*job, job.deliveries()), (2, 1));
     let held = queued();
     queue.put(3).unwrap();
-    assert_eq!(queued(), held + 1, "somebody leases");
+    assert_eq!(queued(), held + 1, "a consumer leases");
     drop(job);
     let again = queue.get_ack().unwrap().expect("it came back");
     assert_eq!((*again, again.deliveries()), (2, 2));

@@ -1,7 +1,8 @@
 //! Real processes that are killed, or stopped, at their n-th access to shared memory while they use what this process
 //! waits for, for every n of a script.
 //!
-//! After each death: nobody waits for the dead longer than a slice, what it held is back, and nothing of it is left.
+//! After each death: no process waits longer than a slice for the killed process, what it held is released,
+//! and nothing of it is left.
 
 mod common;
 
@@ -19,7 +20,7 @@ use rustix::process::Signal;
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Something that makes accesses between two changes that belong together.
+/// Makes accesses between two changes that belong together.
 fn step(between: &RawValue<u64>) {
     between.set(between.get() + 1);
 }
@@ -87,7 +88,8 @@ fn a_process_is_killed_at_every_access_of_reading_and_writing() {
         let args = locks(at);
         let rwlock = &args.1;
         let context = start_processes(change_rwlock, args.clone(), Options::nprocs(1)).unwrap();
-        // This one wants it meanwhile: it blocks the victim, steps back, waits for it, and sees it die.
+        // This process takes the lock meanwhile: it blocks the victim, releases the lock, waits for it, and
+        // sees the victim die.
         let mut reported = false;
         while !reported && !matches!(context.join_timeout(Duration::ZERO), Ok(true) | Err(_)) {
             match rwlock.read_timeout(DEADLINE) {
@@ -178,7 +180,7 @@ fn a_process_is_killed_at_every_access_of_setting_an_event() {
         let copy = event.clone();
         let waiter = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
         let killed = killed(&start_processes(set_event, (event.clone(), at), Options::nprocs(1)).unwrap());
-        // If it was set, the waiter is told within a slice; else this one sets it.
+        // If it was set, the waiter is woken within a slice; else this process sets it.
         if !event.is_set() {
             event.set().unwrap();
         }
@@ -197,7 +199,7 @@ fn consume_two(_: usize, (jobs, changed, at): Shop) -> Outcome {
     Ok(())
 }
 
-/// Whoever has the lock next, if a dead one had it.
+/// Takes the lock, and recovers it if a dead process had it.
 fn locked(lock: &Lock<u64>) -> mp::sync::LockGuard<'_, u64> {
     match lock.lock_timeout(DEADLINE) {
         Err(LockError::OwnerDied { .. }) => lock.recover().expect("it can be had"),
@@ -226,8 +228,8 @@ fn a_process_is_killed_at_every_access_of_waiting_at_a_condition() {
                 }
             }
         });
-        // For each job one notification: those of the victim must go on. The other takes one; when the victim is dead, what
-        // it leaves is not waited for.
+        // One notification for each job: those of the victim must be passed on. The other waiter takes one;
+        // when the victim is dead, the jobs that it leaves are not waited for.
         let mut given = 0;
         let mut ended = None;
         while !other.is_finished() || ended.is_none() {
@@ -266,7 +268,7 @@ fn a_process_is_killed_at_every_access_of_notifying() {
         });
         eventually("it waits", || args.1.waiting() == 1);
         let killed = killed(&start_processes(notify, args.clone(), Options::nprocs(1)).unwrap());
-        // What was notified by the victim is awake, or wakes within a slice; else this one notifies.
+        // A waiter notified by the victim is awake, or wakes within a slice; else this process notifies.
         args.1.notify_one().unwrap();
         match waiter.join().unwrap() {
             Ok(()) | Err(LockError::OwnerDied { .. }) => {}
@@ -328,7 +330,7 @@ fn a_process_is_killed_at_every_access_of_resetting_a_barrier() {
         let killed = killed(&start_processes(reset, (barrier.clone(), at), Options::nprocs(1)).unwrap());
         barrier.reset().unwrap();
         assert_eq!(barrier.wait_timeout(DEADLINE).expect("it is whole"), 0);
-        drop(barrier.enroll().expect("the dead one's place is free"));
+        drop(barrier.enroll().expect("the dead party's place is free"));
         killed
     });
 }
@@ -349,7 +351,7 @@ fn a_process_is_killed_at_every_access_of_doing_something_once() {
         let args = (once.clone(), times.clone(), at);
         let killed = killed(&start_processes(run_once, args, Options::nprocs(1)).unwrap());
         let done = once.is_completed();
-        once.call_once_timeout(DEADLINE, |_| times.set(times.get() + 1)).expect("nobody is doing it");
+        once.call_once_timeout(DEADLINE, |_| times.set(times.get() + 1)).expect("no process is doing it");
         assert!(once.is_completed() && times.get() >= 1 && (!done || times.get() == 1));
         killed
     });
@@ -371,7 +373,7 @@ fn a_process_is_stopped_at_every_access_and_only_delays_itself() {
         let args = (Semaphore::new(2).unwrap(), Event::new().unwrap(), Barrier::new(1).unwrap(), at);
         let context = start_processes(stop_in_all, args.clone(), Options::nprocs(1)).unwrap();
         let (pid, ended) = (context.pids()[0], !stopped(&context));
-        // While it is stopped, all of this works; its permit is its own.
+        // While it is stopped, all of this works; it keeps its permit.
         let permit = args.0.acquire_timeout(DEADLINE).expect("there is another permit");
         assert!(args.0.available() <= 1);
         args.1.set().unwrap();

@@ -44,7 +44,7 @@ fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
     Ok(())
 }
 
-/// Looks at what the victim left.
+/// Checks what the victim left.
 fn check_pair(pair: &Value<Pair>, done: u64, at: u64) {
     match pair.lock_timeout(DEADLINE) {
         Ok(pair) => assert_eq!(pair.a, pair.b, "torn, and not reported; killed at access {at}"),

@@ -23,7 +23,7 @@ fn a_worker_without_tensors_is_no_member() {
     let _alone = alone();
     let before = there();
     let worker = |_: usize, name: String| -> Outcome {
-        // It would be one as soon as it asked.
+        // It would become a member as soon as it asked.
         assert_eq!(name, "nothing shared");
         std::thread::park_timeout(DEADLINE);
         Ok(())
@@ -32,7 +32,11 @@ fn a_worker_without_tensors_is_no_member() {
     assert_eq!(there(), before);
     (0..2).for_each(|rank| context.kill(rank).unwrap());
     assert!(join(&context).is_err());
-    assert_eq!(Process::spawn(members_seen, ()).unwrap().join().unwrap(), 2, "who asks is one");
+    assert_eq!(
+        Process::spawn(members_seen, ()).unwrap().join().unwrap(),
+        2,
+        "the process that asks is a member"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Programs that have nothing in common but an address: they meet, prove who they are, and send; and whatever else comes to
-//! that address is an error, and keeps nobody out.
+//! Programs that share nothing but an address: they connect, authenticate, and send; any other peer at that
+//! address is an error, and keeps no client out.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn path(what: &str) -> PathBuf {
     directory.join("socket")
 }
 
-/// What [`path`] has made.
+/// Removes what [`path`] has made.
 fn remove(path: &Path) {
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
@@ -181,7 +181,7 @@ fn who_does_not_know_the_key_is_refused() {
     };
     let (here, there) = tries(SocketOptions::new().authkey("wrong"));
     assert!(matches!(here, Err(ConnectError::Key { pid }) if pid == std::process::id()), "{here:?}");
-    // It may see this side go first.
+    // The other end may see this side go first.
     assert!(matches!(there, Err(ConnectError::Key { .. } | ConnectError::Gone)), "{there:?}");
     // One without a key does not wait for an answer: see `connect_before_accept.rs`.
     let (here, there) = tries(SocketOptions::new());
@@ -190,7 +190,7 @@ fn who_does_not_know_the_key_is_refused() {
     let (here, there) = tries(SocketOptions::new().authkey("right"));
     assert!(here.is_ok() && there.is_ok(), "{here:?} {there:?}");
     assert!(!format!("{:?}", SocketOptions::new().authkey("right")).contains("right"));
-    // Somebody who says everything as it should be, but can prove nothing.
+    // A peer that sends a correct hello, but has no proof.
     let mut forger = stranger(&name);
     let mut said = hello();
     said[8] = 1;
@@ -213,7 +213,7 @@ fn another_user_is_refused() {
     fn becomes_nobody(_: usize, name: String) -> Outcome {
         // SAFETY: it takes a number.
         if unsafe { libc::setuid(65_534) } != 0 {
-            println!("SKIPPED: only root can become somebody else");
+            println!("SKIPPED: only root can become another user");
             return Ok(());
         }
         let refused = connect(name);
@@ -237,7 +237,7 @@ fn one_who_says_nothing_keeps_nobody_out_and_is_given_up() {
     let name = name("silent");
     let options = SocketOptions::new().handshake_timeout(Duration::from_millis(500));
     let listener = options.listen(name.as_str()).unwrap();
-    // One says nothing, one stops in the middle.
+    // One peer sends nothing, one stops in the middle.
     let silent = stranger(&name);
     let mut half = stranger(&name);
     half.write_all(&hello()[..20]).unwrap();
@@ -307,10 +307,10 @@ fn hostile_bytes_are_errors() {
     assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
     drop(stream);
     assert!(matches!(listener.accept_timeout(DEADLINE), Err(ConnectError::Gone)));
-    // Who leaves without a word has only looked whether somebody listens.
+    // A client that closes before it sends anything has only probed for a listener.
     drop(stranger(&name));
     assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
-    // One who meets well, and then sends nonsense.
+    // A peer that connects correctly, and then sends invalid bytes.
     let meets = || {
         let mut stream = stranger(&name);
         stream.write_all(&hello()).unwrap();
@@ -357,7 +357,8 @@ fn hostile_bytes_are_errors() {
     // The connection is as good as before.
     connection.send(5_u8).unwrap();
     stream.read_exact(&mut [0; 12]).unwrap();
-    // Names that are not those of the type, and no text, are not believed; true ones that come in pieces are.
+    // Type names that are not the type's, or not text, are rejected; right ones that come in pieces are
+    // accepted.
     let named = |fingerprint: u64, name: &[u8]| {
         let mut head = 2_u32.to_le_bytes().to_vec();
         head.extend(fingerprint.to_le_bytes());
@@ -432,7 +433,7 @@ fn one_who_keeps_the_directory_locked_is_named_and_keeps_nobody_from_leaving() {
     let listener = Listener::bind(at.clone()).unwrap();
     let directory = std::fs::File::open(at.parent().unwrap()).unwrap();
     rustix::fs::flock(&directory, FlockOperation::LockExclusive).unwrap();
-    // Who has it locked has no part in this.
+    // The process that has it locked takes no part in this.
     drop(listener);
     assert!(!at.exists());
     let Err(ConnectError::Io { source, .. }) = Listener::bind(other.clone()) else { panic!("it was locked") };
@@ -471,14 +472,14 @@ fn a_path_is_replaced_only_if_nobody_listens_there() {
     let thread = std::thread::spawn(move || connect(client).map(drop));
     listener.accept_timeout(DEADLINE).unwrap().unwrap();
     thread.join().unwrap().unwrap();
-    // Somebody has put another one there: that stays.
+    // Another process has put a socket of its own there: it stays.
     std::fs::remove_file(&at).unwrap();
     let other = Listener::bind(at.clone()).unwrap();
     drop(listener);
     assert!(at.exists());
     drop(other);
     assert!(!at.exists());
-    // What is no socket is nobody's to remove.
+    // A file that is not a socket is never removed.
     std::fs::write(&at, "a file").unwrap();
     assert!(in_use(Listener::bind(at.clone())));
     assert_eq!(std::fs::read_to_string(&at).unwrap(), "a file");

@@ -66,7 +66,7 @@ fn hold(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u64>)) -> Outco
 /// What is to be kept; the sum of it, all files, more mappings.
 type Kept = (Queue<FrozenTensor<u64>>, Queue<(u64, usize, usize)>);
 
-/// Keeps all that it gets, and says what that takes.
+/// Keeps all that it gets, and reports what that takes.
 fn keep(_: usize, (there, back): Kept) -> Outcome {
     let (mut held, before) = (Vec::new(), mappings());
     while let Some(tensor) = next(&there)? {
@@ -162,14 +162,14 @@ fn what_is_too_much_is_given_back() {
     // Within the limit everything stays.
     drop(tensors(16, 4 * MIB));
     assert!(large_cached(&stats()) >= 64 * MIB as u64);
-    // Beyond it, whoever frees gives back: here the other process.
+    // Beyond it, the process that frees gives back: here the other one.
     arena.set_cache_limit(32 * MIB as u64);
     let all = tensors(16, 4 * MIB);
     let context = start_processes(free_here, (all, 32 * MIB as u64), Options::nprocs(1)).unwrap();
     join(&context).unwrap();
     let now = stats();
     assert!(large_cached(&now) <= 40 * MIB as u64 && now.reserved < now.peak_reserved, "{now}");
-    // What was given back is there again on demand, empty, in this process too, which had mapped it.
+    // Memory that was given back can be had again, zeroed, in this process too, which had mapped it.
     for t in tensors(16, 4 * MIB) {
         assert_eq!((t.get(&[0]).unwrap(), t.get(&[4 * MIB - 1]).unwrap()), (0, 0));
     }

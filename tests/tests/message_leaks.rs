@@ -17,7 +17,7 @@ fn frozen() -> FrozenTensor<u8> {
 /// Runs `f` alone, and checks that it leaves nothing in shared memory.
 fn leaves_nothing(f: impl Fn()) {
     let _alone = alone();
-    // The first round brings envelopes and lanes into being, which stay.
+    // The first round makes envelopes and lanes, which stay.
     f();
     let before = in_use();
     (0..3).for_each(|_| f());

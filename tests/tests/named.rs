@@ -73,12 +73,12 @@ fn names_are_private_and_stay_until_they_are_unlinked() {
         matches!(&exists, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists)
     );
     drop(memory);
-    // Who opened it takes no name away, also if asked.
+    // A process that only opened it does not remove the name, even if asked to.
     drop(SharedMemory::open(&format!("/{}", name.0)).unwrap().unlink_on_drop());
     SharedMemory::unlink(&name.0).unwrap();
     let gone = SharedMemory::open(&name.0).unwrap_err();
     assert!(matches!(&gone, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
-    // A name that is another file's by now is not taken away.
+    // A name that is another file's by now is not removed.
     let first = SharedMemory::create(&name.0, 10).unwrap().unlink_on_drop();
     SharedMemory::unlink(&name.0).unwrap();
     let _second = SharedMemory::create(&name.0, 10).unwrap();

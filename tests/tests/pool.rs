@@ -46,7 +46,7 @@ const TASKS: u64 = 6;
 /// Six tasks, the second of which arms; one worker, which knows the function already, and its process.
 fn round(at: u64, signal: Sent) -> (Pool, u32, MapResult<(u64, FrozenTensor<u64>)>) {
     let all = Tensor::full(&[2000], 77).unwrap().freeze();
-    // Who is stopped doesn't hear that it is to end.
+    // A stopped worker doesn't get the request to end.
     let pool = Pool::builder().processes(1).grace_period(Duration::from_millis(20)).build().unwrap();
     got(pool.apply_async(work, (9, None, all.clone()))).unwrap();
     // As soon as it is armed there may be another one, or none.
@@ -99,7 +99,7 @@ fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
     for at in (1..300).step_by(7) {
         let (pool, pid, results) = round(at, Sent::STOP);
         eventually("it stands still, or is done", || results.ready() || common::threads_are(pid, 'T'));
-        // Whether it has answered or not: it is ended, and nobody waits for it.
+        // Whether it has answered or not: it is ended, and no process waits for it.
         drop(pool);
         assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
         for (number, result) in (0..).zip(results.results()) {

@@ -89,7 +89,7 @@ fn expected(a: &Model, op: &Op) -> Option<Model> {
             Some(ArrayD::from_shape_vec(vec![n.clone().count()], n.collect()).unwrap().into_shared())
         }
         Op::Expand(ref to) => {
-            // `ndarray` broadcasts an empty dimension to others; torch and we don't.
+            // `ndarray` broadcasts an empty dimension to others; torch and this library don't.
             let more = to.len().checked_sub(shape.len())?;
             let fits = shape.iter().zip(&to[more..]).all(|(n, to)| n == to || *n == 1);
             fits.then(|| a.broadcast(IxDyn(to)).unwrap().to_owned().into_shared())
@@ -172,7 +172,7 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
 }
 
-/// What tells most: small shapes without empty dimensions mostly, and not too short chains.
+/// The most telling cases: mostly small shapes without empty dimensions, and chains that are not too short.
 fn inputs() -> impl Strategy<Value = (Vec<usize>, Vec<Op>)> {
     let size = prop_oneof![1 => Just(0_usize), 12 => 1..6_usize];
     (proptest::collection::vec(size, 0..4), proptest::collection::vec(op(), 0..16))
@@ -205,7 +205,7 @@ fn views_are_what_ndarray_says() {
             check(&t, &model)?;
             prop_assert!(*t.storage() == storage);
         }
-        // The same after a journey.
+        // The same after it was sent.
         let t: FrozenTensor<i32> = mp::unpack(mp::pack(t).map_err(|e| e.error).unwrap()).unwrap();
         check(&t, &model)
     });
@@ -213,7 +213,7 @@ fn views_are_what_ndarray_says() {
     assert_eq!(worked.borrow().len(), 14, "an operation was always refused");
 }
 
-/// The same for a view that is written; `None` for what there is not for those.
+/// The same for a view that is written; `None` for operations that written views don't have.
 fn apply_mut<'a>(t: TensorViewMut<'a, i32>, op: &Op) -> Option<Result<TensorViewMut<'a, i32>, mp::Error>> {
     Some(match *op {
         Op::Slice(d, s, e, step) => t.slice(d, s..e, step),

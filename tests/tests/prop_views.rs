@@ -155,7 +155,7 @@ fn views_are_what_a_list_of_coordinates_says() {
             check(&t, &model)?;
             prop_assert!(*t.storage() == storage);
         }
-        // The same after a journey.
+        // The same after it was sent.
         let strides = t.strides().to_vec();
         let t: FrozenTensor<i32> = mp::unpack(mp::pack(t).map_err(|e| e.error).unwrap()).unwrap();
         prop_assert!((t.strides(), t.storage()) == (&strides[..], &storage));

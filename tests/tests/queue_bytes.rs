@@ -148,7 +148,7 @@ fn the_bytes_of_a_consumer_that_is_killed_at_any_access_are_back() {
         (0..3).for_each(|n| queue.try_put((n, tensor(n, 2 * KIB))).unwrap());
         let killed = killed(&start_processes(take_two, (queue.clone(), at), Options::nprocs(1)).unwrap());
         let left = queue.len() as u64;
-        // As many fit in as were taken, by whomever.
+        // As many fit in as were taken, by either process.
         let mut more = 0;
         while queue.try_put((more, tensor(more, 2 * KIB))).is_ok() {
             more += 1;

@@ -1,5 +1,5 @@
-//! Queues between processes that are killed or stopped: the others go on, and what the dead held is released. Some
-//! tests count what is in shared memory, so they run one at a time.
+//! Queues between processes that are killed or stopped: the others continue, and what the dead processes held
+//! is released. Some tests count what is in shared memory, so they run one at a time.
 
 mod common;
 
@@ -16,7 +16,7 @@ use rustix::process::Signal;
 /// For what takes a few slices of sleep.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Holds a queue until it is told to go.
+/// Holds a queue until it gets a message to end.
 fn holder(_: usize, (queue, ready, go): (Queue<u32>, Queue<()>, Queue<()>)) -> Outcome {
     send(&ready, ())?;
     next(&go)?;
@@ -119,7 +119,8 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     let context = start_processes(parent_of_both, watched, Options::nprocs(1)).unwrap();
     let mut pids = [take(&ready), take(&ready)];
     pids.sort_unstable();
-    // Its parent would sweep it, and so would who waits for the verdict: the waiter is to do it alone.
+    // Its parent would sweep it, and so would this process, waiting for the verdict: the waiter must do it
+    // alone.
     let parent = context.pids()[0];
     signal(parent, Signal::STOP);
     eventually("its parent is stopped", || threads_are(parent, 'T'));
@@ -200,7 +201,7 @@ fn thirty_random_kills_leave_nothing_behind() {
         seed ^= seed << 17;
         seed % n
     };
-    // What the first process ever started brings along stays.
+    // What the first started process allocates stays.
     join(&start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1)).unwrap()).unwrap();
     // Where tensors are in files, there is one from now on.
     drop(Tensor::<u64>::zeros(&[700]).unwrap());
@@ -258,6 +259,7 @@ fn thirty_random_kills_leave_nothing_behind() {
         Arena::current().unwrap().sweep().unwrap();
         in_use() == before.0
     });
-    // What watches a process closes its files a little after its end is known, also of the one before the first count.
+    // The thread that watches a process closes its files shortly after its end is known, also for the process
+    // before the first count.
     eventually("no file is left open", || open_files() <= before.1);
 }

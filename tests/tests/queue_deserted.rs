@@ -138,7 +138,7 @@ fn a_thread_that_waits_with_a_time_out_may_put_when_that_is_over() {
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
     let other = thread::spawn(move || {
-        // That one may hear it, if the other is blocked by then: only it could put.
+        // That thread may get `Deserted`, if the other is blocked by then: only it could put.
         let got = clone.get_timeout(A_WHILE);
         assert!(is_deserted(&got) || got.is_err_and(|e| e.is_empty()));
         give(&clone, 9);
@@ -237,7 +237,7 @@ fn now() -> u64 {
     t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
 }
 
-/// Takes queues, and drops each when it is told to; when that was.
+/// Takes queues, and drops each when it gets a message; sends back when that was.
 fn drops_them((queues, go, dropped): (Queue<Queue<u32>>, Queue<()>, Queue<u64>)) -> Outcome {
     while let Some(queue) = queues.get()? {
         go.get()?;

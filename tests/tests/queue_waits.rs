@@ -1,5 +1,5 @@
-//! What one waits for at queues: room for a message of this size, tasks that may come back, time-outs that say who has what,
-//! and futures that are given up and keep what they were to put.
+//! Waits at queues: for room for a message of this size, for tasks that may come back; time-outs that name
+//! the holders, and futures that are dropped and keep what they were to put.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn room_is_room_for_the_message_that_is_to_be_put() {
     assert_eq!(wait(&[&queue.room()], Some(Duration::ZERO)).unwrap(), [0]);
     let mut value = bytes(800);
     let child = start_processes(takes_as_told, (queue.clone(), orders.clone()), Options::nprocs(1)).unwrap();
-    // The way it is meant: as often as it is told that there is room, no more.
+    // The intended use: it puts as often as the wait finds room, no more.
     give(&orders, ());
     assert_eq!(select(&[&small, &large], Some(DEADLINE)).unwrap(), Some(0));
     (0..2).for_each(|_| give(&orders, ()));
@@ -63,7 +63,7 @@ fn room_is_room_for_the_message_that_is_to_be_put() {
     block_on(future).unwrap();
     orders.close();
     join(&child).unwrap();
-    // And a closed queue is room: to be told so.
+    // A closed queue counts as room: the put then returns the error.
     queue.close();
     assert_eq!(wait(&[&large, &too_large], None).unwrap(), [0, 1]);
 }
@@ -111,7 +111,7 @@ fn behind_the_end_one_waits_for_what_others_work_on_and_is_told_whose_it_is() {
     assert_eq!(wait(&[&tasks], Some(DEADLINE)).unwrap(), [0]);
     let job = jobs.try_get_ack().unwrap().expect("it came back");
     assert_eq!(job.deliveries(), 2);
-    // What this process itself works on comes from nobody else.
+    // What this process itself works on can't come from another process.
     assert!(jobs.try_get_ack().unwrap().is_none());
     job.done();
     assert_eq!(wait(&[&tasks], None).unwrap(), [0]);

@@ -1,4 +1,4 @@
-//! Queues between processes that live: order, waiting, closing, and messages that outlive who sent them.
+//! Queues between processes that live: order, waiting, closing, and messages that outlive their senders.
 
 mod common;
 

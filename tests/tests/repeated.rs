@@ -1,4 +1,4 @@
-//! Arguments for several processes: encoded once, in memory once, and gone with the last who held them.
+//! Arguments for several processes: encoded once, in memory once, and freed with their last holder.
 
 mod common;
 

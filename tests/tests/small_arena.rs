@@ -1,5 +1,5 @@
-//! An arena whose addresses run out: those of one size serve another, also when processes do that at once, or are killed
-//! while they do.
+//! An arena whose addresses run out: those of one size serve another, also when processes reuse them at once,
+//! or are killed while they do.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn arena() -> Arena {
     arena
 }
 
-/// Tensors of so many bytes, at most `most`, until there is no room; each knows its number at both ends.
+/// Allocates tensors of this size, at most `most`, until there is no room; each has its number at both ends.
 fn fill(bytes: usize, most: usize) -> Vec<FrozenTensor<u64>> {
     let mut all = Vec::new();
     while all.len() < most {
@@ -134,7 +134,7 @@ fn a_process_is_killed_while_it_changes_sizes() {
     drop(fill(24 * PART, usize::MAX));
     let before = in_use();
     let mut killed = 0;
-    // It looks at thousands of words before it changes anything: those are no kills of their own.
+    // It reads thousands of words before it changes anything: a kill at each read would show nothing new.
     let mut at = 1;
     loop {
         let context = start_processes(change_size_and_die, at, Options::nprocs(1)).unwrap();

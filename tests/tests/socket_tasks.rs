@@ -143,7 +143,7 @@ fn who_says_nothing_is_given_up_while_a_future_waits_and_keeps_nobody_out() {
     let _alone = alone();
     let options = SocketOptions::new().handshake_timeout(MOMENT);
     let listener = options.listen(name("silent")).unwrap();
-    assert!(is_pending(listener.accept_async()), "nobody is there");
+    assert!(is_pending(listener.accept_async()), "no client is there");
     let address = SocketAddr::from_abstract_name(&name("silent")[1..]).unwrap();
     let mut silent = UnixStream::connect_addr(&address).unwrap();
     assert!(is_pending(listener.accept_async()), "it says nothing");
@@ -181,7 +181,7 @@ fn three_processes_connect_as_futures() {
     let context = start_processes(connect_and_ask, name("connects"), Options::nprocs(3)).unwrap();
     let mut asked = [0; 3];
     for _ in 0..60 {
-        let connection = listener.accept_timeout(DEADLINE).unwrap().expect("somebody connects");
+        let connection = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
         let (rank, i) = connection.recv_timeout::<(usize, u64)>(DEADLINE).unwrap();
         assert_eq!(i, asked[rank], "rank {rank} comes in its order");
         asked[rank] += 1;
@@ -199,7 +199,7 @@ fn a_dropped_future_has_connected_to_nobody() {
     let listener = options.listen(name("unconnected")).unwrap();
     let files = open_files();
     for _ in 0..10 {
-        assert!(is_pending(options.connect_async(name("unconnected"))), "nobody has answered yet");
+        assert!(is_pending(options.connect_async(name("unconnected"))), "no listener has answered yet");
     }
     assert!(open_files() <= files + 1, "but for the descriptor of the thread that waits for all");
     let at = name("unconnected");
@@ -220,7 +220,7 @@ fn a_future_is_told_that_nobody_answers() {
     let nobody = block_on(options.connect_async(name("unheard")));
     let Err(ConnectError::Io { source, .. }) = nobody else { panic!("unexpected: {nobody:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
-    // It listens, accepts nobody, and has room for one who waits.
+    // It listens, accepts no connection, and has room for one that waits.
     let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let address = SocketAddrUnix::new_abstract_name(&name("unheard").as_bytes()[1..]).unwrap();
     rustix::net::bind(&fd, &address).unwrap();
@@ -228,11 +228,11 @@ fn a_future_is_told_that_nobody_answers() {
     let begun = Instant::now();
     let unanswered = block_on(options.connect_async(name("unheard")));
     assert!(matches!(unanswered, Err(ConnectError::TimedOut(MOMENT))), "unexpected: {unanswered:?}");
-    // That one has the room still.
+    // That connection still has the room.
     let full = block_on(options.connect_async(name("unheard")));
     assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "there was no room: {full:?}");
     // `block_on` polls once more when its own time is over.
-    assert!(begun.elapsed() < DEADLINE, "nobody woke them when their time was over");
+    assert!(begun.elapsed() < DEADLINE, "no thread woke them at their deadline");
 }
 
 #[test]

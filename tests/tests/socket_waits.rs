@@ -1,4 +1,5 @@
-//! Connections over a socket whose other end is stopped: who sends waits no longer than told, and nothing is torn.
+//! Connections over a socket whose other end is stopped: a sender waits no longer than its time-out, and no
+//! message is torn.
 
 mod common;
 
@@ -64,7 +65,7 @@ fn who_sends_to_one_that_is_stopped_waits_no_longer_than_told() {
                 let mut future = pin!(here.send_async(value.clone()));
                 match poll_once(&mut future) {
                     std::task::Poll::Ready(end) => end,
-                    // Nothing is begun: something else lies in the way since the first refusal.
+                    // Nothing is begun: an earlier message is in the way since the first refusal.
                     std::task::Poll::Pending if refused > 0 => Err(PutError::Full(value)),
                     std::task::Poll::Pending => Ok(()),
                 }

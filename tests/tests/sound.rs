@@ -1,4 +1,4 @@
-//! What safe code must not be able to do, tried.
+//! Attempts at what safe code must not be able to do.
 
 mod common;
 
@@ -107,8 +107,8 @@ fn both_signs_of_life_are_there() {
         // Those of an open file description show no pid.
         (posix, all.lines().any(|l| l.contains("OFDLCK")))
     }
-    // The kernel writes that file piece by piece, and misses some if others are let go of meanwhile. Of ours, none that was lost
-    // would ever come back.
+    // The kernel writes that file piece by piece, and misses some if others are let go of meanwhile. A lock
+    // of this program that was lost would never come back.
     fn held() {
         common::eventually("both locks are held", || locks() == (true, true));
     }

@@ -1,6 +1,6 @@
-//! A producer that is stopped at the n-th access of its put, and a consumer that is killed at the m-th access of its get, for all
-//! n and m: one message may be in doubt then, which only the stopped one could tell whose it is. Whatever else the killed one
-//! had, the others learn at once.
+//! A producer that is stopped at the n-th access of its put, and a consumer that is killed at the m-th access
+//! of its get, for all n and m: one message may be in doubt then, and only the stopped process could tell to
+//! whom it belongs. Everything else that the killed process had is recovered at once.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn both(n: u64, m: u64) -> (bool, bool) {
     let had = (queue.clone(), own.clone(), sender);
     let consumer = start_processes(gets, (had, m), Options::nprocs(1)).unwrap();
     let was_killed = join(&consumer).is_err();
-    // Nobody else has these.
+    // No other process has these.
     assert!(
         matches!(own.get_timeout(DEADLINE), Err(GetError::Deserted { .. })),
         "stopped at {n}, killed at {m}"

@@ -1,5 +1,6 @@
-//! A process that is stopped, or killed, at the n-th change that it makes while it sees to a dead one and sweeps it, for every n:
-//! the others get what they wait for while it is stopped. When it goes on, nothing comes twice, and nothing is left.
+//! A process that is stopped, or killed, at the n-th change that it makes while it visits and sweeps a dead
+//! process, for every n: the others get what they wait for while it is stopped. When it continues, nothing
+//! comes twice, and nothing is left.
 
 mod common;
 
@@ -14,13 +15,13 @@ use rustix::process::Signal;
 
 const KILL: i32 = 9;
 const STOP: i32 = 19;
-/// So many accesses after the last thing that it does, a process waits.
+/// How many accesses after the last thing that it does a process waits.
 const WAITS: u64 = 400;
 
-/// So many changes after that it is stopped again.
+/// How many changes after the first stop it is stopped again.
 const AGAIN: [u64; 6] = [1, 2, 3, 5, 8, 21];
 
-/// What the one that dies has, and others wait for.
+/// What the process that dies holds, and others wait for.
 type Things = (
     Queue<u64>,
     JoinableQueue<u64>,
@@ -50,7 +51,7 @@ fn has_much(_: usize, things: Things) -> Outcome {
     Ok(())
 }
 
-/// Sees to a child of its own, whose things it does not have.
+/// Visits and sweeps a child of its own, whose queues and locks it does not have.
 fn sees_to(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     let context = start_processes(has_much, things, Options::nprocs(1))?;
     if !stopped(&context) {
@@ -63,7 +64,7 @@ fn sees_to(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     Ok(())
 }
 
-/// What is left here, of what the dead one had.
+/// This process's handles to what the killed process had.
 struct Here {
     leases: Queue<u64>,
     tasks: JoinableQueue<u64>,
@@ -96,7 +97,7 @@ fn things() -> (Things, Here) {
     ((leases, tasks, deserted, (s1, s2, s3), full, lock, permits, here.noted.clone()), here)
 }
 
-/// Everything that one can wait for.
+/// Checks everything that a process can wait for.
 fn others_go_on(here: &Here, at: u64) {
     assert_eq!(here.noted.load(0), 42, "it died too early");
     let lease = here.leases.get_ack_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
@@ -135,7 +136,7 @@ fn round(at: u64, how: i32, wait: bool) -> bool {
     let pid = context.pids()[0];
     let reached = if how == STOP { stopped(&context) } else { killed(&context) };
     if !wait {
-        // As one who waits would do within a tenth of a second.
+        // As a waiter would do within a tenth of a second.
         Arena::current().unwrap().sweep().unwrap();
     }
     others_go_on(&here, at);
@@ -159,13 +160,13 @@ fn who_is_killed_while_it_sweeps_holds_nobody_up() {
     for_every_access(|at| round(at, KILL, at.is_multiple_of(16)));
 }
 
-/// What one that is stopped holds up is memory of that dead one: others that die later are swept.
+/// A stopped sweeper holds up only the memory of that dead process: processes that die later are swept.
 #[test]
 fn while_one_is_stopped_others_that_die_are_swept() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
-    // Until it is in the middle of it, so that the slot of the dead one stays.
+    // Until it is in the middle of the sweep, so that the slot of the dead process stays.
     let (at, context, here) = (1..1000)
         .step_by(8)
         .find_map(|at| {
@@ -211,7 +212,7 @@ fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
     Ok(())
 }
 
-/// Sees to a child that has a queue; stops there twice.
+/// Visits and sweeps a child that has a queue; stops there twice.
 fn sees_to_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
     let context = start_processes(has_queue, queue, Options::nprocs(1))?;
     if !stopped(&context) {
@@ -225,8 +226,8 @@ fn sees_to_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -
     Ok(())
 }
 
-/// The last one that lives, and has the queue, leaves it when the one that sees to the dead is stopped. That goes on for
-/// `again` changes, if that many are left, before it is stopped for good.
+/// The last live holder of the queue drops it while the process that visits the killed one is stopped. The
+/// visitor then continues for `again` changes, if that many are left, before it is stopped for good.
 fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();
     let queue = Queue::unbounded().unwrap();
@@ -240,7 +241,7 @@ fn leaves(at: u64, again: u64) -> bool {
         signal(pid, Signal::CONT);
         is_stopped = stopped(&context);
     }
-    // As one who waits would do within a tenth of a second.
+    // As a waiter would do within a tenth of a second.
     Arena::current().unwrap().sweep().unwrap();
     let end = receiver.recv_timeout(DEADLINE).unwrap_err();
     assert!(matches!(end, GetError::Disconnected), "{end}, stopped at change {at}, and {again} later");
@@ -252,7 +253,7 @@ fn leaves(at: u64, again: u64) -> bool {
     reached
 }
 
-/// Wherever it is stopped, and whenever the queue is left: what is in it is in nobody's hands.
+/// Wherever it is stopped, and whenever the queue is dropped: no process is left with the messages in it.
 #[test]
 fn who_is_stopped_has_no_message_of_a_queue_that_another_leaves() {
     for_every_access(|at| leaves(at, u64::MAX));

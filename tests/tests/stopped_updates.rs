@@ -1,6 +1,7 @@
-//! A process that is stopped at the n-th change of its first use of three sizes, for every n: each size needs a slab, for which
-//! several words change at once. Nobody waits for it: neither who makes slabs of other sizes, nor who joins and makes its own.
-//! Programs that must begin without shared memory are this one, started anew.
+//! A process that is stopped at the n-th change of its first use of three sizes, for every n: each size needs
+//! a slab, for which several words change at once. No process waits for it: neither one that makes slabs of
+//! other sizes, nor one that joins and makes its own. Programs that must begin without shared memory are this
+//! one, started anew.
 
 mod common;
 

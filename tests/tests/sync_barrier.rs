@@ -8,14 +8,14 @@ use common::{DEADLINE, Outcome, alone, eventually, failure, give, join, signal, 
 use mp::{Barrier, BarrierError, Lock, Options, ProcessContext, Queue, RawValue, start_processes};
 use rustix::process::Signal;
 
-/// Longer than a slice, after which waiting processes ask for the dead.
+/// Longer than a slice, after which waiting processes look for dead ones.
 const LONG: Duration = Duration::from_millis(250);
 
 fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> Outcome {
     for phase in 0..phases {
         {
             let mut order = order.lock()?;
-            assert_eq!(order[0] / 4, phase, "somebody is ahead");
+            assert_eq!(order[0] / 4, phase, "a party is ahead");
             order[0] += 1;
         }
         let number = barrier.wait_timeout(DEADLINE)?;

@@ -14,7 +14,7 @@ use mp::{
 use rustix::process::Signal;
 
 const SHORT: Duration = Duration::from_millis(20);
-/// Longer than a slice, after which waiting processes ask for the dead.
+/// Longer than a slice, after which waiting processes look for dead ones.
 const LONG: Duration = Duration::from_millis(250);
 
 fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)) -> Outcome {
@@ -153,7 +153,7 @@ fn each_notification_wakes_one() {
     }
     join(&context).unwrap();
     assert_eq!((*shop.0.lock().unwrap(), shop.1.waiting()), (0, 0));
-    assert!(!shop.1.notify_one().unwrap(), "nobody waits");
+    assert!(!shop.1.notify_one().unwrap(), "no process waits");
 }
 
 fn wait_once(_: usize, ((jobs, changed, ready), told): (Shop, Queue<u32>)) -> Outcome {
@@ -196,7 +196,7 @@ fn a_killed_process_waits_no_more() {
     eventually("it waits", || shop.1.waiting() == 1);
     signal(pid, Signal::KILL);
     failure(&context);
-    // Nobody else has waited, or notified, who would have met its place.
+    // No other process has waited, or notified, and found its place.
     assert_eq!(shop.1.waiting(), 0);
     assert!(!shop.1.notify_one().unwrap(), "its place is free");
 }
@@ -214,7 +214,7 @@ fn the_token_of_a_killed_process_is_no_place_lost() {
     assert!(shop.1.notify_one().unwrap());
     signal(pid, Signal::KILL);
     failure(&context);
-    // Nobody waited who could have taken the token, and it is in the only place. Whoever comes next has both.
+    // No other waiter could have taken the token, and it is in the only place. The next waiter gets both.
     let (guard, notified) = shop.1.wait_timeout(shop.0.lock().unwrap(), DEADLINE).unwrap();
     assert!(notified);
     let (_guard, notified) = shop.1.wait_timeout(guard, SHORT).unwrap();
@@ -246,7 +246,7 @@ fn waiting_at_a_condition_ends_in_time_and_with_the_lock() {
     assert!(!so);
     let (guard, _) = condition.wait_deadline(guard, Instant::now()).unwrap();
     assert_eq!(*condition.wait_for(guard, |n| *n == 1).unwrap(), 1);
-    // One may wait, and a second one is told.
+    // One may wait, and a second one gets an error.
     let (theirs, told) = (lock.clone(), condition.clone());
     let waiter = std::thread::spawn(move || {
         condition.wait_timeout(theirs.lock()?, DEADLINE).map(|(n, notified)| if notified { *n } else { 0 })
@@ -303,7 +303,7 @@ fn who_has_other_guards_comes_back_with_the_lock_whatever_happens() {
         (RLock::new(7).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
     let (jobs, changed, ready) = &desk;
     let holder = || start_processes(hold_and_die, (jobs.clone(), ready.clone()), Options::nprocs(1)).unwrap();
-    // Nobody notifies; somebody else has the lock when the time is over, and is killed with it.
+    // No process notifies; another one has the lock when the time is over, and is killed with it.
     let (theirs, told, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
     let waiter = std::thread::spawn(move || {
         let outer = theirs.lock().unwrap();
@@ -323,11 +323,14 @@ fn who_has_other_guards_comes_back_with_the_lock_whatever_happens() {
     signal(pid, Signal::KILL);
     failure(&context);
     let held = |e: &LockError| matches!(e, LockError::Held { pid, .. } if *pid == std::process::id());
-    // Not by `recover`, which would mend it before the waiter sees it.
+    // Not by `recover`, which would clear the death before the waiter sees it.
     eventually("it has the lock back", || jobs.lock_timeout(SHORT).is_err_and(|e| held(&e)));
     at.0.send(()).unwrap();
     waiter.join().unwrap();
-    assert!(matches!(jobs.try_lock(), Err(LockError::OwnerDied { .. })), "nobody has said that it is mended");
+    assert!(
+        matches!(jobs.try_lock(), Err(LockError::OwnerDied { .. })),
+        "no process has said that it is repaired"
+    );
     assert_eq!(jobs.recover().unwrap().get(), 8);
     // Without other guards it comes back without the lock, when it takes too long.
     let theirs = jobs.clone();

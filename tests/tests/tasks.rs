@@ -53,7 +53,7 @@ fn futures_of_two_processes_answer_each_other() {
     join(&context).unwrap();
 }
 
-/// Puts so many numbers, blocking.
+/// Puts this many numbers, blocking.
 fn produce(_: usize, (queue, numbers): (Queue<u64>, u64)) -> Outcome {
     (0..numbers).try_for_each(|i| send(&queue, i))?;
     queue.close();
@@ -230,7 +230,7 @@ fn events_and_permits_are_futures_too() {
     fn sets(_: usize, (event, permits, order): (Event, BoundedSemaphore, Queue<u8>)) -> Outcome {
         permits.acquire()?.keep();
         send(&order, 0)?;
-        eventually("somebody waits", || order.is_empty());
+        eventually("a task waits", || order.is_empty());
         event.set()?;
         event.clear()?;
         loop {

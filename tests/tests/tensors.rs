@@ -1,4 +1,4 @@
-//! What tensors are made of travels whole: each element type in each mode, storages, the wish for gradients, and shapes
+//! All parts of tensors travel whole: each element type in each mode, storages, `requires_grad`, and shapes
 //! without memory.
 
 mod common;

@@ -1,7 +1,7 @@
-//! Futures that wait for descriptors within tokio runtimes: the runtime's own driver wakes them, and no thread of ours is there;
-//! where there is no driver, or none any more, they go on as elsewhere.
+//! Futures that wait for descriptors within tokio runtimes: the runtime's own driver wakes them, and the
+//! library has no thread for that; without a driver, or when it is gone, they work as elsewhere.
 //!
-//! Which threads there are is asked in workers: this program's are those of all its tests.
+//! Threads are counted in workers: this program's own are those of all its tests.
 #![allow(unsafe_code)]
 
 mod common;
@@ -48,11 +48,11 @@ fn without_io() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
 }
 
-/// What it returns, if it does so before those who wait in it look by themselves.
+/// What it returns, if that is before its waiters would poll by themselves.
 fn woken<R>(what: impl FnOnce() -> R) -> R {
     let begun = Instant::now();
     let returned = what();
-    assert!(begun.elapsed() < DEADLINE / 2, "nobody woke it");
+    assert!(begun.elapsed() < DEADLINE / 2, "no thread woke it");
     returned
 }
 
@@ -117,7 +117,7 @@ fn many_threads(rank: usize, (at, listening): (String, Queue<()>)) -> Outcome {
 fn no_driver(rank: usize, (at, listening): (String, Queue<()>)) -> Outcome {
     without_io().block_on(async {
         meet(rank, at, listening).await?;
-        assert!(has_thread(), "rank {rank}: who else waits for descriptors?");
+        assert!(has_thread(), "rank {rank}: no thread waits for descriptors");
         Ok(())
     })
 }
@@ -151,7 +151,7 @@ fn without_io_a_thread_waits() {
 
 type Waiting = Pin<Box<dyn Future<Output = mp_core::Result<()>> + Send>>;
 
-/// A future that waits for a descriptor, and who makes it ready.
+/// A future that waits for a descriptor, and the end that makes it ready.
 fn waiting() -> (Waiting, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
     (Box::pin(ready(Descriptor(here))), there)
@@ -185,7 +185,7 @@ fn a_future_outlives_its_runtime() {
     for moves_on in [false, true] {
         let runtime = with_io();
         let (future, mut there) = polled_in(&runtime);
-        // Somebody else polls it, who waits when the runtime ends.
+        // Another thread polls it, and waits when the runtime ends.
         let waits = std::thread::spawn(move || match moves_on {
             true => woken(|| with_io().block_on(soon(future))),
             false => woken(|| block_on(future)),
@@ -214,7 +214,7 @@ fn a_runtime_that_ends_wakes_who_waits_in_its_context() {
     });
     polls.recv_timeout(DEADLINE).unwrap();
     drop(runtime);
-    // Nothing has happened at the descriptor, and nobody else can wake it.
+    // Nothing has happened at the descriptor, and nothing else can wake it.
     polls.recv_timeout(DEADLINE / 2).expect("it is woken");
     there.write_all(b"x").unwrap();
     waits.join().unwrap().unwrap();
@@ -250,13 +250,13 @@ fn two_wait_for_one_descriptor_and_one_may_go() {
         a.write_all(b"x").unwrap();
         one.await.unwrap();
         two.await.unwrap().unwrap();
-        // Woken by what somebody else takes, it waits again.
+        // Woken by a message that another receiver takes, it waits again.
         (&*b).read_exact(&mut [0]).unwrap();
         let mut again = waits();
         for _ in 0..3 {
             assert!(poll_once(&mut again).is_pending());
             a.write_all(b"y").unwrap();
-            // The driver has its turn, and tells.
+            // The driver runs, and wakes.
             tokio::time::sleep(Duration::from_millis(1)).await;
             (&*b).read_exact(&mut [0]).unwrap();
         }
@@ -342,7 +342,7 @@ fn a_message_that_is_begun_is_sent_to_its_end_when_nobody_runs_its_runtime() {
 static WAITS: Mutex<Option<Waiting>> = Mutex::new(None);
 
 fn in_a_copy(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
-    // What was copied along refuses, and takes nothing from the original when it goes.
+    // Handles that were copied along return errors, and release nothing of the original's when dropped.
     let mut waits = WAITS.lock().unwrap().take().ok_or("it was copied along")?;
     let refused = poll_once(&mut waits);
     assert!(matches!(refused, Poll::Ready(Err(mp_core::Error::Forked))), "unexpected: {refused:?}");
@@ -352,7 +352,7 @@ fn in_a_copy(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
         next(&listening)?;
         block_on(async { ask(connect_async(at.as_str()).await?).await })?;
     }
-    assert!(has_thread(), "who else waits for descriptors?");
+    assert!(has_thread(), "no thread waits for descriptors");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
-//! Code of the user that panics in the middle of what queues, locks and futures do: what it could disturb is settled, and all
-//! goes on. (What may be in shared memory then: `message_leaks`. Barriers: `sync_barrier`. Pools and processes: in their
-//! crates.)
+//! Code of the user that panics in the middle of what queues, locks and futures do: what it could disturb is
+//! settled, and everything still works. (What may be in shared memory then: `message_leaks`. Barriers:
+//! `sync_barrier`. Pools and processes: in their crates.)
 #![allow(unsafe_code)]
 
 mod common;
@@ -19,7 +19,8 @@ use common::{DEADLINE, eventually, give, take};
 use mp::{Condition, Descriptor, Lock, Once, Queue, Value, ready};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Panics when it is dropped, with a payload that does the same, as often as it says. One that was received does not.
+/// Panics when it is dropped, with a payload that does the same, as often as its count says. A received one
+/// does not.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bomb {
     #[serde(skip)]
@@ -151,7 +152,7 @@ fn what_is_locked_is_unlocked_by_a_panic() {
     assert_eq!(*lock.try_lock().unwrap(), 1);
 }
 
-/// Says that it wakes, and panics.
+/// A waker that reports its wake-up, and panics.
 struct Rude(mpsc::Sender<()>);
 
 impl Wake for Rude {

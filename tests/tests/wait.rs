@@ -33,7 +33,7 @@ struct Kinds {
     tasks: JoinableQueue<u8>,
 }
 
-/// Makes ready what it is told to, from a process of its own.
+/// Makes ready what it is asked to, from a process of its own.
 fn does_as_told(_: usize, kinds: Kinds) -> Outcome {
     let mut permit = Some(kinds.semaphore.acquire()?);
     while let Some(order) = next(&kinds.orders)? {
@@ -93,7 +93,7 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
     // The same thing twice is found twice, once it is there.
     let twice: Vec<&dyn Waitable> = all.iter().chain(&all).copied().collect();
     give(&kinds.orders, 0);
-    // If it came in the middle of the look, it would be found where the look has not been yet.
+    // If it came in the middle of the poll, it would be found only at entries that were not polled yet.
     eventually("it is there", || !queue.is_empty());
     assert_eq!(wait(&twice, Some(DEADLINE)).unwrap(), [0, all.len()]);
     assert_eq!(take(queue), 7);
@@ -147,7 +147,7 @@ fn who_is_asleep_is_woken_and_not_only_found_after_a_slice() {
     let (a, mut b) = UnixStream::pair().unwrap();
     let socket = Descriptor(&a);
     let lists: [&[&dyn Waitable]; 2] = [&[&empty, &back], &[&back, &socket]];
-    // So many slices are longer than the deadline.
+    // 4000 slices are longer than the deadline.
     let until = Instant::now() + DEADLINE;
     for i in 0..4000 {
         give(&there, i);
@@ -311,7 +311,7 @@ fn a_process_is_killed_at_every_access_of_waiting_for_two() {
             sender.send(value).unwrap();
         }
         let killed = common::kill::killed(&context);
-        // The others go on.
+        // The others continue.
         give(&a, 9);
         assert!(wait(&[&a, &receiver], Some(DEADLINE)).unwrap().contains(&0));
         while take(&a) != 9 {}

@@ -1,5 +1,5 @@
-//! Who sleeps is woken when there is what it waits for, and not only when its slice is over: so much shorter than a slice that
-//! a wake-up that is left out shows, also on a busy machine.
+//! A sleeper is woken when what it waits for is there, and not only when its slice is over: so much earlier
+//! that a missing wake-up shows, also on a busy machine.
 
 use std::cell::RefCell;
 use std::sync::mpsc;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use mp::{Barrier, Condition, Event, JoinableQueue, Lock, Queue, RwLock, Semaphore};
 
 const ROUNDS: u32 = 20;
-/// Waiting processes look again after that, woken or not.
+/// Waiting processes check again after that time, woken or not.
 const SLICE: Duration = mp_core::SLICE;
 /// After this time a waiter is asleep.
 const ASLEEP: Duration = Duration::from_millis(8);
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// In each round one thread waits, and this one makes it ready when that is asleep, and `prepare`s the next round when that
-/// has gone on. It fails if all of them together took as long as a good part of their slices.
+/// In each round one thread waits; this one makes it ready when the other is asleep, and `prepare`s the next
+/// round when it has continued. It fails if all of them together took as long as a good part of their slices.
 fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prepare: impl Fn()) {
     let mut took = Duration::ZERO;
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! An envelope or a ring by its number is for those who can vouch for it: `unsafe`.
+//! Making an envelope or a ring from its number is `unsafe`: the caller must vouch for it.
 use mp_core::words::{Holder, Owner};
 use mp_core::{Arena, Tensor};
 

@@ -1,4 +1,4 @@
-//! Nobody writes a frozen tensor, and nobody gets a slice of a shared one.
+//! A frozen tensor can't be written, and a shared one gives no slice.
 use mp::Tensor;
 
 fn main() {

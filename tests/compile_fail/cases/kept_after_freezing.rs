@@ -1,4 +1,4 @@
-//! Who freezes a tensor can't write it any more.
+//! A frozen tensor can't be written any more, not even by the process that froze it.
 use mp::Tensor;
 
 fn main() {

@@ -1,4 +1,4 @@
-//! Nobody knows which field of a union to send.
+//! It is not known which field of a union to send.
 #[derive(mp::Message)]
 union Either {
     number: u32,

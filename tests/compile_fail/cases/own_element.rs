@@ -1,4 +1,4 @@
-//! Element types are the ones listed: nobody adds one.
+//! Element types are the listed ones: a program can't add one.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(u8)]
 enum Bit {

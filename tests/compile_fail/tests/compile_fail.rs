@@ -1,6 +1,6 @@
-//! What the compiler has to refuse, so that safe code can't send a tensor twice, keep what it has sent, make a handle out
-//! of numbers, or name a function that other processes don't have. The messages are pinned: they are what a user
-//! reads first.
+//! What the compiler must refuse, so that safe code can't send a tensor twice, keep what it has sent, make a
+//! handle out of numbers, or name a function that other processes don't have. The messages are pinned: users
+//! read them first.
 //!
 //! Messages differ from one compiler to the next, so they are compared with the one they were written with; with others
 //! this prints SKIPPED.
@@ -18,7 +18,7 @@ fn refused_by_the_compiler() {
         return;
     }
     let cases = trybuild::TestCases::new();
-    // Beside them one that has to compile, so that the others can't all fail for want of a dependency.
+    // Beside them one that must compile, so that the others can't all fail for a missing dependency.
     cases.pass("cases/allowed.rs");
     for refused in [
         "as_an_argument",
