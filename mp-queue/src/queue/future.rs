@@ -221,8 +221,8 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// (A value is encoded when the future is first polled, and comes back decoded. One whose `Deserialize` refuses what its
-    /// `Serialize` wrote does not come back.)
+    /// (A value is encoded when the future is first polled, and comes back decoded. A value whose
+    /// `Deserialize` refuses what its `Serialize` wrote does not come back.)
     ///
     /// # Errors
     /// As [`put`](Self::put). The value is in the error then, not in `value`.
