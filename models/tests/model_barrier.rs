@@ -1,5 +1,5 @@
-//! The barrier, exhaustively: all pass or none does, whichever is killed at whatever access; a death breaks
-//! it. The steps are the ones that run in processes.
+//! The barrier, exhaustively: all parties pass or none does, whichever is killed at whatever access; a death
+//! breaks it. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -22,7 +22,7 @@ enum Bug {
     None,
     /// Only the last one to arrive says that all have.
     NoHelp,
-    /// A party that finds a dead one goes, whether its word was the last one or not.
+    /// A party that finds a dead one leaves, whether its word was the last one or not.
     GoesAnyway,
     /// No party looks for dead ones.
     NoSweep,
@@ -43,7 +43,8 @@ enum Doing {
     Parties(Find),
     Break(Break),
     Reset(Reset),
-    /// Came while the last one of a phase acts: looks whether the phase is over, whether that one is dead, breaks it.
+    /// Came while the last party of a phase acts: checks whether the phase is over, whether that party is
+    /// dead, breaks the barrier.
     Full(Phase),
     FullLast(Phase),
     FullBreak(Break),
@@ -54,7 +55,7 @@ enum Doing {
 struct Process {
     left: u32,
     parties: u32,
-    /// The last one to come has something to do first.
+    /// The last party to arrive has something to do first.
     acts: bool,
     doing: Doing,
     phase: Phase,
@@ -66,10 +67,10 @@ struct Process {
 struct Ghost {
     arrived: Vec<(u64, u32, usize)>,
     ended: Vec<(u64, bool)>,
-    /// In which phases what was to be done is done; nothing is to be done if `None`.
+    /// The phases whose action is done; there is no action if `None`.
     acted: Option<Vec<u64>>,
     processes: u32,
-    /// So far.
+    /// The outcome so far.
     resets: u32,
 }
 
@@ -136,7 +137,8 @@ impl Actor for Process {
                 }
             }
             Doing::Look => match self.phase.verdict(Phase::unpack(m.load(at.phase))) {
-                // Reset twice before it looked: it can't know what was before, and says so to be safe.
+                // Reset twice before it checked: it can't know the earlier state, and reports a reset to be
+                // safe.
                 Verdict::Broken(None) if ghost.resets == 2 => return true,
                 Verdict::Passed => return self.ended(true, ghost),
                 Verdict::Broken(_) => return self.ended(false, ghost),
@@ -153,7 +155,7 @@ impl Actor for Process {
                     self.doing = if helped { Doing::Look } else { Doing::Last };
                 }
             }
-            // If the last one acts, only that one matters.
+            // If the last party acts, only that party matters.
             Doing::Last => {
                 let word = m.load(at.arrival(at.parties - 1));
                 self.doing = match self.phase.arrived(word).filter(|_| Phase::acts(word)) {
@@ -237,7 +239,8 @@ fn explore(parties: u32, times: u32, resets: usize, (kills, stops): (u32, u32), 
     check(world, parties as usize, resets, (kills, stops));
 }
 
-/// The last one to come in each phase acts. There may be more processes than parties; then they are not enrolled.
+/// The last party to arrive in each phase acts. There may be more processes than parties; then they are not
+/// enrolled.
 fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug: Bug) {
     let waits =
         Process { left: times, parties, acts: true, doing: Doing::Begin, phase: Phase::unpack(0), bug };
@@ -254,7 +257,7 @@ fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug
 }
 
 fn check(world: World<Process>, waiting: usize, resets: usize, (kills, stops): (u32, u32)) {
-    // A party that is stopped, or learns of a reset and goes, keeps the others waiting.
+    // A party that is stopped, or learns of a reset and leaves, keeps the others waiting.
     let wedged = |w: &World<Process>| {
         let running = w.count(0..waiting, Fate::Running) > 0;
         running && !w.fates.contains(&Fate::Stopped) && resets == 0

@@ -1,6 +1,6 @@
-//! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and sweep, with kills and stops at every
-//! shared access. There are never more bytes in it than may be, and a producer whose message fits goes on.
-//! The steps are the ones that run in processes.
+//! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and sweep, with kills and
+//! stops at every shared access. There are never more bytes in it than its bound, and a producer whose
+//! message fits does not wait. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -29,7 +29,7 @@ enum Doing {
 struct Process {
     setup: Setup,
     items: std::ops::Range<u32>,
-    /// What it puts at the moment.
+    /// What it is putting.
     putting: u32,
     /// How many of the messages that it takes it puts again, in the same envelope.
     again: u32,
@@ -245,7 +245,7 @@ fn two_consumers_make_room() {
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
 }
 
-/// The taker of the oldest message puts another one in its envelope, while a producer measures by it.
+/// The taker of the oldest message puts another message in its envelope, while a producer measures by it.
 #[test]
 fn an_envelope_put_again_makes_no_room() {
     let s = Setup { items: 2, first: 1, again: 1, ..BASE };

@@ -16,7 +16,7 @@ enum Doing {
     Put(u32, Put),
     Extend(u32, Owner, Extend),
     Get(u32, Get),
-    /// Looks what follows a closed segment.
+    /// Reads what follows a closed segment.
     Follow(u32),
     Free(u32),
     Close(CloseChain),
@@ -30,7 +30,7 @@ struct Process {
     chain: ChainAt,
     /// Envelopes that a producer still has to put.
     items: std::ops::Range<u32>,
-    /// Whether all that could still put were gone before the present look began.
+    /// Whether every actor that could still put was gone before the present look began.
     last: bool,
     producers: usize,
     sweepers: usize,

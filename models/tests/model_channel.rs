@@ -1,8 +1,8 @@
-//! A channel whose senders leave, exhaustively: every interleaving of sending, dropping the sender, receiving, being told
-//! that there is no sender any more, and sweeping, with kills and stops at every shared access. The steps are the ones that
-//! run in processes. (When receivers leave, the same happens with the other token.)
+//! A channel whose senders leave, exhaustively: every interleaving of sending, dropping the sender,
+//! receiving, learning that no sender is left, and sweeping, with kills and stops at every shared access. The
+//! steps are the ones that run in processes. (When receivers leave, the same happens with the other token.)
 //!
-//! The receiver learns of the end when all that was sent is received and no sender is left, not before. A
+//! The receiver learns of the end when everything sent was received and no sender is left, not before. A
 //! sender that is stopped keeps the channel connected; one that is killed does not.
 
 use mp_core::mem::{Mem, Steps, Word};
@@ -30,7 +30,7 @@ enum Doing {
     Unclaim(BlockState),
     // receiver
     Get(Get),
-    /// The queue is empty: is there any sender?
+    /// The queue is empty: is any sender left?
     Ask,
     Free(u32),
     // sweeper
@@ -47,9 +47,9 @@ struct Process {
     chain: ChainAt,
     senders: usize,
     items: std::ops::Range<u32>,
-    /// The receiver has seen that no sender is left, and looks for what senders have left.
+    /// The receiver has seen that no sender is left, and checks once more for messages.
     told: bool,
-    /// The bug: it does not look again.
+    /// The bug: it does not check again.
     hasty: bool,
     doing: Doing,
 }
@@ -170,7 +170,7 @@ impl Actor for Process {
                 }
                 Some(Got::Empty) if self.told => {
                     for sender in (0..self.senders).filter(|s| !ghost.left.contains(s)) {
-                        assert_eq!(fates[sender], Fate::Killed, "told so while sender {sender} is there");
+                        assert_eq!(fates[sender], Fate::Killed, "told the end while sender {sender} is there");
                     }
                     assert_eq!(ghost.sent, ghost.received, "told so before all was received");
                     return true;
@@ -311,7 +311,7 @@ fn long_random_schedules() {
     });
 }
 
-/// A receiver that does not look again after it has seen that no sender is there loses what was sent in
+/// A receiver that does not check again after it has seen that no sender is left loses what was sent in
 /// between.
 #[test]
 #[should_panic(expected = "before all was received")]

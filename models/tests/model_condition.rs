@@ -1,5 +1,5 @@
-//! Notifications, exhaustively: no token is lost with a dead one that waited, and none is taken twice. The steps are the
-//! ones that run in processes.
+//! Notifications, exhaustively: no token is lost with a dead waiter, and none is taken twice. The steps are
+//! the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -14,11 +14,11 @@ const SLOTS: Slots = Slots { used: Word::at(0), first: Word::at(16), limit: 4 };
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A dead one's token stays where it is.
+    /// A dead waiter's token stays where it is.
     NoTakeOver,
-    /// A waiter that takes a token over forgets the one that it had got itself.
+    /// A waiter that takes a token over forgets the token that it had itself.
     KeepsBoth,
-    /// A waiter that falls asleep says so without looking whether it was notified.
+    /// A waiter that falls asleep announces it without checking whether it was notified.
     SleepsAnyway,
 }
 
@@ -44,7 +44,7 @@ enum Doing {
     NotifyAll(Notify),
 }
 
-/// One that waits for one token, or the one that notifies.
+/// A waiter for one token, or the notifier.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     doing: Doing,
@@ -57,12 +57,12 @@ struct Process {
 struct Ghost {
     given: u32,
     taken: u32,
-    /// Woken by the one that notified it.
+    /// Woken by its notifier.
     woken: Vec<u32>,
     slices: bool,
     /// No waiter sleeps, and all wait already: fewer states.
     polls: bool,
-    /// Two may have one token after this many deaths.
+    /// After this many deaths, two waiters may have one token.
     spare: u32,
 }
 
@@ -211,7 +211,7 @@ impl Actor for Process {
             Doing::Notify(steps) => {
                 let before = tokens(m);
                 let notified = steps.step(m);
-                // It is given with the swap, not when the notifier knows.
+                // The token is given by the swap, not when the notifier knows of it.
                 ghost.given += tokens(m) - before;
                 match notified {
                     None => {}

@@ -1,10 +1,10 @@
-//! What the explorer knows states by.
+//! The digests by which the explorer knows states.
 
 use std::collections::HashSet;
 
 use mp_models::digest::digest;
 
-/// States that differ in little, as those of a world do: neither half of their digests is ever the same.
+/// States that differ little, as those of a world do: neither half of their digests is ever equal.
 #[test]
 fn states_that_differ_in_little_have_other_digests() {
     let (mut high, mut low) = (HashSet::new(), HashSet::new());

@@ -13,9 +13,9 @@ const PARKING: Word = Word::at(8);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A waiter looks whether it is set, not whether it was.
+    /// A waiter checks whether it is set, not whether it was.
     ForgetsSettings,
-    /// A waiter that has announced that it sleeps does not look again.
+    /// A waiter that has announced that it sleeps does not check again.
     NoSecondLook,
     /// The setter wakes no waiter.
     NoWake,
@@ -23,7 +23,7 @@ enum Bug {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
-    /// One that waits notes what the event says.
+    /// A waiter notes what the event says.
     Begin,
     Announce(Announce),
     Look(u64),
@@ -33,7 +33,7 @@ enum Doing {
     Clear(Clear),
 }
 
-/// One that waits once, or one that sets the event and clears it, some times.
+/// A waiter that waits once, or a setter that sets the event and clears it, some times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     doing: Doing,
@@ -67,7 +67,7 @@ impl Process {
             _ => now.was_set_since(self.before),
         };
         let begun = ghost.begun.iter().find(|b| b.0 == me).map_or(0, |b| b.1);
-        assert!(!over || now.is_set() || ghost.set > begun, "it saw a setting that was none");
+        assert!(!over || now.is_set() || ghost.set > begun, "it saw a setting that never was");
         over
     }
 }

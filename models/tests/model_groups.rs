@@ -69,7 +69,7 @@ enum Doing {
 struct Process {
     program: Vec<Op>,
     doing: Doing,
-    /// It sweeps after all before it have ended, or go on no more.
+    /// It sweeps after all before it have ended, or are stopped for good.
     last: bool,
     bug: Bug,
 }

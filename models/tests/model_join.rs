@@ -1,7 +1,7 @@
-//! Joining, exhaustively: a worker whose tasks put subtasks, into envelopes before and behind the one that it works on, in
-//! a queue that grows meanwhile; a joiner that counts what is unfinished, and recovers for dead workers; and,
-//! when the worker is gone, an heir that does what is left. Kills and stops at every access. The steps are
-//! the ones that run in processes.
+//! Joining, exhaustively: a worker whose tasks put subtasks, into envelopes before and behind the one that it
+//! works on, in a queue that grows meanwhile; a joiner that counts what is unfinished, and recovers for dead
+//! workers; and, when the worker is gone, an heir that does the remaining tasks. Kills and stops at every
+//! access. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};
@@ -31,11 +31,11 @@ const LIMIT: u32 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The joiner looks at the envelopes once, and not whether anything was put meanwhile.
+    /// The joiner reads the envelopes once, and does not check whether anything was put meanwhile.
     LooksOnce,
-    /// A task of one that is dead is left where it is.
+    /// A dead worker's task stays where it is.
     NoVisit,
-    /// One that is stopped is taken for dead.
+    /// A stopped actor is taken for dead.
     TimeIsDeath,
 }
 
@@ -44,7 +44,7 @@ enum Doing {
     Claim,
     Extend(Extend),
     Put(Put),
-    /// Takes one that came back, if there is one.
+    /// Takes a task that came back, if there is one.
     Reclaim(Reclaim),
     Get(Get),
     /// Whether there is a second segment.
@@ -97,8 +97,8 @@ fn lost(m: &Memory) -> usize {
     (0..ENVELOPES as u32).filter(|&e| owner(m, e).holder == Holder::Undeliverable).count()
 }
 
-/// Whether something came back of which the queue does not tell, and a dead actor is there still whose seat
-/// keeps it; no access.
+/// Whether a task came back that the queue does not show, while a dead actor still has a seat that keeps the
+/// queue; no access.
 fn untold(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
     back && !any_noted(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
@@ -112,7 +112,7 @@ fn not_begun(m: &Memory, chain: &ChainAt) -> bool {
 }
 
 /// Whether a stopped actor has a task, or was just putting or taking one: it is unfinished until that actor
-/// goes on.
+/// continues.
 fn waits_for_a_stopped(m: &Memory, fates: &[Fate]) -> bool {
     let stopped = |actor: usize| fates[actor] == Fate::Stopped;
     (0..ENVELOPES as u32).any(|e| match owner(m, e).holder {
@@ -183,7 +183,7 @@ impl Process {
         }
     }
 
-    /// Whether nothing is left for the heir, and nothing will come but from one that is stopped.
+    /// Whether nothing is left for the heir, and nothing will come except from a stopped actor.
     fn is_over(&self, m: &Memory, fates: &[Fate]) -> bool {
         let coming = |e| owner(m, e).holder == Holder::Queued && !waits_for_a_stopped(m, fates);
         left(m, fates).is_none()
@@ -204,7 +204,7 @@ impl Process {
         in_doubt || seen_to && (waits_for_a_stopped(m, fates) || nobody)
     }
 
-    /// What comes after a look for what dead actors left: the joiner counts, the heir does what is left.
+    /// What comes after recovering for dead actors: the joiner counts, the heir does what is left.
     fn then(&self, me: usize) -> Doing {
         if me == JOINER { self.census() } else { self.reclaim() }
     }
@@ -274,7 +274,7 @@ impl Actor for Process {
                     assert!(me != WORKER || e == TASKS[self.begun], "envelope {e}");
                     Doing::Deliver(e, None)
                 }
-                // The heir: that the first segment is full says nothing about the second one.
+                // The heir: a full first segment says nothing about the second one.
                 Some(Got::Closed) => Doing::Link,
                 Some(Got::Empty) if me == HEIR => {
                     if self.is_over(m, fates) {
@@ -400,7 +400,7 @@ fn explore(slots: (u32, u32), tasks: usize, (kills, stops): (u32, u32), bug: Bug
         // One task of each that died, and the one that was given up.
         let killed = w.count(0..3, Fate::Killed);
         let lost = lost(&w.memory);
-        assert!(!w.ghost.gave_up || w.count(0..3, Fate::Stopped) + killed > 0, "it waits in vain");
+        assert!(!w.ghost.gave_up || w.count(0..3, Fate::Stopped) + killed > 0, "the joiner waits in vain");
         assert!(lost <= killed + usize::from(w.ghost.given_up), "{lost} tasks are lost, and {killed} died");
         if w.fates[JOINER] == Fate::Ended && !w.ghost.gave_up {
             assert!(w.ghost.zeros > 0 && w.ghost.open.is_empty());

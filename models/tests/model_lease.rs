@@ -19,7 +19,7 @@ enum Doing {
     Claim,
     Put(Put),
     PutSmall(PutSmall),
-    /// Consumer: looks for what came back, then for the next message.
+    /// Consumer: takes a message that came back, else the next message.
     Reclaim(Reclaim),
     Get(Get),
     /// Makes an envelope of its own for a small message that it found.
@@ -34,7 +34,7 @@ enum Doing {
     Look,
     Settle(Box<Settle<Around>>),
     Own(u32, u64),
-    /// A visitor of a dead one, whose seat keeps the ring, tells the ring.
+    /// A visitor of a dead actor, whose seat keeps the ring, notifies the ring.
     Note(Note),
 }
 
@@ -92,8 +92,8 @@ impl Process {
     /// No actor is left that could put, and nothing that is on its way or could come back.
     fn over(&self, m: &Memory, fates: &[Fate]) -> bool {
         use Holder::{Leased, Queued, Returned};
-        // What a stopped process has is its own until it goes on; a waiter for that would wait, here there is
-        // none.
+        // What a stopped process has is its own until it continues; a waiter for that would wait, but here
+        // there is none.
         let coming = |e| {
             matches!(owner(m, e).holder, Queued | Leased(_) | Returned)
                 && !with_stopped(m, &self.chain, fates, e)
@@ -231,7 +231,7 @@ impl Actor for Process {
                 assert_eq!(mine.holder, Holder::Leased(member(me)), "taken away from its holder");
                 m.store(OWNER.of(*e), mine.then(Holder::Member(member(me))).pack());
                 let number = ghost.number(*e);
-                // A small message may be copied by one that dies, and be found again.
+                // A small message may be copied by a consumer that dies, and be found again.
                 let dead = fates.contains(&Fate::Killed);
                 assert!(!ghost.done.contains(&number) || self.smalls && dead, "done twice");
                 ghost.done.push(number);
@@ -345,7 +345,8 @@ impl Setup {
                 let holder = owner(&w.memory, e).holder;
                 let by_dead = matches!(holder, Holder::Member(o) if w.fates[actor_of(o)] == Fate::Killed);
                 let stopped = with_stopped(&w.memory, &chain(self.slots, 0), &w.fates, e);
-                // The copy of one that died before it took the message: it is in the queue, to be got.
+                // The copy of a consumer that died before it took the message: the message is still in the
+                // queue.
                 let again = self.smalls && kills > 0 && holder == Holder::Returned;
                 assert!(
                     holder == Holder::Free || by_dead || stopped || again,
@@ -353,12 +354,13 @@ impl Setup {
                 );
             }
         };
-        // Where a sweeper goes on, or none is needed, so do the consumers.
+        // Where a sweeper continues, or none is needed, so do the consumers.
         let sweepers = self.producers + self.consumers..world.actors.len();
         let wedged = |w: &World<Process>| {
             let swept = w.count(sweepers.clone(), Fate::Running) > 0 || kills == 0;
-            // A message that its producer, stopped in the very end of its put, still intends, and that a consumer was
-            // just taking when it was killed: only the producer can tell whether it was put. It waits for it.
+            // A message that its producer, stopped in the very end of its put, still intends, and that a
+            // consumer was just taking when it was killed: only the producer can tell whether it was put. The
+            // consumer waits for it.
             let intents = |fate| (0..w.fates.len()).filter(move |&a| w.fates[a] == fate).map(intent);
             let in_doubt = intents(Fate::Killed)
                 .map(|at| w.memory.peek(at))
@@ -403,7 +405,8 @@ fn who_is_stopped_with_a_message_delays_no_other_one() {
     BASE.check(BASE.world(), 1, 1);
 }
 
-/// What the one that is dead had comes to the other one, also where the one that was returning it is stopped.
+/// The dead consumer's message comes to the other consumer, also where the process that was returning it is
+/// stopped.
 #[test]
 fn a_visitor_that_is_stopped_delays_nobody() {
     let s = Setup { sweepers: 2, ..BASE };
@@ -429,8 +432,8 @@ fn what_is_given_back_comes_again_until_the_limit() {
     Setup { consumers: 1, gives_back: 2, limit: 2, ..BASE }.explore(1);
 }
 
-/// One is stopped between its look at the envelopes and its note that there was nothing, while others find nothing, too,
-/// and return something: no sweeper notes it again.
+/// A consumer is stopped between its look at the envelopes and its note that there was nothing, while others
+/// find nothing, too, and return something: no sweeper notes it again.
 #[test]
 fn who_looked_in_vain_hides_nothing_that_came_back_since() {
     Setup { items: 2, gives_back: 2, sweepers: 0, ..BASE }.explore(0);
@@ -455,7 +458,7 @@ fn long_random_schedules() {
             let limit = if smalls { 0 } else { 2 };
             let world = Setup { sweepers: 2, limit, ..s };
             world.check(world.world(), 3, 0);
-            // What a stopped one has of small messages, this doesn't tell.
+            // This check doesn't know the small messages of a stopped consumer.
             world.check(world.world(), 2, u32::from(!smalls));
         }
     });

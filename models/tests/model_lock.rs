@@ -42,13 +42,13 @@ enum Bug {
     None,
     /// A thread that has slept takes the lock as if it had not.
     ForgetsSleepers,
-    /// A holder that does not go on is taken for dead.
+    /// A stopped holder is taken for dead.
     TimeIsDeath,
-    /// A torn state is not looked at.
+    /// The mark of a torn state is ignored.
     IgnoresMark,
 }
 
-/// Which thread is inside, and which are to wake; `slices`: sleepers look again by themselves.
+/// Which thread is inside, and which are to wake; `slices`: sleepers check again by themselves.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     inside: Option<usize>,

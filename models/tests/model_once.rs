@@ -1,6 +1,6 @@
 //! What is done once, exhaustively: any kill and any stop at any access, of the process that does it, of
-//! waiters, of one that adopts its lock. A process that finds it done sees all of it, and no two do it at the
-//! same time. The steps are the ones that run in processes.
+//! waiters, of a process that adopts its lock. A process that finds it done sees all of it, and no two do it
+//! at the same time. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
@@ -18,11 +18,11 @@ const B: Word = Word::at(40);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The holder of the lock does not look again whether it is done.
+    /// The holder of the lock does not check again whether it is done.
     NoSecondLook,
     /// It is said to be done before it is.
     SaidTooEarly,
-    /// A holder that does not go on is taken for dead.
+    /// A stopped holder is taken for dead.
     TimeIsDeath,
     /// It is never said that it is done.
     NotSaid,
@@ -54,7 +54,7 @@ struct Process {
 }
 
 /// Which process does it, how often one has said that it is done, and which are to wake; `slices`: sleepers
-/// look again by themselves.
+/// check again by themselves.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     doing: Option<usize>,

@@ -232,7 +232,7 @@ fn explore(world: World<Process>, kills: u32) {
     let end = |w: &World<Process>| {
         let m = &w.memory;
         let killed = |p: Member| w.fates[p.slot() as usize] == Fate::Killed;
-        // What died after the last living one looked is for the next sweep.
+        // What died after the last living process looked is for the next sweep.
         let left = (0..BLOCKS).any(|id| match state(m, id).life {
             Life::Busy(p) => killed(p),
             Life::Live => {

@@ -57,7 +57,7 @@ enum Op {
     Make(u64),
 }
 
-/// Which processes are dead, as far as one knows, and which others there are: a bit for each.
+/// Which processes are dead, as far as this process knows, and which others there are: a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Known {
     dead: u8,
@@ -121,7 +121,7 @@ enum Doing {
 struct Process {
     program: Vec<Op>,
     claimed: Vec<(u32, BlockState)>,
-    /// The second look of a claim looks at a word that never changes.
+    /// The second read of a claim reads a word that never changes.
     careless: bool,
     doing: Doing,
 }
@@ -304,7 +304,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let left = (0..BLOCKS).any(|i| matches!(state(m, i).life, Life::Busy(p) if killed(p)))
             || (0..BLOCKS).any(|i| matches!(seat(m, i), Seat::Member(p) if killed(p)))
             || (0..BLOCKS).any(|i| state(m, i).life == Life::Live && seat(m, i) == Seat::Free);
-        // What died after the last living one looked is for the next sweep; what is stopped may go on.
+        // What died after the last living process looked is for the next sweep; what is stopped may continue.
         let swept = w.count(all.clone(), Fate::Ended) > 0 && !left;
         if swept && w.count(all.clone(), Fate::Stopped) == 0 {
             for i in 0..BLOCKS {
@@ -316,7 +316,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         }
     };
     let explored = world.explore(kills, stops, end, |w| {
-        // A stopped process keeps the lock: one that wants it waits, and says so in the end.
+        // A stopped process keeps the lock: a process that wants it waits, and reports that in the end.
         w.fates.contains(&Fate::Running) && w.count(0..w.fates.len(), Fate::Stopped) == 0
     });
     println!("{} states, {} ends", explored.states, explored.ends);

@@ -23,10 +23,10 @@ enum Doing {
     PutSmall(PutSmall),
     /// Consumer.
     Get(Get),
-    /// Ends a batch; then, without one, what it could not do in it.
+    /// Ends a batch; then does, without a batch, what did not fit into it.
     Advance(Advance, Option<Box<Doing>>),
     Free(u32, Owner),
-    /// Closes when it gets to it.
+    /// Closes when it is scheduled.
     Close(Close),
     /// Sweeper: looks for what a dead member left.
     Look,
@@ -41,7 +41,7 @@ struct Process {
     /// Messages a producer still has to put; which ones follows from the actor's number.
     items: std::ops::Range<u32>,
     smalls: Smalls,
-    /// Whether all that could still put were gone before the present get began.
+    /// Whether every actor that could still put was gone before the present get began.
     last: bool,
     producers: usize,
     /// The actors from this one on are sweepers.

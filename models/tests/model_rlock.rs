@@ -18,15 +18,15 @@ const B: Word = Word::at(40);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The lock is taken for the process's, not for the thread's.
+    /// The lock counts as the process's, not as the thread's.
     ProcessOwns,
-    /// A thread that takes the lock anew goes on from the depth of the one before.
+    /// A thread that takes the lock anew continues from the depth of the holder before.
     KeepsDepth,
     /// The first level that is dropped releases the lock.
     ReleasesEarly,
     /// A thread that recovers doesn't note that it repairs the data.
     ForgetsMending,
-    /// A holder that does not go on is taken for dead.
+    /// A stopped holder is taken for dead.
     TimeIsDeath,
     /// A thread that comes back from waiting has the lock once only.
     ForgetsOthers,
@@ -71,7 +71,7 @@ struct Thread {
     bug: Bug,
 }
 
-/// Which thread is inside, and which are to wake; `slices`: sleepers look again by themselves.
+/// Which thread is inside, and which are to wake; `slices`: sleepers check again by themselves.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     inside: Option<usize>,
@@ -157,7 +157,7 @@ impl Actor for Thread {
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         if is_killed(process_of(me), fates) {
-            // With its process. What it waits for it waits for no more.
+            // It dies with its process, and no longer waits.
             ghost.asleep.retain(|&i| i != me);
             ghost.wakes.retain(|&i| i != me);
             return true;

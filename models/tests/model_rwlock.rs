@@ -22,7 +22,7 @@ const LEFT_BEHIND: u64 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A reader does not look at the lock again.
+    /// A reader does not read the lock again.
     NoSecondLook,
     /// A writer does not wait for readers.
     IgnoresReaders,
@@ -42,7 +42,7 @@ enum Bug {
 enum Doing {
     Begin,
     Enter(Enter),
-    /// Into a place without a look at the lock afterwards.
+    /// Into a place without reading the lock afterwards.
     Slip(Inside),
     Acquire(Acquire),
     Refused(LockWord),

@@ -77,12 +77,12 @@ enum Doing {
     Take(u32, Take<Pages>),
     Publish(u32),
     GiveBack(u32),
-    // receive: take the envelope, make its seat one's own, empty and free it
+    // receive: take the envelope, make its seat the process's own, empty and free it
     Grab(u32, u64),
     Entry(u32),
     Adopt(u32, SeatAt),
     Emptied(u32),
-    // drop: give one's seat up
+    // drop: give the process's seat up
     Release(Release<Pages>, After),
     Freed(Unclaim, After),
     // sweep
@@ -172,7 +172,8 @@ impl Process {
                         return Some(Doing::Seat(i, p.slot() as usize));
                     }
                 }
-                // Only then may an actor have left it so: else the one that gave up the last seat frees it.
+                // Only then may a killed actor have left it so: else the actor that gave up the last seat
+                // frees it.
                 let deaths = fates.contains(&Fate::Killed);
                 if deaths && (0..SEATS).all(|i| seat(m, block, i) == Seat::Free) {
                     return Some(Doing::Check(FreeCheck::new(block, PAGES, member(me))));
@@ -275,7 +276,7 @@ impl Actor for Process {
                 Err(_) => Doing::Next,
             },
             Doing::Attached(e) => {
-                // Read together with the number, which only we can change now.
+                // Read together with the number, which only this process can change now.
                 let n = m.peek(count_at(*e));
                 match Attach::unpack(m.load(entry_at(*e))).filter(|_| n > 0) {
                     None => Doing::Emptied(*e),
@@ -371,7 +372,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let live_without_seats = (0..SEATS).all(|i| seat(m, block, i) == Seat::Free)
             && BlockState::unpack(m.peek(block.state)).life == Life::Live
             && w.count(0..w.fates.len(), Fate::Killed) > 0;
-        // What died after the last living one looked is for the next sweep; what is stopped may go on.
+        // What died after the last living process looked is for the next sweep; what is stopped may continue.
         if seen && w.count(0..w.fates.len(), Fate::Stopped) == 0 && !in_use && !live_without_seats {
             assert_eq!(BlockState::unpack(m.peek(block.state)).life, Life::Free, "the block leaks");
         }

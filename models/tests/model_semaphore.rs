@@ -1,4 +1,4 @@
-//! Permits, exhaustively: any kill at any access, also of a process that gives a dead one's permit back,
+//! Permits, exhaustively: any kill at any access, also of a process that gives a dead process's permit back,
 //! stops, sleepers that no slice wakes. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
@@ -31,13 +31,13 @@ enum Doing {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A process that does not go on is taken for dead.
+    /// A stopped process is taken for dead.
     TimeIsDeath,
     /// No process looks for dead ones.
     NoSweep,
     /// A process that gives a permit back wakes no waiter.
     NoWake,
-    /// A waiter that has announced that it sleeps does not look again.
+    /// A waiter that has announced that it sleeps does not check again.
     NoSecondLook,
 }
 
@@ -186,7 +186,7 @@ fn explore(processes: usize, permits: u32, times: u32, (kills, stops): (u32, u32
             assert!(slot.state == OPEN || w.fates[holder] != Fate::Ended, "a permit of {holder} is lost");
         }
     };
-    // Those that are stopped may keep all permits; nothing else is a reason to wait.
+    // Stopped processes may keep all permits; nothing else is a reason to wait.
     let wedged = |w: &World<Process>| {
         let stopped = (w.count(0..processes, Fate::Stopped) as u32) < permits;
         w.fates.contains(&Fate::Running) && stopped

@@ -1,9 +1,10 @@
-//! Two that visit and sweep dead members: one died with an intent that names an envelope of long ago, which has come into
-//! another queue since; the other one died while it took it there. Exhaustively each visits one of them, or both visit the
-//! same one and are killed and stopped; at random all that. The steps are the ones that run in processes.
+//! Two actors that visit and sweep dead members: one member died with an intent that names an old envelope,
+//! which has come into another queue since; the other member died while it took that envelope there.
+//! Exhaustively each actor visits one of them, or both visit the same one and are killed and stopped; at
+//! random all of these. The steps are the ones that run in processes.
 //!
-//! What is checked besides that nothing is lost, and no actor waits: as long as one visits a dead member,
-//! none sweeps it, so that its lane, its seats and its slot stay what they are.
+//! Checked, besides that nothing is lost and no actor waits: as long as an actor visits a dead member, none
+//! sweeps it, so that its lane, its seats and its slot stay unchanged.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::{Alone, EndVisit, Visit};
@@ -27,7 +28,7 @@ const OTHER: usize = 2;
 const SWEEPERS: std::ops::Range<usize> = 3..5;
 const MESSAGE: u32 = 0;
 
-/// The same for all; a set of the actors that were dead when one looked.
+/// The same for all; a set of the actors that were dead when an actor looked.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Dead(Vec<bool>);
 
@@ -71,7 +72,7 @@ enum Doing {
 struct Process {
     /// Visitors ask whether the dead member holds the ring.
     asks: bool,
-    /// The bug: they don't look whether they are alone.
+    /// The bug: they don't check whether they are alone.
     rash: bool,
     /// It visits no other member.
     only: Option<usize>,
@@ -101,7 +102,7 @@ fn killed(fates: &[Fate]) -> impl Iterator<Item = usize> + '_ {
     (0..fates.len()).filter(|&a| fates[a] == Fate::Killed)
 }
 
-/// Whether a visit could change anything for others; no access. In processes one visits in any case.
+/// Whether a visit could change anything for others; no access. Real processes visit in any case.
 fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let intended = m.peek(intent(dead));
     let living = |a: usize| fates[a] != Fate::Killed && m.peek(intent(a)) == intended;
@@ -347,7 +348,7 @@ impl Setup {
         m.poke(intent(STALE), u64::from(MESSAGE) + 1);
         let holders = [TAKER, OTHER].into_iter().chain(self.stale_holds.then_some(STALE));
         holders.for_each(|a| m.poke(seat(a), a as u64 + 1));
-        // Once one is dead, its word says so.
+        // Once an actor is dead, its word says so.
         let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };
         (0..SWEEPERS.end).for_each(|a| m.poke(tenancy(a), dead.pack()));
         let actors = (0..SWEEPERS.end).map(|a| {
@@ -424,7 +425,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let fine = match found {
             Holder::Free => w.ghost,
             Holder::Queued => in_slot || in_doubt,
-            // And an actor that looks finds it.
+            // And an actor that checks the queue finds it.
             Holder::Returned => !w.ghost && any_noted(m.peek(returns(0).returned)),
             // The actor that was done with it died; its envelope is freed when no actor visits any more.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
@@ -435,7 +436,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     };
     let wedged = |w: &World<Process>| {
         let visits = w.count(SWEEPERS, Fate::Running) > 0;
-        // What a consumer has that is stopped, it has.
+        // What a stopped consumer has stays its own.
         let stopped = w.count(0..SWEEPERS.start, Fate::Stopped) > 0;
         visits && !stopped
     };
@@ -454,7 +455,8 @@ fn one_who_holds_the_queue_may_lease_it_for_the_other_dead_one() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
-/// It is in no slot yet when a visitor looks, and its producer is done with it when that one asks.
+/// The message is in no slot yet when a visitor looks, and its producer is done with it when that visitor
+/// asks.
 #[test]
 fn a_message_that_is_just_being_put_is_not_taken_for_one_that_nobody_has() {
     explore(Setup { stale_holds: true, ..BASE }.put(), 0, 0);

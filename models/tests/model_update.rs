@@ -1,6 +1,6 @@
 //! Updates of several words, exhaustively: they happen as a whole, whichever process is killed at whichever
-//! access, those that complete what another began included; and no process waits for one that is stopped
-//! there. The steps are the ones that run in processes.
+//! access, those that complete what another began included; and no process waits for a process that is
+//! stopped there. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Steps, Word};
 use mp_core::steps::{Members, Oracle, Plan, Update, UpdateAt, UpdateEnd};
@@ -51,7 +51,7 @@ impl Plan for Kind {
     }
 }
 
-/// Which processes are dead, as far as one knows, and which others there are: a bit for each.
+/// Which processes are dead, as far as this process knows, and which others there are: a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Known {
     dead: u8,
@@ -138,7 +138,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             assert_eq!(a == FIRST, exchanges % 2 == 0, "{exchanges} exchanges");
         }
     };
-    // A process that wants to be alone may wait for one that is stopped; no other may.
+    // A process that needs to be alone may wait for a stopped one; no other may.
     let wedged = |w: &World<Process>| {
         let running = || w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Running);
         let alone = |p: &Process| p.program.first() == Some(&Kind::Exchange);

@@ -1,10 +1,10 @@
-//! A queue that a dead and a living actor have, with a message in which is what others wait for: say, a
-//! channel's last sender. The living one leaves the queue while others recover for the dead actor, and are
+//! A queue that a dead and a living actor have, with a message that holds what others wait for: say, a
+//! channel's last sender. The living actor drops the queue while others recover for the dead actor, and are
 //! killed and stopped; then it uses the queue's memory for something else, if that is free. Exhaustively with
-//! two that recover, at random with three. The steps are the ones that run in processes.
+//! two visitors, at random with three. The steps are the ones that run in processes.
 //!
-//! What is checked: no running actor waits for a stopped one; none writes into the queue when it has no
-//! holder; what is held again has no other holder; nothing is freed twice, nothing leaks.
+//! Checked: no running actor waits for a stopped one; none writes into the queue when it has no holder; what
+//! is held again has no other holder; nothing is freed twice, nothing leaks.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -68,9 +68,9 @@ enum Bug {
     None,
     /// The sweeper gives up seats in queues.
     OldOrder,
-    /// They don't look whether they are alone.
+    /// They don't check whether they are alone.
     Rash,
-    /// An actor that vacates takes seats that are given up for recovered.
+    /// An actor that vacates takes given-up seats for recovered ones.
     Trusting,
     /// The sweeper takes what has no seats as its own.
     Greedy,
@@ -438,7 +438,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     };
     let wedged = |w: &World<Process>| {
         let sees = w.count(SEERS..w.fates.len(), Fate::Running) > 0;
-        // What it has while it is stopped, it has.
+        // What a stopped actor has stays its own.
         sees && w.fates[LEAVER] != Fate::Stopped
     };
     let explored = world.explore(kills, stops, end, wedged);
@@ -484,7 +484,7 @@ fn a_sweeper_who_takes_what_has_no_seats_has_its_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
-/// The actor that gave them up is stopped before it looked whether they were the last.
+/// The actor that gave them up is stopped before it checked whether they were the last.
 #[test]
 #[should_panic(expected = "wedged")]
 fn seats_that_are_given_up_are_not_yet_seen_to() {

@@ -1,4 +1,4 @@
-//! Waiting for two things at once, exhaustively: an actor that only looks sleeps at both words, beside one
+//! Waiting for two things at once, exhaustively: an actor that only observes sleeps at both words, beside one
 //! that takes from the first thing. Kills and stops at any access, sleepers that no slice wakes. The steps at
 //! the words are the ones that run in processes.
 
@@ -9,16 +9,15 @@ use mp_models::random::at_random;
 
 /// How many there are of each thing.
 const THINGS: [Word; 2] = [Word::at(0), Word::at(8)];
-/// Where one sleeps until there are some.
+/// The words to sleep on until there are some.
 const PARKING: [Word; 2] = [Word::at(16), Word::at(24)];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// An actor that was woken and does not take what there is wakes no other.
+    /// An actor that was woken and takes nothing wakes no other.
     NotPassedOn,
-    /// An actor that waits for two announces itself at both, but looks at the first one only before it
-    /// sleeps.
+    /// An actor that waits for two announces itself at both, but checks only the first one before it sleeps.
     LooksAtOne,
 }
 
@@ -79,7 +78,7 @@ impl Ghost {
         n
     }
 
-    /// It sleeps no more.
+    /// It no longer sleeps.
     fn forget(&mut self, me: usize) {
         self.queues.iter_mut().for_each(|q| q.retain(|&i| i != me));
         self.woken.retain(|&i| i != me);
@@ -100,7 +99,7 @@ impl Process {
         if self.role == Role::Looks { 2 } else { 1 }
     }
 
-    /// Looked at all: what now? Whether that is the end.
+    /// After checking all: what comes next? Whether that is the end.
     fn looked(&mut self) -> bool {
         if self.role == Role::Looks && self.ready.contains(&true) {
             return self.pass_on(0);
@@ -218,7 +217,7 @@ impl Actor for Process {
     }
 }
 
-/// One that looks, `takers` that take, `makers` that make the first thing and the second. All come to an end,
+/// One observer, `takers` that take, `makers` that make the first thing and the second. All come to an end,
 /// except those killed or stopped.
 fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), slices: bool, bug: Bug) {
     let process = |role| Process::new(role, 1 + takers, bug);
@@ -275,7 +274,7 @@ fn who_does_not_look_at_all_of_them_oversleeps() {
     explore(0, (0, 1), (0, 0), false, Bug::LooksAtOne);
 }
 
-/// One that makes something, and is stopped before it wakes a waiter.
+/// A maker that makes something, and is stopped before it wakes a waiter.
 #[test]
 #[should_panic(expected = "wedged")]
 fn without_slices_the_stopped_keep_others_asleep() {

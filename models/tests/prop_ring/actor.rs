@@ -35,7 +35,7 @@ pub enum Doing {
     Settle(Box<Sweep>),
     /// Takes over an envelope of a dead member.
     Own(u32, u64),
-    /// Gives up an envelope of one's own.
+    /// Gives up an envelope of its own.
     Free(u32),
 }
 

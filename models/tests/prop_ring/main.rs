@@ -1,8 +1,8 @@
 //! The envelope ring under long random schedules: rings of up to four slots, up to thirty messages, envelopes that
 //! are used again and again, processes that are killed, stopped and resumed, against a plain queue.
 //!
-//! The exhaustive models go through every schedule of a few messages; this goes far where they can't. The steps are
-//! the ones that run in processes.
+//! The exhaustive models go through every schedule of a few messages; this goes further than they can. The
+//! steps are the ones that run in processes.
 
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations)]
 
@@ -34,7 +34,7 @@ fn random_schedules_behave_like_a_plain_queue() {
     });
     run.unwrap();
     println!("{} messages received, {} lost with their consumers", received.get(), lost.get());
-    // The schedules reach what they are for.
+    // The schedules reach the cases that they are for.
     assert!(received.get() > 2000 && lost.get() > 10);
 }
 

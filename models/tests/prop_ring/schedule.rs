@@ -1,4 +1,4 @@
-//! Random schedules, and how they are played.
+//! Random schedules, and how they are run.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::actor::{Doing, Ghost, Process, Role};
 
-/// Four actors are scheduled, and one cleans up in the end.
+/// Four actors are scheduled, and one cleans up at the end.
 pub const LAST_SWEEPER: usize = 4;
 
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ pub fn world(case: &Case) -> World<Process> {
     World::new(m, actors, Ghost { content: vec![None; ENVELOPES as usize], ..Ghost::default() })
 }
 
-/// Steps an actor as long as `go_on` says, at most so often.
+/// Steps an actor as long as `go_on` says, up to a limit.
 fn drive(w: &mut World<Process>, actor: usize, go_on: impl Fn(&World<Process>) -> bool) {
     for _ in 0..10_000 {
         if w.fates[actor] != Fate::Running || !go_on(w) {
