@@ -170,7 +170,7 @@ impl Actor for Process {
                 }
                 Some(Got::Empty) if self.told => {
                     for sender in (0..self.senders).filter(|s| !ghost.left.contains(s)) {
-                        assert_eq!(fates[sender], Fate::Killed, "told the end while sender {sender} is there");
+                        assert_eq!(fates[sender], Fate::Killed, "told the end before sender {sender} left");
                     }
                     assert_eq!(ghost.sent, ghost.received, "told so before all was received");
                     return true;
