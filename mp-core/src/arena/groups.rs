@@ -1,18 +1,19 @@
-//! Memory of envelopes: given back after a burst, and taken again.
+//! When the memory of envelopes is given back after a burst, and taken again.
 //!
-//! States and proof are in `steps::group`. This is when: [`Arena::empty_cache`] gives all back that it can. By itself, a process
-//! that waits looks every 100 ms, one for all, how many groups are free. What was free at all looks of a second is too much, but for
-//! [`KEPT`] groups, and goes in small parts, so that a message which comes meanwhile waits for none. So neither a queue that fills
-//! and empties all the time, nor the first message after a pause, pays for it.
+//! States and proof are in `steps::group`. [`Arena::empty_cache`] gives back all that it can. Besides, every
+//! 100 ms one of the waiting processes counts the free groups. Groups that were free in all counts of a
+//! second are surplus, except [`KEPT`] of them, and are given back in small parts, so that a message which
+//! comes meanwhile waits for none. So neither a queue that fills and empties all the time, nor the first
+//! message after a pause, pays for it.
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | group | see `steps::group` | | |
-//! | absent from | a filler: after the group that it filled; a trimmer: not after the group that it made absent, and counted up | before it | more memory is taken than there need be, until all groups are looked at: before it is said that there are no envelopes |
-//! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not seen, until all are looked at, as above |
-//! | idle groups | the process that looks | | another second is waited |
+//! | absent from | a filler: after the group that it filled; a trimmer: not after the group that it made absent, and counted up | before it | more memory is taken than needed, until all groups are searched, which is done before an error that no envelopes are left |
+//! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not seen, until all groups are searched, as above |
+//! | idle groups | the process that counts | | the surplus is found a second later |
 //!
-//! Arenas of plain memory keep theirs.
+//! Arenas of plain memory keep the memory of their envelopes.
 
 use std::ops::Range;
 
@@ -26,14 +27,15 @@ use crate::words::{EnvelopeId, Group, Member};
 
 /// Free groups that stay: 1 MiB.
 const KEPT: u32 = 64;
-/// How many are given back at once when nothing is asked for: 4 MiB, which takes about a millisecond.
+/// How many groups are given back at once: 4 MiB, which takes about a millisecond.
 const AT_ONCE: u32 = 256;
-/// How many looks at idle groups are a second.
+/// How many counts of idle groups make a second.
 const LOOKS: u64 = 10;
 /// Bytes of a group.
 const BYTES: u64 = ENVELOPE * Group::ENVELOPES as u64;
 
-/// The word of idle groups: how many looks; the least that were free at these; how many are too much.
+/// The word of idle groups: how many counts were made; the least that were free in these; how many are
+/// surplus.
 #[derive(Clone, Copy, Default)]
 struct IdleGroups {
     looks: u64,
@@ -53,7 +55,7 @@ impl IdleGroups {
         Self { looks: w >> (2 * Self::COUNT), least: count(w >> Self::COUNT), surplus: count(w) }
     }
 
-    /// After a look that found `free` groups.
+    /// The word after a count that found `free` groups.
     fn looked(self, free: u32) -> Self {
         let least = if self.looks == 0 { free } else { self.least.min(free) };
         match self.looks + 1 {
@@ -99,7 +101,7 @@ impl Arena {
         self.ordinary_groups().end..self.layout().envelopes / Group::ENVELOPES
     }
 
-    /// Whether an envelope may be something: it was ever in use, and its group is.
+    /// Whether an envelope may be in use: it was once, and its group is.
     pub fn may_be_in_use(&self, e: EnvelopeId) -> bool {
         let group = e / Group::ENVELOPES;
         group < self.used_groups() && self.group(group).is_looked_at()
@@ -113,7 +115,7 @@ impl Arena {
         groups.flat_map(|group| group * Group::ENVELOPES..(group + 1) * Group::ENVELOPES)
     }
 
-    /// How many groups a process looks at that needs an envelope: those up to the last one in use, or all.
+    /// How many groups a process searches that needs an envelope: those up to the last one in use, or all.
     pub(super) fn groups_to_look_at(&self, all: bool) -> u32 {
         let last = if all { u64::MAX } else { self.map().load_relaxed(Word::at(control::ABSENT_TO)) };
         let used = self.used_groups().min(self.ordinary_groups().end);
@@ -137,7 +139,7 @@ impl Arena {
             let absent = |&group: &u32| matches!(self.group(group), Group::Absent { .. });
             let found = (from..used.min(of.end)).find(absent);
             if !all {
-                // Unless a group has become absent meanwhile, which counts the word up.
+                // Fails if a group has become absent meanwhile, which counts the word up.
                 let next = found.map_or(used.min(of.end), |group| group + 1);
                 _ = self.map().cas(hint_at, hint, hint >> 32 << 32 | u64::from(next));
             }
@@ -151,7 +153,7 @@ impl Arena {
         }
     }
 
-    /// Makes an absent group one that counts.
+    /// Counts one more group as once used; it is still absent.
     fn use_group(&self, group: u32) -> Result<()> {
         for word in [self.group_hints(group), self.group_at(group).word] {
             self.commit_at(word.offset() & !4095, 4096)?;
@@ -176,7 +178,7 @@ impl Arena {
         Ok(true)
     }
 
-    /// Says that a group is absent now.
+    /// Notes that a group is absent now.
     fn note_absent(&self, group: u32) {
         let at = Word::at(control::ABSENT_FROM);
         let mut found = self.map().load(at);
@@ -195,7 +197,8 @@ impl Arena {
         self.map().load_relaxed(self.group_hints(group)) == u64::MAX
     }
 
-    /// Gives back the memory of free groups, the last ones first: of all but `kept`, and of `most` at most. How many.
+    /// Gives back the memory of free groups, the last ones first: of all but `kept`, and of `most` at most.
+    /// Returns how many.
     pub(super) fn trim_envelopes(&self, me: Member, kept: u32, most: u32) -> u32 {
         if self.is_local() {
             return 0;
@@ -216,7 +219,7 @@ impl Arena {
         given
     }
 
-    /// Gives back the memory of those of these groups, which lie side by side, that are free. How many.
+    /// Gives back the memory of the free ones of these groups, which lie side by side. Returns how many.
     fn trim_groups(&self, groups: &[u32], me: Member) -> u32 {
         let mut emptying: Vec<(u32, u64)> = Vec::with_capacity(groups.len());
         for &group in groups {
@@ -235,7 +238,7 @@ impl Arena {
         emptying.len() as u32
     }
 
-    /// Ends to empty groups that lie side by side.
+    /// Finishes emptying groups that lie side by side.
     fn make_absent(&self, emptying: &[(u32, u64)]) {
         let Some(&(first, _)) = emptying.first() else { return };
         self.punch_at(self.layout().envelopes_at + u64::from(first) * BYTES, emptying.len() as u64 * BYTES);
@@ -247,7 +250,7 @@ impl Arena {
         }
     }
 
-    /// Ends what dead members had begun to do with groups.
+    /// Finishes emptying and filling groups that dead members had begun.
     pub(super) fn sweep_groups(&self, dead: &[Dead], me: Member) {
         let theirs = |by: Member| dead.iter().any(|d| d.member == by);
         for group in 0..self.used_groups() {
@@ -278,8 +281,8 @@ impl Arena {
         (0..self.used_groups()).filter(unfinished).count()
     }
 
-    /// Gives a part of the free groups back that were too much for a second. One process for all calls it, every 100 ms, if
-    /// any waits.
+    /// Gives back a part of the groups that were surplus for a second. Called every 100 ms, by one process
+    /// for all, if any process waits.
     pub(super) fn trim_idle_envelopes(&self, me: Member) {
         let free = (0..self.groups_to_look_at(false)).filter(|&group| self.seems_free(group)).count() as u32;
         let at = Word::at(control::IDLE_GROUPS);
@@ -295,7 +298,7 @@ impl Arena {
 mod tests {
     use super::*;
 
-    /// Free for a second: too much. In use at one of its looks: not.
+    /// Free for a second: surplus. In use in one of its counts: not.
     #[test]
     fn what_was_free_for_a_second_is_too_much() {
         let looks = |free: &[u32]| {
@@ -306,7 +309,7 @@ mod tests {
         assert_eq!(looks(&[1000; 10]).surplus, 1000 - KEPT);
         assert_eq!(looks(&[1000, 1000, 1000, 1000, 100, 1000, 1000, 1000, 1000, 1000]).surplus, 100 - KEPT);
         assert_eq!(looks(&[KEPT; 30]).surplus, 0);
-        // What is in use by now is not too much any more.
+        // Groups that are in use by now are no longer surplus.
         let idle = IdleGroups { surplus: 500, ..IdleGroups::default() };
         assert_eq!(idle.looked(KEPT + 7).surplus, 7);
         assert_eq!(idle.looked(0).surplus, 0);

@@ -5,8 +5,8 @@
 //! |---|---|---|
 //! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
 //! | `LIVE(epoch)` | | a process that knows that it is dead → `DEAD` |
-//! | `DEAD(epoch)` | | visitors count themselves in it; one that was alone, and left nothing to do → `VACATING` |
-//! | `VACATING(epoch)` | | visitors count themselves in it; one that was alone, and left nothing to do → `SWEEPING(it)` |
+//! | `DEAD(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `VACATING` |
+//! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `SWEEPING(it)` |
 //! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
 //!
 //! Visits are in `visit`, the sweep is in `sweep`; how it follows them: [`Visit`](crate::steps::Visit).

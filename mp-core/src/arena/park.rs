@@ -203,7 +203,7 @@ impl Arena {
         self.map().load(Word::at(control::NOTICED)) as u32
     }
 
-    /// A member is dead, and its word says so: wakes all that may wait for what it held.
+    /// A member is dead, and its word says so: wakes all waiters that may wait for what it held.
     #[cold]
     pub(super) fn tell_of_a_death(&self) {
         self.map().add(Word::at(control::NOTICED), 1);

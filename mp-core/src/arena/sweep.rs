@@ -164,7 +164,7 @@ impl Arena {
         self.sweep()
     }
 
-    /// Whether some of the dead are left to members that know rings, as this one does not.
+    /// Whether this process, which has no ring layer, leaves some dead members to members that have one.
     #[cfg(feature = "inject")]
     pub(crate) fn leaves_some_to_others(&self) -> bool {
         let (Ok(me), None) = (self.me(), RINGS.get()) else { return false };

@@ -31,9 +31,10 @@ pub(super) const LARGE: u64 = 2 << 20;
 impl Arena {
     /// Gives the pages of free blocks back to the kernel; how many bytes.
     ///
-    /// The next tensors of these sizes fill cold memory again, at a fifth of the speed. Blocks below 16 KiB share their
-    /// pages, and keep them. Of the memory that messages travelled in (256 bytes each), what lies in 16 KiB of which no process
-    /// uses anything goes; while any process of the program waits, that happens by itself, too, some seconds after a burst.
+    /// The next tensors of these sizes fill cold memory again, at a fifth of the speed. Blocks below 16 KiB
+    /// share their pages, and keep them. The memory that messages travelled in (256 bytes each) is given back
+    /// in runs of 16 KiB that no process uses; while any process of the program waits, that also happens by
+    /// itself, some seconds after a burst.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).

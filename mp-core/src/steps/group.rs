@@ -1,8 +1,9 @@
 //! Memory of envelopes: given back, and taken again, in groups of 64.
 //!
-//! An envelope's owner word is read by processes that have no claim to it: a consumer whose message another one took, a visitor,
-//! a look at all envelopes. So the word stays where it is while the memory is gone, and reads as zero, which no envelope in
-//! use has: zero can't be claimed ([`Owner::claimable`]), and no process expects it in a swap.
+//! An envelope's owner word is read by processes that have no claim to it: a consumer whose message another
+//! one took, a visitor, a pass over all envelopes. So the word stays where it is while the memory is gone,
+//! and reads as zero, which no envelope in use has: zero can't be claimed ([`Owner::claimable`]), and no
+//! process expects it in a swap.
 //!
 //! # Words of a group, and which process may change them
 //! | word | states | changed by |
@@ -13,13 +14,14 @@
 //! |  | `EMPTYING(m, base)` | `m` → `ABSENT(base)`; if `m` is dead, its sweeper → `EMPTYING(sweeper, base)` |
 //! | owner of each envelope | as ever | in `FILLING`, also 0 → `FREE(base)`, by the process that it names; in `EMPTYING`, the kernel makes it 0 |
 //!
-//! A process that empties a group first claims each of its envelopes as one to use. Then no other has one of them, and what it
-//! makes of the group is its own affair. The base is after all sequences that the group had.
+//! A process that empties a group first claims each of its envelopes, as if to use it. Then no other process
+//! has one of them, and it may do with the group what it likes. The base is after all sequences that the
+//! group had.
 //!
-//! In `FILLING`, envelopes that have their owner word already may be claimed: by a process that took a hint before the group was
-//! emptied, and was stopped since. So looks at all envelopes don't leave out a group that is being filled; and a sweeper that
-//! finds one with any word continues to fill it, which needs no memory: there was memory before the first
-//! word was written. With none, it gives the memory back.
+//! In `FILLING`, envelopes that have their owner word already may be claimed: by a process that took a hint
+//! before the group was emptied, and was stopped since. So passes over all envelopes include a group that is
+//! being filled; and a sweeper that finds one with any word continues to fill it, which needs no memory:
+//! there was memory before the first word was written. With none, it gives the memory back.
 //!
 //! # What a death leaves
 //! | killed | left | the sweep |
@@ -34,7 +36,7 @@
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{EnvelopeId, Group, Holder, Member, Owner};
 
-/// Where the words of all envelopes are, for looks at all of them.
+/// Where the words of all envelopes are, for passes over all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EnvelopesAt {
     /// How many were ever in use, a multiple of 64.
