@@ -261,7 +261,7 @@ fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     }
 }
 
-/// Three wait, and two notify at once: one of them all waiters, the other one all or, if given, that many.
+/// Three wait, and two notify at once: one notifies all waiters, the other all or, if given, that many.
 fn explore_rows(other: Option<u32>, kills: u32) {
     const WAITERS: usize = 3;
     let all = Process { doing: Doing::NotifyAll(Notify::new(SLOTS, TURN)), ..Process::new(1, Bug::None) };

@@ -232,7 +232,7 @@ impl Actor for Process {
             }
             Doing::Look => match self.sweep(m, fates) {
                 Some(doing) => doing,
-                // A sweeper goes on as long as any other actor does.
+                // A sweeper runs as long as any other actor does.
                 None => return fates[..self.sweepers].iter().all(|f| f.gone()),
             },
             Doing::Settle(settle) => match settle.step(m) {

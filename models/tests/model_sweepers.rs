@@ -393,7 +393,7 @@ impl Setup {
         world
     }
 
-    /// As [`one_dead`](Self::one_dead), and the other one sleeps.
+    /// As [`one_dead`](Self::one_dead), and the actor that takes what comes back takes no part.
     fn alone(self) -> World<Process> {
         let mut world = self.one_dead();
         world.fates[OTHER] = Fate::Ended;

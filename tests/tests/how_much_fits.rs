@@ -207,7 +207,7 @@ fn a_put_beyond_the_limit_waits_in_a_queue_with_a_bound() {
             assert!(error.is_full(), "{error:?}");
         };
         waits(&queue);
-        // It goes on when a message is taken out of the same queue,
+        // It continues when a message is taken out of the same queue,
         let producer = queue.clone();
         let waiting = thread::spawn(move || producer.put_timeout(large(16), DEADLINE).unwrap());
         assert_eq!(take(&queue), large(0));

@@ -303,7 +303,7 @@ fn dies(_: usize, go: Queue<()>) -> Outcome {
     }
 }
 
-/// Sweeps a child of its own, and has one queue, which it shares with that child.
+/// Sweeps a child of its own, and shares one queue with it.
 fn sweeps(_: usize, at: u64) -> Outcome {
     let go = Queue::bounded(1)?;
     let context = start_processes(dies, go.clone(), Options::nprocs(1))?;

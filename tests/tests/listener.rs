@@ -165,7 +165,7 @@ fn long_messages_come_through_and_longer_ones_are_refused() {
     let error = here.recv_timeout::<u8>(DEADLINE).unwrap_err();
     assert!(error.to_string().contains("11 bytes"), "{error}");
     assert!(matches!(here.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
-    eventually("the other side is told", || there.is_disconnected());
+    eventually("the other side notices", || there.is_disconnected());
 }
 
 #[test]

@@ -272,7 +272,7 @@ fn the_memory_of_a_burst_of_messages_is_given_back() {
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();
     let before = stats().reserved;
-    // Twice: what was given back is taken again, and the sequences of its envelopes go on.
+    // Twice: what was given back is taken again, and the sequences of its envelopes continue.
     for _ in 0..2 {
         let most = burst();
         assert!(most - before >= BURST * 256, "{most} after {before}");
@@ -300,7 +300,7 @@ fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
     assert!(burst() - before >= BURST * 256);
     let small = || stats().reserved <= before + 3 * MIB as u64;
     eventually("the memory of the burst is given back", small);
-    // And messages go on meanwhile.
+    // And messages still work.
     give(&end, ());
     join(&waiting).unwrap();
     burst();

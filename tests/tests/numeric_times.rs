@@ -1,5 +1,6 @@
-//! Whatever time a program gives to a call that waits, nothing overflows: what is there is had in no time at all, what is not there
-//! is not waited for longer than told, and a time that no clock reaches is waited for, not over at once.
+//! Whatever time a program gives to a call that waits, nothing overflows: what is ready is returned at once,
+//! a wait for what is not ready is no longer than the given time, and a time that no clock reaches is waited
+//! for, not over at once.
 //!
 //! A table: each call that takes a time, with each of the times at the edges. And the sizes and times of sockets.
 
@@ -17,11 +18,11 @@ use mp::{
     connect, pipe,
 };
 
-/// Over as soon as they begin.
+/// Times that are over as soon as they begin.
 const SHORT: [Duration; 4] =
     [Duration::ZERO, Duration::from_nanos(1), Duration::from_nanos(999), Duration::from_micros(1)];
 
-/// Longer than a clock reaches, and such that their seconds or nanoseconds just fit in some integer, or don't.
+/// Times longer than a clock reaches, with seconds or nanoseconds that just fit in some integer, or don't.
 const ENDLESS: [Duration; 8] = [
     Duration::MAX,
     Duration::from_secs(u64::MAX),
@@ -42,7 +43,7 @@ fn over() -> Vec<Instant> {
         .collect()
 }
 
-/// Deadlines that no process lives to see, up to the last one that an `Instant` can say.
+/// Deadlines that no process lives to see, up to the last one that an `Instant` can hold.
 fn far() -> Vec<Instant> {
     let mut last = Instant::now();
     let mut step = Duration::from_secs(1 << 62);
@@ -73,14 +74,14 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
             wait()
         });
         let thread = hears.recv().unwrap();
-        // One that has ended has not waited; its result says so.
+        // A thread that has ended has not waited; its result shows that.
         eventually("it sleeps", || waiter.is_finished() || sleeps(thread));
         then();
         waiter.join().unwrap()
     })
 }
 
-/// Each call with a time and its sibling with a deadline: what is there is had, whatever the time.
+/// Each call with a time and its sibling with a deadline: what is ready is returned, whatever the time.
 #[track_caller]
 fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadline: impl Fn(Instant) -> R) {
     for time in SHORT.into_iter().chain(ENDLESS) {
@@ -93,7 +94,7 @@ fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadl
     }
 }
 
-/// What is not there: short times are over, and soon.
+/// What is not ready: short times are over, and soon.
 #[track_caller]
 fn not_had<R: Debug>(
     is: impl Fn(&R) -> bool,
@@ -112,7 +113,7 @@ fn not_had<R: Debug>(
     assert!(begun.elapsed() < DEADLINE, "{:?}", begun.elapsed());
 }
 
-/// What comes while it is waited for, however long one would.
+/// What becomes ready during a wait, however long its time.
 #[track_caller]
 fn comes<R: Debug + Send>(
     is: impl Fn(&R) -> bool,
@@ -205,10 +206,10 @@ fn locks_are_waited_for_as_long_as_told() {
     lock!(RwLock::new(1).unwrap(), read, write_timeout, write_deadline);
     let (lock, rlock, rw) = (Lock::new(1).unwrap(), RLock::new(1).unwrap(), RwLock::new(1).unwrap());
     for time in SHORT.into_iter().chain(ENDLESS) {
-        // No holder is dead: as it would be locked.
+        // No holder is dead: it is locked as by `lock`.
         assert!(lock.recover_timeout(time).is_ok() && rlock.recover_timeout(time).is_ok());
         assert!(rw.recover_timeout(time).is_ok());
-        // The thread itself has it: no time is long enough for that.
+        // The thread itself has the lock: an error, whatever the time.
         let _guard = lock.lock().unwrap();
         let again = lock.lock_timeout(time);
         assert!(matches!(again, Err(LockError::WouldDeadlock)), "{again:?}");
@@ -259,7 +260,7 @@ fn notifications_are_waited_for_as_long_as_told() {
         let (_guard, so) = changed.wait_for_deadline(lock.lock().unwrap(), until, |n| *n > 0).unwrap();
         assert!(!notified && !so, "{until:?}");
     }
-    // What is so is not waited for.
+    // A predicate that holds already is not waited for.
     for time in SHORT.into_iter().chain(ENDLESS) {
         let (_guard, so) = changed.wait_for_timeout(lock.lock().unwrap(), time, |n| *n == 0).unwrap();
         assert!(so, "{time:?}");
@@ -428,7 +429,7 @@ fn ends_of_a_connection(here: &mp::Connection, there: &mp::Connection) {
     for time in ENDLESS {
         assert!(woken(|| there.poll(time), || here.send(9_u32).unwrap()).unwrap(), "{time:?}");
         assert_eq!(there.recv::<u32>().unwrap(), 9);
-        // Of several, as one of them is.
+        // For several, as for one of them.
         let ready = woken(|| mp::wait(&[there], Some(time)), || here.send(9_u32).unwrap());
         assert_eq!((ready.unwrap(), there.recv::<u32>().unwrap()), (vec![0], 9), "{time:?}");
     }
@@ -449,7 +450,7 @@ fn sockets_with_options_at_the_edges() {
         client.send(5_u8).unwrap();
         assert_eq!(server.recv_timeout::<u8>(DEADLINE).unwrap(), 5, "{backlog}");
         if backlog <= 1 {
-            // A second client has no place, and gives up when its time is over.
+            // A second client has no place, and gives up at its deadline.
             let first = options.connect(name.clone()).unwrap();
             for time in SHORT {
                 let refused = options.clone().handshake_timeout(time).connect(name.clone()).unwrap_err();

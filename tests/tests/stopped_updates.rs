@@ -40,7 +40,7 @@ fn stops(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// One that joins while the other one is stopped.
+/// A process that joins while the other one is stopped.
 fn joins(_: usize, results: Queue<FrozenTensor<u64>>) -> Outcome {
     for t in make([9 * KIB, 40 * KIB, 7 * MIB]) {
         results.put(t)?;

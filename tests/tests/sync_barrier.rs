@@ -138,7 +138,7 @@ fn a_barrier_is_aborted_and_reset() {
 fn pass_and_count(_: usize, (barrier, phases, done): (Barrier, u64, RawValue<u64>)) -> Outcome {
     for phase in 1..=phases {
         barrier.wait_then_timeout(DEADLINE, || done.set(done.get() + 1))?;
-        assert_eq!(done.get(), phase, "the others go on when it is done, once");
+        assert_eq!(done.get(), phase, "the others continue when it is done, once");
         barrier.wait_timeout(DEADLINE)?;
     }
     Ok(())

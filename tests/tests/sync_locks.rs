@@ -189,7 +189,7 @@ fn a_dead_writer_is_reported_to_readers_and_writers() {
     let copy = locks.2.clone();
     let panics = std::thread::spawn(move || {
         let _pair = copy.recover().unwrap();
-        panic!("in the middle of mending it");
+        panic!("in the middle of repairing it");
     });
     panics.join().unwrap_err();
     died(locks.2.try_read(), pid);
@@ -235,7 +235,7 @@ fn a_stopped_reader_is_named_and_not_one_beside_it_that_goes_on() {
         eventually("it is stopped", || threads_are(*pid, 'T'));
         held_by(locks.2.write_timeout(SHORT), *pid);
         signal(*pid, Signal::CONT);
-        eventually("it goes on", || !threads_are(*pid, 'T'));
+        eventually("it continues", || !threads_are(*pid, 'T'));
     }
     // None of them is, and one of them is named.
     match locks.2.write_timeout(SHORT).map(drop) {

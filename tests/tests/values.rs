@@ -92,7 +92,7 @@ fn a_panic_while_recovering_leaves_the_mark() {
     let copy = pair.clone();
     let recovering = std::thread::spawn(move || {
         let _pair = copy.recover().unwrap();
-        panic!("in the middle of mending it");
+        panic!("in the middle of repairing it");
     });
     recovering.join().unwrap_err();
     assert!(matches!(pair.lock(), Err(LockError::OwnerDied { .. })));

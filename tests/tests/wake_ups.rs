@@ -32,7 +32,7 @@ fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prep
         for _ in 0..ROUNDS {
             prepare();
             begin.send(()).unwrap();
-            // sleep: until the other one is asleep, which nothing says.
+            // sleep: until the other thread is asleep, which can't be observed.
             thread::sleep(ASLEEP);
             let ready = Instant::now();
             make_ready();
