@@ -68,7 +68,7 @@ impl Meta {
         Ok(Self::of_any_version(w))
     }
 
-    /// What the word says in all versions of the wire.
+    /// The parts of the word that all versions of the wire share.
     pub(super) fn of_any_version(w: u64) -> Self {
         Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize }
     }

@@ -52,7 +52,7 @@
 //! - **A start** may be between the end of its parent and the moment when it has the lock. The parent sets the file's time at each
 //!   start, and a file whose time is less than [`GRACE`](directory::GRACE) ago stays.
 //!
-//! On hugetlbfs, which knows no `write(2)`, `HOLDS` is set by the maker alone.
+//! On hugetlbfs, which has no `write(2)`, only the maker sets `HOLDS`.
 //!
 //! What stays for ever is a file of a program that was killed before all of its members had set `HOLDS`: one
 //! that used files only after it had started processes, within the 100 ms or so that those need to notice it,

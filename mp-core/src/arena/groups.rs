@@ -9,7 +9,7 @@
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | group | see `steps::group` | | |
-//! | absent from | a filler: after the group that it filled; a trimmer: not after the group that it made absent, and counted up | before it | more memory is taken than needed, until all groups are searched, which is done before an error that no envelopes are left |
+//! | absent from | a filler: past the group that it filled; a trimmer: down to the group that it made absent, and counts it up | before it | more memory is taken than needed, until all groups are searched, which is done before an error that no envelopes are left |
 //! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not seen, until all groups are searched, as above |
 //! | idle groups | the process that counts | | the surplus is found a second later |
 //!

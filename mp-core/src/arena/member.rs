@@ -42,7 +42,8 @@ const LANES_USED: u64 = 4;
 pub(super) const USES: u64 = 5;
 const LANES_EVER: u64 = 6;
 
-/// The word that says that a dead tenant was recovered for: epoch 32, whether 1, ring + 1, or 0, 24.
+/// The word that says that visitors have recovered for a dead tenant: epoch 32, whether 1, the excepted ring
+/// + 1, or 0, 24.
 const fn seen_to(epoch: u32, but: Option<BlockId>) -> u64 {
     let but = match but {
         None => 0,

@@ -22,9 +22,10 @@
 //! | between joining, splitting, giving a class | retired slabs | used by the next process |
 //! | before the hints of the new class | free blocks without hints | sets the hints |
 //!
-//! **Each address below the frontier is one slab's**, retired or in use: what is left out before an aligned slab becomes a
-//! retired one with it. Slabs are looked at one after the other while others change them, so one may be missed. Therefore
-//! only those are joined of which the second begins where the first one ends, both as they were seen.
+//! **Each address below the frontier is one slab's**, retired or in use: addresses skipped before an aligned
+//! slab become a retired slab in the same update. Slabs are read one after the other while others change
+//! them, so one may be missed. Therefore only those are joined of which the second begins where the first one
+//! ends, both as they were seen.
 //!
 //! **Stale hints are harmless.** A process that takes a hint has read the slab's word before, claims the
 //! block, and then reads the word again ([`Claim`]): if it has changed, the block is given back. As long as

@@ -18,10 +18,10 @@
 //! 5. The blocks: its seats in queues are given up. A queue that has no holder then is the dead member's, and
 //!    the attachments of its messages are given up.
 //!
-//! Step 4 exists although step 5 does the same, since it need not wait until all visitors have ended. In step
-//! 5 a process may leave a queue at any time: if it finds the dead member's seat given up, it is the last,
-//! and has the queue as its own; if the seat is not given up yet, the visitor that gives it up claims the
-//! queue for the dead member, and every visitor gives up the attachments of its messages.
+//! Step 4 exists although step 5 does the same, since step 4 need not wait until all visitors have ended. In
+//! step 5 a process may leave a queue at any time: if it finds the dead member's seat given up, it is the
+//! last, and has the queue as its own; if the seat is not given up yet, the visitor that gives it up claims
+//! the queue for the dead member, and every visitor gives up the attachments of its messages.
 //!
 //! What loses its last holder in a visit is claimed for the dead member (`BUSY(dead)`), and left to the
 //! sweep.
