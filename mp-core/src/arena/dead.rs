@@ -18,6 +18,7 @@ use crate::words::{
 
 /// One of these tests at a time: the counts are of the arena, which all tests share.
 fn one() -> (MutexGuard<'static, ()>, Arena) {
+    // fork: these tests make no copies.
     static ONE: Mutex<()> = Mutex::new(());
     (ONE.lock().unwrap_or_else(PoisonError::into_inner), Arena::current().unwrap())
 }
