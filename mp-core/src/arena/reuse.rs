@@ -5,8 +5,8 @@
 //! class any more), they are joined to one, the surplus is split off, and the rest gets the class that is
 //! wanted. Each of these is one [`Update`](crate::steps::Update), checked against what was seen, and leaves a
 //! correct table; so a process killed in between leaves retired slabs, which the next process that runs out
-//! of addresses finds. These updates are exclusive, since a slab may become again what it was. So a process
-//! that is stopped while it makes one, or any other update, holds up those that need other addresses.
+//! of addresses finds. They are exclusive, since a slab may become again what it was: a process that is
+//! stopped in one, or in any other update, holds up those that need other addresses.
 //!
 //! | slab: class, base; span | means | changed by |
 //! |---|---|---|
@@ -23,14 +23,13 @@
 //! | before the hints of the new class | free blocks without hints | sets the hints |
 //!
 //! **Each address below the frontier is one slab's**, retired or in use: addresses skipped before an aligned
-//! slab become a retired slab in the same update. Slabs are read one after the other while others change
-//! them, so one may be missed. Therefore only those are joined of which the second begins where the first one
-//! ends, both as they were seen.
+//! slab become a retired slab in the same update. Slabs are read one by one while others change them; one may
+//! be missed. So two are joined only if the second was seen to begin where the first was seen to end.
 //!
 //! **Stale hints are harmless.** A process that takes a hint has read the slab's word before, claims the
-//! block, and then reads the word again ([`Claim`]): if it has changed, the block is given back. As long as
-//! it is claimed, the word stays, because retiring needs all blocks. The exhaustive model `model_reuse` has a
-//! claimer that loses this race, and shows that without the second read two sizes of blocks overlap.
+//! block, and then reads the word again ([`Claim`]): if it has changed, it gives the block back. While the
+//! block is claimed, the word stays, because retiring needs all blocks. In `model_reuse` a claimer loses this
+//! race; without the second read two sizes of blocks overlap.
 //!
 //! Slabs of pages of seats are never retired: a process that follows a link that has changed must find seats.
 
@@ -48,8 +47,7 @@ use crate::words::{BlockState, Life, Member};
 /// How often to search for addresses, if others change what was seen.
 const TRIES: u32 = 8;
 
-/// How long to wait for another process that has begun an update (a few dozen instructions) and does not
-/// finish it.
+/// How long to wait for another process that is in an update (a few dozen instructions).
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Writes words if they, and others, are what they were.
@@ -111,8 +109,7 @@ impl Range {
 /// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`.
 /// The first, not the smallest: so what is left over lies next to what is searched next, and is not lost.
 ///
-/// Where one does not begin at the other's end, a slab between them was missed: it was split off while they
-/// were read.
+/// Where one does not begin at the other's end, a slab was missed that was split off while they were read.
 fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
     let neighbours = extents.chunk_by(|a, b| a.idle && b.idle && a.end() == b.base);
     neighbours.filter(|all| all.iter().all(|e| e.idle)).find_map(|idle| {
