@@ -138,7 +138,7 @@ impl TaskError {
 /// let Err(TaskError::WorkerLost(lost)) = pool.apply(solve, 0.5) else { panic!("it can't be solved") };
 /// assert_eq!(lost.stderr.as_deref(), Some("solving for 0.5"));
 /// // worker 0 (pid 77) had this task when it was killed by SIGABRT (signal 6)
-/// //   the last that it wrote to stderr:
+/// //   the last lines of its stderr:
 /// //     solving for 0.5
 /// println!("{lost}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -123,7 +123,7 @@ fn what_a_lost_worker_wrote_last_is_in_the_error() {
         assert_eq!(lost.stderr.as_deref(), Some(line.as_str()));
         let text = lost.to_string();
         assert!(text.contains(&format!("had this task when it {what}")), "{text}");
-        assert!(text.ends_with(&format!("\n  the last that it wrote to stderr:\n    {line}")), "{text}");
+        assert!(text.ends_with(&format!("\n  the last lines of its stderr:\n    {line}")), "{text}");
     }
     // The next worker has none of that, and what is captured comes in the order in which it was written.
     got(pool.apply_async(write_and_end, 7)).unwrap();
@@ -143,7 +143,8 @@ fn who_killed_a_worker_is_told_as_it_is_of_other_processes() {
     let lost = lost(got(result));
     assert_eq!((&lost.note, &lost.stderr), (&None::<Note>, &None));
     assert!(
-        lost.to_string().contains("SIGKILL (signal 9), sent by somebody else: a person, or the kernel"),
+        lost.to_string()
+            .contains("SIGKILL (signal 9), which mp did not send: a user, another process or the kernel"),
         "{lost}"
     );
 }

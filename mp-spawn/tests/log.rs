@@ -87,7 +87,10 @@ fn what_a_start_waits_for_while_a_server_preloads_is_told_once() {
     });
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(text.starts_with("[WARN/tested] a fork server (pid "), "{text}");
-    assert!(text.contains("has called log::") && text.contains(" for 500ms, and whoever starts"), "{text}");
+    assert!(
+        text.contains("has called log::") && text.contains(" for 500ms, and a thread that starts"),
+        "{text}"
+    );
     assert!(text.contains("waits for that: it sleeps"), "{text}");
 }
 

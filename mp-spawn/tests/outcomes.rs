@@ -237,7 +237,7 @@ fn a_sigkill_from_outside_is_told_apart_from_ours() {
     context.kill(1).unwrap();
     let first = exited(failure(&context));
     assert_eq!((first.who.rank, signal(&first).as_str(), first.note.clone()), (Some(0), "SIGKILL", None));
-    assert!(first.to_string().contains("somebody else"), "{first}");
+    assert!(first.to_string().contains("which mp did not send"), "{first}");
     let Ok(Status::Failed(second)) = context.status(1) else { panic!("{context:?}") };
     assert_eq!(exited(second).note, Some(Note::AskedFor));
     assert_eq!(context.failures().len(), 2);

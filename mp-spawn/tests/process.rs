@@ -145,7 +145,7 @@ fn surroundings_that_do_not_exist_are_errors() {
     let error = attempt(Options::nprocs(1).processors([1 << 20]));
     assert!(error.contains("there is no processor 1048576"), "{error}");
     let error = attempt(Options::nprocs(1).env("a=b", "c"));
-    assert!(error.contains("this is no name of one"), "{error}");
+    assert!(error.contains("it is not a valid name of a variable"), "{error}");
 }
 
 #[test]

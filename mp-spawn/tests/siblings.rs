@@ -120,7 +120,7 @@ fn a_join_with_a_time_out_comes_back() {
     let error = failure(&context);
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
     assert!(matches!(exited.exit, Exit::Signal { signal: Signal::TERM, .. }), "{error}");
-    assert!(error.to_string().contains("this program asked for it"), "{error}");
+    assert!(error.to_string().contains("this program sent the signal"), "{error}");
     // Of the dead nothing but good.
     context.kill(0).unwrap();
 }

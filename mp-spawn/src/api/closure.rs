@@ -394,7 +394,7 @@ mod tests {
         let bytes = rmp_serde::to_vec(&closure!([] |x: u8| x)).unwrap();
         let error = rmp_serde::from_slice::<Closure<u16, u16>>(&bytes).unwrap_err().to_string();
         assert!(
-            error.contains("can't be used here: the reference points to a function of other types"),
+            error.contains("can't be used here: the reference points to a function with other types"),
             "{error}"
         );
     }
@@ -408,7 +408,7 @@ mod tests {
             rmp_serde::from_slice::<Closure<u8, u8>>(&bytes).map(drop).unwrap_err().to_string()
         };
         assert!(moved(1).contains("not aligned"), "{}", moved(1));
-        assert!(moved(usize::MAX / 2 + 1).contains("out of the program"));
+        assert!(moved(usize::MAX / 2 + 1).contains("outside of the program"));
         // Where it should be, but without what it captures.
         assert!(!moved(0).contains("can't be used here"), "{}", moved(0));
     }

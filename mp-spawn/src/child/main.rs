@@ -190,7 +190,7 @@ enum Orders {
 /// Receives the start message, whole, and the file descriptors that go with it.
 #[inline]
 fn receive(socket: &OwnedFd) -> io::Result<Orders> {
-    let malformed = |what: &str| io::Error::other(format!("the start message makes no sense: {what}"));
+    let malformed = |what: &str| io::Error::other(format!("the start message is malformed: {what}"));
     let mut source = Source::new(socket);
     let (mut promised, mut changes, mut start) = (Vec::new(), None, None);
     loop {

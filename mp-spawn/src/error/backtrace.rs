@@ -1,9 +1,9 @@
 //! The part of a backtrace that is the program's.
 //!
-//! The standard library leaves out what stands above `__rust_end_short_backtrace` and below `__rust_begin_short_backtrace`,
-//! two functions that do nothing else. It does so only in what it prints itself; a [`Backtrace`](std::backtrace::Backtrace) has
-//! it all, which is of use to nobody who reads in a terminal why a worker has failed: the way from `_start` to a worker's
-//! function alone has two dozen steps.
+//! The standard library leaves out the frames above `__rust_end_short_backtrace` and below `__rust_begin_short_backtrace`,
+//! two functions that do nothing else. It does so only in what it prints itself; a
+//! [`Backtrace`](std::backtrace::Backtrace) has all frames, too many for a reader in a terminal: two dozen lead from
+//! `_start` to a worker's function alone.
 
 use std::fmt;
 use std::hint::black_box;
@@ -26,7 +26,7 @@ struct Frame<'a> {
     places: Vec<&'a str>,
 }
 
-/// Writes the part of a backtrace between the two marks; all of it, where they are not to be found.
+/// Writes the part of a backtrace between the two marks; all of it, where they are not found.
 pub(crate) fn write_short(out: &mut fmt::Formatter<'_>, whole: &str) -> fmt::Result {
     let mut frames: Vec<Frame<'_>> = Vec::new();
     for line in whole.lines() {
@@ -52,7 +52,7 @@ pub(crate) fn write_short(out: &mut fmt::Formatter<'_>, whole: &str) -> fmt::Res
     }
     match all - shown {
         0 => Ok(()),
-        hidden => write!(out, "\n   … and {hidden} of the runtime, which `{{:#}}` shows"),
+        hidden => write!(out, "\n   … and {hidden} of the runtime (`{{:#}}` shows all)"),
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
             Short(WHOLE).to_string(),
             "\n   0: core::panicking::panic_fmt\n             at /rustc/panicking.rs:80:14\n   \
              1: app::load: a\n             at ./src/main.rs:4:34\n             (inlined)\n   \
-             … and 4 of the runtime, which `{:#}` shows"
+             … and 4 of the runtime (`{:#}` shows all)"
         );
     }
 

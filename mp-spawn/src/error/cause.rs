@@ -1,5 +1,5 @@
-//! Why the system refused something at a start, where its error number does not say: which limit was hit, what a container lacks,
-//! what a filter of system calls forbids. Asked only when something has failed.
+//! Why the system refused a start, where its error number does not say: which limit was hit, what a container lacks, what a
+//! seccomp filter forbids. Looked up only after a failure.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-/// What makes processes or threads, as errors name it.
+/// The calls that make processes or threads, as errors name them.
 const MAKES_PROCESSES: [&str; 6] = [
     "clone3",
     "clone3 in the fork server",
@@ -21,14 +21,17 @@ const MAKES_PROCESSES: [&str; 6] = [
 pub(crate) fn limit(error: Option<Errno>) -> Option<String> {
     match error? {
         Errno::MFILE => Some(resource("RLIMIT_NOFILE", Resource::Nofile, "open files, ulimit -n")),
-        Errno::NFILE => Some("the system's, on open files (fs.file-max)".to_string()),
+        Errno::NFILE => Some("the system-wide number of open files (fs.file-max)".to_string()),
         Errno::AGAIN => Some(full_group(Path::new("/sys/fs/cgroup")).unwrap_or_else(|| {
             format!(
-                "{}, or the system's (kernel.pid_max, kernel.threads-max)",
+                "{}, or the system-wide one (kernel.pid_max, kernel.threads-max)",
                 resource("RLIMIT_NPROC", Resource::Nproc, "processes, ulimit -u")
             )
         })),
-        Errno::NOMEM => Some("the system's memory, that of a cgroup, or the overcommit policy".to_string()),
+        Errno::NOMEM => Some(
+            "the memory of the system or of a control group, or the overcommit policy (vm.overcommit_memory)"
+                .to_string(),
+        ),
         _ => None,
     }
 }
@@ -39,7 +42,7 @@ fn resource(name: &str, resource: Resource, meaning: &str) -> String {
     format!("{name} = {value} ({meaning})")
 }
 
-/// The control group of this process, or the one above it and so on, that may have no more processes.
+/// The control group of this process, or the nearest above it, that has reached its limit of processes.
 fn full_group(root: &Path) -> Option<String> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().find_map(|line| {
@@ -65,11 +68,11 @@ fn full(root: &Path, group: &str) -> Option<String> {
     })
 }
 
-/// What a container lacks, or a filter forbids, in words, and what to do.
+/// What a container lacks, or a seccomp filter forbids, in words, and what to do.
 pub(crate) fn of(what: &str, program: Option<&Path>, error: Option<Errno>) -> Option<String> {
     match error? {
         Errno::NOENT if program.is_some_and(|program| program.starts_with("/proc")) && !has_proc() => {
-            Some(no_proc("the running program is found there"))
+            Some(no_proc("the running program is executed through it"))
         }
         Errno::PERM | Errno::NOSYS if MAKES_PROCESSES.contains(&what) => Some(filtered(what)),
         _ => None,
@@ -81,45 +84,45 @@ fn has_proc() -> bool {
 }
 
 fn no_proc(why: &str) -> String {
-    format!("there is no /proc here, and {why}: mount it (`mount -t proc proc /proc`)")
+    format!("/proc is not mounted, and {why}: mount it (`mount -t proc proc /proc`)")
 }
 
-/// Why the shared memory can't be had, if this is why.
+/// Why shared memory can't be opened, where a missing `/proc` is the reason.
 pub(crate) fn of_memory() -> Option<String> {
-    (!has_proc()).then(|| no_proc("processes open the memory that they share by it"))
+    (!has_proc()).then(|| no_proc("shared memory is opened through it"))
 }
 
-/// Of a call that the kernel itself does not refuse like this.
+/// The text for a call that the kernel itself does not refuse like this.
 fn filtered(what: &str) -> String {
     let by = match fs::read_to_string("/proc/self/status") {
         Ok(status) if status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])) => {
-            "a filter of system calls (seccomp) is in force for this process, and refuses it"
+            "a seccomp filter is in force for this process, and refuses the system call"
         }
-        _ => "most likely a filter of system calls (seccomp), or a security module, refuses it",
+        _ => "most likely a seccomp filter or a security module refuses the system call",
     };
     let advice = match what {
-        "prctl" => "let it allow PR_SET_PDEATHSIG, by which a worker ends with its parent",
+        "prctl" => "let it allow PR_SET_PDEATHSIG",
         _ => {
-            "let it allow clone, clone3 and vfork, or answer ENOSYS to clone3, so that older calls are tried"
+            "let it allow clone, clone3 and vfork, or return ENOSYS for clone3, so that older calls are tried"
         }
     };
     format!("{by}: {advice}")
 }
 
-/// What to say in a worker that can't ask to end with its parent.
+/// The text in a worker that can't ask the kernel to end it with its parent.
 pub(crate) fn of_prctl(error: Errno) -> String {
     let why = if matches!(error, Errno::PERM | Errno::NOSYS) { filtered("prctl") } else { String::new() };
-    format!("asking to end with its parent failed (prctl, PR_SET_PDEATHSIG): {error}. {why}")
+    format!("prctl(PR_SET_PDEATHSIG), by which a worker ends with its parent, failed: {error}. {why}")
         .trim_end()
         .to_string()
 }
 
-/// What to say of something in `/proc` that can't be read.
+/// The error of a file in `/proc` that can't be read.
 pub(crate) fn of_proc(error: std::io::Error) -> std::io::Error {
     if has_proc() {
         return error;
     }
-    let why = no_proc("what a process is made of is read there");
+    let why = no_proc("the state of processes is read from it");
     std::io::Error::new(error.kind(), format!("{error}: {why}"))
 }
 

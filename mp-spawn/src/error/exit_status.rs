@@ -26,7 +26,7 @@ pub enum Exit {
         /// Whether the kernel wrote a core file.
         core_dumped: bool,
     },
-    /// Nobody knows: the program ignores SIGCHLD, or other code in it reaped the process first.
+    /// Unknown: the program ignores SIGCHLD, or other code in it reaped the process first.
     Unknown,
 }
 
@@ -56,7 +56,10 @@ impl fmt::Display for Exit {
                 write!(f, "was killed by {} (signal {}{core})", signal.name(), signal.number())
             }
             Exit::Unknown => {
-                f.write_str("ended, and how is unknown: something else in this program reaped it")
+                f.write_str(
+                    "ended with unknown exit status: this program ignores SIGCHLD, or other code in it reaped the \
+                     process",
+                )
             }
         }
     }
@@ -78,7 +81,7 @@ pub struct Signal(i32);
 impl Signal {
     /// SIGTERM: asks a process to end.
     pub const TERM: Signal = Signal(libc::SIGTERM);
-    /// SIGKILL: ends a process, whatever it thinks of it.
+    /// SIGKILL: ends a process; it can't be caught or ignored.
     pub const KILL: Signal = Signal(libc::SIGKILL);
 
     /// The signal with this number, which need not be one that exists.
@@ -177,8 +180,8 @@ pub enum Note {
     /// left an `extern "C"` function, or any in a program built with `panic = "abort"`. These are the last ones
     /// of the process, the latest first, each with its location; those that had been caught are among them.
     Panics(Vec<String>),
-    /// The kernel killed it, or another process of the same control group, for want of memory: see `memory.events` in
-    /// the kernel's documentation of control groups.
+    /// The kernel's out-of-memory (OOM) killer ended it, or another process of the same control group: see `memory.events`
+    /// in the kernel's documentation of control groups.
     OutOfMemory,
     /// It called `exit(0)` before its function, which is to return something, returned.
     NoValue,
@@ -194,7 +197,7 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Note::StackOverflow { address } => {
-                write!(f, "stack overflow (there is no more room for a stack at {address:#x})")
+                write!(f, "stack overflow (the stack has no more room at address {address:#x})")
             }
             Note::LikelyStackOverflow => {
                 f.write_str("most likely a stack overflow in a thread other than the worker's own")
@@ -204,16 +207,16 @@ impl fmt::Display for Note {
                 f.write_str("after a panic that could not be caught")?;
                 panics.iter().try_for_each(|panic| write!(f, "\n  {panic}"))
             }
-            Note::OutOfMemory => f.write_str("the kernel ended it for want of memory (see dmesg)"),
-            Note::NoValue => f.write_str("before its function returned what it is to return"),
-            Note::NotBegun => f.write_str("before it had begun as a worker"),
-            Note::AskedFor => f.write_str("this program asked for it"),
+            Note::OutOfMemory => f.write_str("out of memory, the kernel's OOM killer ended it (see `dmesg`)"),
+            Note::NoValue => f.write_str("before its function returned a value"),
+            Note::NotBegun => f.write_str("before it had begun as a worker, so its function was not called"),
+            Note::AskedFor => f.write_str("this program sent the signal"),
         }
     }
 }
 
-/// How a process ended, in words, with all that is known of it: what the errors of processes, and of tasks that were lost
-/// with one, say behind whose end it was.
+/// How a process ended, in words, with all that is known of it: errors of processes, and of tasks that were lost with one,
+/// show it after the name of the process.
 ///
 /// ```
 /// use mp_spawn::{End, Exit, Signal};
@@ -221,8 +224,8 @@ impl fmt::Display for Note {
 /// let exit = Exit::Signal { signal: Signal::KILL, core_dumped: false };
 /// let end = End { exit, note: None, stderr: Some("loading\nmore") };
 /// let text = end.to_string();
-/// assert!(text.starts_with("was killed by SIGKILL (signal 9), sent by somebody else"));
-/// assert!(text.ends_with("the last that it wrote to stderr:\n    loading\n    more"));
+/// assert!(text.starts_with("was killed by SIGKILL (signal 9), which mp did not send: "));
+/// assert!(text.ends_with("the last lines of its stderr:\n    loading\n    more"));
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
@@ -242,13 +245,14 @@ impl fmt::Display for End<'_> {
             Some(note) => write!(f, ": {note}")?,
             None if exit.is_kill() => {
                 f.write_str(
-                    ", sent by somebody else: a person, or the kernel for want of memory (see dmesg)",
+                    ", which mp did not send: a user, another process or the kernel's out-of-memory (OOM) killer \
+                     did (see `dmesg`)",
                 )?;
             }
             None => {}
         }
         if let Some(stderr) = stderr {
-            f.write_str("\n  the last that it wrote to stderr:")?;
+            f.write_str("\n  the last lines of its stderr:")?;
             stderr.lines().try_for_each(|line| write!(f, "\n    {line}"))?;
         }
         Ok(())

@@ -46,28 +46,28 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | returns `Err` | [`ProcessRaised`](Self::ProcessRaised) | message, all sources, `Debug` form |
 /// | panics | [`ProcessRaised`](Self::ProcessRaised) | message, location, backtrace (`RUST_BACKTRACE`) |
 /// | panics while it panics; panics in an `extern "C"` function, or with `panic = "abort"` | [`ProcessExited`](Self::ProcessExited) | SIGABRT, [`Note::Panics`]: what the panics said |
-/// | calls `exit(n)`, n ≠ 0, in a destructor or anywhere | [`ProcessExited`](Self::ProcessExited) | the code |
+/// | calls `exit(n)`, n ≠ 0, in a destructor or elsewhere | [`ProcessExited`](Self::ProcessExited) | the code |
 /// | calls `exit(0)` before a result that is awaited | [`ProcessExited`](Self::ProcessExited) | code 0, [`Note::NoValue`] |
 /// | calls `exit(0)` where there is no result | none | |
 /// | touches memory that isn't its own, divides by zero in C, … | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, SIGBUS, SIGFPE, SIGILL; [`Note::Fault`] with the address |
 /// | uses up its stack | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`Note::StackOverflow`] |
 /// | uses up the stack of another of its threads | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`Note::LikelyStackOverflow`]; [`Note::StackOverflow`] where that thread has a stack for handlers |
 /// | calls `abort` | [`ProcessExited`](Self::ProcessExited) | SIGABRT |
-/// | is killed by the kernel for want of memory | [`ProcessExited`](Self::ProcessExited) | SIGKILL, [`Note::OutOfMemory`], as far as the control group tells |
+/// | is ended by the kernel's out-of-memory killer | [`ProcessExited`](Self::ProcessExited) | SIGKILL, [`Note::OutOfMemory`], as far as the control group tells |
 /// | is killed by this program | [`ProcessExited`](Self::ProcessExited) | the signal, [`Note::AskedFor`] |
-/// | is killed by somebody else | [`ProcessExited`](Self::ProcessExited) | the signal |
+/// | is killed by another program | [`ProcessExited`](Self::ProcessExited) | the signal |
 /// | is killed before it has reported as a worker | [`ProcessExited`](Self::ProcessExited) | the signal; [`begun`](ProcessExited::begun) is false, and [`Note::NotBegun`], unless more is known |
 /// | is ended because another one failed | none | [`Status::EndedByUs`](crate::Status::EndedByUs) |
-/// | is stopped (SIGSTOP, a debugger) | none | it is waited for |
-/// | closes all its files | as it ends | a panic or an error can't be told any more: the exit code |
-/// | leaves a grandchild behind that holds its pipes | as it ends | nobody waits for the grandchild |
+/// | is stopped (SIGSTOP, a debugger) | none | the parent waits for it |
+/// | closes all its files | as it ends | a panic or an error can't be reported any more: the exit code |
+/// | leaves a grandchild behind that holds its pipes | as it ends | the parent doesn't wait for the grandchild |
 /// | writes without end | as it ends | of captured output the last MiB |
 /// | can't decode its arguments | [`Arguments`](Self::Arguments) | which one, and what the codec says |
 /// | returns what can't be decoded here | [`Value`](Self::Value) | the same |
 /// | is of another build, or the reference to its function was tampered with | [`Refused`](Self::Refused) | a [`Refusal`] |
 /// | is another program, and exits | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
 /// | is another program, and stays | [`Timeout`](Self::Timeout) | the program, the time, what to do |
-/// | sends what makes no sense | [`Protocol`](Self::Protocol) | what that was |
+/// | sends malformed data | [`Protocol`](Self::Protocol) | what was malformed |
 ///
 /// A [`ProcessExited`] also shows the last lines of standard error, where that is captured.
 ///
@@ -75,14 +75,14 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// |---|---|---|
 /// | of more processes than can share memory (1,024) | [`Launch`](Self::Launch) | how many were asked for, and the limit; nothing was started |
 /// | of too many processes, files or bytes for the system | [`Launch`](Self::Launch) | what was refused, and the limit, by number (`RLIMIT_NPROC`, `pids.max` and its group, …); what had been started is ended and reaped |
-/// | without `/proc`, or behind a filter that refuses `clone3` or `prctl` | [`Launch`](Self::Launch) | the [cause](Launch::cause), and what to do |
+/// | without `/proc`, or under a seccomp filter that refuses `clone3` or `prctl` | [`Launch`](Self::Launch) | the [cause](Launch::cause), and what to do |
 /// | of a program that is not there | [`Launch`](Self::Launch) | its path |
 /// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`](Self::Launch) | its path, and which build is there |
 /// | by executing a program with privileges that its user lacks (set-user-ID, file capabilities), or in a process whose real and effective user differ | [`Launch`](Self::Launch) | the reason, and what to do |
 /// | with arguments that can't be encoded | [`Arguments`](Self::Arguments) | what the codec says; nothing was started |
 /// | by a fork server that can't preload, dies while it does, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
-/// | by a fork server that has died otherwise | none | another one is begun, and the log is told; [`Launch`](Self::Launch) if several die one after another |
-/// | by `fork`, which nobody has allowed, or which can't be: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
+/// | by a fork server that has died otherwise | none | another one is started, and the log has it; [`Launch`](Self::Launch) if several die one after another |
+/// | by `fork`, which the program has not allowed, or which is impossible: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
 /// | by `fork`, where the copy waits for a lock that another thread held | [`Timeout`](Self::Timeout) | the time |
 /// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |
 #[derive(Clone, Debug)]
@@ -91,16 +91,16 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 pub enum SpawnError {
     /// A worker returned an error or panicked.
     ProcessRaised(Box<ProcessRaised>),
-    /// A worker's process ended without saying why.
+    /// A worker's process ended without a report.
     ProcessExited(Box<ProcessExited>),
     /// This process was itself started as a worker and has not become one yet:
     /// [`init`](crate::init) must run before anything is started, or what
     /// [`export_child_main!`](crate::export_child_main!) has made.
     NotInitialised,
-    /// A start by [`StartMethod::Fork`](crate::StartMethod::Fork) was refused, for this reason: nobody has called
-    /// [`allow_fork`](crate::allow_fork), or something in this process, as a GPU's driver, can't be copied.
+    /// A start by [`StartMethod::Fork`](crate::StartMethod::Fork) was refused, for this reason: the program has not called
+    /// [`allow_fork`](crate::allow_fork), or something in this process, such as a GPU's driver, can't be copied.
     ForkRefused(&'static str),
-    /// The child found that it must not call the function.
+    /// The child refused to call the function.
     Refused {
         /// Which process.
         who: Box<Who>,
@@ -109,14 +109,14 @@ pub enum SpawnError {
         /// What was wrong.
         reason: Refusal,
     },
-    /// The arguments could not be encoded (then no process was started) or not be decoded in the child.
+    /// The arguments could not be encoded (then no process was started), or not be decoded in the child.
     Arguments {
         /// The process that could not decode them; `None` when they could not be encoded.
         who: Option<Box<Who>>,
         /// What the codec says.
         message: String,
     },
-    /// What a function returned can't be read here.
+    /// The value that a function returned can't be read here.
     Value {
         /// Which process.
         who: Box<Who>,
@@ -137,7 +137,7 @@ pub enum SpawnError {
         /// For how long the parent waited. A process that is stopped, waits for a disk or has had no processor is waited for once
         /// more each time.
         waited: Duration,
-        /// What it was doing then, in words; empty if nobody knows.
+        /// What it was doing then, in words; empty if unknown.
         doing: String,
     },
     /// The child ended by itself, with an exit code, before it reported that it is a worker: it probably ran a program that
@@ -153,7 +153,7 @@ pub enum SpawnError {
         /// How it ended.
         exit: Exit,
     },
-    /// The child sent bytes that make no sense, and was ended.
+    /// The child sent malformed data, and was ended.
     Protocol {
         /// Which process.
         who: Box<Who>,
@@ -167,7 +167,7 @@ pub enum SpawnError {
         /// How many there are.
         nprocs: usize,
     },
-    /// The processes belong to another process: this one was forked from the one that started them.
+    /// The processes are children of another process: this one was forked from the one that started them.
     OtherProcess {
         /// The process that started them.
         owner: u32,
@@ -231,13 +231,13 @@ pub struct ProcessExited {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Launch {
-    /// What was tried.
+    /// What was attempted.
     pub what: &'static str,
     /// The program that was to run, where one was involved.
     pub program: Option<PathBuf>,
     /// The limit that was hit, with its value, where the error names one.
     pub limit: Option<String>,
-    /// What caused it, and what to do, where the error doesn't say: no `/proc`, a filter of system calls.
+    /// What caused it, and what to do, where the error doesn't say: no `/proc`, a seccomp filter.
     pub cause: Option<String>,
     /// The system's error.
     pub source: Arc<io::Error>,
@@ -278,10 +278,10 @@ const HINT: &str = "Only a program that links this crate can be a worker. If thi
                     or a wrapper, name the program itself with `Options::executable`; where no start-up hook \
                     runs (outside Linux with glibc, or in a program that is linked with a shared library of this \
                     crate), `main` must call `mp::init()` first; and a command that was set with `set_command` from a \
-                    shared library must load the library and call its `mp_child_main`. No set-user-ID program, and none \
-                    with file capabilities, is a worker";
+                    shared library must load the library and call its `mp_child_main`. A set-user-ID program, or one \
+                    with file capabilities, can't be a worker";
 
-/// What may be wrong with a program; copies are of one that is known to be none of these.
+/// What may be wrong with a program that was executed; copies are made of a program that is known to be right.
 fn hint(f: &mut fmt::Formatter<'_>, method: StartMethod) -> fmt::Result {
     if method == StartMethod::Spawn { write!(f, ". {HINT}") } else { Ok(()) }
 }
@@ -295,7 +295,7 @@ impl fmt::Display for SpawnError {
                 "this process was started as a worker and has not become one: mp::init() must run first, or a \
                  library's mp_child_main() (the environment variable MP_CHILD is still set)",
             ),
-            SpawnError::ForkRefused(why) => write!(f, "no process is started by `fork` from here: {why}"),
+            SpawnError::ForkRefused(why) => write!(f, "could not start a process by `fork`: {why}"),
             SpawnError::Refused { who, function, reason } => {
                 write!(f, "{who} refused to call `{function}`: {reason}")
             }
@@ -306,7 +306,7 @@ impl fmt::Display for SpawnError {
                 write!(f, "the arguments could not be encoded: {message}")
             }
             SpawnError::Value { who, message } => {
-                write!(f, "what {who} returned can't be read here: {message}")
+                write!(f, "could not read what {who} returned: {message}")
             }
             SpawnError::Launch(launch) => launch.fmt(f),
             SpawnError::Timeout { who, program, method, waited, doing } => {
@@ -314,7 +314,7 @@ impl fmt::Display for SpawnError {
                 if *method == StartMethod::Spawn {
                     write!(f, ", runs {}", program.display())?;
                 }
-                write!(f, " and did not report within {waited:?}")?;
+                write!(f, " and did not report within {waited:?} (see `Options::handshake_timeout`)")?;
                 if !doing.is_empty() {
                     write!(f, ": {doing}")?;
                 }
@@ -329,20 +329,24 @@ impl fmt::Display for SpawnError {
                 write!(f, " and {exit} before it reported as a worker")?;
                 if *exit == Exit::Code(USELESS) {
                     return f.write_str(
-                        ". By this code a process says that it was to be a worker and can't be one: why, it has written \
-                         to its standard error",
+                        ". This code says that it could not become a worker; it has written the reason to its standard \
+                         error",
                     );
                 }
                 hint(f, *method)
             }
             SpawnError::Protocol { who, message } => {
-                write!(f, "{who} sent bytes that make no sense and was ended: {message}")
+                write!(f, "{who} sent malformed data to its parent and was ended: {message}")
             }
             SpawnError::NoSuchRank { rank, nprocs } => {
                 write!(f, "there is no rank {rank} among {nprocs} processes")
             }
             SpawnError::OtherProcess { owner } => {
-                write!(f, "these processes belong to process {owner}, from which this one was forked")
+                write!(
+                    f,
+                    "these processes are children of process {owner}, from which this one was forked: only that process \
+                     can join or signal them"
+                )
             }
         }
     }
@@ -440,7 +444,7 @@ impl fmt::Display for Launch {
     }
 }
 
-/// The exit code of a process that could not become a worker: nobody listens, so it says why on stderr.
+/// The exit code of a process that could not become a worker: no parent listens, so it says why on stderr.
 pub(crate) const USELESS: i32 = 120;
 
 /// The error of a start, with the limit that was hit and the cause as far as the system tells.

@@ -1,4 +1,4 @@
-//! Which process something is about.
+//! Names of processes in errors.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Who { rank, name, pid } = self;
         match rank {
-            // A name that says the same.
+            // The name repeats the rank.
             Some(rank)
                 if name.strip_prefix("rank-").and_then(|number| number.parse().ok()) == Some(*rank) =>
             {

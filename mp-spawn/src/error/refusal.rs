@@ -1,10 +1,10 @@
-//! Why a child does not call the function that it was told to call.
+//! Why a child does not call the function that its parent names.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a child does not call the function that it was told to call.
+/// Why a child does not call the function that its parent names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -15,19 +15,19 @@ pub enum Refusal {
         /// What the parent runs.
         expected: String,
     },
-    /// The reference points out of the program.
+    /// The reference points outside of the program.
     OutOfBounds,
     /// The reference points to no function: it is not aligned as one.
     Misaligned,
-    /// The reference points to no function: something else lies there.
+    /// The reference points to no function: something else is there.
     NoFunction,
-    /// The reference points to a function of other types.
+    /// The reference points to a function with other types.
     OtherTypes {
-        /// The function that lies there.
+        /// The function that is there.
         found: String,
     },
-    /// The function lies in a library that has a copy of this crate of its own, and the child runs another copy: the
-    /// program's, or another library's.
+    /// The function is in a library with its own copy of this crate, and the child runs another copy: the program's, or
+    /// another library's.
     OtherCopy,
 }
 
@@ -35,17 +35,21 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::OtherBuild { found, expected } => {
-                write!(f, "the child runs another build: {found}, expected {expected}")
+                write!(
+                    f,
+                    "the child runs another build: {found}, expected {expected}. If the program was rebuilt while it \
+                     ran, start it again"
+                )
             }
-            Refusal::OutOfBounds => f.write_str("the reference points out of the program"),
-            Refusal::Misaligned => f.write_str("the reference is not aligned"),
-            Refusal::NoFunction => f.write_str("the reference points to something that is no function"),
+            Refusal::OutOfBounds => f.write_str("the function's reference points outside of the program"),
+            Refusal::Misaligned => f.write_str("the function's reference is not aligned"),
+            Refusal::NoFunction => f.write_str("the function's reference does not point to a function"),
             Refusal::OtherTypes { found } => {
-                write!(f, "the reference points to a function of other types, `{found}`")
+                write!(f, "the reference points to a function with other types, `{found}`")
             }
             Refusal::OtherCopy => f.write_str(
-                "the function lies in a library with a copy of mp of its own, and another copy runs the child: \
-                 start it by a command that loads the library and calls its mp_child_main (see `set_command`)",
+                "the function is in a shared library with its own copy of mp, and the child runs another copy: start \
+                 it with a command that loads the library and calls its mp_child_main (see `set_command`)",
             ),
         }
     }

@@ -244,8 +244,8 @@ mod tests {
     #[test]
     fn who_sent_sigkill() {
         let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
-        assert!(text(running(), killed, Some(Signal::KILL)).contains("asked for it"));
-        assert!(text(running(), killed, None).contains("somebody else"));
+        assert!(text(running(), killed, Some(Signal::KILL)).contains("this program sent the signal"));
+        assert!(text(running(), killed, None).contains("which mp did not send"));
     }
 
     #[test]

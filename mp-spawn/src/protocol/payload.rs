@@ -223,7 +223,7 @@ impl FromParent {
             return decoded.map_err(|e| mp_reduce::Error::from(e).to_string());
         }
         let ticket = self.bytes.get(1..).and_then(Ticket::from_bytes);
-        let ticket = ticket.ok_or("the ticket for the arguments makes no sense")?;
+        let ticket = ticket.ok_or("the ticket for the arguments is malformed")?;
         let arena = Arena::current().map_err(|e| e.to_string())?;
         // SAFETY: the parent sent this ticket to this process only.
         let envelope = unsafe { arena.claim_envelope(ticket.id, ticket.owner) }.map_err(|e| e.to_string())?;

@@ -74,7 +74,7 @@ impl Token {
     pub(crate) fn read(bytes: &[u8]) -> Result<Token, String> {
         let token = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
         token.ok_or_else(|| {
-            format!("{VARIABLE} holds {:?}, which is no token", String::from_utf8_lossy(bytes))
+            format!("{VARIABLE} holds {:?}, which is not a valid token", String::from_utf8_lossy(bytes))
         })
     }
 }

@@ -36,11 +36,11 @@ impl Environment {
     pub(crate) fn with(&self, name: &OsStr, value: Option<&OsString>) -> Result<Environment, &'static str> {
         let name = name.as_bytes();
         if name.is_empty() || name.contains(&b'=') {
-            return Err("this is no name of one");
+            return Err("it is not a valid name of a variable");
         }
         let value = value.map(|value| value.as_bytes());
         if name.contains(&0) || value.is_some_and(|value| value.contains(&0)) {
-            return Err("there is a zero byte in it");
+            return Err("its name or value contains a zero byte");
         }
         let mut changed = Environment::default();
         for entry in self.entries() {

@@ -80,7 +80,7 @@ pub(crate) struct Buried {
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// How long to wait for one that has closed its files, which is its last act but one.
 const AT_ITS_END: Duration = Duration::from_secs(1);
-const NONSENSE: &str = "its answer makes no sense";
+const NONSENSE: &str = "its answer is malformed";
 
 /// A fork server, and the line to it.
 #[derive(Debug)]

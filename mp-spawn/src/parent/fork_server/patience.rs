@@ -63,7 +63,7 @@ impl Patience {
                     supervisor::call_later(move || {
                         event!(
                             Warn,
-                            "a fork server (pid {pid}) has called {what} for {time:?}, and whoever starts a \
+                            "a fork server (pid {pid}) has called {what} for {time:?}, and a thread that starts a \
                             process by it waits for that{doing}"
                         );
                     });

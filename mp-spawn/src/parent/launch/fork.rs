@@ -60,8 +60,8 @@ pub(crate) fn check() -> Result<()> {
     why.map_or(Ok(()), |why| Err(SpawnError::ForkRefused(why)))
 }
 
-const NOT_ALLOWED: &str = "it copies a process with all that its other threads had half done: see `allow_fork`, or use \
-     another start method";
+const NOT_ALLOWED: &str = "the program has not called `allow_fork`, because a copy inherits the locks that other threads hold \
+     and whatever they have half done: read its documentation and call it, or use another start method";
 
 /// Starts a process: copies this one. `files` are those that the copy has no use for; nobody closes them meanwhile. The
 /// calling thread becomes the one whose end ends the process.

@@ -96,9 +96,10 @@ impl Command {
         Ok(Command { program, path, argv, is_own, taker, library, environment: OnceLock::new() })
     }
 
-    /// Whether what it executes may be a worker of this process: not if it has, or gets, privileges that this process's user
-    /// lacks. What this process was given is looked at, and the file that is executed: a process that has dropped its privileges
-    /// gets them back. What a command executes in its turn isn't. Such a program ignores what it is told; executed anew it would begin once more, and start others, and so on.
+    /// Whether the executed program may be a worker of this process: not if it has, or gets, privileges that this process's
+    /// user lacks. The privileges that this process was given are checked, and those of the executed file: a process that has
+    /// dropped its privileges gets them back by it. What a command executes in its turn isn't checked. Such a program ignores
+    /// its environment; executed anew it would run `main` once more, and start others, and so on.
     pub(crate) fn check_privileges(&self) -> Result<()> {
         let refused = |why: String| {
             let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
@@ -106,8 +107,8 @@ impl Command {
         };
         if self.is_own && mp_core::gained_privileges() {
             return refused(
-                "this program is set-user-ID, set-group-ID or has file capabilities, and a worker would get these \
-                 privileges from whoever starts it: no such program is executed as a worker. Use \
+                "this program is set-user-ID, set-group-ID or has file capabilities, and would get these privileges \
+                 under the control of the process that executes it: no such program is executed as a worker. Use \
                  `StartMethod::Fork`, or name another program without privileges with `Options::executable`"
                     .to_string(),
             );
@@ -117,8 +118,8 @@ impl Command {
         for (kind, [real, effective]) in [("user", users), ("group", groups)] {
             if real != effective {
                 return refused(format!(
-                    "this process has the real {kind} {real} and the effective one {effective}, and a program that is \
-                     executed like that trusts no one who starts it. Use `StartMethod::Fork`, or make them the same \
+                    "this process has the real {kind} {real} and the effective {kind} {effective}, and a program that \
+                     is executed like that does not trust its parent. Use `StartMethod::Fork`, or make them the same \
                      first (see `setresuid(2)`)"
                 ));
             }
@@ -127,9 +128,9 @@ impl Command {
         if let Some(privileges) = file_privileges::privileges(path) {
             let user = users[0];
             return refused(format!(
-                "this program {privileges}, and this process is of the user {user}: executed from here, it trusts no \
-                 one who starts it, and begins `main` anew instead of becoming a worker. Use `StartMethod::Fork`, or \
-                 name a program without privileges with `Options::executable` or `Options::command`"
+                "this program {privileges}, and this process runs as user {user}: executed from here, it does not trust \
+                 its parent, and runs `main` again instead of becoming a worker. Use `StartMethod::Fork`, or name a \
+                 program without privileges with `Options::executable` or `Options::command`"
             ));
         }
         Ok(())

@@ -61,7 +61,7 @@ fn build_id(file: &File) -> io::Result<Option<Vec<u8>>> {
     file.read_exact_at(&mut start, 0)?;
     let order = if cfg!(target_endian = "little") { 1 } else { 2 };
     if start != [0x7f, b'E', b'L', b'F', at::CLASS, order] {
-        return Err(io::Error::other("it is no program or library of this machine"));
+        return Err(io::Error::other("it is not an ELF program or library for this machine"));
     }
     let (headers, count) = (word(file, at::HEADERS)?, u64::from(half(file, at::COUNT)?));
     for number in 0..count.min(MOST_HEADERS) {
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_is_no_library_is_an_error() {
         let error = build(Path::new("/proc/self/maps")).unwrap_err();
-        assert!(error.to_string().contains("no program or library"), "{error}");
+        assert!(error.to_string().contains("not an ELF program or library"), "{error}");
         assert_eq!(build(Path::new("/no/such/library")).unwrap_err().kind(), io::ErrorKind::NotFound);
         // Some bytes of one.
         let path = std::env::temp_dir().join(format!("mp-elf-{}", std::process::id()));
