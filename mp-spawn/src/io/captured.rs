@@ -1,11 +1,11 @@
 //! What workers write: into files, into memory, or line by line to where this process writes.
 //!
-//! One thread of the process reads all pipes, so that no worker waits for somebody to ask for its output, and so that a
-//! terminal that stands still delays nobody but that thread: starting, hearing and reaping go on. The memory that is kept
-//! is bounded, whatever a worker writes. The end of a process is not the end of its pipe (a grandchild may hold it),
-//! and nobody waits for that: what is there when the process is reaped is read then, and its lines are the thread's to write.
-//! Who waits for the end of processes waits for that as well, unless nothing has been written for a while; who reaps them
-//! doesn't ([`reader`](crate::io::reader)).
+//! One thread of the process reads all pipes, so that no worker waits until its output is asked for, and so that a terminal
+//! that stands still delays only that thread: starting, receiving and reaping continue. The memory that is kept is bounded,
+//! whatever a worker writes. The end of a process is not the end of its pipe (a grandchild may hold it), and no thread waits
+//! for that: what is there when the process is reaped is read then, and that thread writes its lines. A caller that waits
+//! for the end of processes waits for these writes as well, unless nothing has been written for a while; a caller that reaps
+//! them doesn't ([`reader`](crate::io::reader)).
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,7 +27,7 @@ use crate::io::setup::{Output, Setup};
 use crate::io::tee::{Stream, Tee};
 use crate::protocol::outbox::Ends;
 
-/// How much of what a stream says is kept.
+/// How many bytes of a stream are kept.
 const KEPT: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
 /// Chunks that are read from one pipe before the others get their turn; more than a pipe holds.
@@ -100,7 +100,7 @@ impl Streams {
         [&self.stdout, &self.stderr].into_iter().flatten()
     }
 
-    /// Reads what is there, for the process has ended, and has its lines written. Waits for nobody.
+    /// Reads what is there, for the process has ended, and has its lines written. Does not block.
     pub(crate) fn drain(&self) {
         for pipe in self.pipes() {
             let mut state = pipe.state.lock();
@@ -161,7 +161,7 @@ fn open(output: &Output, stream: Stream, whose: &Whose<'_>) -> Result<(Option<Ar
         }
         Output::File(path) | Output::Append(path) => {
             let path = whose.named(path);
-            // To its end in any case: who else writes into it, or into a copy of the descriptor, writes over nothing.
+            // Appending in any case: another writer, or one through a copy of the descriptor, writes over nothing.
             let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
             flags.set(OFlags::TRUNC, matches!(output, Output::File(_)));
             let file =

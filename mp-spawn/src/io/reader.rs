@@ -1,13 +1,13 @@
 //! The thread that reads what all workers write, and passes their lines on.
 //!
-//! | a pipe | at its process's end | whoever waits for the process |
+//! | a pipe | at its process's end | a thread that waits for the process |
 //! |---|---|---|
 //! | has nothing to be written | nothing happens | goes on |
 //! | has lines | `ended` is set, the thread is asked to write | waits until `ended` is taken back, or nothing is written for a while |
 //! | is written by the thread just now | the same | the same |
 //!
 //! Only that thread writes to the streams of this process, and it holds no lock then: the standard library has locks for
-//! them, which whoever waits for a worker, or looks at its output, may hold for as long as it likes.
+//! them, which a thread that waits for a worker, or reads its output, may hold for any time.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ use crate::error::failed;
 use crate::io::captured::Pipe;
 use crate::io::tee::Tee;
 
-/// For how long a terminal may stand still until nobody waits for it any more.
+/// For how long a terminal may stand still before waiters stop waiting for it.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long this process waits for one before it exits.
 const PATIENCE_AT_EXIT: Duration = Duration::from_secs(2);
@@ -134,7 +134,7 @@ impl Reader {
         let ended = state.ended.take();
         drop(state);
         if ended.is_some() {
-            // Locked, so that nobody has looked and doesn't sleep yet.
+            // Locked, so that no thread is between its check and its sleep.
             let _written = self.written.lock();
             self.moved.notify_all();
         }
@@ -154,14 +154,14 @@ impl Reader {
             if until.is_some_and(|until| until <= now) {
                 return false;
             }
-            // Whatever the reason to go on: it is looked again.
+            // Whatever the reason to continue, the state is checked again.
             let _ = self.moved.wait_until(&mut written, until.map_or(patience, |until| until.min(patience)));
         }
     }
 
-    /// Writes the lines that others have asked for.
+    /// Writes the lines that other threads have queued.
     fn pass_on_asked(&self) {
-        // Nothing to read is fine.
+        // An empty pipe is no error.
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         loop {
             let Some(pipe) = self.asked.lock().last().map(Arc::clone) else { return };

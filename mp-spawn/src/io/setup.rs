@@ -29,8 +29,8 @@ pub enum Output {
     Capture,
     /// As [`Capture`](Self::Capture), and line by line to where this process's goes, after `[rank 3]`, or the name of a
     /// [`Process`](crate::Process), as in `[process-1]`; in a colour where that is a terminal and `NO_COLOR` is not set.
-    /// Lines of several processes are not mixed; one of more than 64 KiB is passed on in pieces. Who waits for the end
-    /// of a process waits until its lines are written, unless the terminal stands still for 200 ms.
+    /// Lines of several processes are not mixed; one of more than 64 KiB is passed on in pieces. A call that waits for the
+    /// end of a process waits until its lines are written, unless the terminal stands still for 200 ms.
     Tee,
     /// Into a file, which is made or emptied first. `{rank}` in its name stands for the rank, or the
     /// [number](crate::ProcessBuilder::number) of a [`Process`](crate::Process); `{name}` for the name of the process. What is

@@ -20,9 +20,9 @@ impl Stream {
         }
     }
 
-    /// Writes lines to this process's. Waits for whoever has locked it, and for the terminal.
+    /// Writes lines to this process's. Waits for its lock, and for the terminal.
     pub(crate) fn write(self, lines: &[u8]) {
-        // Nobody can be told that there is nowhere to write to.
+        // There is nowhere left to report that this failed.
         let _ = match self {
             Stream::Stdout => io::stdout().lock().write_all(lines),
             Stream::Stderr => io::stderr().lock().write_all(lines),
@@ -39,7 +39,7 @@ pub(crate) struct Tee {
     line: Vec<u8>,
     /// Those that have, and are to be written.
     whole: Vec<u8>,
-    /// Somebody writes what came before.
+    /// A thread is writing the lines that came before.
     writing: bool,
 }
 
@@ -73,7 +73,7 @@ impl Tee {
             return;
         }
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        // Written in one piece, so that nobody else's come between.
+        // Written in one piece, so that no other writer's lines come between.
         [self.before.as_bytes(), text, b"\n"].iter().for_each(|part| self.whole.extend_from_slice(part));
         self.line.clear();
     }

@@ -1,4 +1,4 @@
-//! What processes are started from: the running program, or what somebody has set instead.
+//! What processes are started from: the running program, or the command that was set instead.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -129,7 +129,7 @@ impl Words {
         let mut word = || fields.bytes().map(|bytes| OsString::from_vec(bytes.to_vec()));
         let program = word()?;
         let mut args = Vec::new();
-        // One by one: how many it says they are is no reason to ask for memory.
+        // One by one: the count in the message is not trusted to allocate by.
         for _ in 0..count {
             args.push(word()?);
         }

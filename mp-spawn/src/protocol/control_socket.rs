@@ -39,7 +39,7 @@ pub(crate) fn get() -> Option<&'static Line> {
 }
 
 impl Line {
-    /// The number of the socket, for those who can do no more than write to it.
+    /// The number of the socket, for signal handlers, which can only write to it.
     pub(crate) fn raw(&self) -> RawFd {
         self.socket.as_raw_fd()
     }

@@ -1,7 +1,7 @@
 //! What ends a process when its parent executes another program.
 //!
 //! A process asks the kernel to be ended when its parent ends, and there "parent" is a thread. A program that executes
-//! another one keeps the thread that does so, and with it the children of that thread, which nobody knows any more. Its
+//! another one keeps the thread that does so, and with it the children of that thread, which the new program does not know. Its
 //! close-on-exec files are closed, though. So each process holds the read end of a pipe whose write end only its parent has,
 //! and in which nothing is ever written: when that is closed, the kernel sends a SIGKILL (`F_SETSIG` in `fcntl(2)`), without
 //! a thread that would have to wait for it. (A fork server has none. It waits at its socket, whose end it sees there.)
@@ -10,8 +10,8 @@
 //! |---|---|---|
 //! | executes another program | the kernel, for it is close-on-exec | this |
 //! | ends, or is killed | the kernel | this, or the parent-death signal, whichever comes first |
-//! | has ended, or executed something, before the process holds the pipe | the kernel | the process itself: it looks, after it has asked for the signal |
-//! | was copied by code that isn't ours, and the copy lives | nobody, while that copy lives | the parent-death signal, where the parent ends |
+//! | has ended, or executed something, before the process holds the pipe | the kernel | the process itself: it checks, after it has asked for the signal |
+//! | was copied by code that isn't ours, and the copy lives | none, while that copy lives | the parent-death signal, where the parent ends |
 //!
 //! The signal is a matter of an open file description, so each process gets its own one. The parent opens it: a process that
 //! does so itself has the kernel make a directory in `/proc` for it, which costs as much as a dozen system calls, at its start
@@ -75,7 +75,7 @@ impl Pipe {
     }
 }
 
-/// The pipes of those that this process starts: the last one, and others that are of no use to new ones.
+/// The pipes of the processes that this one starts: the last one, and others that are of no use to new ones.
 static PIPES: PerProcess<Mutex<Vec<Pipe>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// What ends this process.
@@ -98,7 +98,7 @@ pub(crate) fn make_way(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
     Ok(Some(own.as_raw_fd()))
 }
 
-/// The end that goes to one child, which nobody else has; `None` where there is no `/proc`.
+/// The end that goes to one child alone; `None` where there is no `/proc`.
 pub(crate) fn end() -> Result<Option<OwnedFd>> {
     let refused = |error: io::Error| failed("the pipe that ends a process with this one", None, error);
     let mut pipes = PIPES.lock();
@@ -124,7 +124,7 @@ pub(crate) fn files() -> Vec<RawFd> {
 /// In a child: is ended from now on when its parent closes the other end; false if it has.
 #[inline]
 pub(crate) fn hold(end: OwnedFd) -> bool {
-    // Closing it could be news as well.
+    // Closing it could be an event as well.
     let open = heed(&end);
     HELD.set(end);
     open
@@ -142,8 +142,8 @@ fn heed(end: &OwnedFd) -> bool {
     !hung_up || mp_core::mutant!("spawn.lifeline.end-not-seen")
 }
 
-/// From now on this process outlives the one that started it, however that ends: for what is detached on purpose, as a
-/// server is. While both live, nothing is different: the parent still waits for it, or ends it, when it exits.
+/// From now on this process outlives the one that started it, however that ends: for processes that are detached on purpose,
+/// such as a server. While both live, nothing is different: the parent still waits for it, or ends it, when it exits.
 ///
 /// ```
 /// let child = mp_spawn::Process::spawn(|(): ()| mp_spawn::detach(), ())?;
@@ -151,15 +151,15 @@ fn heed(end: &OwnedFd) -> bool {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// What it has to say to its parent at its end, nobody hears then; what it started itself still ends with it. In a process
-/// that was not started by this crate it does nothing that matters.
+/// After the parent's end no process receives this one's report at its end; processes that it has started still end with it.
+/// In a process that was not started by this crate it does nothing that matters.
 ///
 /// # Errors
 ///
-/// What `prctl(2)` or `fcntl(2)` say.
+/// What `prctl(2)` or `fcntl(2)` return.
 pub fn detach() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(None)?;
-    // It stays open: closing it can be news as well.
+    // It stays open: closing it can be an event as well.
     let held = held().map(|own| (own, rustix::fs::fcntl_getfl(own)));
     match held {
         // Else this process has closed it, and its number may be that of another file by now.
@@ -202,7 +202,7 @@ mod tests {
         let notices = |(): ()| {
             let (read, write) = rustix::pipe::pipe()?;
             drop(write);
-            // Closing it would be news, which kills.
+            // Closing it would be an event, which kills.
             let read = std::mem::ManuallyDrop::new(read);
             Ok::<_, io::Error>(!heed(&read))
         };

@@ -1,4 +1,4 @@
-//! What the frames between a parent and a child say.
+//! The contents of the frames between a parent and a child.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -69,7 +69,7 @@ impl Start {
             directory: fields.option(Fields::bytes)?.map(path),
             processors: Vec::new(),
         };
-        // One by one: how many it says they are is no reason to ask for memory.
+        // One by one: the count in the message is not trusted to allocate by.
         for _ in 0..fields.size()? {
             start.processors.push(fields.size()?);
         }
@@ -123,7 +123,7 @@ pub(crate) enum Answer {
 pub(crate) struct Hello {
     /// The random part of its token: proof that it is the process that was started.
     pub(crate) nonce: u64,
-    /// Who it is among the members of the shared memory, if it has joined already.
+    /// Its member of the shared memory, if it has joined already.
     pub(crate) member: Option<u32>,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct PanicNote {
 /// How the function ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// It returned and had nothing to complain about. This has a frame of its own, without a payload.
+    /// It returned without an error. This has a frame of its own, without a payload.
     #[serde(skip)]
     Done,
     /// It returned this value.
@@ -181,7 +181,7 @@ pub(crate) enum Report {
     Unable(String),
 }
 
-/// The last words of a process that a signal ends.
+/// The last report of a process that a signal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crash {
     pub(crate) at: u64,
@@ -194,11 +194,11 @@ pub(crate) struct Crash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Cause {
-    /// Somebody sent it, or the program raised it.
+    /// A process sent it, or the program raised it.
     Sent = 0,
-    /// An instruction did.
+    /// An instruction raised it.
     Fault = 1,
-    /// An instruction did, by using the stack beyond its end.
+    /// An instruction raised it, by using the stack beyond its end.
     StackOverflow = 2,
 }
 
@@ -243,7 +243,7 @@ pub(crate) enum FromChild {
 }
 
 impl FromChild {
-    /// What a frame says; an error when no child says such a thing.
+    /// Reads a frame; an error when a child never sends such a frame.
     pub(crate) fn from_frame(frame: &Frame) -> Result<FromChild, String> {
         let malformed =
             |error: rmp_serde::decode::Error| format!("malformed {:?} frame: {error}", frame.kind);

@@ -1,5 +1,5 @@
 //! # Safety
-//! What parent and child hand to each other besides frames: arguments, shared memory, the news of a death. Unsafe in
+//! What parent and child hand to each other besides frames: arguments, shared memory, the report of a crash. Unsafe in
 //! that the arena's file is sent and attached, an envelope is claimed by its number, and a member is declared dead;
 //! sound, because file and number go to one child, over a socket that only this child has, the parent takes the
 //! envelope back by the same compare-and-swap, which one of the two wins, and a death is declared after `waitid`.
@@ -285,8 +285,8 @@ fn tell_parent(me: Member) {
     }
 }
 
-/// Tells the shared memory that a child has died, and releases what it held: of so many. Called once for each child, right
-/// after it was reaped.
+/// Tells the shared memory that a child has died, and releases what it held; returns of how many. Called once for each
+/// child, right after it was reaped.
 pub(crate) fn child_died(member: Option<u32>) -> usize {
     let Some(arena) = Arena::get() else { return 0 };
     if let Some(member) = member

@@ -10,7 +10,7 @@ pub(crate) const VARIABLE: &str = "MP_CHILD";
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) const C_VARIABLE: &std::ffi::CStr = c"MP_CHILD";
 
-/// Which socket leads to the parent, who the parent is, and a number that nobody guesses.
+/// Which socket leads to the parent, the parent's process id, and a random number that can't be guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) fd: RawFd,

@@ -1,15 +1,15 @@
-//! What happens to processes, told to the `log` crate where the feature `log` is on, and to nobody otherwise. Nothing is
-//! told of messages, tensors or locks.
+//! Events of processes, logged through the `log` crate where the feature `log` is on, and dropped otherwise. Messages,
+//! tensors and locks log nothing.
 //!
-//! | level | of what |
+//! | level | events |
 //! |---|---|
-//! | warn | a process failed; a fork server ended and was replaced, or takes its time over what it preloads; a worker of a pool ended before its time |
+//! | warn | a process failed; a fork server ended and was replaced, or preloads for long; a worker of a pool ended before its time |
 //! | info | a process was started; a process ended |
-//! | debug | a fork server was started; a worker calls its function; what the dead held was released |
+//! | debug | a fork server was started; a worker calls its function; what crashed processes held was released |
 //!
 //! Loggers are code of users: they are called while no lock of this crate is held, and a panic of one ends there.
 
-/// Tells of something: `event!(Info, "{name} was started")`.
+/// Logs an event: `event!(Info, "{name} was started")`.
 #[cfg(feature = "log")]
 macro_rules! event {
     ($level:ident, $($what:tt)+) => {
@@ -27,7 +27,7 @@ macro_rules! event {
     }};
 }
 
-/// Whether anybody wants to be told.
+/// Whether a logger takes events.
 pub(crate) fn wanted() -> bool {
     #[cfg(feature = "log")]
     return log::max_level() != log::LevelFilter::Off;

@@ -33,12 +33,12 @@ use crate::sys::environment::Environment;
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
     pub(crate) path: &'a CStr,
-    /// The name that it gets to know, and its arguments.
+    /// The name under which it is started (`argv[0]`), and its arguments.
     pub(crate) argv: &'a [CString],
     pub(crate) environment: &'a Environment,
     /// One more entry of the environment.
     pub(crate) token: CString,
-    /// Inherited at its own number. Everything else stays behind, but the standard streams and `files`.
+    /// Inherited at its own number. Only this, the standard streams and `files` are inherited.
     pub(crate) inherit: BorrowedFd<'a>,
     /// Inherited at these numbers, which none of the files here has by itself.
     pub(crate) files: &'a [(RawFd, Arc<OwnedFd>)],
@@ -62,19 +62,19 @@ impl Program<'_> {
     }
 }
 
-/// Who ignores these was told to by whoever started it: `nohup(1)`, a shell that runs it in the background. What it starts
-/// ignores them, too: else the end of a terminal would end the workers of a program that was to survive it.
+/// A process that ignores these was started so, by `nohup(1)` or a shell that runs it in the background. Its children ignore
+/// them, too: else the end of a terminal would end the workers of a program that was to survive it.
 pub(crate) const HANDED_DOWN: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
-/// The signals that a program finds at their default. (Real-time signals that somebody ignores stay ignored.)
+/// The signals that a program finds at their default. (Real-time signals that are ignored stay so.)
 pub(crate) const STANDARD_SIGNALS: std::ops::Range<c_int> = 1..32;
 
-/// Starts a program with no signal blocked and every standard signal at its default, but for those that are handed down as ignored. See
-/// `posix_spawn(3)`.
+/// Starts a program with no signal blocked and every standard signal at its default, but for those that are handed down as
+/// ignored. See `posix_spawn(3)`.
 pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
     let mut actions = Actions::new()?;
-    // What other threads open meanwhile without close-on-exec, the program has: there is no call here that would close all.
+    // The program inherits files that other threads open meanwhile without close-on-exec: no call here would close all.
     for number in descriptors::inheritable() {
         actions.close(number)?;
     }
@@ -146,7 +146,7 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>
                 let fd = unsafe { data.add(at) };
                 // SAFETY: as above; it need not be aligned.
                 let fd = unsafe { fd.read_unaligned() };
-                // SAFETY: the kernel has made it just now, for whoever receives the message.
+                // SAFETY: the kernel has made it just now, for the receiver of the message.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -221,8 +221,8 @@ pub(crate) fn skip_exit_handlers_so_far() {
     }
 
     // SAFETY: the function lives as long as the program, and lets no panic out. They are called last one first, so that
-    // it is called after those that are registered later, and none after it. If it fails, for want of memory, the others
-    // are called as well.
+    // it is called after those that are registered later, and none after it. If it fails, out of memory, the others are
+    // called as well.
     unsafe { on_exit(end, ptr::null_mut()) };
 }
 
@@ -255,18 +255,18 @@ pub(crate) fn at_exit(then: fn()) {
     static THEN: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
     extern "C" fn call() {
-        // A panic can't leave a C function; what it says has been printed.
+        // A panic can't leave a C function; its message has been printed.
         let _ = std::panic::catch_unwind(|| THEN.get().map(|then| then()));
     }
 
     if THEN.set(then).is_ok() {
-        // SAFETY: the function lives as long as the program, and lets no panic out. It fails only for want of memory;
-        // then nobody is called.
+        // SAFETY: the function lives as long as the program, and lets no panic out. It fails only when out of memory;
+        // then nothing is called.
         unsafe { libc::atexit(call) };
     }
 }
 
-/// Asks the kernel to kill this process when there is news of this file: see `F_SETSIG` in `fcntl(2)`.
+/// Asks the kernel to kill this process at an event on this file: see `F_SETSIG` in `fcntl(2)`.
 #[inline]
 pub(crate) fn be_killed_by(file: BorrowedFd<'_>) -> io::Result<()> {
     const F_SETSIG: c_int = 10;
@@ -326,8 +326,7 @@ pub(crate) fn let_signals(blocked: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut()) };
 }
 
-/// Every signal does what it does in a program that has said nothing, and none is blocked in the calling thread: as
-/// [`posix_spawn`] has it.
+/// Sets every signal to its default and unblocks all in the calling thread, as [`posix_spawn`] does.
 pub(crate) fn forget_signal_handlers() {
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: this installs no handler. Of signals that can't be changed it is an error, which changes nothing.
@@ -427,7 +426,7 @@ impl Drop for Attributes {
 }
 
 /// Makes a call while the calling thread gets signals, one after the other, whose handler does nothing: a system call that is
-/// interrupted says so. The call gets how many there were so far.
+/// interrupted returns `EINTR`. The call gets how many there were so far.
 #[cfg(test)]
 pub(crate) fn interrupted<R>(call: impl FnOnce(&dyn Fn() -> u32) -> R) -> R {
     use mp_core::sync::shared::{AtomicBool, AtomicU32, Ordering};

@@ -1,10 +1,10 @@
-//! Whether the kernel has killed a process for want of memory. It doesn't say which: a SIGKILL that nobody here has sent,
-//! and a count that has grown meanwhile, is as close as it gets (`memory.events` of control groups of version 2,
+//! Whether the kernel's out-of-memory killer has ended a process. It doesn't report which: a SIGKILL that this process has
+//! not sent, and a count that has grown meanwhile, is as close as it gets (`memory.events` of control groups of version 2,
 //! `memory.oom_control` of version 1).
 //!
-//! Each kill that was counted is put down to one process. Several may be counted at once, before the ends of those whom they
-//! hit are seen one after another: what is left over is put down to others that end by a SIGKILL within [`NEAR`], and
-//! forgotten then, for it may have hit somebody else's process.
+//! Each counted kill is attributed to one process. Several may be counted at once, before the ends of their processes are
+//! seen one after another: the rest is attributed to others that end by a SIGKILL within [`NEAR`], and forgotten then, for
+//! it may have hit processes that this one has not started.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use mp_core::mutex::Mutex;
 /// How long after a kill was counted the end of the process may be seen: to take down much memory takes time.
 const NEAR: Duration = Duration::from_secs(3);
 
-/// What was counted, and whom it was put down to.
+/// What was counted, and to which processes it was attributed.
 #[derive(Debug)]
 struct Tally {
-    /// The count at the last look; `None` before the first one, and where nobody counts.
+    /// The count as last read; `None` before the first time, and where the kernel doesn't count.
     last: Option<u64>,
-    /// Kills that were put down to nobody, and until when they may be.
+    /// Kills that are not attributed yet, and until when they may be.
     left: Option<(u64, Instant)>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn begin() {
     TALLY.lock().last = count();
 }
 
-/// Whether the kernel may have killed a process that has ended just now by a SIGKILL that nobody here has sent.
+/// Whether the kernel may have killed a process that has ended just now by a SIGKILL that this process has not sent.
 pub(crate) fn killed_somebody() -> bool {
     TALLY.lock().puts_down_one(count(), Instant::now())
 }
@@ -96,7 +96,7 @@ mod tests {
         assert!(!tally.puts_down_one(Some(12), after(50) + NEAR));
         assert!(tally.puts_down_one(Some(13), after(60) + NEAR));
         assert!(!tally.puts_down_one(Some(13), after(70) + NEAR));
-        // Nobody counts.
+        // No counter.
         let mut none = Tally { last: None, left: None };
         assert!(!none.puts_down_one(None, start) && !none.puts_down_one(Some(3), start));
         assert!(none.puts_down_one(Some(4), start));

@@ -1,8 +1,8 @@
-//! What a process is doing while nothing is heard of it, as `/proc` says: see `proc_pid_stat(5)`.
+//! What a silent process is doing, as `/proc` says: see `proc_pid_stat(5)`.
 //!
-//! A process that has reported nothing in time is not always one that never will. One that is stopped can't; one whose program
-//! has to come from a disk that others keep busy can't either, for as long as the kernel waits for the page (more than ten
-//! seconds were seen, beside a compiler); and one that has had no processor yet has had no time at all.
+//! A process that has not reported in time may still do so. A stopped process can't; a process whose program comes from a
+//! disk that others keep busy can't either, for as long as the kernel waits for the page (more than ten seconds were seen,
+//! beside a compiler); and a process that has had no processor yet has had no time at all.
 
 use std::fmt;
 use std::fs;
@@ -38,7 +38,7 @@ impl Doing {
         matches!(self.state, 'T' | 't')
     }
 
-    /// Whether it can't be expected to have said anything, `waited` after its start.
+    /// Whether it can't be expected to have reported, `waited` after its start.
     pub(crate) fn is_excused(&self, waited: Duration) -> bool {
         match self.state {
             // In a wait that nothing interrupts, as for a disk.
@@ -57,7 +57,7 @@ pub fn is_stopped(pid: u32) -> bool {
         return doing.is_stopped();
     }
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    // The stop stays for others to be told of.
+    // The stop stays for other waiters to see.
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)))
 }

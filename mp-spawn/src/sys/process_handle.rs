@@ -1,17 +1,17 @@
 //! A process that this one has made: how its end is seen, how it is signalled, and how it is reaped.
 //!
 //! With a pidfd, all three are the kernel's. Some kernels give none: those before 5.3, those behind a sandbox's filter that
-//! doesn't know the call, and those that older valgrinds let a program see (3.19, for one). There a thread waits for the end, leaves the process
-//! to be reaped (`WNOWAIT` in `waitid(2)`), and makes an eventfd readable, which is waited for as a pidfd is. The process's
-//! number is its own until it is reaped, which happens under a lock here; and so does the sending of signals to it.
+//! doesn't know the call, and those that older valgrinds present to a program (3.19, for one). There a thread waits for the
+//! end without reaping the process (`WNOWAIT` in `waitid(2)`), and makes an eventfd readable, which is waited for as a pidfd
+//! is. The process keeps its number until it is reaped, which happens under a lock here, as the sending of signals does.
 //!
 //! | the process | sentinel | a signal | what changes that |
 //! |---|---|---|---|
 //! | runs | silent | reaches it | its end |
-//! | has ended | readable; without a pidfd a moment later | reaches nobody | [`Handle::reap`], under the lock |
+//! | has ended | readable; without a pidfd a moment later | has no effect | [`Handle::reap`], under the lock |
 //! | is reaped | readable | is not sent | nothing |
 //!
-//! If this process is killed, so is the thread: who waits for the process then is the kernel's business, as always.
+//! If this process is killed, so is the thread: the kernel then hands the child to another process, as always.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -44,7 +44,7 @@ pub(crate) struct Handle {
 impl Handle {
     /// Of a process that was made just now and has not been reaped. If this fails, it is ended and reaped.
     pub(crate) fn of(pid: Pid) -> Result<Handle> {
-        // Nobody would learn of its death.
+        // No process would learn of its end.
         Handle::find(pid).inspect_err(|_| end(pid))
     }
 
@@ -53,15 +53,15 @@ impl Handle {
         Handle::new(pid, Arc::new(pidfd), true)
     }
 
-    /// Of a process that may have ended and been reaped since it was made: then its number may be another one's. Nothing is done to
-    /// whoever has it if this fails.
+    /// Of a process that may have ended and been reaped since it was made: then its number may be another one's. If this
+    /// fails, it does nothing to the process that has the number.
     pub(crate) fn find(pid: Pid) -> Result<Handle> {
         let found = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Handle::new(pid, Arc::new(pidfd), true)),
-            // The second is what filters of sandboxes say of a call that they don't know.
+            // Filters of sandboxes return the second for a call that they don't know.
             Err(Errno::NOSYS | Errno::PERM) => Handle::without_pidfd(pid),
-            // The kernel has reaped it already, as it does where SIGCHLD is ignored, or other code in this program has. What it
-            // has said is in its socket; its number may be another process's by now.
+            // The kernel has reaped it already, as it does where SIGCHLD is ignored, or other code in this program has. Its
+            // messages are in its socket; its number may be another process's by now.
             Err(Errno::SRCH) => return Handle::over(pid),
             Err(error) => Err(("pidfd_open", error.into())),
         };
@@ -91,10 +91,10 @@ impl Handle {
             let _ = sys::block_signals();
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             if retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), options)).is_err() {
-                // Somebody else has reaped it, as the kernel does where SIGCHLD is ignored.
+                // Reaped elsewhere, as by the kernel where SIGCHLD is ignored.
                 *reaped.lock() = true;
             }
-            // It can't fail: nobody else adds to it.
+            // It can't fail: no other thread adds to it.
             let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
         };
         thread::Builder::new()
@@ -127,8 +127,8 @@ impl Handle {
         }
         if self.is_pidfd {
             match rustix::process::pidfd_send_signal(&self.sentinel, signal) {
-                // The second is what filters of sandboxes say of a call that they don't know; or the process has another user,
-                // which the other call says as well.
+                // Filters of sandboxes return the second for a call that they don't know; or the process has another user,
+                // which the other call reports as well.
                 Err(Errno::NOSYS | Errno::PERM) if self.has_ended() => return Err(Errno::SRCH),
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 done => return done,
@@ -157,7 +157,7 @@ impl Handle {
         let exit = match retry_on_intr(|| rustix::process::waitid(id.clone(), options)) {
             Ok(None) => return None,
             Ok(Some(status)) => exit_of(&status),
-            // Somebody else has reaped it.
+            // Reaped elsewhere.
             Err(_) => Exit::Unknown,
         };
         *reaped = !mp_core::mutant!("spawn.reap.not-noted");
@@ -172,7 +172,7 @@ impl Handle {
             if let Some(exit) = self.reap() {
                 return exit;
             }
-            // An interrupted or refused wait leads to another look.
+            // After an interrupted or refused wait the loop checks again.
             let _ = rustix::event::poll(&mut [PollFd::new(&self.sentinel, PollFlags::IN)], None);
         }
     }
@@ -220,7 +220,7 @@ mod tests {
     fn an_end_is_seen_and_reaped_once() {
         for handle in both("exit 3") {
             wait(&handle);
-            // For good, and not only for the first one who looks.
+            // For good, and not only for the first check.
             assert!(handle.has_ended());
             assert_eq!(handle.reap(), Some(Exit::Code(3)), "{handle:?}");
             assert!(handle.has_ended());

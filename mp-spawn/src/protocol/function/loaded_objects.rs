@@ -120,10 +120,10 @@ impl Object {
     }
 }
 
-/// The program itself, which is looked at once: almost every function lies in it.
+/// The program itself, which is inspected once: almost every function lies in it.
 #[inline]
 pub(crate) fn program() -> Option<&'static Object> {
-    // fork: the program is the same. Who starts a process has looked it up before, for the function.
+    // fork: the program is the same. The parent has looked it up before it starts a process, for the function.
     static PROGRAM: SetOnce<Object> = SetOnce::new();
     PROGRAM.get().or_else(|| walk(1).pop().map(|program| PROGRAM.set(program)))
 }
@@ -133,7 +133,7 @@ pub(crate) fn program() -> Option<&'static Object> {
 pub(crate) struct Home(#[allow(dead_code, reason = "so that it has an address of its own")] u8);
 
 /// The one of this copy.
-// fork: nobody changes it.
+// fork: never changed.
 pub(crate) static HOME: Home = Home(0);
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ pub(crate) const fn another_home() -> Home {
     Home(0)
 }
 
-/// The object that holds this copy of the crate: the program, or a library that was made with it, which is looked at once.
+/// The object that holds this copy of the crate: the program, or a library that was made with it, which is inspected once.
 #[inline]
 pub(crate) fn own() -> Option<&'static Object> {
     let here = (&raw const HOME).addr();
@@ -150,7 +150,7 @@ pub(crate) fn own() -> Option<&'static Object> {
 }
 
 fn own_library() -> Option<&'static Object> {
-    // fork: the library is the same. Who starts a process has looked it up before, for the function.
+    // fork: the library is the same. The parent has looked it up before it starts a process, for the function.
     static LIBRARY: SetOnce<Object> = SetOnce::new();
     LIBRARY.get().or_else(|| {
         let here = (&raw const HOME).addr();
@@ -197,7 +197,7 @@ pub(crate) fn is_loaded(build: &Identity) -> bool {
 /// Loads a library.
 ///
 /// # Errors
-/// What the loader says.
+/// The loader's message.
 pub(crate) fn load(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the name is a C string. The initialisers that run are those of the build that the parent of this process runs,
@@ -231,7 +231,7 @@ struct Walk {
     most: usize,
 }
 
-/// The first so many loaded objects; the program comes first.
+/// The first `most` loaded objects; the program comes first.
 #[inline]
 fn walk(most: usize) -> Vec<Object> {
     let mut walk = Walk { objects: Vec::with_capacity(1), most };

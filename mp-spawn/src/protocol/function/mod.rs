@@ -154,8 +154,8 @@ pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
     const { assert_no_captures::<F>() };
     // SAFETY:
     // - `F` has no bytes (asserted above), so reading it from any aligned address reads nothing.
-    // - A value of `F` exists: the sender passed one to a function of this crate, which keeps nobody from using it as
-    //   well, since `F: Copy`; so `F` is inhabited and this makes a copy of that value.
+    // - A value of `F` exists: the sender passed one to a function of this crate, and may go on using it, since
+    //   `F: Copy`; so `F` is inhabited and this makes a copy of that value.
     // - The copy lives in another process, which `F: Send` doesn't cover word for word; what an `F` without
     //   bytes can carry beyond `Send` is a proof that something happened in its process. The documentation of
     //   `start_processes` tells authors of such proofs.
@@ -211,7 +211,7 @@ impl FunctionRef {
         FunctionRef { object, offset: 6, fingerprint: 7, name: "f".to_string() }
     }
 
-    /// A reference to something so many bytes further on.
+    /// A reference to an address that is this number of bytes further on.
     pub(crate) fn moved(&self, by: usize) -> FunctionRef {
         FunctionRef { offset: self.offset.wrapping_add(by), ..self.clone() }
     }
