@@ -32,9 +32,9 @@
 //!
 //! # In a shared library
 //!
-//! Whoever loads a library that is made with this crate, a program in C or an interpreter, can use it without knowing of
+//! A host that loads a library made with this crate, a program in C or an interpreter, can use it without knowing of
 //! workers: they are the library's own. The host's program is executed anew, but the loader loads the library first (see
-//! `LD_PRELOAD` in `ld.so(8)`), which becomes the worker then, and nothing of the host's code runs.
+//! `LD_PRELOAD` in `ld.so(8)`), which becomes the worker then, and none of the host's code runs.
 //!
 //! ```no_run
 //! #[unsafe(no_mangle)]
@@ -88,7 +88,7 @@ mod start_method;
 mod sys;
 
 /// How many processes of this program can run at once: the processors that this process may use, as its affinity and its
-/// cgroup allow. 1 if nobody knows.
+/// cgroup allow. 1 if that is unknown.
 ///
 /// ```
 /// assert!(mp_spawn::cpu_count() >= 1);

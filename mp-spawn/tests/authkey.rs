@@ -53,7 +53,7 @@ fn a_key_that_is_given_is_that_of_the_process_and_of_its_children() {
     let ranks = Options::nprocs(2).authkey(b"to all");
     let keys = start_processes(|_: usize, (): ()| key(), (), ranks).unwrap().join().unwrap();
     assert_eq!(keys, [b"to all", b"to all"]);
-    // What a process sets is its children's, and nobody else's.
+    // The key that a process sets goes to its children only.
     let sets = |(): ()| {
         current_process().set_authkey("set");
         of_two_generations(())

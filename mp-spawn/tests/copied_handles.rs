@@ -1,4 +1,4 @@
-//! Handles of processes in a copy of the process that started them: they are nobody's there, and say so at once.
+//! Handles of processes in a copy of the process that started them: they have no owner there, and return an error at once.
 #![allow(unsafe_code)]
 
 mod common;
@@ -26,7 +26,7 @@ fn in_the_copy((): ()) -> Outcome {
     assert!(is_refused(context.wait()) && is_refused(context.join_timeout(10 * DEADLINE)));
     assert!(is_refused(context.kill(0)) && is_refused(context.terminate_all()));
     assert!(is_refused(process.join()) && is_refused(context.results()));
-    assert!(since.elapsed() < DEADLINE, "nobody waits");
+    assert!(since.elapsed() < DEADLINE, "no call waits");
     Ok(())
 }
 

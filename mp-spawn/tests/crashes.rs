@@ -1,4 +1,4 @@
-//! What is told of processes that crash: names of signals, addresses, core files, backtraces.
+//! What errors say about processes that crash: names of signals, addresses, core files, backtraces.
 #![allow(unsafe_code)]
 
 mod common;
@@ -18,7 +18,7 @@ fn exited(error: SpawnError) -> ProcessExited {
     }
 }
 
-/// Lets this process leave a core file of at most so many bytes.
+/// Lets this process leave a core file of at most this number of bytes.
 fn limit_core(bytes: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is valid for writes.
@@ -57,7 +57,7 @@ fn signals_have_their_names() {
     ] {
         let exited = exited(failure(&start_processes(raise, number, Options::nprocs(1)).unwrap()));
         let expected = Exit::Signal { signal: Signal::from_number(number), core_dumped: false };
-        // Nobody touched memory: somebody sent it.
+        // No access to memory raised it: a process sent it.
         assert_eq!((exited.exit, exited.note.clone()), (expected, None), "{exited}");
         let text = exited.to_string();
         assert!(text.contains(&format!("was killed by {name} (signal {number})")), "{text}");

@@ -13,7 +13,7 @@ use mp_spawn::{
     start_processes,
 };
 
-/// How long it may take until nobody is left, from the moment in which there is nobody whom they belong to.
+/// How long it may take until all processes are gone, from the moment in which they have no parent any more.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Does it until it takes less than a second, at most three times: the machine may be busy with something else.
@@ -51,7 +51,7 @@ fn until_gone(pids: &[u32]) -> Duration {
     since.elapsed()
 }
 
-/// The process ids that so many have said, first of all.
+/// The process ids that this number of processes have written, first of all.
 fn pids(meeting: &Meeting, count: usize) -> Vec<u32> {
     let heard = (0..count).map(|_| meeting.hear());
     let pids: Vec<u32> = heard.map(|heard| heard.split(' ').next().unwrap().parse().unwrap()).collect();
@@ -158,7 +158,7 @@ fn nobody_outlives_a_parent_that_panics() {
 
 #[test]
 fn nobody_outlives_a_parent_that_ends() {
-    /// In good order, with a child that it doesn't wait for, whose child waits for nobody.
+    /// In good order, with a child that it doesn't wait for, whose child waits for none.
     fn ends(_: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-go");
         let _runs_on =

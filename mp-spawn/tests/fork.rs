@@ -51,7 +51,7 @@ fn files() -> Vec<String> {
 
 #[test]
 fn nobody_is_copied_unless_somebody_allows_it() {
-    // Not `alone`, which allows it. Here nobody does, and nobody is copied.
+    // Not `alone`, which allows it. Here it is not allowed, and no process is copied.
     let test = |(): ()| {
         let error = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap_err();
         assert!(matches!(error, SpawnError::ForkRefused(_)), "{error:?}");
@@ -193,7 +193,7 @@ fn what_the_original_does_at_its_end_no_copy_does() {
             (copies.stdout(0).unwrap().text(), copies.stdout(1).unwrap().text()),
             ("copy 0 ".into(), "copy 1 ".into())
         );
-        // Nobody has ended it, or waited for it in vain.
+        // It was not ended, and no process waited for it in vain.
         assert_eq!(active_children().len(), 1);
         (std::process::id(), copies.pids())
     };
@@ -398,7 +398,7 @@ fn a_copy_has_no_files_of_its_original_but_the_programs_own() {
         // Siblings, with sockets and pipes, and a file of the program's.
         let captured = forked(3).stdout(Output::Capture);
         let siblings = start_processes(|_: usize, (): ()| wait_for_the_end(), (), captured).unwrap();
-        // Processes that have ended, whose sentinels are still somebody's.
+        // Processes that have ended, whose sentinels still have owners.
         let ended = start_processes(|_: usize, (): ()| {}, (), forked(2)).unwrap();
         join(&ended).unwrap();
         let own = std::fs::File::open("/proc/self/exe").unwrap();

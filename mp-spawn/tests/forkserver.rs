@@ -150,7 +150,7 @@ fn a_server_that_is_killed_at_any_time_costs_no_start_and_leaves_no_process() {
             killer.join().unwrap();
             eventually("the server is reaped", || !children().contains(&victim));
         }
-        eventually("nobody is left but a server and the next process", || children().len() <= 2);
+        eventually("only a server and the next process are left", || children().len() <= 2);
     });
 }
 
@@ -199,7 +199,7 @@ fn one_that_was_made_ahead_and_dies_is_replaced() {
         assert_eq!(killed, 10);
         join(&start_processes(|_: usize, (): ()| {}, (), served(3)).unwrap()).unwrap();
         let waiting = [server(), next_worker()];
-        assert_eq!(children(), waiting, "the dead were reaped");
+        assert_eq!(children(), waiting, "crashed processes were reaped");
     });
 }
 

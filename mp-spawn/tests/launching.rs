@@ -177,7 +177,7 @@ fn one_that_the_kernel_does_not_let_go_on_gets_its_time_again() {
 
 #[test]
 fn a_program_that_talks_nonsense_is_ended() {
-    // No frame at all; a frame of endless length; half a hello; a hello of somebody else.
+    // No frame at all; a frame of endless length; half a hello; a hello of another process.
     let hello = r"\011\0\0\0\004\001\001\001\001\001\001\001\001\0";
     for (words, expected) in [
         ("nonsense-nonsense", "no frame of kind"),
@@ -311,7 +311,7 @@ fn helper_under_the_loader() {
             );
         }
     }
-    // Who names the program has it by itself.
+    // The program that is named explicitly is executed as it is.
     let own = std::fs::read("/proc/self/maps").unwrap();
     let own = String::from_utf8_lossy(&own);
     let own =

@@ -133,7 +133,7 @@ fn closed_standard_streams_are_not_taken_by_sockets() {
 #[test]
 fn signals_of_the_parent_do_not_reach_into_the_child() {
     fn test(_: usize, (): ()) -> Outcome {
-        // Whoever started the tests may have had some ignored, which would be handed down.
+        // The process that started the tests may ignore some, which would be handed down.
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
             // SAFETY: this installs no handler.
             unsafe { libc::signal(signal, libc::SIG_DFL) };

@@ -1,4 +1,4 @@
-//! What the `log` crate is told, and what `log_to_stderr` prints of it. Each test runs in a process of its own, for a
+//! What this crate logs, and what `log_to_stderr` prints of it. Each test runs in a process of its own, for a
 //! process has one logger.
 
 mod common;
@@ -23,7 +23,7 @@ fn printed<F: Fn(()) + Copy + Send + 'static>(test: F) -> String {
 
 fn work(rank: usize, (): ()) -> Result<u32, String> {
     log::info!("this is rank {rank}");
-    log::trace!("nobody sees this");
+    log::trace!("this is not printed");
     if rank == 1 { Err("it is tired".to_string()) } else { Ok(std::process::id()) }
 }
 
@@ -32,7 +32,7 @@ fn work(rank: usize, (): ()) -> Result<u32, String> {
 fn what_happens_is_printed_with_the_name_of_the_process() {
     let text = printed(|()| {
         log_to_stderr(LevelFilter::Debug).unwrap();
-        // SAFETY: what runs in copies prints, and nobody else does meanwhile but mp's own threads.
+        // SAFETY: what runs in copies prints, and no other thread does meanwhile but mp's own.
         unsafe { allow_fork() };
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
             let options = Options::nprocs(2).name(method.name()).start_method(method);
@@ -72,7 +72,7 @@ fn what_happens_is_printed_with_the_name_of_the_process() {
         );
     }
     assert_eq!(count(["[DEBUG/tested] a fork server (pid ", "", "was started"]), 1, "{text}");
-    assert!(!text.contains("nobody sees this") && !text.contains("later"), "{text}");
+    assert!(!text.contains("this is not printed") && !text.contains("later"), "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Workers that do what nobody should: each of them ends in an error that says so, or in none.
+//! Workers that do what no worker should: each of them ends in an error that says so, or in none.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::io::Write;
 use common::{Folder, Outcome, failure, join, wait_for_the_end};
 use mp_spawn::{Exit, Options, Output, Process, SpawnError, StartMethod, start_processes};
 
-/// Ends the process where nobody expects it.
+/// Ends the process at an unexpected place.
 struct Exits(i32);
 
 impl Drop for Exits {
@@ -85,7 +85,7 @@ fn a_worker_that_prints_a_gigabyte_ends() {
     assert_eq!((captured.bytes.len() as u64 + captured.lost, captured.bytes.len()), (SIZE, 1 << 20));
 }
 
-/// Becomes nobody, if it is root.
+/// Becomes an unprivileged user, if it is root.
 #[allow(unsafe_code)]
 fn give_up_privileges() -> Result<bool, String> {
     // SAFETY: plain system calls, in a process of this test's own.
@@ -94,7 +94,7 @@ fn give_up_privileges() -> Result<bool, String> {
     let error = unsafe { libc::setuid(65_534) };
     match (user, error) {
         (0, 0) => Ok(true),
-        (0, _) => Err("this root can't become anybody else".to_string()),
+        (0, _) => Err("this root can't become another user".to_string()),
         _ => Ok(false),
     }
 }
@@ -127,7 +127,7 @@ fn who_gives_up_its_user_before_it_needs_memory_is_told() {
         Ok(mp_core::Arena::current().err().map(|e| e.to_string()))
     }
     match Process::spawn(late, ()).unwrap().join().unwrap() {
-        None => println!("SKIPPED: only root can become somebody else"),
+        None => println!("SKIPPED: only root can become another user"),
         Some(text) => assert!(text.contains("call Arena::current before"), "{text}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Programs that ignore signals: those that are told to survive the end of their terminal, and those for which the kernel reaps
+//! Programs that ignore signals: those that are to survive the end of their terminal, and those for which the kernel reaps
 //! their children.
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ fn what_nohup_ignores_workers_ignore() {
             // SAFETY: this installs no handler.
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
-        // Whoever started the tests may have had it ignored.
+        // The process that started the tests may ignore it.
         // SAFETY: this installs no handler.
         unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
         // SAFETY: this process has one thread besides those of the library.
@@ -38,7 +38,7 @@ fn what_nohup_ignores_workers_ignore() {
     join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
 }
 
-/// How they end, nobody can know then; that they have ended, and what they have said, everybody can.
+/// Their exit status can't be known then; that they have ended, and what they have sent, can.
 #[test]
 fn what_comes_back_comes_back_where_sigchld_is_ignored() {
     fn test(_: usize, (): ()) -> Outcome {

@@ -308,7 +308,7 @@ fn a_failure_is_known_before_its_process_has_ended() {
         LINGERS.set(Some(Lingers(word)));
         if fails { Err("it went wrong".to_string()) } else { Ok(()) }
     };
-    // It reports in the first milliseconds of its life, and nobody waits for it, nor asks it why it has not said hello.
+    // It reports in the first milliseconds of its life, and no caller waits for it, nor asks why it has not said hello.
     let word = format!("mp-spawn-{}-lingers", std::process::id());
     let patient = Options::nprocs(1).handshake_timeout(10 * common::DEADLINE);
     let context = start_processes(worker, (word.clone(), true), patient).unwrap();

@@ -232,7 +232,7 @@ fn on_a_terminal(nprocs: usize) -> Result<Option<String>, Box<dyn std::error::Er
     if unsafe { libc::openpty(&raw mut screen, &raw mut line, name, settings, size) } != 0 {
         return Ok(None);
     }
-    // SAFETY: it is new, and nobody else's.
+    // SAFETY: it is new, and has no other owner.
     let screen = unsafe { OwnedFd::from_raw_fd(screen) };
     // SAFETY: as above.
     let line = unsafe { OwnedFd::from_raw_fd(line) };
@@ -275,7 +275,7 @@ fn on_a_terminal_each_rank_has_a_colour_unless_nobody_wants_any() {
     }
 }
 
-/// Each of these, with both its streams, is waited for by whoever joins, and by nobody else.
+/// Each of these, with both its streams, is waited for only by callers that join.
 const TEED: usize = 24;
 /// What 400 ms for each of them come to, and half of it: for that a start and a failure would be held up.
 const HELD_UP: Duration = Duration::from_millis(400 * TEED as u64 / 2);

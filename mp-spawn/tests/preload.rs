@@ -47,7 +47,7 @@ fn a_preload_may_take_longer_than_a_handshake() {
     });
 }
 
-/// Where servers of this process say who preloads.
+/// Where servers of this process write which of them preloads.
 fn preloads(parent: u32) -> PathBuf {
     std::env::temp_dir().join(format!("mp-preloads-{parent}"))
 }

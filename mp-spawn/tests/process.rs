@@ -252,10 +252,10 @@ fn daemons_that_ignore_sigterm_have_their_grace_together() {
     let hear_all = || (0..DAEMONS).map(|_| meeting.hear()).collect::<Vec<_>>();
     assert_eq!(hear_all(), ["stands"; DAEMONS]);
     eventually("the parent listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
-    // Nobody gets a SIGKILL before everybody got a SIGTERM.
+    // No process gets a SIGKILL before every one got a SIGTERM.
     assert_eq!(hear_all(), ["asked, and the others live"; DAEMONS]);
     let pids = context.join().unwrap().remove(0);
-    assert!(!pids.into_iter().any(alive), "who ignored it was ended all the same");
+    assert!(!pids.into_iter().any(alive), "processes that ignored it were ended all the same");
 }
 
 #[test]
@@ -273,14 +273,14 @@ fn a_process_ends_its_daemons_at_its_exit() {
 #[test]
 fn a_failure_that_nobody_asked_for_is_printed_at_exit() {
     let worker = |_: usize, (): ()| -> Result<(), SpawnError> {
-        drop(Process::builder().name("orphan").spawn(|(): ()| Err::<(), _>("nobody asked"), ())?);
+        drop(Process::builder().name("orphan").spawn(|(): ()| Err::<(), _>("not joined"), ())?);
         Ok(())
     };
     let options = Options::nprocs(1).stderr(mp_spawn::Output::Capture);
     let context = start_processes(worker, (), options).unwrap();
     join(&context).unwrap();
     let text = context.stderr(0).unwrap().text();
-    assert!(text.contains("mp: orphan (pid ") && text.contains("failed: nobody asked"), "{text}");
+    assert!(text.contains("mp: orphan (pid ") && text.contains("failed: not joined"), "{text}");
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a_panic_in_what_is_called_at_the_end_is_nobody_elses() {
     eventually("it has ended", || !first.is_alive());
     let second = Process::spawn(|(): ()| {}, ()).unwrap();
     second.on_exit(move || _ = tell.send(()));
-    told.recv_timeout(DEADLINE).expect("somebody still watches");
+    told.recv_timeout(DEADLINE).expect("the supervisor still watches");
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn sentinels_tell_who_has_ended_and_all_can_be_asked_to() {
         other => panic!("{rank}: {other:?}"),
     });
     assert_eq!(signals, [Signal::TERM, Signal::KILL, Signal::TERM]);
-    // All this time nobody else got their numbers.
+    // All this time no other process got their numbers.
     context.kill_all().unwrap();
     assert_eq!(ended(Duration::ZERO), [0, 1, 2, 3]);
 }

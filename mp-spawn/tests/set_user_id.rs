@@ -232,7 +232,7 @@ fn becomes_a_stranger() -> Result<(), String> {
     let left = unsafe { libc::setresgid(STRANGER, STRANGER, STRANGER) };
     // SAFETY: as above.
     let left = left | unsafe { libc::setresuid(STRANGER, STRANGER, STRANGER) };
-    (left == 0).then_some(()).ok_or_else(|| "root can't become anybody else".to_string())
+    (left == 0).then_some(()).ok_or_else(|| "root can't become another user".to_string())
 }
 
 /// In a process of its own: starts a worker of a program, as a stranger or not.
@@ -380,7 +380,7 @@ fn whoever_lent_itself_another_user_starts_nothing_that_would_be_executed() {
     fn lends((): ()) -> Result<String, String> {
         // SAFETY: a plain system call, in a process of this test's own.
         if unsafe { libc::seteuid(STRANGER) } != 0 {
-            return Err("root can't become anybody else".to_string());
+            return Err("root can't become another user".to_string());
         }
         match Process::spawn(privileges, ()) {
             Err(SpawnError::Launch(launch)) => Ok(launch.to_string()),

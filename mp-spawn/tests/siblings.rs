@@ -1,4 +1,4 @@
-//! What happens to the others when one fails, and to all when nobody wants them any more.
+//! What happens to the others when one fails, and to all when they are no longer wanted.
 #![allow(unsafe_code)]
 
 mod common;
@@ -121,7 +121,7 @@ fn a_join_with_a_time_out_comes_back() {
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
     assert!(matches!(exited.exit, Exit::Signal { signal: Signal::TERM, .. }), "{error}");
     assert!(error.to_string().contains("this program sent the signal"), "{error}");
-    // Of the dead nothing but good.
+    // Signalling a process that has ended is no error.
     context.kill(0).unwrap();
 }
 
@@ -166,7 +166,7 @@ fn the_thread_that_started_a_process_may_end() {
 fn a_process_that_closes_all_its_files_is_still_joined() {
     let worker = |rank: usize, folder: PathBuf| -> Outcome {
         for fd in 3..1024 {
-            // SAFETY: whoever owned these is not used any more, except by the crate under test.
+            // SAFETY: the owners of these are not used any more, except by the crate under test.
             unsafe { libc::close(fd) };
         }
         // One of them takes the number of the socket, and must not get the report.

@@ -1,4 +1,4 @@
-//! Code of the user that panics in threads of this crate: they go on, and all that they see to goes on.
+//! Code of the user that panics in threads of this crate: the threads continue, and so does all their work.
 
 mod common;
 
@@ -24,7 +24,7 @@ impl Drop for Bomb {
 
 #[cfg(feature = "log")]
 mod rude {
-    /// Panics whenever it is told of a process.
+    /// Panics at each event of a process.
     struct Rude;
 
     impl log::Log for Rude {

@@ -44,6 +44,6 @@ fn main() {
         let Status::Failed(SpawnError::ProcessExited(exited)) = &status else { panic!("{status:?}") };
         assert!(matches!(exited.note, Some(Note::StackOverflow { .. })), "rank {rank}: {exited}");
     }
-    // As others say it, for who counts tests.
+    // As other test binaries print it, for tools that count tests.
     println!("running 1 test\ntest without_harness ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored");
 }

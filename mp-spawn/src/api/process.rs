@@ -45,8 +45,8 @@ use crate::sys::clock::deadline;
 ///
 /// As with a thread, dropping the handle lets the process run on. When this process exits (by returning from `main` or by
 /// `exit`), it waits for the processes that it has started like this, or ends them if they are
-/// [daemonic](ProcessBuilder::daemon); and prints the failures that the program was not told of, by [`join`](Self::join),
-/// [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), and did not ask for, by [`kill`](Self::kill) or
+/// [daemonic](ProcessBuilder::daemon); and prints the failures that the program did not get from [`join`](Self::join),
+/// [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), and did not cause by [`kill`](Self::kill) or
 /// [`terminate`](Self::terminate). However it ends otherwise, they end with it.
 #[must_use = "`join` tells how it did; `let _ =` lets it run on"]
 pub struct Process<T = ()> {
@@ -136,8 +136,8 @@ impl<T> Process<T> {
     }
 
     /// Waits for the end of the process, at most for this long: true if it has ended, well or not, and its lines are passed on
-    /// ([`Output::Tee`]). In a process that was forked from the one that started it, false at once: nobody hears of its end
-    /// there.
+    /// ([`Output::Tee`]). In a process that was forked from the one that started it, false at once: no thread there gets to
+    /// know its end.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.group.check_owner().is_ok() && self.group.wait(deadline(timeout), false)
     }

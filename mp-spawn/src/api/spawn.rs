@@ -103,7 +103,7 @@ where
 ///   others of the tree start at the same time may still be too many: then a worker says so when it first needs shared
 ///   memory.)
 ///
-/// What happens in the processes afterwards is told by the [`ProcessContext`].
+/// The [`ProcessContext`] reports what happens in the processes afterwards.
 #[doc(alias = "spawn_context")]
 pub fn start_processes<F, A, R>(function: F, args: A, options: Options) -> Result<ProcessContext<R::Value>>
 where
@@ -178,9 +178,9 @@ where
 /// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one. If they are to live on,
 /// [`detach`](Self::detach) it. If this process exits while the context lives (`exit` is called, or `main` returns while
 /// another thread has it), it waits for the processes, or ends them if they are [daemons](Options::daemon); and prints a
-/// failure that the program was not told of.
+/// failure that the program did not get.
 ///
-/// `T` is what the function returns. What each failure looks like is told where the errors are: [`SpawnError`].
+/// `T` is what the function returns. [`SpawnError`] lists what each failure looks like.
 #[doc(alias = "SpawnContext")]
 #[must_use = "dropping it ends the processes"]
 pub struct ProcessContext<T = ()> {
@@ -231,7 +231,7 @@ impl<T: Message> ProcessContext<T> {
     }
 
     /// Waits until all processes have ended, whatever happened to the others, and returns how each of them did, by
-    /// rank. Nobody is ended because another one failed.
+    /// rank. No process is ended because another one failed.
     ///
     /// ```
     /// use mp_spawn::{Options, start_processes};
@@ -364,7 +364,7 @@ impl<T> ProcessContext<T> {
     ///     (),
     ///     Options::nprocs(3),
     /// )?;
-    /// // Whoever ends first, without waiting for the others.
+    /// // The process that ends first, without waiting for the others.
     /// let ends: Vec<_> = workers.sentinels().into_iter().map(Descriptor).collect();
     /// let things: Vec<_> = ends.iter().map(|end| end as &dyn Waitable).collect();
     /// let ended = wait(&things, Some(Duration::from_secs(60)))?;
@@ -481,8 +481,8 @@ impl<T> ProcessContext<T> {
         self.group.ask_all(Signal::KILL)
     }
 
-    /// Sends a SIGTERM to each process that has not ended, as [`kill_all`](Self::kill_all) sends a SIGKILL. Who ignores it
-    /// runs on.
+    /// Sends a SIGTERM to each process that has not ended, as [`kill_all`](Self::kill_all) sends a SIGKILL. A process that
+    /// ignores it continues.
     ///
     /// # Errors
     ///

@@ -41,7 +41,7 @@ const PAGE: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Slip {
     at: NonNull<AtomicU32>,
-    /// Who has mapped it. A copy of that process has not, and what is at that address there is somebody else's.
+    /// The process that has mapped it. A copy of it has not, and that address holds something else there.
     process: u32,
 }
 

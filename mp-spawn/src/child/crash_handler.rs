@@ -5,12 +5,12 @@
 //! | a fault in the guard area of the worker's stack, in its own | [`Cause::StackOverflow`] | [`Note::StackOverflow`] |
 //! | a fault at the stack pointer, in any that has a stack for handlers | the same | the same |
 //! | any other fault | [`Cause::Fault`] | [`Note::Fault`] |
-//! | a signal that somebody sends, or the program raises | [`Cause::Sent`] | nothing more |
+//! | a signal that a process sends, or the program raises | [`Cause::Sent`] | nothing more |
 //! | a stack is used up, in one that has no stack for handlers | nothing: no handler can run | [`Note::LikelyStackOverflow`] |
 //!
-//! A thread has a stack for handlers if somebody gave it one. The worker's own gets it here. Those that the standard library
-//! starts get one from it only where it has seen `main` begin, as in a copy of a program (start method `fork`), or after
-//! [`init`](crate::init) within `main`; not in a process that becomes a worker before `main`.
+//! A thread has a stack for handlers if it was given one (`sigaltstack(2)`). The worker's thread gets it here. Threads that
+//! the standard library starts get one from it only where it has seen `main` begin, as in a copy of a program (start method
+//! `fork`), or after [`init`](crate::init) within `main`; not in a process that becomes a worker before `main`.
 //!
 //! [`Note::StackOverflow`]: crate::Note::StackOverflow
 //! [`Note::LikelyStackOverflow`]: crate::Note::LikelyStackOverflow
@@ -39,15 +39,15 @@ use crate::protocol::message::{Cause, Crash};
 const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
 /// How far from the stack pointer a fault is taken for one that the stack has no room for. Less than a page below are the
-/// red zone and what a call pushes. Above: who needs more than a page touches each in turn, moving the stack pointer along
-/// (code in Rust always does, that in C if compiled so).
+/// red zone and what a call pushes. Above: code that needs more than a page touches each in turn, moving the stack pointer
+/// along (code in Rust always does, C code if compiled so).
 const REACH: usize = 4096;
 
 /// A stack for handlers, which takes no memory until one runs.
 #[repr(align(16))]
 struct Stack(UnsafeCell<[MaybeUninit<u8>; 96 << 10]>);
 
-// SAFETY: nobody but the kernel reaches it.
+// SAFETY: only the kernel accesses it.
 unsafe impl Sync for Stack {}
 
 // fork: a copy has its own memory, and is not in a handler.

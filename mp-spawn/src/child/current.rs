@@ -1,4 +1,4 @@
-//! What this process is, and who started it.
+//! What this process is, and which process started it.
 
 use std::ffi::CString;
 use std::io;
@@ -118,8 +118,8 @@ impl CurrentProcess {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// It is in no environment, no list of arguments and no shared memory: only who can read the memory of one of these
-    /// processes can read it. Nothing prints it.
+    /// It is in no environment, no list of arguments and no shared memory: only a process that can read the memory of one of
+    /// these processes can read it. Nothing prints it.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl CurrentProcess {
         mp_core::authkey()
     }
 
-    /// Sets it, for this process and those that it starts from now on. An empty one is none to those who connect.
+    /// Sets it, for this process and those that it starts from now on. An empty key counts as none when peers connect.
     ///
     /// ```
     /// mp_spawn::current_process().set_authkey("what this program reads from a file, say");

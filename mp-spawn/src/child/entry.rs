@@ -65,11 +65,11 @@ pub fn child_main() -> i32 {
 /// It is for hosts that load the library and are started by a [command](crate::set_command) to become a worker, because
 /// workers call back into them. (All others need nothing: a library becomes a worker by itself.) In such a process it does
 /// not return. It returns 0 in a process that was not started as a worker, so that a host can call it at its beginning; and
-/// 1 in one that was, but by somebody else: the program, or another library that was made with this crate.
+/// 1 in a worker of another copy of this crate: the program's, or another library's.
 ///
-/// It stands in the library, and not in this crate, so that there is one where it is wanted, and none where not: two
-/// libraries that are linked into one program, or two versions of this crate in one library, would have the same. Those can
-/// give it other names:
+/// It is defined in the library, and not in this crate, so that only libraries that want it have it: two libraries that are
+/// linked into one program, or two versions of this crate in one library, would define the same name. Those can choose other
+/// names:
 ///
 /// ```
 /// mp_spawn::export_child_main!(job_child_main);
@@ -81,8 +81,8 @@ macro_rules! export_child_main {
     };
     ($name:ident) => {
         /// Becomes a worker if this process was started as one of this library's: then it does not return. 0 if it was
-        /// not started as a worker, 1 if it was by somebody else.
-        // SAFETY: the one who writes the macro names no other function like this.
+        /// not started as a worker, 1 if it is a worker of the program or of another library.
+        // SAFETY: the author of the library gives no other function this name.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> ::std::ffi::c_int {
             $crate::child_main()
@@ -98,8 +98,8 @@ fn become_worker(token: Result<Token, String>) -> ! {
     }
 }
 
-/// Takes the token out of the environment, so that no program started from here takes it for its own. One that is not for
-/// this copy of the crate stays.
+/// Takes the token out of the environment, so that no program started from here takes it for its own. A token for another
+/// copy of the crate stays.
 fn take_token() -> Option<Result<Token, String>> {
     let text = env::var_os(token::VARIABLE)?;
     let token = Token::read(text.as_bytes());
@@ -163,7 +163,7 @@ fn adopt(token: Token) -> Result<OwnedFd, String> {
     match checked {
         // SAFETY: the file is open, for the calls above succeeded, and it is this process's to own: the parent
         // that is named in the token made the socket and left it to this process for this purpose. The token was
-        // taken out of the environment, so nobody else finds it.
+        // taken out of the environment, so no other code finds it.
         Ok(()) => Ok(unsafe { OwnedFd::from_raw_fd(token.fd) }),
         Err(error) => {
             Err(format!("file descriptor {} does not lead to process {}: {error}", token.fd, token.parent))
@@ -196,7 +196,7 @@ mod hook {
     // SAFETY: glibc calls what is in this section with these arguments, and the static has the size and the
     // alignment of an entry.
     #[unsafe(link_section = ".init_array")]
-    // fork: code, which nobody changes.
+    // fork: code, which never changes.
     static ENTRY: Initialiser = on_load;
 
     extern "C" fn on_load(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
@@ -247,7 +247,7 @@ mod hook {
     /// system calls.
     ///
     /// # Safety
-    /// This is an environment (`environ(7)`) that nobody changes meanwhile.
+    /// This is an environment (`environ(7)`) that no thread changes meanwhile.
     unsafe fn value_in<'a>(envp: *const *const c_char, name: &str) -> Option<&'a [u8]> {
         let mut at = envp;
         while !at.is_null() {
@@ -280,7 +280,7 @@ mod hook {
     fn later_entries(_program: &Object, entry: usize) -> Range<usize> {
         // SAFETY: linkers define this symbol in every static program; only its address is used.
         unsafe extern "C" {
-            // fork: code, which nobody changes.
+            // fork: code, which never changes.
             static __init_array_end: Initialiser;
         }
         entry + size_of::<usize>()..(&raw const __init_array_end).addr()

@@ -1,4 +1,4 @@
-//! The fork server itself: a process with one thread that copies itself when it is told to.
+//! The fork server itself: a process with one thread that copies itself on request.
 //!
 //! It is this program, started anew, and does nothing but wait. Each copy is a child of the process that asked for it
 //! (see `sibling`), gets a socket to that process, waits for its orders there, and becomes a worker as any other. The server has no shared memory, so
@@ -114,13 +114,13 @@ fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>>
             mp_core::users::drop_payload(payload);
             return Ok(Err(format!("{} panicked: {}", preload.name, note.message)));
         }
-        // What is left in a buffer, each copy would print.
+        // Each copy would print what is left in a buffer.
         let _ = std::io::stdout().flush();
     }
     Ok(alone())
 }
 
-/// Sees to it that copies of this process can be made.
+/// Makes sure that this process can be copied: one thread, and no shared memory.
 fn alone() -> Result<Alone, String> {
     let what = "what is preloaded must not do that: the processes would be copies of it";
     if Arena::get().is_some() {
@@ -131,7 +131,7 @@ fn alone() -> Result<Alone, String> {
     alone.ok_or_else(|| format!("it has begun threads, and {what}"))
 }
 
-/// In the copy: it is a process that waits for its orders.
+/// In the copy: a process that waits for its start message.
 fn become_one(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
     // What the program or the preloaded function wants done at exit is the server's to do, once.
     sys::skip_exit_handlers_so_far();

@@ -25,7 +25,7 @@ impl Log for Lines {
             let name = current::name().unwrap_or("main");
             // In one piece, so that lines of several processes are not mixed.
             let line = format!("[{}/{name}] {}\n", record.level(), record.args());
-            // Who can't write there can't be told.
+            // There is nowhere left to report that this failed.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }
@@ -33,9 +33,9 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// Prints what is told to the [`log`](https://docs.rs/log) crate, at this level and above, to standard error: by this process,
-/// and by those that it starts from now on. A line is `[INFO/rank-3] ...`, with the name of the process. It may be called
-/// again, for another level.
+/// Prints records of the [`log`](https://docs.rs/log) crate, at this level and above, to standard error: those of this
+/// process, and of those that it starts from now on. A line is `[INFO/rank-3] ...`, with the name of the process. It may be
+/// called again, for another level.
 ///
 /// ```
 /// use mp_spawn::{Options, Output, log_to_stderr, start_processes};
@@ -49,16 +49,16 @@ impl Log for Lines {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// With the feature `log`, this crate tells of what happens to processes, with targets that begin with `mp::`:
+/// With the feature `log`, this crate logs events of processes, with targets that begin with `mp::`:
 ///
-/// | level | of what |
+/// | level | events |
 /// |---|---|
 /// | warn | a process failed; a fork server ended, or was replaced; a worker of a pool ended before its time |
 /// | info | a process was started; a process ended |
-/// | debug | a fork server was started; a worker calls its function; what the dead held was released |
+/// | debug | a fork server was started; a worker calls its function; what crashed processes held was released |
 ///
-/// Any logger gets these events. One of one's own is to be set in workers as well, in their function. Python's logger is
-/// [`log::logger`](https://docs.rs/log/latest/log/fn.logger.html), its levels `SUBDEBUG` and `SUBWARNING` are the nearest
+/// Any logger gets these events. A program's own logger has to be set in workers as well, in their function. Python's logger
+/// is [`log::logger`](https://docs.rs/log/latest/log/fn.logger.html), its levels `SUBDEBUG` and `SUBWARNING` are the nearest
 /// ones here, `Trace` and `Warn`.
 ///
 /// # Errors

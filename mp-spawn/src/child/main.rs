@@ -65,12 +65,12 @@ pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
     std::process::exit(USELESS)
 }
 
-/// `heeds_interrupts`: whether SIGINT, which is ignored so far, is to end it as soon as it has its orders.
+/// `heeds_interrupts`: whether SIGINT, which is ignored so far, is to end it as soon as it has its start message.
 #[inline]
 fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, heeds_interrupts: bool) -> i32 {
     match has_parent(token.parent) {
         Ok(true) => {}
-        // Killed a moment ago, probably: there is nobody to tell.
+        // Probably killed a moment ago: there is no parent to report to.
         Ok(false) => return USELESS,
         Err(error) => fit = fit.and(Err(cause::of_prctl(error))),
     }

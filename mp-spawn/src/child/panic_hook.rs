@@ -1,4 +1,4 @@
-//! What is known about a panic: the hook sees it first and in full, the one who catches it sees only the payload.
+//! What is known about a panic: the hook sees it first and in full, the code that catches it sees only the payload.
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -17,7 +17,7 @@ thread_local! {
 }
 
 /// Notes every panic before the previous hook has its turn, and tells the parent: if the panic ends the process,
-/// nobody will catch it.
+/// no code will catch it.
 #[inline]
 pub(crate) fn install_hook() {
     // fork: the hook is copied along. It is installed before a worker calls its function, by its only thread.

@@ -1,4 +1,4 @@
-//! How a function failed that a worker called, and lived on: for the layers that call one function after another.
+//! How a function failed that a worker called and survived: for the layers that call one function after another.
 
 use std::error::Error;
 use std::panic::{self, AssertUnwindSafe};
@@ -11,7 +11,7 @@ use crate::error::process_name::Who;
 use crate::error::{ProcessRaised, RaisedKind};
 use crate::protocol::message::{PanicNote, cut, sources};
 
-/// An error or a panic in words, to be sent to whoever asked for the call.
+/// An error or a panic in words, to be sent to the process that asked for the call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Raise {
     panicked: bool,

@@ -1,15 +1,15 @@
 //! Where this crate is part of a shared library: which program becomes the worker then, and how.
 //!
 //! The program is a host that knows nothing of workers: an interpreter, a C program. Executed anew it would just begin once
-//! more. So the dynamic loader is told to load the library before all else (`LD_PRELOAD`, see `ld.so(8)`), and the library
+//! more. So the dynamic loader loads the library before all else (`LD_PRELOAD`, see `ld.so(8)`), and the library
 //! becomes the worker as it is loaded: the host's own code never runs there. What needs the host (an interpreter that is
 //! called from a worker) is started by a command instead, which calls [`export_child_main!`](crate::export_child_main!)'s
 //! function.
 //!
-//! | this copy of the crate is in | started by | the token is for | who takes it |
+//! | this copy of the crate is in | started by | the token is for | taken by |
 //! |---|---|---|---|
 //! | the program | the program, or a command | [`Taker::Program`] | the hook before `main`, or `init` |
-//! | a library | a command | [`Taker::Call`] | whoever calls `mp_child_main`, or `init` |
+//! | a library | a command | [`Taker::Call`] | the caller of `mp_child_main`, or `init` |
 //! | a library, and the function as well | the host, with the library loaded first | [`Taker::Load`] | the hook of the library of that build, while the loader initialises what a program begins with |
 //! | a library, the function in the program or in another library | the host | [`Taker::Call`] | `init`, in the `main` of a program that is linked with the library |
 //!
@@ -24,7 +24,7 @@
 //! | two libraries were made with this crate | each takes what is for its build, by number; calls take what is for calls |
 //! | the host is a program with a copy of this crate | it leaves tokens alone that are not for programs |
 //! | the host closes the library (`dlclose`) | it stays loaded: the supervisor's thread has variables with destructors in it, which the C library waits for |
-//! | a host that can't be told what to load (set-user-ID) | the start is refused; one that another program executes begins as it does by itself, and the parent says that the process never reported |
+//! | a host for which the loader ignores `LD_PRELOAD` (set-user-ID) | the start is refused; one that another program executes begins as it does by itself, and the parent says that the process never reported |
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -45,14 +45,14 @@ use crate::protocol::message::Report;
 use crate::protocol::token::Taker;
 use crate::sys::environment::Environment;
 
-/// What the loader is told in.
+/// The environment variable that names libraries to the loader.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 
 /// The file that was found to be the build which runs, by what the file system says of it.
 static CHECKED: PerProcess<Mutex<Option<Identity>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Who takes the token of a process that is to call `function`, and which library is to be loaded first.
+/// Which copy of this crate takes the token of a process that is to call `function`, and which library is loaded first.
 pub(crate) fn taker(command: bool, function: &FunctionRef) -> Result<(Taker, Option<PathBuf>), SpawnError> {
     let Some(library) = loaded_objects::own().filter(|own| !own.is_program) else {
         return Ok((Taker::Program, None));
@@ -96,8 +96,8 @@ fn can_be_loaded(library: &Object, identity: &Identity) -> io::Result<()> {
     Ok(())
 }
 
-/// In a child: sees to it that the library which holds its function is loaded. Only one that the parent names is: a closure
-/// in a message has to be in what is loaded already, for messages may come from outside.
+/// In a child: makes sure that the library which holds its function is loaded. Only a library that the parent names is
+/// loaded: a closure in a message has to be in what is loaded already, for messages may come from outside.
 pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
     if loaded_objects::is_loaded(build) {
         return Ok(());
@@ -111,7 +111,7 @@ pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
     loaded_objects::load(path).map_err(unable)
 }
 
-/// The same environment, in which the loader is told to load a library first.
+/// The same environment, by which the loader loads a library first.
 pub(crate) fn with_library(environment: &Environment, library: &Path) -> Environment {
     let mut value = library.as_os_str().to_owned();
     if let Some(more) = environment.get(PRELOAD).filter(|more| !more.is_empty()) {
@@ -122,7 +122,7 @@ pub(crate) fn with_library(environment: &Environment, library: &Path) -> Environ
     environment.with(OsStr::new(PRELOAD), Some(&value)).unwrap_or_else(|_| environment.clone())
 }
 
-/// What the loader was told to load, without the library that [`with_library`] has put first; `None` if it isn't the first.
+/// The libraries that the variable names, without the one that [`with_library`] has put first; `None` if it isn't the first.
 pub(crate) fn without_library(value: &OsStr, library: &Path) -> Option<Option<OsString>> {
     let rest = value.as_bytes().strip_prefix(library.as_os_str().as_bytes())?;
     match rest {

@@ -14,15 +14,15 @@ use crate::sys;
 /// The processes of one start, as their parent knows them beside the handles.
 #[derive(Debug)]
 enum Member {
-    /// Of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped: they are no concern then.
+    /// Of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped: nothing remains to be done then.
     Held { group: Weak<Group>, daemon: bool },
     /// Of a [`Process`](crate::Process), or of a context that was detached: they live on without a handle.
     Free { group: Arc<Group>, daemon: bool },
-    /// What is left of one that has failed, when it has no handle any more and the program was not told: what to say at the exit.
+    /// The failure of a process without a handle, which the program did not get: printed at the exit.
     Failed(SpawnError),
 }
 
-/// So many failures that nobody has asked for are kept.
+/// How many failures without a handle are kept.
 const MOST_FAILED: usize = 100;
 
 static FAMILY: PerProcess<Mutex<Vec<Member>>> =
@@ -38,7 +38,7 @@ pub struct ActiveChild {
     pub pid: u32,
 }
 
-/// The processes that this one has started and that run, whoever holds them. Does not block.
+/// The processes that this one has started and that run, with or without a handle. Does not block.
 ///
 /// ```
 /// use mp_spawn::{Process, active_children};
@@ -96,7 +96,7 @@ pub(crate) fn release(group: &Arc<Group>, daemon: bool) {
     adopt(group, daemon);
 }
 
-/// Sees to it that what is to be done at exit is done.
+/// Registers, once, what is to be done at exit.
 pub(crate) fn care_at_exit() {
     static AT_EXIT: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
     AT_EXIT.call_once(|| {
@@ -113,8 +113,8 @@ fn add(member: Member) {
     family.push(member);
 }
 
-/// Those with a failure that the program was not told of stay, to be named at the exit: in words alone, once there is no handle
-/// to ask.
+/// Processes with a failure that the program did not get stay, to be named at the exit: as the error alone, once there is no
+/// handle.
 fn forget_the_done(family: &mut Vec<Member>) {
     let mut failed = family.iter().filter(|member| matches!(member, Member::Failed(_))).count();
     family.retain_mut(|member| match member {
@@ -132,7 +132,7 @@ fn forget_the_done(family: &mut Vec<Member>) {
     });
 }
 
-/// At exit: daemonic processes are ended, then all are waited for, and failures that the program was not told of are named.
+/// At exit: daemonic processes are ended, then all are waited for, and failures that the program did not get are printed.
 fn care() {
     // A thread that is stuck could hold the lock for ever. It is not held while this waits: other threads still feed the
     // processes that are waited for, and callbacks ask for them.

@@ -35,7 +35,7 @@ use crate::sys::process_handle::Handle;
 const CHUNK: usize = 64 << 10;
 /// How long a process that may be short-lived is left alone: see [`supervisor`](crate::parent::supervisor).
 const YOUTH: Duration = Duration::from_millis(50);
-/// After this time it is listened to, if anybody asks.
+/// After this time it is listened to, if a caller asks.
 const INFANCY: Duration = Duration::from_millis(4);
 /// Chunks that are read from one process before the others get their turn.
 const CHUNKS_A_TURN: usize = 16;
@@ -69,11 +69,11 @@ pub(crate) struct Watch {
     returns: bool,
     /// When its time to say hello is over.
     pub(crate) hello_until: Option<Instant>,
-    /// While nobody listens to it yet: from when on the supervisor does.
+    /// While the supervisor doesn't listen to it yet: from when on it does.
     pub(crate) young_until: Option<Instant>,
 }
 
-/// What a process is told about itself, and what is to be known about it.
+/// What goes to a process at its start, and what its parent keeps about it.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) rank: usize,
@@ -294,7 +294,7 @@ impl Watch {
         true
     }
 
-    /// Tells the log how it ended. While no lock is held.
+    /// Logs how it ended. While no lock is held.
     pub(crate) fn tell_end(&self) {
         let Who { name, pid, .. } = &self.who;
         if self.swept > 0 {
@@ -306,7 +306,7 @@ impl Watch {
         }
     }
 
-    /// Lets everybody know that it is gone, when nothing of it is left here.
+    /// Tells all waiters that it is gone, when nothing of it is left here.
     pub(crate) fn close(self) {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
         drop(self);

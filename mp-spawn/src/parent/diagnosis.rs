@@ -36,7 +36,7 @@ pub(crate) struct Seen {
     pub(crate) crash: Option<Crash>,
     /// The last lines of its standard error.
     pub(crate) last_words: Option<String>,
-    /// The kernel has killed processes for want of memory.
+    /// The kernel's out-of-memory killer has ended processes.
     pub(crate) out_of_memory: bool,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn of_exit(
         return Some((now, SpawnError::NeverReported { who, program, method, exit }));
     }
     let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
-    // One that somebody sends reaches the handler.
+    // A signal that a process sends reaches the handler.
     let unheard = killer == Some(Signal::from_number(libc::SIGSEGV)) && seen.hello && seen.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
     let panicked = aborted && !seen.panics.is_empty();

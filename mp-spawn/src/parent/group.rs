@@ -1,4 +1,4 @@
-//! What is known about the processes of one start, shared between the supervisor and whoever waits.
+//! What is known about the processes of one start, shared between the supervisor and waiters.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -34,7 +34,7 @@ pub(crate) struct Group {
     ranked: bool,
     ranks: Mutex<Vec<Rank>>,
     changed: Condvar,
-    /// Becomes readable, for good, at the next change: for who waits for the end of the last process as well.
+    /// Becomes readable, for good, at the next change: also for callers that wait for the end of the last process.
     bell: Mutex<Option<Arc<OwnedFd>>>,
     /// The sentinels that were asked for, by rank: these are kept as long as the group. All others are closed when their
     /// processes are over.
@@ -119,7 +119,7 @@ impl Group {
         ranks.get(rank).map(|rank| rank.streams.clone()).ok_or(SpawnError::NoSuchRank { rank, nprocs })
     }
 
-    /// Reads what a rank that has ended had written; the last lines of its standard error, if they are known. Waits for nobody.
+    /// Reads what a rank that has ended had written; the last lines of its standard error, if they are known. Does not block.
     pub(crate) fn drain(&self, rank: usize) -> Option<String> {
         let streams = self.streams_of(rank).ok()?;
         streams.drain();
@@ -157,8 +157,9 @@ impl Group {
         self.ranks.lock().get(rank).is_some_and(|rank| rank.begun)
     }
 
-    /// Reaps the process of this rank if it has ended, without waiting for the supervisor to hear of it: who has seen the end
-    /// at the sentinel asks how it was. If it runs, the supervisor listens to it from now on, unless it has begun just now.
+    /// Reaps the process of this rank if it has ended, without waiting for the supervisor to notice: a caller that has seen
+    /// the end at the sentinel asks how it was. If it runs, the supervisor listens to it from now on, unless it has begun just
+    /// now.
     fn look(&self, rank: usize) {
         let unknown = |rank: &&Rank| rank.exit.is_none();
         let found = self.ranks.lock().get(rank).filter(unknown).and_then(|rank| rank.running.clone());
@@ -193,19 +194,19 @@ impl Group {
         running.map(|rank| ActiveChild { name: rank.name.clone(), pid: rank.number() }).collect()
     }
 
-    /// The program is told of all failures so far.
+    /// The program gets all failures so far.
     pub(crate) fn tell_all(&self) {
         self.ranks.lock().iter_mut().for_each(Rank::tell);
     }
 
-    /// The program is told how this rank is doing.
+    /// The program gets the state of this rank.
     pub(crate) fn tell(&self, rank: usize) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             rank.tell();
         }
     }
 
-    /// The first failure that the program was not told of, and has not asked for by a signal.
+    /// The first failure that the program did not get, and did not cause by a signal.
     pub(crate) fn untold_failure(&self) -> Option<SpawnError> {
         let ranks = self.ranks.lock();
         let untold = ranks.iter().filter(|rank| !rank.told).filter_map(|rank| rank.failure.as_ref());
@@ -260,7 +261,7 @@ impl Group {
             rank.running = None;
             rank.over = true;
             if rank.failure.is_some() || rank.ending.is_some() {
-                // Killed after it had sent it: nobody will ask, and the memory may be large.
+                // Killed after it had sent it: no caller will ask, and the memory may be large.
                 rank.value = None;
             }
         });
@@ -298,7 +299,7 @@ impl Group {
         }
         self.changed.notify_all();
         if let Some(bell) = self.bell.lock().take() {
-            // It can't fail: nobody else adds to it.
+            // It can't fail: no other thread adds to it.
             let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
         }
     }

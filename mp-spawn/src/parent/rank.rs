@@ -28,12 +28,11 @@ use crate::sys::process_handle::Handle;
 pub enum Status {
     /// It runs.
     Running,
-    /// It ended and is content: its function returned, or it called `exit(0)`.
+    /// It ended without a failure: its function returned, or it called `exit(0)`.
     Ended,
     /// It failed. Its process may still be on its way out.
     Failed(SpawnError),
-    /// It was ended because another one failed, or because nobody wanted it any more; this is the last signal
-    /// that it got.
+    /// It was ended because another one failed, or because it is no longer wanted; this is the last signal that it got.
     EndedByUs(Signal),
 }
 
@@ -43,8 +42,8 @@ pub(crate) struct Running {
     pub(crate) handle: Arc<Handle>,
     /// Its number with the supervisor.
     pub(crate) id: u64,
-    /// Until then nobody listens to it, so that nothing changes but by its end; then whoever asks sees to it that the supervisor
-    /// does.
+    /// Until then the supervisor doesn't listen to it, so that only its end changes anything; later, a caller that asks makes
+    /// the supervisor listen.
     pub(crate) alone_until: Option<Instant>,
 }
 
@@ -70,9 +69,9 @@ pub(crate) struct Rank {
     pub(crate) asked: Option<Signal>,
     /// How it ended.
     pub(crate) exit: Option<Exit>,
-    /// Whether it had said that it is a worker, if it has ended.
+    /// Whether it had reported that it is a worker, if it has ended.
     pub(crate) begun: bool,
-    /// Whether the program was told of its failure.
+    /// Whether the program got its failure.
     pub(crate) told: bool,
     /// What its function returned.
     pub(crate) value: Option<Value>,
@@ -110,7 +109,7 @@ impl Rank {
         }
     }
 
-    /// The program is told how it is doing: if it has failed, that is no news any more.
+    /// The program gets its state: a failure is not to be printed at the exit any more.
     pub(crate) fn tell(&mut self) {
         self.told |= self.failure.is_some();
     }

@@ -51,7 +51,7 @@ pub(crate) fn reserve(count: usize) -> Result<Room> {
 
 #[cold]
 fn members_now(arena: &Arena) -> usize {
-    // The dead keep their places until they are swept. It fails only in a forked process, which has no children.
+    // Crashed processes keep their places until they are swept. It fails only in a forked process, which has no children.
     let _ = arena.sweep();
     arena.taken_slots()
 }

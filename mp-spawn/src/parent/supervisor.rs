@@ -1,4 +1,4 @@
-//! The one thread of a process that starts all its children, hears them, and reaps them.
+//! The one thread of a process that starts all its children, receives from them, and reaps them.
 //!
 //! **Invariant:** children are started by this thread, or by the main thread. A child asks the kernel to end it when
 //! its parent ends, and there "parent" means the thread that started it; so that thread must live as long as the
@@ -6,22 +6,22 @@
 //! another one just to have it make a process costs a tenth of the start.
 //!
 //! **Short lives.** The only process of a start, if its function returns nothing, is left alone for its first milliseconds:
-//! whoever waits for it sees its end by its sentinel, reads what it has said, and reaps it. The supervisor would be woken by
-//! each thing that a process says, and by its end in the same moment as the one who waits, only to find that all is done.
-//! After four milliseconds the supervisor listens if somebody waits or asks, and hears at once what has been said meanwhile; so a
-//! failure is known that much later at most. It listens without delay if somebody wants to be told of the end; and after fifty
-//! by itself, by the timer: one that fired every four milliseconds cost starts on a virtual machine some 4 % of their time.
-//! (What it held in shared memory is given up that much later at most,
-//! if it dies and nobody asks.) What may need an answer (a result in shared memory), what others wait for
-//! (several processes of one start) and what is still to be sent is listened to from the beginning.
+//! a waiter sees its end by its sentinel, reads its messages, and reaps it. The supervisor would be woken by each message of
+//! a process, and by its end in the same moment as the waiter, only to find that all is done. After four milliseconds the
+//! supervisor listens if a caller waits or asks, and receives at once what was sent meanwhile; so a failure is known that
+//! much later at most. It listens without delay if a callback is registered for the end; and after fifty by itself, by the
+//! timer: one that fired every four milliseconds cost starts on a virtual machine some 4 % of their time. (What the process
+//! held in shared memory is released that much later at most, if it crashes and no caller asks.) The supervisor listens from
+//! the beginning to a process that may need an answer (a result in shared memory), that others wait for (several processes of
+//! one start), or that something is still to be sent to.
 //!
-//! | state of a [`Watch`] | in the poll | who changes it, under the lock of [`Watches`] |
+//! | state of a [`Watch`] | in the poll | what changes it, under the lock of [`Watches`] |
 //! |---|---|---|
-//! | young | nothing | whoever sees its end: reaped; whoever asks, or the supervisor, when its time is over: listened to |
-//! | listened to | sentinel and socket | whoever sees its end: reaped |
-//! | reaped | nothing | nobody: it is no longer among the watches |
+//! | young | nothing | a thread sees its end: reaped; a caller asks, or its time is over: listened to |
+//! | listened to | sentinel and socket | a thread sees its end: reaped |
+//! | reaped | nothing | nothing: it is no longer among the watches |
 //!
-//! A process that is killed while it is young is reaped by the one who waits, or by the supervisor a moment later.
+//! A process that is killed while it is young is reaped by the waiter, or by the supervisor a moment later.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -110,7 +110,7 @@ struct Supervisor {
     wake: OwnedFd,
     /// Fires when the time of some process to say hello may be over.
     timer: OwnedFd,
-    /// Readable from the beginning, for good: the sentinel of those whose end was seen before anybody asked for theirs.
+    /// Readable from the beginning, for good: the sentinel of processes whose end was seen before theirs was asked for.
     over: Arc<OwnedFd>,
     requests: Mutex<Sender<Request>>,
     watches: Mutex<Watches>,
@@ -162,7 +162,7 @@ pub(crate) fn on_lasting_thread<T: Send + 'static>(
         return call();
     }
     let (reply, answer) = channel();
-    // Nobody listens if the thread that asked is gone.
+    // The receiver is gone if the thread that asked is.
     running()?.ask(Request::Call(Box::new(move || _ = reply.send(call()))))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
@@ -175,7 +175,7 @@ pub(crate) fn call_later(call: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Sees to it that a fork server is reaped when it ends.
+/// Makes sure that a fork server is reaped when it ends.
 pub(crate) fn watch_server(life: &Arc<Life>) -> Result<()> {
     let supervisor = running()?;
     supervisor.servers.lock().push(Arc::clone(life));
@@ -210,7 +210,7 @@ pub(crate) fn ended(id: u64) {
     }
 }
 
-/// Somebody wants to know of a process: it is listened to from now on, if it was left alone so far.
+/// A caller asks for a process: the supervisor listens to it from now on, if it has not so far.
 pub(crate) fn hear(id: u64) {
     if let Some(supervisor) = present() {
         supervisor.hear(id);
@@ -273,7 +273,7 @@ impl Supervisor {
         }
     }
 
-    /// The files that a copy of this process has no use for. Of processes that have ended: `over`, so that nobody closes
+    /// The files that a copy of this process has no use for. Of processes that have ended: `over`, so that no thread closes
     /// theirs meanwhile.
     fn files(&self, watches: &Watches, over: &[Arc<OwnedFd>]) -> Vec<RawFd> {
         let of_children = watches.by_id.values().flat_map(|watch| {
@@ -358,7 +358,7 @@ impl Supervisor {
         watches.set_timer(&self.timer, watch.due());
         watches.by_id.insert(id, watch);
         drop(watches);
-        // Only now: who asks for room locks that first, and these then. For a moment the process counts twice.
+        // Only now: a thread that asks for room locks that first, and these then. For a moment the process counts twice.
         batch.room.use_one();
         Ok(id)
     }
@@ -383,7 +383,7 @@ impl Watches {
         self.over.push(Arc::downgrade(handle.shared_sentinel()));
     }
 
-    /// Sees to it that the timer fires at this time, or before.
+    /// Sets the timer so that it fires at this time, or before.
     fn set_timer(&mut self, timer: &OwnedFd, until: Option<Instant>) {
         let Some(until) = until.filter(|until| self.timer.is_none_or(|set| *until < set)) else { return };
         self.timer = Some(until);
@@ -463,7 +463,7 @@ impl Loop {
         let _ = reply.send(outcome);
     }
 
-    /// Nothing can be heard any more: says so, and lets nobody wait.
+    /// Nothing can be received any more: fails every process and job, so that no caller waits.
     fn give_up(mut self, error: io::Error) {
         let SpawnError::Launch(why) = failed("epoll_wait", None, error) else { return };
         // Without the lock: callbacks of the user run here, and may ask for other processes.
@@ -479,7 +479,7 @@ impl Loop {
 }
 
 impl Supervisor {
-    /// The timer has fired: sees to those whose time is over, and sets it for the others.
+    /// The timer has fired: handles the processes whose time is over, and sets it for the others.
     fn check_times(&self) {
         let mut watches = self.watches.lock();
         watches.timer = None;
@@ -544,7 +544,7 @@ impl Supervisor {
             && (!more || watch.reported)
         {
             // Explicitly, for a forked process may hold the socket too. That it has been deleted before is no matter.
-            // Who has reported is about to end: to be woken for each step of that would cost as much as the rest.
+            // A process that has reported is about to end: to be woken for each step of that would cost as much as the rest.
             let _ = epoll::delete(&self.poll, socket);
         }
         if !more {
@@ -591,7 +591,7 @@ fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     if let Some(socket) = &watch.socket {
         let flags = if sent { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::OUT };
         if let Err(error) = epoll::add(poll, socket, epoll::EventData::new_u64(id << 1), flags) {
-            // Nobody would take notice of it, and it stays readable for as long as somebody has it.
+            // It would be handled no more, and stays readable for as long as a process has it open.
             let _ = epoll::delete(poll, watch.handle.sentinel());
             return Err(refused(error));
         }

@@ -40,13 +40,13 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits to be ended by somebody else.
+/// Waits until another process ends it.
 pub fn wait_for_the_end() -> Outcome {
     let until = Instant::now() + LIFETIME;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-        std::thread::sleep(left); // sleep: its work is to be there until somebody ends it
+        std::thread::sleep(left); // sleep: its work is to be there until another process ends it
     }
-    Err("nobody ended this worker".into())
+    Err("this worker was not ended".into())
 }
 
 /// Whether a process exists and is no zombie.
@@ -162,10 +162,10 @@ pub fn say(meeting: &str, text: &str) -> Outcome {
     Ok(())
 }
 
-/// In a worker: waits until somebody says something under this name.
+/// In a worker: waits until a line is written under this name.
 pub fn wait_for_word(name: &str) -> Outcome {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-    // Read to its end, or whoever says it might find the line broken.
+    // Read to its end, or the writer might find the pipe broken.
     let (mut guest, _) = listener.accept()?;
     guest.read_to_string(&mut String::new())?;
     Ok(())

@@ -1,9 +1,9 @@
 //! A fork server, and the line to it: see [`forkserver`](crate::parent::fork_server).
 //!
-//! One process at most is on order. Its number is on the [slip](crate::child::clone) from the moment at which it is made until it is
-//! somebody's, so that it can be ended whatever happens to the server. That number is all that is to be known of one that was
-//! made ahead; the server answers only who asks. (An answer that waits in the socket would be read just when the process is to
-//! begin, and reading it wakes the server, which waits at that socket, too.)
+//! One process at most is on order. Its number is on the [slip](crate::child::clone) from the moment at which it is made
+//! until a start has taken it, so that it can be ended whatever happens to the server. That number is all that is known of a
+//! process that was made ahead; the server answers only when asked. (An answer that waits in the socket would be read just
+//! when the process is to begin, and reading it wakes the server, which waits at that socket, too.)
 
 use std::fmt;
 use std::io;
@@ -99,7 +99,7 @@ pub(crate) struct Server {
     lost: Option<Pid>,
 }
 
-/// A process that a server was asked for, and that nobody has got yet.
+/// A process that a server was asked for, and that no start has taken yet.
 #[derive(Debug)]
 struct Ordered {
     /// This end of its socket.
@@ -137,7 +137,7 @@ impl Made {
         let sentinel = self.handle.sentinel();
         let mut both =
             [PollFd::new(&self.ordered.socket, PollFlags::empty()), PollFd::new(&sentinel, PollFlags::IN)];
-        // Nothing is to be told of either.
+        // Neither is to be reported.
         let asked = retry_on_intr(|| rustix::event::poll(&mut both, Some(&Timespec::default())));
         let is_there = asked == Ok(0);
         if !is_there {
@@ -216,7 +216,7 @@ impl Server {
     }
 
     /// Starts a process: gives these orders to the one that was made ahead, if it lives, or else to another one; and asks for
-    /// the next. The outer error says that nothing is to be expected from this server any more.
+    /// the next. The outer error says that this server is of no more use.
     pub(crate) fn start(
         &mut self,
         outbox: &mut Outbox,
@@ -228,7 +228,7 @@ impl Server {
         if ahead {
             match made {
                 Ok(waiting) if waiting.is_there() => made = Ok(waiting),
-                // It may be refused for want of what there is by now.
+                // It may have been refused for lack of something that there is by now.
                 gone => {
                     self.lost = gone.ok().map(|gone| gone.pid);
                     made = self.take(&mut patience)?;
@@ -236,9 +236,10 @@ impl Server {
             }
         }
         Ok(made.map(|Made { pid, handle, ordered: Ordered { socket, nonce } }| {
-            // Before anything else: it waits for that. What can't be sent now is tried again, and found out, by who watches it.
+            // Before anything else: the process waits for that. The supervisor, which watches it, tries again what can't be
+            // sent now, and finds out why.
             let _ = outbox.flush(socket.as_fd());
-            // From here on it is somebody's.
+            // From here on this start has it.
             self.slip.clear();
             self.order_ahead(&mut patience);
             Launched { pid, handle, socket, nonce }
@@ -281,14 +282,14 @@ impl Server {
         }
     }
 
-    /// Asks for the process of the next start. If that is impossible, the next start asks itself, and says why.
+    /// Asks for the process of the next start. If that is impossible, the next start asks itself, and reports why.
     fn order_ahead(&mut self, patience: &mut Patience) {
         if self.ordered.is_none() {
             let _ = self.order(false, patience);
         }
     }
 
-    /// Asks for a process; and, if that is wanted, to be told when it is made.
+    /// Asks for a process; with `and_ask`, also for an answer when it is made.
     fn order(&mut self, and_ask: bool, patience: &mut Patience) -> Result<Result<()>, Trouble> {
         let (ours, theirs) = match launch::socket_pair() {
             Ok(pair) => pair,
@@ -395,7 +396,7 @@ impl Server {
         }
     }
 
-    /// Ends it for good, with the process that it may have made ahead; says what was tried with it, and why it is no more.
+    /// Ends it for good, with the process that it may have made ahead; the error says what was attempted, and why it is gone.
     pub(crate) fn bury(mut self, what: &'static str, why: &Trouble) -> Buried {
         let exit = self.end();
         let pid = self.life.pid;
@@ -407,7 +408,7 @@ impl Server {
         Buried { pid, exit, error, is_replaceable: *why == Trouble::Gone }
     }
 
-    /// Ends it, and a process that it may have made and that nobody has got yet.
+    /// Ends it, and a process that it may have made and that no start has taken yet.
     fn end(&mut self) -> Option<Exit> {
         let ended = self.life.end();
         if let (Some(Ordered { socket, .. }), Some(pid)) = (self.ordered.take(), self.slip.read())
@@ -534,7 +535,7 @@ mod tests {
         let (server, _server, pid, _theirs) = server(slip);
         let error = server.bury("a test", &Trouble::Gone).error;
         assert!(error.to_string().contains("SIGKILL"), "{error}");
-        // Reaped: nobody has these numbers any more.
+        // Reaped: no process has these numbers any more.
         assert!(!is_there(pid) && !is_there(unknown));
     }
 

@@ -1,12 +1,12 @@
 //! The fork server as the process that started it sees it.
 //!
-//! The process for the next start is made ahead: as soon as one has got its orders, the server is asked for another, which
-//! waits for its own while the first one works. So who starts a process waits neither for the kernel to copy the server nor
-//! for the server to be woken.
+//! The process for the next start is made ahead: as soon as one has got its start message, the server is asked for another,
+//! which waits for its own while the first one works. So a caller that starts a process waits neither for the kernel to copy
+//! the server nor for the server to be woken.
 //!
 //! | dies | what happens |
 //! |---|---|
-//! | the server, idle | it is reaped at once; the next start begins another, and tells the log |
+//! | the server, idle | it is reaped at once; the next start begins another, and logs it |
 //! | the server, killed before it is one | the start that waits for it begins another |
 //! | the server, ended by itself before it is one | the start that waits for it fails and says how it ended: another would do the same |
 //! | the server, while it calls what is preloaded | the start that waits for it fails and says how it ended, the next one begins another |
@@ -20,11 +20,11 @@
 //! Ctrl-C ends neither the server nor the process that waits: see `zygote`.
 //!
 //! A server that is stopped delays the starts that need it, at most for [`Options::handshake_timeout`] each; then it is
-//! ended, as a process that does not report is. (One that waits for a disk, or has had no processor, gets that time a few times
-//! more: its successor would have to wait as well.) That it is a server, a new one has to say in that time, too. What it is to
-//! preload it calls then, and that is waited for as long as it lives: loading what takes long is what preloading is for. Only one
-//! that is found stopped when that time is over, and has still not moved when it is over again, is ended. Whoever waits has the
-//! log told what it waits for, once.
+//! ended, as a process that does not report is. (One that waits for a disk, or has had no processor, gets that time a few
+//! times more: its successor would have to wait as well.) A new server has to report that it is one in that time, too. Then
+//! it calls what it is to preload, and a start waits for that as long as the server lives: slow loading is what preloading is
+//! for. Only a server that is found stopped when that time is over, and has still not moved when it is over again, is ended.
+//! A start that waits logs, once, what it waits for.
 //!
 //! [`Options::handshake_timeout`]: crate::Options::handshake_timeout
 
@@ -45,7 +45,7 @@ use crate::protocol::function::{FunctionRef, Preloaded};
 use crate::protocol::outbox::Outbox;
 use crate::sys::log_event::event;
 
-/// What was tried, as errors say it.
+/// What was attempted, as errors say it.
 const WHAT: &str = "the fork server";
 
 static SERVER: PerProcess<Mutex<Option<Server>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
@@ -70,16 +70,16 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// What it leaves in memory, each process has a copy of. It must leave no thread running, make no shared memory (tensors,
-/// queues) and not use a GPU: the first two make the start fail, and say so. If it panics, the start fails with its
-/// message; if it ends the server, with how that ended.
+/// Each process has a copy of what it leaves in memory. It must leave no thread running, make no shared memory (tensors,
+/// queues) and not use a GPU: the first two make the start fail with an error that says so. If it panics, the start fails
+/// with its message; if it ends the server, with how that ended.
 ///
 /// # Blocking
 ///
 /// The first start by a server waits until what it preloads has returned, however long that takes, and other starts by it wait
 /// with that one; so does this function, if one waits. [`Options::handshake_timeout`](crate::Options::handshake_timeout) bounds
 /// only how long the server may take before it, and how long it may be stopped meanwhile. If it takes longer than that time,
-/// the log is told so (feature `log`), with the server's process id: whoever kills that process has the start fail.
+/// the log gets a warning (feature `log`) with the server's process id: killing that process makes the start fail.
 ///
 /// # Errors
 ///

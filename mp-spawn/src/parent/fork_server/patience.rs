@@ -3,7 +3,7 @@
 //! | it | when the time is over | and again |
 //! |---|---|---|
 //! | was asked for a process, or whether it is a server | given up, unless it can't be expected to answer | five times |
-//! | calls what is preloaded | the log is told, once | waited for; given up if it has been stopped since |
+//! | calls what is preloaded | a warning in the log, once | waited for; given up if it has been stopped since |
 //!
 //! The end of a server ends every wait for it at once.
 
@@ -22,13 +22,13 @@ pub(crate) struct Patience {
     more: More,
 }
 
-/// Whether one goes on waiting for a server when the time is over.
+/// Whether to continue waiting for a server when the time is over.
 enum More {
-    /// So many more times, while it can't be expected to answer.
+    /// How many more times, while it can't be expected to answer.
     Times(u32),
     /// As long as it lives and is not stopped: it calls what is preloaded.
     Preloading {
-        /// The name of that, until the log was told of it.
+        /// The name of that, until it was logged.
         what: Option<String>,
         /// What it was doing when the time was over last.
         before: Option<Doing>,

@@ -3,7 +3,7 @@
 //! | it runs | `/proc/self/exe` is | executed is |
 //! |---|---|---|
 //! | by itself | the program, whatever became of its file | that |
-//! | under valgrind | the program for who opens or reads it, valgrind for who executes it | the path that it leads to |
+//! | under valgrind | the program if opened or read, valgrind if executed | the path that it leads to |
 //! | by the loader (`ld.so --options ./program`, see `ld.so(8)`) | the loader | the loader, with its options and the program's path |
 //!
 //! A program that was deleted while it runs can't be found in the second and the third case. What is executed then makes no
@@ -67,7 +67,7 @@ fn loaders_words(said: &[u8], args: &[OsString]) -> Vec<OsString> {
     let before = words.len().checked_sub(own).filter(|before| *before > 0);
     match before.filter(|before| words[before + 1..].iter().eq(args.iter().skip(1))) {
         Some(before) => words[..before].iter().map(|word| (*word).to_owned()).collect(),
-        // Somebody has written over them.
+        // The program has overwritten them.
         None => vec![SELF.into()],
     }
 }

@@ -143,7 +143,7 @@ mod vfork {
             }
             return Err((what, io::Error::from_raw_os_error(error)));
         }
-        // Nobody would learn of its death.
+        // No process would learn of its end.
         let pidfd = above_standard(pidfd)
             .inspect_err(|_| process_handle::end(pid))
             .map_err(|error| ("fcntl", error))?;

@@ -9,7 +9,7 @@
 //! | what would be wrong in a copy | what is done |
 //! |---|---|
 //! | the original's place in the arena, its mapping, its files and their locks | see [`mp_core::fork`] |
-//! | variables of this crate, behind locks that other threads may have held: supervisor, reader of output, fork server, family, line to the parent, who one is | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
+//! | variables of this crate, behind locks that other threads may have held: supervisor, reader of output, fork server, family, line to the parent, name and rank | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
 //! | settings: start method, command | taken over, as in any process |
 //! | the preloaded function | taken over: read before, written in the copy |
 //! | sockets to the original's children and parent, the pipe that ends those with it, pidfds (or what stands in for them), the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
@@ -23,7 +23,7 @@
 //! | the stack: a thread's, where it isn't the main thread that forks | the function gets a thread with a stack of the usual size |
 //! | a panic that leaves the copy's function | caught in [`main::main`], which never returns: the frames of the original above are never reached |
 //! | which thread's end ends the copy | the one that forks: the main thread or the supervisor's, as for all methods |
-//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made ahead | stay open until the copy ends, which is before the original's end, or with it: only a copy that has detached itself keeps a worker that was made ahead, and is detached as well, from seeing that nobody takes its result |
+//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made ahead | stay open until the copy ends, which is before the original's end, or with it: only a copy that has detached itself keeps a worker that was made ahead, and is detached as well, from seeing that no process takes its result |
 //!
 //! | killed | what happens |
 //! |---|---|
@@ -63,7 +63,7 @@ pub(crate) fn check() -> Result<()> {
 const NOT_ALLOWED: &str = "the program has not called `allow_fork`, because a copy inherits the locks that other threads hold \
      and whatever they have half done: read its documentation and call it, or use another start method";
 
-/// Starts a process: copies this one. `files` are those that the copy has no use for; nobody closes them meanwhile. The
+/// Starts a process: copies this one. `files` are those that the copy has no use for; no thread closes them meanwhile. The
 /// calling thread becomes the one whose end ends the process.
 pub(crate) fn launch(
     particulars: Particulars,
@@ -90,7 +90,7 @@ pub(crate) fn launch(
     let memory =
         Fork::prepare().map_err(|error| refused("a copy of the process")(io::Error::other(error)))?;
     let signals = sys::hold_signals().map_err(refused("pthread_sigmask"))?;
-    // SAFETY: somebody has called `allow_fork`, else `start` had refused. What this file does in the copy is said above.
+    // SAFETY: the program has called `allow_fork`, else `start` had refused. What this file does in the copy is said above.
     match unsafe { sys::fork() } {
         Ok(Some(pid)) => {
             sys::let_signals(&signals);
@@ -105,7 +105,7 @@ pub(crate) fn launch(
             }
             let code = panic::catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: this is the copy, made by this thread just now; the caller holds what keeps those files open, and
-                // whoever uses them is behind a variable that the copy has another one of.
+                // the code that uses them is behind a variable that the copy has another one of.
                 let fit = unsafe { memory.begin(files) };
                 drop((printing, ours));
                 taken.become_worker(theirs, particulars, setup, fit.map_err(|error| error.to_string()))

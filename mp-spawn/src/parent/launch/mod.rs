@@ -74,7 +74,7 @@ impl Command {
         Ok(Particulars { environment, files, ..Particulars::default() })
     }
 
-    /// This program, or what somebody has set, for a function.
+    /// This program, or what was set instead, for a function.
     pub(crate) fn new(words: Option<&Words>, function: &FunctionRef) -> Result<Command> {
         let usual = command::usual();
         let words = words.or(usual.as_ref());
@@ -199,7 +199,7 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
     Ok(Launched { pid, handle, socket: ours, nonce })
 }
 
-/// A number that nobody guesses.
+/// A random number that can't be guessed.
 pub(crate) fn nonce() -> u64 {
     RandomState::new().build_hasher().finish()
 }
