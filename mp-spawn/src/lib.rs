@@ -18,17 +18,17 @@
 //! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with glibc
 //! that needs nothing in `main`, so it works in binaries, examples, benches (criterion's as well), tests and doc tests
 //! alike, and in programs that are linked statically (static-pie; what is local to their main thread is not dropped at its
-//! end, in workers as in any of them). What runs by the loader (`ld.so ./program`) has workers that do. Elsewhere `main`
-//! begins with [`init`].
+//! end, in workers as in any of them). A program that runs by the loader (`ld.so ./program`) has workers that run by it, too.
+//! Elsewhere `main` begins with [`init`].
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! - **No process outlives the one that started it,** however that ends. It does outlive the *thread* that
 //!   started it.
 //! - **Errors arrive whole:** message, sources, location, backtrace; exit code or signal; and for a crash whether
 //!   the stack was used up.
-//! - **A function is called only if it is the one:** same build, same place, same types.
-//! - **Nothing is left:** every process is reaped, whether it is joined or not.
+//! - **A worker calls only the function that its parent named:** same build, same place, same types.
+//! - **No zombies:** every process is reaped, whether it is joined or not.
 //!
 //! # In a shared library
 //!
@@ -49,13 +49,13 @@
 //! 14
 //! ```
 //!
-//! Where workers need their host, because they call back into an interpreter for example, it has to make them:
-//! [`set_command`] says how it is started for that, and [`export_child_main!`] makes the function that it calls then. Both
-//! kinds of workers find functions and closures in the library, and call them only if it is the same build; one that was
-//! replaced while programs use it is an error. A library that has started a process is never unloaded.
+//! Where workers need their host, because they call back into an interpreter for example, the host has to become the worker:
+//! [`set_command`] sets the command that starts it for that, and [`export_child_main!`] makes the function that it calls
+//! then. Both kinds of workers find functions and closures in the library, and call them only if it is the same build; a
+//! library that was replaced while programs use it is an error. A library that has started a process is never unloaded.
 //!
-//! All start methods work there. With [`StartMethod::Fork`] the host is copied as well, its interpreter included, and what
-//! [`allow_fork`] vouches for, it vouches for the host, too: the function must not call back into it.
+//! All start methods work there. With [`StartMethod::Fork`] the host is copied as well, its interpreter included, and the
+//! caller of [`allow_fork`] vouches for the host, too: the function must not call back into it.
 //!
 //! # Under valgrind
 //!
@@ -65,16 +65,16 @@
 //! $ valgrind --trace-children=yes ./program
 //! ```
 //!
-//! Shared memory has 256 MiB there: memcheck reads all of it when a process ends. What memcheck reports of the inside of
-//! `rustix` (`ret_owned_fd`, `getppid`) is none.
+//! Shared memory has 256 MiB there: memcheck reads all of it when a process ends. Errors that memcheck reports inside of
+//! `rustix` (`ret_owned_fd`, `getppid`) are false positives.
 //!
-//! # What does not
+//! # Limits
 //!
-//! A worker does not run `main`, so what `main` sets up (logging, allocators' options, a random seed) is to be set
-//! up in the function. Other threads of the parent do not exist in a worker. Its open files don't either, but for the standard
-//! streams and those that [`Options::inherit_fds`] names, close-on-exec or not; only in a copy by [`StartMethod::Fork`] they do,
-//! as all that a copy has. (Where the kernel has no `close_range(2)` that marks files, or a filter refuses it, a file that
-//! another thread opens without close-on-exec in the moment of a start is in the worker as well.)
+//! A worker does not run `main`, so the function has to set up what `main` sets up (logging, allocators' options, a random
+//! seed). Other threads of the parent do not exist in a worker. Its open files don't either, but for the standard streams and
+//! those that [`Options::inherit_fds`] names, close-on-exec or not; only a copy by [`StartMethod::Fork`] has them all. (Where
+//! the kernel has no `close_range(2)` that marks files, or a seccomp filter refuses it, a worker also has a file that another
+//! thread opens without close-on-exec in the moment of its start.)
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

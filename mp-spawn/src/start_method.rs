@@ -1,4 +1,4 @@
-//! How processes come to be, and which way is taken where nothing is said.
+//! How processes are started, and the default method.
 //!
 //! # Safety
 //!
@@ -12,7 +12,7 @@ use std::str::FromStr;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-/// How processes come to be.
+/// How processes are started.
 ///
 /// ```
 /// use mp_spawn::{Options, StartMethod, start_processes};
@@ -31,18 +31,18 @@ use mp_core::mutex::Mutex;
 /// | environment, directory | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
 /// | open files | the standard streams, and what [`Options::inherit_fds`] names | the same, and what the preloaded function left open | this process's, now, and what [`Options::inherit_fds`] names |
 /// | `atexit(3)` | as in any program | what is registered in the copy itself (with glibc) | the same |
-/// | to be had | unless the program would get privileges (see [`Options::executable`](crate::Options::executable)), or the process has another effective user or group than the real one | the same | after [`allow_fork`], which is `unsafe` |
+/// | available | unless the program would get privileges (see [`Options::executable`](crate::Options::executable)), or the process has another effective user or group than the real one | the same | after [`allow_fork`], which is `unsafe` |
 /// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
 ///
-/// The server begins with the first start that needs it, in about the time of a process. While a process works, the server
-/// makes the one for the next start (`mp-next-worker` in `ps`), which needs only to be told what it is. Like the server, it counts
-/// where processes are counted (RLIMIT_NPROC, `pids.max`), and has the user and groups that this process had when the server was
-/// started. The server has no threads and no shared
-/// memory, and has not run `main`; so nothing that makes `fork` dangerous elsewhere is there to be copied. Functions that
-/// were registered with `pthread_atfork(3)` are not called. It ends with this process.
+/// The first start that needs the server starts it, in about the time of a process. While a process works, the server makes
+/// the one for the next start (`mp-next-worker` in `ps`), which waits for its start message. Like the server, it counts where
+/// processes are counted (RLIMIT_NPROC, `pids.max`), and has the user and groups that this process had when the server was
+/// started. The server has no other threads and no shared memory, and has not run `main`; so nothing that makes `fork`
+/// dangerous elsewhere is copied. Functions that were registered with `pthread_atfork(3)` are not called. It ends with this
+/// process.
 ///
-/// A copy of this process is a worker as any other: it has its own place among the members of the arena, and gets its
-/// arguments in the same way, tensors and queues without a copy of their data. [`allow_fork`] says what it must not do.
+/// A copy of this process is a worker like any other: it is a member of the arena of its own, and gets its arguments in the
+/// same way, tensors and queues without a copy of their data. [`allow_fork`] says what it must not do.
 ///
 /// [`set_forkserver_preload`]: crate::set_forkserver_preload
 /// [`Options::inherit_fds`]: crate::Options::inherit_fds
@@ -59,7 +59,7 @@ pub enum StartMethod {
 }
 
 impl StartMethod {
-    /// As Python names it.
+    /// Its name in Python.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl fmt::Display for StartMethod {
     }
 }
 
-/// That there is no such start method.
+/// The error for an unknown start method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownStartMethod(String);
 
@@ -102,14 +102,14 @@ impl FromStr for StartMethod {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Chosen {
     pub(crate) method: StartMethod,
-    /// Whether a caller has vouched that it may be copied.
+    /// Whether a caller has called [`allow_fork`].
     pub(crate) fork: bool,
 }
 
 static CHOSEN: PerProcess<Mutex<Chosen>> =
     PerProcess::new([const { Mutex::new(Chosen { method: StartMethod::Spawn, fork: false }) }; GENERATIONS]);
 
-/// The start methods that there are; the first one is the default.
+/// All start methods; the first one is the default.
 ///
 /// ```
 /// use mp_spawn::{StartMethod, get_all_start_methods};
@@ -124,14 +124,14 @@ pub fn get_all_start_methods() -> &'static [StartMethod] {
     &[StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork]
 }
 
-/// How processes are started where nothing else is said.
+/// The start method of processes that no option starts otherwise.
 ///
 /// ```
 /// use mp_spawn::{Process, StartMethod, get_start_method, set_start_method};
 ///
 /// assert_eq!(get_start_method(), StartMethod::Spawn);
 /// set_start_method(StartMethod::ForkServer);
-/// // Processes begin with what their parent has set.
+/// // Processes begin with the setting of their parent.
 /// let child = Process::spawn(|(): ()| Ok::<_, String>(get_start_method().to_string()), ())?;
 /// assert_eq!(child.join()?, "forkserver");
 /// # Ok::<(), mp_spawn::SpawnError>(())
@@ -141,13 +141,13 @@ pub fn get_start_method() -> StartMethod {
     CHOSEN.lock().method
 }
 
-/// Sets how processes are started from now on where nothing else is said, by this process and by those that it starts.
-/// It may be called more than once.
+/// Sets the start method of processes that no option starts otherwise, from now on, in this process and in those that it
+/// starts. It may be called more than once.
 pub fn set_start_method(method: StartMethod) {
     CHOSEN.lock().method = method;
 }
 
-/// Makes [`StartMethod::Fork`] one that can be used, by this process and by those that it starts.
+/// Allows [`StartMethod::Fork`], in this process and in those that it starts.
 ///
 /// ```
 /// use mp_spawn::{Options, StartMethod, allow_fork, start_processes};
@@ -165,29 +165,28 @@ pub fn set_start_method(method: StartMethod) {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// It stands by itself, and not at each start, because what it vouches for is a matter of the whole program: its threads
-/// and its libraries, not the function that is started. Until it was called, a start by `fork` is
+/// It is a function of its own, and not an option of each start, because its caller vouches for the whole program: its
+/// threads and its libraries, not the function that is started. Until it was called, a start by `fork` returns
 /// [`SpawnError::ForkRefused`](crate::SpawnError::ForkRefused); so a method that comes from a command line is safe.
 ///
 /// # What a copy is
 ///
-/// A copy of this process with one thread, which runs the function. That thread is a copy of the main thread, if that one
-/// starts the process, and else of one of this crate's, so that a start from another thread finds fresh thread-local
-/// variables.
+/// A copy of this process with one thread, which runs the function. That thread is a copy of the main thread, if the main
+/// thread starts the process, and else of a thread of this crate, so that the function finds fresh thread-local variables.
 ///
 /// - Handles of shared memory that come as arguments work. Those that were copied along, in static variables for example,
-///   refuse with `Error::Forked`, as they do in any forked process: they are the original's, and what it holds, only it
-///   can release.
-/// - Static data, files, the working directory and the environment are the original's, as they are now. What had been
-///   printed and not written yet, only the original writes, if the main thread starts the process.
+///   return `Error::Forked`, as they do in any forked process: they are the original's, and only the original can release
+///   what it holds.
+/// - Static data, files, the working directory and the environment are the original's, as they are now. Buffered output that
+///   is not written yet is written by the original only, if the main thread starts the process.
 /// - Processes that the original has started are not the copy's. The copy neither waits for them at its exit nor ends them.
-/// - Signals have no handlers, and are not blocked: a handler of the original's might tell it of what happened to the copy.
+/// - Signals have no handlers, and are not blocked: a handler could tell the original of a signal that the copy got.
 ///   `SIGHUP`, `SIGINT` and `SIGQUIT` stay ignored if they are (`nohup(1)`), as with the other methods.
 /// - Functions that were registered with `atexit(3)` before are not called when it exits (with glibc); those that it
 ///   registers itself are. `pthread_atfork(3)` handlers run.
 ///
-/// If it can't go on before it runs the function, as when it waits for a lock of the environment that another thread held,
-/// the start fails with [`SpawnError::Timeout`](crate::SpawnError::Timeout).
+/// If it is blocked before it runs the function, by a lock of the environment that another thread held for example, the start
+/// fails with [`SpawnError::Timeout`](crate::SpawnError::Timeout).
 ///
 /// # Safety
 ///
@@ -195,11 +194,11 @@ pub fn set_start_method(method: StartMethod) {
 /// now on, for all that runs there:
 ///
 /// - Locks that other threads of the original held at that moment, and what these threads had half done, stay so in the
-///   copy. What runs there needs none of that. (The allocator of glibc is in order; others that register with
-///   `pthread_atfork(3)` are. A program without other threads has nothing to think of.)
+///   copy. Code that runs there needs none of that. (The allocator of glibc is consistent there; so are others that register
+///   with `pthread_atfork(3)`. In a program without other threads this always holds.)
 /// - Values that unsafe code takes for the only ones exist twice: exclusive mappings of memory that is shared by other
-///   means than this library's, devices, sessions, GPUs. What runs there doesn't use them, and leaves files that two
-///   processes must not use at once alone.
+///   means than this library's, devices, sessions, GPUs. Code that runs there uses neither these nor files that two
+///   processes must not use at once.
 /// - What was borrowed from shared memory in the original (slices of tensors, guards of locks) is not used: the memory is
 ///   not there, and an access ends the process with SIGSEGV.
 /// - Files of the original whose numbers are those of other files that a start names
@@ -214,7 +213,7 @@ pub(crate) fn chosen() -> Chosen {
     *CHOSEN.lock()
 }
 
-/// From now on, this process starts others like this.
+/// Takes over these settings for starts from now on.
 pub(crate) fn choose(chosen: Chosen) {
     *CHOSEN.lock() = chosen;
 }

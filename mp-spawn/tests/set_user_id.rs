@@ -1,5 +1,5 @@
-//! Programs with more privileges than their user: set-user-ID ones, and those with file capabilities. They are no worker of
-//! anybody's, and have none that would have to be executed.
+//! Programs with more privileges than their user: set-user-ID ones, and those with file capabilities. They never become
+//! workers, and start none that would have to be executed.
 #![allow(unsafe_code)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Closures that travel: what they capture is sent, and the code is found in the other process.
+//! Closures that can be sent: the captured values are sent, and the code is found in the other process.
 //!
 //! A closure is written with [`closure!`](crate::closure!), which takes it apart: the values that it captures, and a
 //! closure without captures that gets them by reference. The second is a constant of the program, sent as a reference and
@@ -107,7 +107,7 @@ where
 )]
 pub trait Capture: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
-// Or the compiler would tell of `Serialize`, and nothing of what it is needed for.
+// Or the compiler would name `Serialize`, and not what it is needed for.
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
 
@@ -126,7 +126,7 @@ pub fn parts<C, A, R, F: Fn(&C, A) -> R>(captures: C, code: F) -> (C, F) {
     (captures, code)
 }
 
-/// Refuses what captures: that is no function. The compiler names the variable, and shows the name of this function.
+/// Refuses closures that capture. The compiler names the variable, and shows the name of this function.
 #[doc(hidden)]
 pub fn list_in_the_brackets_what_the_body_uses<C, A, R>(_: fn(&C, A) -> R) {}
 
@@ -140,7 +140,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
         Captured::<F, C, A, R>::closure(captures)
     }
 
-    /// Of a function, or a closure that captures nothing: so functions travel as values, too.
+    /// Of a function, or a closure that captures nothing: so functions can be sent as values, too.
     ///
     /// ```
     /// use mp_spawn::{Closure, Process};
@@ -155,7 +155,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// What captures, and function pointers, are refused when the program is compiled:
+    /// Closures that capture, and function pointers, are refused when the program is compiled:
     ///
     /// ```compile_fail
     /// let pointer: fn(u32) -> u32 = |x| x;
@@ -269,7 +269,7 @@ impl<'de> Deserialize<'de> for Bytes {
 ///
 /// # What the compiler says
 ///
-/// What can't travel is refused when the program is compiled, and so is what is used but not listed:
+/// A value that can't be sent is refused when the program is compiled, and so is a variable that is used but not listed:
 ///
 /// ```compile_fail
 /// let pointer = std::ptr::null::<u8>();
@@ -409,7 +409,7 @@ mod tests {
         };
         assert!(moved(1).contains("not aligned"), "{}", moved(1));
         assert!(moved(usize::MAX / 2 + 1).contains("outside of the program"));
-        // Where it should be, but without what it captures.
+        // At the right place, but without the captured values.
         assert!(!moved(0).contains("can't be used here"), "{}", moved(0));
     }
 }

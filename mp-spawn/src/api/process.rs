@@ -43,11 +43,11 @@ use crate::sys::clock::deadline;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// As with a thread, dropping the handle lets the process run on. When this process exits (by returning from `main` or by
+/// As with a thread, the process continues when its handle is dropped. When this process exits (by returning from `main` or by
 /// `exit`), it waits for the processes that it has started like this, or ends them if they are
 /// [daemonic](ProcessBuilder::daemon); and prints the failures that the program did not get from [`join`](Self::join),
 /// [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), and did not cause by [`kill`](Self::kill) or
-/// [`terminate`](Self::terminate). However it ends otherwise, they end with it.
+/// [`terminate`](Self::terminate). However else it ends, they end with it.
 #[must_use = "`join` tells how it did; `let _ =` lets it run on"]
 pub struct Process<T = ()> {
     group: Arc<Group>,
@@ -60,8 +60,8 @@ pub struct Process<T = ()> {
 impl Process {
     /// Starts a process that runs `function(args)`.
     ///
-    /// It takes what [`start_processes`](crate::start_processes) takes, but for the rank; and since there is one process,
-    /// the arguments move there: they may contain exclusive tensors.
+    /// It takes the same functions and arguments as [`start_processes`](crate::start_processes), but no rank; and since there
+    /// is one process, the arguments move there: they may contain exclusive tensors.
     ///
     /// # Errors
     ///
@@ -113,8 +113,8 @@ impl<T: Message> Process<T> {
 }
 
 impl<T> Process<T> {
-    /// Waits for the end of the process, and returns how it ended. [`join`](Self::join) tells more, and returns what the
-    /// function returned; both can be called, in any order.
+    /// Waits for the end of the process, and returns how it ended. [`join`](Self::join) reports failures in full, and returns
+    /// what the function returned; both can be called, in any order.
     ///
     /// ```
     /// use mp_spawn::{Exit, Process};
@@ -136,8 +136,8 @@ impl<T> Process<T> {
     }
 
     /// Waits for the end of the process, at most for this long: true if it has ended, well or not, and its lines are passed on
-    /// ([`Output::Tee`]). In a process that was forked from the one that started it, false at once: no thread there gets to
-    /// know its end.
+    /// ([`Output::Tee`]). In a process that was forked from the one that started it, false at once: no thread there watches
+    /// the process.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.group.check_owner().is_ok() && self.group.wait(deadline(timeout), false)
     }
@@ -190,7 +190,7 @@ impl<T> Process<T> {
 
     /// Becomes readable when the process ends: for `poll(2)` and its like, together with sockets and other sentinels.
     /// It is a pidfd (see `pidfd_open(2)`), or an eventfd where the kernel gives none. It stays open until this is dropped, if
-    /// it was asked for before the process had ended; else it is closed at that end, and what this returns then is an eventfd.
+    /// it was asked for before the process had ended; otherwise it is closed at that end, and this returns an eventfd then.
     ///
     /// As a future, in any runtime; it may be dropped at any time:
     ///
@@ -233,9 +233,8 @@ impl<T> Process<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// It runs in the thread that hears of the end, which watches all the other processes as well: it must be quick, and
-    /// neither start a process nor wait for one. A panic in it ends there. It may exit: then processes that are not daemons are
-    /// not waited for, and end with this one.
+    /// It runs in the thread that watches all processes: it must be quick, and neither start a process nor wait for one. A
+    /// panic in it ends there. It may exit: then processes that are not daemons are not waited for, and end with this one.
     pub fn on_exit(&self, call: impl FnOnce() + Send + 'static) {
         self.group.at_end(call);
     }
@@ -273,7 +272,7 @@ impl<T> Process<T> {
     }
 }
 
-/// To be waited for beside other things: it is ready when it has ended, by its [`sentinel`](Process::sentinel).
+/// For waits on several things: it is ready when it has ended, by its [`sentinel`](Process::sentinel).
 ///
 /// ```
 /// use mp_spawn::{Process, wait};
@@ -402,14 +401,14 @@ impl ProcessBuilder {
         self
     }
 
-    /// File descriptors of this process that it has as well, under the same numbers: see [`Options::inherit_fds`].
+    /// File descriptors of this process that it inherits, under the same numbers: see [`Options::inherit_fds`].
     pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessBuilder {
         self.setup = self.setup.inherit_fds(fds);
         self
     }
 
-    /// Says that it takes the place of another one: files of its output are not emptied, as [`Output::Append`] has it, so
-    /// that what the other one wrote stays.
+    /// Marks it as the replacement of another one: files of its output are not emptied, as with [`Output::Append`], so that
+    /// the output of the other one stays.
     ///
     /// ```
     /// use mp_spawn::{Output, Process};
@@ -448,7 +447,7 @@ impl ProcessBuilder {
         self
     }
 
-    /// How it comes to be: see [`Options::start_method`].
+    /// How it is started: see [`Options::start_method`].
     pub fn start_method(mut self, method: StartMethod) -> ProcessBuilder {
         self.options = self.options.start_method(method);
         self

@@ -67,17 +67,17 @@ where
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Each process executes the running program anew (as by `posix_spawn(3)`), but calls `function` instead of `main`;
-/// nothing of this process's memory goes along but `args`, which are encoded once and read by each. The processes don't
-/// outlive this one, however it ends; they do outlive the thread that started them.
+/// Each process executes the running program anew (as by `posix_spawn(3)`), but calls `function` instead of `main`; it gets
+/// nothing of this process's memory but `args`, which are encoded once and decoded by each. The processes don't outlive this
+/// one, however it ends; they do outlive the thread that started them.
 ///
-/// This blocks until all processes are executed, and not until they do anything: while the next one is started, those that
-/// run already load and begin. What a start costs here, `cargo xtask bench --only spawn_exec,spawn_64` measures.
+/// This blocks until all processes are executed, not until they run the function: while the next one is started, the others
+/// load and begin. `cargo xtask bench --only spawn_exec,spawn_64` measures what a start costs.
 ///
 /// # The function
 ///
-/// A function item, generic or not, or a closure that captures nothing. What captures, and function pointers,
-/// are refused when the program is compiled:
+/// A function item, generic or not, or a closure that captures nothing. Closures that capture, and function pointers, are
+/// refused when the program is compiled:
 ///
 /// ```compile_fail
 /// let factor = 3;
@@ -100,8 +100,7 @@ where
 ///   been started are ended and reaped first.
 /// - [`SpawnError::Launch`], before anything is started, if there would be more processes than can share memory: 1,024, or
 ///   256 where less than 4 GiB of addresses can be mapped, the first one of the tree and this one counted. (Processes that
-///   others of the tree start at the same time may still be too many: then a worker says so when it first needs shared
-///   memory.)
+///   others of the tree start at the same time may still be too many: then a worker fails when it first needs shared memory.)
 ///
 /// The [`ProcessContext`] reports what happens in the processes afterwards.
 #[doc(alias = "spawn_context")]
@@ -188,7 +187,7 @@ pub struct ProcessContext<T = ()> {
     on_failure: OnFailure,
     grace_period: Option<Duration>,
     daemon: bool,
-    /// Whether the processes live on when this is dropped.
+    /// Whether the processes continue when this is dropped.
     detached: bool,
     value: PhantomData<fn() -> T>,
 }
@@ -205,7 +204,7 @@ impl<T: Message> ProcessContext<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// After a failure, the context tells how each process did:
+    /// After a failure, the context returns the status of each process:
     ///
     /// ```
     /// use mp_spawn::{Options, Status, start_processes};
@@ -218,8 +217,7 @@ impl<T: Message> ProcessContext<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// What the functions returned is moved out of the context: a second call finds only failures, and functions that
-    /// return nothing.
+    /// The values are moved out of the context: a second call succeeds only for functions that return nothing.
     ///
     /// # Errors
     ///
@@ -284,8 +282,8 @@ impl<T> ProcessContext<T> {
     /// Waits until all processes have ended, or one has failed.
     ///
     /// After a failure the others are ended as [`Options::grace_period`] says, unless
-    /// [`OnFailure::Continue`] lets them run on; this returns when they are gone. It may be called again, and
-    /// then says the same.
+    /// [`OnFailure::Continue`] lets them continue; this returns when they are gone. It may be called again, and returns the
+    /// same then.
     ///
     /// # Errors
     ///
@@ -327,7 +325,7 @@ impl<T> ProcessContext<T> {
         self.group.first_failure().map_or(Ok(true), Err)
     }
 
-    /// Lets the processes live on without the context. This process waits for them when it exits, or ends them if they are
+    /// Lets the processes continue without the context. This process waits for them when it exits, or ends them if they are
     /// [daemons](Options::daemon), and prints the first failure.
     ///
     /// ```
@@ -345,15 +343,15 @@ impl<T> ProcessContext<T> {
         self.detached = true;
     }
 
-    /// The process ids, by rank. Those of processes that have ended may belong to others by now.
+    /// The process ids, by rank. Ids of processes that have ended may belong to other processes by now.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         self.group.pids()
     }
 
-    /// What becomes readable when a process ends, by rank: for `poll(2)` and its like, and for [`wait`](crate::wait) together
-    /// with other things. They stay open, and readable, until this is dropped. (One that is not asked for is closed when its
-    /// process has ended.)
+    /// Descriptors that become readable when a process ends, by rank: for `poll(2)` and its like, and for
+    /// [`wait`](crate::wait) together with other things. They stay open, and readable, until this is dropped. (A sentinel that
+    /// is not asked for is closed when its process has ended.)
     ///
     /// ```
     /// use mp_spawn::{Descriptor, Exit, Options, Waitable, start_processes, wait};
@@ -373,8 +371,7 @@ impl<T> ProcessContext<T> {
     /// ```
     ///
     /// They are pidfds (see `pidfd_open(2)`), or eventfds where the kernel gives none and of processes that have ended before
-    /// this was called. A process whose sentinel is readable
-    /// has ended: its [`exit`](Self::exit) is known.
+    /// this was called. A process whose sentinel is readable has ended: its [`exit`](Self::exit) is known.
     #[must_use]
     pub fn sentinels(&self) -> Vec<BorrowedFd<'_>> {
         self.group.sentinels().collect()

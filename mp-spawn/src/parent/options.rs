@@ -57,16 +57,16 @@ pub enum OnFailure {
     /// `join` ends them.
     #[default]
     EndAll,
-    /// They run on; `join` reports the first failure when all have ended.
+    /// They continue; `join` reports the first failure when all have ended.
     Continue,
 }
 
-/// How long a process may take to say that it is a worker.
+/// How long a process may take to report as a worker.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Options {
-    /// Starts this many processes, with ranks from 0. None are as good as some: nothing is started, and `join` returns at once.
-    /// More than can share memory (1,024, the first process of the tree and this one counted) are an error of the start.
+    /// Starts this many processes, with ranks from 0. With 0, nothing is started, and `join` returns at once. More than can
+    /// share memory (1,024, the first process of the tree and this one counted) are an error of the start.
     pub fn nprocs(nprocs: usize) -> Options {
         Options {
             nprocs,
@@ -84,7 +84,7 @@ impl Options {
         }
     }
 
-    /// Names the processes: rank 3 is called `rank-3`, or with the prefix that is given here. The main thread
+    /// Names the processes: rank 3 is called `rank-3`, or with this prefix instead of `rank`. The main thread
     /// of a process has this name too (see [`thread_name`](crate::thread_name)), so that `ps` and `top` show it.
     pub fn name(mut self, prefix: impl Into<String>) -> Options {
         self.name = prefix.into();
@@ -93,14 +93,14 @@ impl Options {
 
     /// How much time the other processes get after a failure: once to end by themselves, before a SIGTERM, and
     /// once to obey it, before a SIGKILL. Without this they get none before the SIGTERM and 5 seconds after it. A time that
-    /// the clock doesn't reach, as `Duration::MAX`, has no end.
+    /// the clock doesn't reach, such as `Duration::MAX`, has no end.
     pub fn grace_period(mut self, grace: Duration) -> Options {
         self.grace_period = Some(grace);
         self
     }
 
     /// Starts another program instead of the running one. It must be the same build: the function is looked up
-    /// in it. This helps where the running program is not what `/proc/self/exe` says, as under a loader.
+    /// in it. This helps where `/proc/self/exe` is not the running program, as under a loader.
     ///
     /// # Errors
     ///
@@ -114,9 +114,10 @@ impl Options {
         self
     }
 
-    /// Starts the processes by a command: a program, which is looked for in `PATH` if its name has no slash, and its
-    /// arguments. See [`set_command`](crate::set_command), which says so for all starts. Name it by its path where others choose
-    /// `PATH`. What [`executable`](Self::executable) says about privileges holds for the program, not for what that executes.
+    /// Starts the processes by a command: a program, which is searched for in `PATH` if its name has no slash, and its
+    /// arguments. See [`set_command`](crate::set_command), which sets it for all starts. Name the program by its path where
+    /// `PATH` is not trusted. The rules of [`executable`](Self::executable) about privileges hold for the program, not for what
+    /// it executes.
     ///
     /// ```
     /// use mp_spawn::{Options, start_processes};
@@ -131,7 +132,7 @@ impl Options {
         self
     }
 
-    /// How the processes come to be; what [`set_start_method`](crate::set_start_method) says without this.
+    /// How the processes are started; as [`set_start_method`](crate::set_start_method) has set without this.
     #[doc(alias = "get_context")]
     pub fn start_method(mut self, method: StartMethod) -> Options {
         self.method = Some(method);
@@ -140,7 +141,7 @@ impl Options {
 
     /// Whether the processes are ended when this process exits (by returning from `main`, or by `exit`) while they run,
     /// instead of being waited for: false without this, as with [`ProcessBuilder::daemon`](crate::ProcessBuilder::daemon).
-    /// It is about those whose [`ProcessContext`](crate::ProcessContext) still lives then, or was
+    /// It concerns processes whose [`ProcessContext`](crate::ProcessContext) still lives then, or was
     /// [detached](crate::ProcessContext::detach): dropping the context ends them in any case. However this process ends
     /// otherwise, they end with it.
     ///
@@ -157,15 +158,15 @@ impl Options {
         self
     }
 
-    /// What becomes of the other processes when one fails.
+    /// What happens to the other processes when one fails.
     pub fn on_failure(mut self, on_failure: OnFailure) -> Options {
         self.on_failure = on_failure;
         self
     }
 
-    /// How long a process may take until it has loaded and reported as a worker; 10 seconds without this. One that is
-    /// stopped then, waits for a disk, or has had no processor on a busy machine, gets that time again, and again. What a fork
-    /// server preloads has no such limit: see [`set_forkserver_preload`](crate::set_forkserver_preload).
+    /// How long a process may take until it has loaded and reported as a worker; 10 seconds without this. A process that is
+    /// stopped then, waits for a disk, or has had no processor on a busy machine, gets that time again, and again. Preloading
+    /// by a fork server has no such limit: see [`set_forkserver_preload`](crate::set_forkserver_preload).
     pub fn handshake_timeout(mut self, time: Duration) -> Options {
         self.handshake = time;
         self
@@ -207,10 +208,10 @@ impl Options {
         self
     }
 
-    /// File descriptors of this process that the processes have as well, under the same numbers. All others, but the standard
+    /// File descriptors of this process that the processes inherit, under the same numbers. All others, but the standard
     /// streams, are closed in processes that are started by [`Spawn`](StartMethod::Spawn) or
     /// [`ForkServer`](StartMethod::ForkServer), whether they are close-on-exec or not; copies by
-    /// [`Fork`](StartMethod::Fork) have all of them, but those whose numbers are to be those of files that are named here.
+    /// [`Fork`](StartMethod::Fork) have all of them, except where a file that is named here takes the number.
     ///
     /// ```
     /// use mp_spawn::{Options, start_processes};
@@ -232,17 +233,16 @@ impl Options {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// They are duplicated at once, and kept as long as the options are: this process may close its own, and their numbers
-    /// become other files' here. In the processes a number means what it meant when it was named, by every start method: a copy
-    /// by `Fork` closes what has the number by then. There they are not close-on-exec, so that programs which those execute
-    /// have them. Called again, it adds more; of a number that is named twice, the later file counts. Standard
-    /// streams are not for this, but for [`stdout`](Self::stdout) and [`stderr`](Self::stderr).
+    /// They are duplicated at once, and kept as long as the options are: this process may close its own, and reuse their
+    /// numbers. In the processes a number is the file that had it when it was named, by every start method: a copy by `Fork`
+    /// closes what has the number by then. There they are not close-on-exec, so that programs which the processes execute
+    /// inherit them. Called again, it adds more; of a number that is named twice, the later file counts. For standard streams,
+    /// use [`stdout`](Self::stdout) and [`stderr`](Self::stderr).
     ///
     /// # Errors
     ///
-    /// The start says if one could not be duplicated, or if there are more than 200: [`SpawnError::Launch`]. If what a fork
-    /// server preloads has opened another file under such a number, the process says so, and is not started:
-    /// [`SpawnError::Launch`].
+    /// The start returns [`SpawnError::Launch`] if one could not be duplicated, if there are more than 200, or if the function
+    /// that a fork server preloads has opened another file under such a number.
     ///
     /// [`SpawnError::Launch`]: crate::SpawnError::Launch
     #[doc(alias = "pass_fds")]
@@ -251,8 +251,8 @@ impl Options {
         self
     }
 
-    /// Sets what is different from rank to rank: `change` gets what the other options say for all, and returns what
-    /// holds for this rank. See [`Setup`].
+    /// Sets what is different from rank to rank: `change` gets the setup that the other options give to all, and returns that
+    /// of this rank. See [`Setup`].
     pub fn per_rank(mut self, change: impl Fn(usize, Setup) -> Setup + Send + Sync + 'static) -> Options {
         self.per_rank = Some(Arc::new(change));
         self
