@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mp::{Barrier, Condition, Event, JoinableQueue, Lock, Queue, RwLock, Semaphore};
+use mp::{Barrier, Condition, Event, JoinError, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore};
 
 const ROUNDS: u32 = 20;
 /// Waiting processes check again after that time, woken or not.
@@ -118,4 +118,68 @@ fn the_last_task_that_is_done_wakes_who_joins() {
     };
     let done = || _ = lease.take().unwrap().done();
     woken_in_time("join", || queue.join().unwrap(), done, prepare);
+}
+
+#[test]
+fn the_last_task_that_is_lost_wakes_who_joins() {
+    let queue = JoinableQueue::bounded(1).unwrap();
+    let lease = RefCell::new(None);
+    let prepare = || {
+        _ = queue.take_lost().unwrap();
+        queue.put(7_u8).unwrap();
+        *lease.borrow_mut() = queue.get().unwrap();
+    };
+    let join = || assert!(matches!(queue.join(), Err(JoinError::Lost(1))));
+    woken_in_time("join, lost", join, || drop(lease.take()), prepare);
+}
+
+#[test]
+fn a_message_that_came_back_is_there() {
+    let queue = Queue::bounded(1).unwrap();
+    queue.put(7_u8).unwrap();
+    drop(queue.get_ack().unwrap());
+    assert_eq!(mp::wait(&[&queue], Some(Duration::ZERO)).unwrap(), [0]);
+}
+
+/// The first producers that sleep have messages that do not fit still, the last one has one that does.
+#[test]
+fn room_in_bytes_wakes_every_producer() {
+    const SMALL: usize = 1000;
+    const ALL: usize = 10 * SMALL;
+    const LARGE: usize = 9 * SMALL;
+    let queue = QueueOptions::new().capacity(100).bytes(ALL as u64 + 500).create::<Vec<u8>>().unwrap();
+    let put = |len: usize| queue.put(vec![0; len]).unwrap();
+    /// Ends the producer that waits, also when the test fails.
+    struct Close<'a>(&'a Queue<Vec<u8>>);
+    impl Drop for Close<'_> {
+        fn drop(&mut self) {
+            _ = self.0.close();
+        }
+    }
+    let lengths = RefCell::new(std::collections::VecDeque::from([5 * SMALL, 5 * SMALL]));
+    lengths.borrow().iter().for_each(|&len| put(len));
+    thread::scope(|scope| {
+        let large = [(); 3].map(|()| scope.spawn(|| put(LARGE)));
+        let _close = Close(&queue);
+        // sleep: until they are asleep, which nothing says.
+        thread::sleep(ASLEEP);
+        let take = || {
+            let len = lengths.borrow_mut().pop_front().unwrap();
+            assert_eq!(queue.get().unwrap().unwrap().len(), len);
+            // What the other one puts.
+            lengths.borrow_mut().push_back(SMALL);
+        };
+        let fill = || {
+            let rest = ALL - lengths.borrow().iter().sum::<usize>();
+            if rest > 0 {
+                put(rest);
+                lengths.borrow_mut().push_back(rest);
+            }
+        };
+        woken_in_time("put, within bytes", || put(SMALL), take, fill);
+        for large in large {
+            while queue.get_timeout(DEADLINE).unwrap().expect("it is open").len() < LARGE {}
+            large.join().unwrap();
+        }
+    });
 }

@@ -470,3 +470,46 @@ impl State {
                 && !mp_core::mutant!("pool.closed-restarts-nothing")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker() -> Worker {
+        let mut worker = Worker::new(Queue::unbounded().unwrap());
+        worker.ready = true;
+        worker
+    }
+
+    fn note() -> Given {
+        Given::Note { code: 5, learn: true, message: None }
+    }
+
+    /// The next process in its place knows none of its functions.
+    #[test]
+    fn a_dead_worker_knows_nothing() {
+        let mut worker = worker();
+        worker.knows.insert(5);
+        worker.bury();
+        assert!(worker.knows.is_empty());
+    }
+
+    #[test]
+    fn a_worker_whose_queue_is_full_of_notes_wants_nothing() {
+        let mut worker = worker();
+        assert!(worker.wants());
+        worker.given.extend((0..ROOM).map(|_| note()));
+        assert!(!worker.wants());
+    }
+
+    /// What it is about to get was made for what it knows when it has read the note.
+    #[test]
+    fn tasks_are_not_taken_from_a_worker_that_is_learning_and_being_fed() {
+        let mut worker = worker();
+        for (feeding, learning, may_be) in [(true, false, true), (false, true, true), (true, true, false)] {
+            worker.feeding = feeding;
+            worker.given = if learning { VecDeque::from([note()]) } else { VecDeque::new() };
+            assert_eq!(worker.may_be_recalled(), may_be, "{feeding} {learning}");
+        }
+    }
+}

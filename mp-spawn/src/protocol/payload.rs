@@ -301,3 +301,22 @@ pub(crate) fn child_died(member: Option<u32>) -> usize {
     }
     arena.sweep().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its child was killed before it could, or does so now: one of the two gets it.
+    #[test]
+    fn a_parcel_that_no_child_has_claimed_is_taken_back() {
+        let arena = Arena::current().unwrap();
+        let parcel = || Parcel::new(arena, arena.pack(&mut Outgoing::default(), 0).unwrap());
+        let ticket = |parcel: &Parcel| Ticket::from_bytes(&parcel.ticket()).unwrap();
+        let claimed = parcel();
+        assert!(ticket(&claimed).claim().is_ok());
+        let dropped = parcel();
+        let late = ticket(&dropped);
+        drop(dropped);
+        assert!(late.claim().is_err(), "a child could claim it still");
+    }
+}

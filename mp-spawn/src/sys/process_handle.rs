@@ -229,6 +229,14 @@ mod tests {
         }
     }
 
+    /// Its number may be another process's by then. Here it is that of a process which is not ours to reap, and lives.
+    #[test]
+    fn no_signal_is_sent_to_a_number_that_was_reaped() {
+        let handle = Handle::of(rustix::process::getpid()).unwrap();
+        assert_eq!(handle.reap(), Some(Exit::Unknown));
+        assert_eq!(handle.signal(Signal::CONT), Err(Errno::SRCH));
+    }
+
     #[test]
     fn a_signal_reaches_it() {
         for handle in both("kill -STOP $$; exec sleep 100") {

@@ -17,7 +17,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
             ("mp-queue/loom_chain", ""),
         ],
     ),
-    ("planted.", &[("mp-torture/mp-torture", "--seconds=120 --seed=5")]),
+    ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
     (
         "steps.",
         &[

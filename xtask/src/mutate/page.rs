@@ -12,6 +12,8 @@ pub(super) const PAGE: &str = "docs/verification.md";
 
 const FOUND: &str = "| mutation | found by | test |";
 const SURVIVORS: &str = "| mutation | why no test finds it |";
+/// How a reason begins that is no proof.
+const HARD_TO_FIND: &str = "not harmless";
 const FIGURE: &str = "Mutations: ";
 
 /// What the page says.
@@ -70,6 +72,11 @@ impl Page {
     /// Writes the page, with the tests that found the mutations now.
     pub(super) fn write(&self, all: usize) -> Result<(), String> {
         fs::write(PAGE, self.render(all)).map_err(|e| format!("{PAGE}: {e}"))
+    }
+
+    /// How many have a reason that proves that no process notices them.
+    pub(super) fn harmless(&self) -> usize {
+        self.survivors.values().filter(|why| !why.starts_with(HARD_TO_FIND)).count()
     }
 
     fn figure(&self, all: usize) -> String {
