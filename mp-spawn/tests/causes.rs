@@ -1,5 +1,5 @@
-//! Starts that the system refuses, and what the errors say about why: without `/proc`, behind filters of system calls, in a
-//! control group that is full. Each in a process of its own, which does that to itself.
+//! Starts that the system refuses, and what the errors say about why: without `/proc`, under seccomp filters, in a control
+//! group that is full. Each in a process of its own, which does that to itself.
 #![allow(unsafe_code)]
 
 mod common;
@@ -106,7 +106,7 @@ fn without_clone3(method: &str) -> String {
 #[test]
 fn that_a_filter_refuses_clone3_is_said_where_nothing_else_will_do() {
     let said = each(without_clone3);
-    // Whether the C library tries an older call after EPERM is its business.
+    // Whether the C library tries an older call after EPERM depends on its version.
     for text in &said {
         assert!(
             text.is_empty() || text.contains("seccomp") && text.contains("ENOSYS for clone3"),

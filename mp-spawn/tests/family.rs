@@ -1,4 +1,4 @@
-//! Processes that start processes, and what becomes of them when one in the middle is gone.
+//! Processes that start processes, and what happens to them when one in the middle is gone.
 
 mod common;
 

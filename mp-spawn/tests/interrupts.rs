@@ -29,7 +29,7 @@ fn heed_quit() {
     unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
 }
 
-/// What a terminal does at Ctrl-C.
+/// Sends what a terminal sends at Ctrl-C.
 fn press_ctrl_c() {
     let before = INTERRUPTS.load(Ordering::SeqCst);
     // SAFETY: to the group of this process.

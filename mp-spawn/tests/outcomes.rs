@@ -317,7 +317,7 @@ fn a_failure_is_known_before_its_process_has_ended() {
     assert!(common::alive(pid) && matches!(context.exit(0), Ok(None)));
     common::eventually("it is told", || say(&word, "go on").is_ok());
     assert!(failure(&context).to_string().contains("it went wrong"));
-    // And one that is content has not ended before it has.
+    // And a process whose function has returned has not ended before it has.
     let context = start_processes(worker, (word.clone(), false), Options::nprocs(1)).unwrap();
     assert!(!context.join_timeout(Duration::from_millis(20)).unwrap());
     common::eventually("it is told", || say(&word, "go on").is_ok());

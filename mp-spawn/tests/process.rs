@@ -359,7 +359,7 @@ fn sentinels_tell_who_has_ended_and_all_can_be_asked_to() {
     eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
     assert_eq!(ended(DEADLINE), [1]);
     assert_eq!(context.exit(1).unwrap(), Some(Exit::Code(0)));
-    // Those that run are asked, and one of them has other plans.
+    // Those that run get a SIGTERM, and one of them ignores it.
     context.terminate_all().unwrap();
     eventually("two more have ended", || ended(Duration::ZERO) == [0, 1, 3]);
     context.kill_all().unwrap();

@@ -25,7 +25,7 @@ impl Copy {
         self.0.0.join("program")
     }
 
-    /// Whether a stranger who executes it gets privileges: the file system and the kernel may have none to give.
+    /// Whether another user that executes it gets privileges: the file system and the kernel may have none to give.
     fn is_privileged(&self) -> bool {
         let mut command = as_a_stranger(&self.path());
         let output = command.args(["--exact", "helper_has_gained_privileges", "--ignored", "--nocapture"]);
@@ -86,7 +86,7 @@ fn privileges((): ()) -> Result<(u32, u32, u64), String> {
     Ok((rustix::process::getuid().as_raw(), rustix::process::geteuid().as_raw(), capabilities))
 }
 
-/// In a process of its own: becomes a stranger, and makes a worker of that program, which is to call a function.
+/// In a process of its own: becomes another user, and makes a worker of that program, which is to call a function.
 fn attacks((program, method): (PathBuf, String)) -> Result<Result<(u32, u32, u64), String>, String> {
     mp_core::Arena::current().map_err(|error| error.to_string())?;
     becomes_a_stranger()?;
@@ -190,7 +190,7 @@ fn start_workers() {
     }
 }
 
-/// The process itself has nothing to be refused for: root has started it, and it is nothing but a stranger by now.
+/// The process itself is not to be refused: root has started it, and it runs as another user by now.
 #[test]
 fn a_program_that_has_dropped_its_privileges_is_not_executed_to_get_them_back() {
     if !is_root() {
@@ -235,7 +235,7 @@ fn becomes_a_stranger() -> Result<(), String> {
     (left == 0).then_some(()).ok_or_else(|| "root can't become another user".to_string())
 }
 
-/// In a process of its own: starts a worker of a program, as a stranger or not.
+/// In a process of its own: starts a worker of a program, as another user or not.
 fn starts((program, stranger, no_new): (PathBuf, bool, bool)) -> Result<Vec<String>, String> {
     mp_core::Arena::current().map_err(|error| error.to_string())?;
     if stranger {
@@ -247,7 +247,7 @@ fn starts((program, stranger, no_new): (PathBuf, bool, bool)) -> Result<Vec<Stri
     let mut all = Vec::new();
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
         let victim = Process::builder().start_method(method).stdout(Output::Null).stderr(Output::Null);
-        // What begins anew instead has nothing to do.
+        // A program that runs `main` again instead has nothing to do.
         let victim = if no_new || !stranger {
             victim.executable(&program)
         } else {

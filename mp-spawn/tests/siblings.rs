@@ -32,7 +32,7 @@ fn the_first_failure_ends_siblings_that_would_wait_for_ever() {
     }
     assert_eq!(context.failures().len(), 1);
     assert!(context.pids().into_iter().all(|pid| !alive(pid)));
-    // It says the same when it is asked again.
+    // A second call returns the same.
     assert_eq!(failure(&context).rank(), Some(0));
 }
 
@@ -40,7 +40,7 @@ fn the_first_failure_ends_siblings_that_would_wait_for_ever() {
 fn siblings_that_ignore_sigterm_get_sigkill() {
     fn worker(rank: usize, (deaf, ready): (String, String)) -> Outcome {
         if rank == 0 {
-            // Not before the other one is deaf.
+            // Not before the other one ignores SIGTERM.
             wait_for_word(&ready)?;
             return Err("rank 0 fails".into());
         }

@@ -2,26 +2,26 @@
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it calls `clone3(2)` (or `clone(2)`), which returns twice, and maps a page that two processes share. The
-//! copy is made by a process that has one thread ([`Alone`]), so that no lock in it is held by a thread that the copy
-//! doesn't have. The page is mapped for as long as it is used, can't shrink (it is sealed), and is only reached as an
-//! atomic word.
+//! This file may hold `unsafe`: it calls `clone3(2)` (or `clone(2)`), which returns twice, and maps a page that two
+//! processes share. The copy is made by a process that has one thread ([`Alone`]), so that no lock in it is held by a thread
+//! that the copy doesn't have. The page is mapped for as long as it is used, can't shrink (it is sealed), and is only
+//! accessed as an atomic word.
 //!
 //! # The slip
 //!
 //! The kernel writes the process id of the copy on the *slip*, a word that the parent maps too, before the copy runs its
 //! first instruction. So the parent knows of every child, even if the process that made it is killed right after.
 //!
-//! | who | writes | when |
+//! | writer | value | when |
 //! |---|---|---|
-//! | the parent | 0 | before it asks for a process, and when it has given one its orders |
+//! | the parent | 0 | before it asks for a process, and when it has sent one its start message |
 //! | the kernel, for the fork server | the process id | while the process is made (`CLONE_PARENT_SETTID`) |
 //!
 //! | killed | left |
 //! |---|---|
 //! | the fork server, before the process was made | 0: there is none |
 //! | the fork server, after that | the process id of a child that the parent can end and reap |
-//! | the process, before it got its orders | its number, which may be a stranger's when the kernel or others have reaped it: see `server` |
+//! | the process, before it got its start message | its process id, which may be another process's when the kernel or other code has reaped it: see [`connection`](crate::parent::fork_server::connection) |
 //! | the parent | nothing: the fork server and its siblings end with it |
 #![allow(unsafe_code)]
 
@@ -110,7 +110,7 @@ impl Drop for Slip {
     }
 }
 
-/// Proof that this process has one thread, as long as no code runs that may begin another.
+/// Proof that this process has one thread, as long as no code runs that may start another.
 #[derive(Debug)]
 pub(crate) struct Alone {
     /// Where glibc keeps the number of its only thread.
@@ -161,7 +161,7 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<Made> {
     //   others has run since that was found.
     let mut made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
     if made == -1 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
-        // Filters of containers say so, for they can't look into the arguments.
+        // Seccomp filters of containers return this, for they can't read the arguments.
         made = clone(&args);
     }
     match made {

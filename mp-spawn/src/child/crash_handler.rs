@@ -1,12 +1,12 @@
-//! The last words of a process that crashes.
+//! The last report of a process that crashes.
 //!
-//! | what happens, in which thread | the parent hears | and concludes |
+//! | what happens, in which thread | the parent receives | and reports |
 //! |---|---|---|
 //! | a fault in the guard area of the worker's stack, in its own | [`Cause::StackOverflow`] | [`Note::StackOverflow`] |
 //! | a fault at the stack pointer, in any that has a stack for handlers | the same | the same |
 //! | any other fault | [`Cause::Fault`] | [`Note::Fault`] |
 //! | a signal that a process sends, or the program raises | [`Cause::Sent`] | nothing more |
-//! | a stack is used up, in one that has no stack for handlers | nothing: no handler can run | [`Note::LikelyStackOverflow`] |
+//! | a stack is used up, in a thread without a stack for handlers | nothing: no handler can run | [`Note::LikelyStackOverflow`] |
 //!
 //! A thread has a stack for handlers if it was given one (`sigaltstack(2)`). The worker's thread gets it here. Threads that
 //! the standard library starts get one from it only where it has seen `main` begin, as in a copy of a program (start method
@@ -53,7 +53,7 @@ unsafe impl Sync for Stack {}
 // fork: a copy has its own memory, and is not in a handler.
 static STACK: Stack = Stack(UnsafeCell::new([MaybeUninit::uninit(); 96 << 10]));
 
-/// What the handler needs to know: written once, before there is a handler. Words that are zero until then, so that they
+/// What the handler needs: written once, before it is installed. Words that are zero until then, so that they
 /// lie in memory that is not read from the program's file.
 #[derive(Debug)]
 struct Facts {
@@ -85,8 +85,8 @@ impl Facts {
     }
 }
 
-/// Makes crashes of this process known to the parent. Called once, by the worker's thread, which gets a stack
-/// for signal handlers: its own may be used up.
+/// Installs handlers that report crashes of this process to the parent. Called once, by the worker's thread, which gets a
+/// stack for signal handlers: its own may be used up.
 #[inline]
 pub(crate) fn install(line: &Line) -> io::Result<()> {
     FACTS.set(line, guard_area()?);

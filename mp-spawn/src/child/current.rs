@@ -25,7 +25,7 @@ pub(crate) struct Current {
 
 static CURRENT: PerProcess<SetOnce<Current>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
-/// Says what this process is; once, before its function is called.
+/// Records what this process is; once, before its function is called.
 #[inline]
 pub(crate) fn set(current: Current) {
     // The one caller runs once in the life of a process.
@@ -155,7 +155,7 @@ impl CurrentProcess {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// A process of this crate ends with its parent, so that few have a reason to wait for it; one in a forked copy might.
+/// A process of this crate ends with its parent, so that it seldom has a reason to wait for it; a forked copy may.
 #[derive(Debug)]
 pub struct ParentProcess {
     pid: u32,
@@ -169,7 +169,7 @@ pub fn parent_process() -> Option<ParentProcess> {
     let pid = parent_pid()?;
     let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
     let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty()).ok()?;
-    // Only as long as it is our parent is that number its own.
+    // The number is its own only as long as it is our parent.
     (rustix::process::getppid() == Some(raw) || mp_core::mutant!("spawn.parent.not-compared"))
         .then_some(ParentProcess { pid, pidfd })
 }
@@ -191,7 +191,7 @@ impl ParentProcess {
     ///
     /// # Errors
     ///
-    /// What `poll(2)` says, as when there is no memory.
+    /// What `poll(2)` returns, as when there is no memory.
     pub fn wait_timeout(&self, timeout: Duration) -> io::Result<bool> {
         let until = Instant::now().checked_add(timeout);
         loop {
@@ -205,7 +205,7 @@ impl ParentProcess {
     }
 }
 
-/// To be waited for beside other things: it is ready when it has ended.
+/// For waits on several things: it is ready when it has ended.
 impl Waitable for ParentProcess {
     fn place(&self) -> Place<'_> {
         Place::Readable(self.sentinel())

@@ -3,7 +3,7 @@
 //! On Linux with glibc, this file puts a function into the `.init_array` of the program (or of the library that was made
 //! with this crate), whose entries run before `main` and get its arguments. In a worker that function doesn't return: it
 //! runs the entries after its own, so that no constructor of the program (the library) is left out, and then becomes the
-//! worker. A library that is loaded later does nothing then; [`embed`](crate::child::shared_library) says why.
+//! worker. A library that is loaded later does nothing then; [`shared_library`](crate::child::shared_library) says why.
 //!
 //! # Safety
 //!
@@ -45,7 +45,7 @@ pub fn init() {
     }
 }
 
-/// What [`export_child_main!`](crate::export_child_main!) makes a C function of: becomes a worker, or says why not.
+/// The body of the C function that [`export_child_main!`](crate::export_child_main!) makes: becomes a worker, or reports why not.
 #[doc(hidden)]
 #[must_use]
 pub fn child_main() -> i32 {
@@ -104,7 +104,7 @@ fn take_token() -> Option<Result<Token, String>> {
     let text = env::var_os(token::VARIABLE)?;
     let token = Token::read(text.as_bytes());
     if mp_core::gained_privileges() {
-        // The user who started this process may not command it. Nor may a process that it starts find the variable.
+        // The user that started this process may not control it. Nor may a process that it starts find the variable.
         // SAFETY: the standard library guards its own reads with a lock. Other threads that use the environment
         // meanwhile by C's functions find each variable but this one as it was: the list is moved together, and
         // nothing in it is freed.
@@ -156,7 +156,7 @@ fn adopt(token: Token) -> Result<OwnedFd, String> {
         if peer.pid.as_raw_nonzero().get().unsigned_abs() != token.parent {
             return Err(Errno::NOTCONN.into());
         }
-        // Both of them: what one user lends to another one is not the other one's to command.
+        // Both of them: a user that runs with the effective user of another one must not control that one's processes.
         let own = [rustix::process::getuid(), rustix::process::geteuid()];
         if own.iter().all(|own| *own == peer.uid) { Ok(()) } else { Err(stranger(peer.uid, own)) }
     })();

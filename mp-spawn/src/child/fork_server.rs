@@ -1,12 +1,12 @@
 //! The fork server itself: a process with one thread that copies itself on request.
 //!
-//! It is this program, started anew, and does nothing but wait. Each copy is a child of the process that asked for it
-//! (see `sibling`), gets a socket to that process, waits for its orders there, and becomes a worker as any other. The server has no shared memory, so
-//! that a copy joins it as if it had been executed.
+//! It is this program, started anew, and does nothing but wait. Each copy is a child of the process that asked for it (see
+//! [`clone`](crate::child::clone)), gets a socket to that process, waits for its start message there, and becomes a worker
+//! like any other. The server has no shared memory, so that a copy joins it as if it had been executed.
 //!
-//! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C: whether that ends the program
-//! is the program's to say, and the server ends with it. A copy ignores it until it has its orders; from then on it does what
-//! it does in any worker.
+//! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C: the program decides whether
+//! that ends it, and the server ends with it. A copy ignores SIGINT until it has its start message; from then on it handles
+//! it as any worker does.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -32,11 +32,11 @@ pub(crate) struct Copy {
     pub(crate) token: Token,
     /// To the process that asked for it.
     pub(crate) socket: OwnedFd,
-    /// Whether a SIGINT is to end it once it has its orders.
+    /// Whether a SIGINT is to end it once it has its start message.
     pub(crate) heeds_interrupts: bool,
 }
 
-/// Serves until the parent is gone, or says why it is `unfit` for that: `None`. In each copy it returns what that one is to be.
+/// Serves until the parent is gone, or reports why it is `unfit` for that: `None`. In each copy it returns what that is to be.
 pub(crate) fn serve(
     parent: u32,
     socket: &OwnedFd,
@@ -85,7 +85,7 @@ pub(crate) fn serve(
         last = Some(match clone::make(&alone, &slip) {
             Ok(Made::Sibling) => {
                 if serve.preload.is_none() {
-                    // Of no user's code has anything run.
+                    // No code of the user has run.
                     mp_core::fork::begin_on_its_own();
                 }
                 let token = become_one(parent, nonce, &mine);
@@ -101,7 +101,7 @@ pub(crate) fn serve(
     }
 }
 
-/// Runs what is to be run once for all copies. The inner error says why that is impossible.
+/// Calls the preloaded function, once for all copies. The inner error says why that is impossible.
 fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>> {
     if let Some(preload) = &serve.preload {
         let desc = match function::resolve::<Preload>(preload) {
@@ -133,7 +133,7 @@ fn alone() -> Result<Alone, String> {
 
 /// In the copy: a process that waits for its start message.
 fn become_one(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
-    // What the program or the preloaded function wants done at exit is the server's to do, once.
+    // Exit handlers of the program or of the preloaded function are called by the server, once.
     sys::skip_exit_handlers_so_far();
     sys::name_thread("mp-next-worker");
     Token { fd: socket.as_raw_fd(), parent, nonce, taker: Taker::Program }

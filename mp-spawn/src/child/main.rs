@@ -1,9 +1,9 @@
 //! The life of a child: from its socket to its exit code.
 //!
-//! What a child that does little takes its time for is not what it computes, but the parts of the program that it uses for
-//! the first time: the kernel maps 64 KiB of the file at each, and unmaps them at its end, which takes as long as a dozen
-//! system calls; and a page of variables that begin as something else than zero is copied. So whatever is called on the way
-//! to the function is `#[inline]`: the compiler then puts it beside its caller, instead of beside the rest of its module.
+//! A child that does little spends its time not on what it computes, but on the parts of the program that it uses for the
+//! first time: the kernel maps 64 KiB of the file at each, and unmaps them at its end, which takes as long as a dozen system
+//! calls; and a page of variables with initial values other than zero is copied. So whatever is called on the way to the
+//! function is `#[inline]`: the compiler then puts it beside its caller, instead of beside the rest of its module.
 //! For the same reason some of it does by hand what a library would do ([`fields`](crate::protocol::fields), `sys::receive`), asks for
 //! the room that a vector will need, and keeps what it notes in a [`SetOnce`](mp_core::fork::SetOnce).
 
@@ -51,15 +51,14 @@ use mp_core::sync::shared::{AtomicBool, Ordering};
 /// The exit code after a failure that was reported.
 const FAILED: i32 = 1;
 
-/// Becomes the worker that the token speaks of, and leaves through `exit`. If it is known to be `fit` for that; else it
-/// says why not.
+/// Becomes the worker that the token names, if the process is `fit` for that, else reports why not; ends by `exit`.
 #[inline]
 pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
     let code = panic::catch_unwind(|| live(token, socket, fit, false)).unwrap_or(USELESS);
     std::process::exit(code)
 }
 
-/// Says why this process ends without having become a worker.
+/// Prints why this process ends without having become a worker.
 pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
     eprintln!("mp: process {} was started as a worker and can't be one: {why}", std::process::id());
     std::process::exit(USELESS)
@@ -138,7 +137,7 @@ fn tell(line: &Line, report: &Report) -> i32 {
     };
     match report {
         Report::Done => 0,
-        // Without it there would be no value: the parent must not take this for a good end.
+        // Without it there would be no value: the parent must not take this for a success.
         Report::Plain(_) => {
             if sent.is_ok() {
                 0
@@ -272,7 +271,7 @@ impl<'a> Source<'a> {
 
 /// Runs the function, and returns the exit code.
 ///
-/// It runs in the thread that came here, which is the main thread wherever a hook started it: a thread of its own
+/// It runs in the calling thread, which is the main thread wherever a hook started it: a thread of its own
 /// would cost as much again as all that happened so far. Only where that thread's stack is useless, because it is
 /// tiny or could grow for ever, does the function get another one.
 #[inline]
@@ -291,7 +290,7 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
     }
     let run = move || tell(line, &call(line, rank, &function, args));
     let Some(size) = other_stack() else { return run() };
-    // It leaves from there: `exit` runs the destructors of the calling thread's locals, and waking the main thread
+    // It exits from there: `exit` runs the destructors of the calling thread's locals, and waking the main thread
     // just to have it do the same would take longer.
     match thread::Builder::new().name(name).stack_size(size).spawn(move || std::process::exit(run())) {
         Ok(worker) => worker.join().unwrap_or(FAILED),
@@ -299,7 +298,7 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
     }
 }
 
-/// Goes where it is to work: directory and processors.
+/// Sets working directory and processors.
 #[inline]
 fn settle(start: &Start) -> Result<(), String> {
     if let Some(directory) = &start.directory {
@@ -348,7 +347,7 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
     }
 }
 
-/// The size of the stack that the function needs beside the main thread's; `None` if that one will do.
+/// The size of the stack that the function needs instead of the main thread's; `None` if that one suffices.
 #[inline]
 fn other_stack() -> Option<usize> {
     const LEAST: usize = 256 << 10;
@@ -359,7 +358,7 @@ fn other_stack() -> Option<usize> {
     (!fits).then(|| limit.clamp(LEAST, MOST))
 }
 
-/// In a process that was just started: begins with what the parent has set.
+/// In a process that was just started: takes over the parent's settings.
 #[inline]
 fn take_over(settings: Settings) {
     let method = get_all_start_methods().get(settings.method).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! In a process that this library has started: from before `main` to the end of its function. Nothing here knows the parent's side.
+//! In a process that this library has started: from before `main` to the end of its function. Nothing here depends on the parent's side.
 
 pub(crate) mod clone;
 pub(crate) mod crash_handler;

@@ -49,7 +49,7 @@ impl Raise {
         })
     }
 
-    /// What it says.
+    /// Its message.
     pub fn message(&self) -> &str {
         &self.message
     }

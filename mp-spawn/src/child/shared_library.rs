@@ -13,9 +13,9 @@
 //! | a library, and the function as well | the host, with the library loaded first | [`Taker::Load`] | the hook of the library of that build, while the loader initialises what a program begins with |
 //! | a library, the function in the program or in another library | the host | [`Taker::Call`] | `init`, in the `main` of a program that is linked with the library |
 //!
-//! Why not at any time that a library is loaded: `dlopen` holds the loader's lock while initialisers run, and a worker that
-//! loads something in another thread would wait for ever. At the start of a program the loader holds no lock. Whether it is
-//! the start is seen by the library being the first that `LD_PRELOAD` names: the hook takes it out.
+//! Not whenever a library is loaded, because `dlopen` holds the loader's lock while initialisers run, and a worker that loads
+//! something in another thread would wait for ever. At the start of a program the loader holds no lock. The library takes it
+//! for the start if it is the first that `LD_PRELOAD` names: the hook takes it out.
 //!
 //! | what could go wrong | what happens |
 //! |---|---|
@@ -48,7 +48,7 @@ use crate::sys::environment::Environment;
 /// The environment variable that names libraries to the loader.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 
-/// The file that was found to be the build which runs, by what the file system says of it.
+/// The file that was found to be the running build, as device, inode and the like identify it.
 static CHECKED: PerProcess<Mutex<Option<Identity>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 

@@ -2,7 +2,7 @@
 //!
 //! | a pipe | at its process's end | a thread that waits for the process |
 //! |---|---|---|
-//! | has nothing to be written | nothing happens | goes on |
+//! | has nothing to be written | nothing happens | continues |
 //! | has lines | `ended` is set, the thread is asked to write | waits until `ended` is taken back, or nothing is written for a while |
 //! | is written by the thread just now | the same | the same |
 //!

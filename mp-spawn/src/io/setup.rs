@@ -85,7 +85,7 @@ pub struct Setup {
     pub(crate) number: Option<usize>,
     pub(crate) stdout: Output,
     pub(crate) stderr: Output,
-    /// What it is to have open.
+    /// The files that it inherits.
     pub(crate) inherited: Vec<Inherited>,
 }
 
@@ -127,7 +127,7 @@ impl Setup {
         self
     }
 
-    /// File descriptors of its parent that the process has as well, under the same numbers: see
+    /// File descriptors of its parent that the process inherits, under the same numbers: see
     /// [`Options::inherit_fds`](crate::Options::inherit_fds).
     pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> Setup {
         self.inherited.extend(fds.into_iter().map(|fd| Inherited::of(fd.as_fd())));

@@ -1,4 +1,4 @@
-//! The processes that this one has started and that may still run, and what becomes of them when it exits.
+//! The processes that this one has started and that may still run, and what happens to them when it exits.
 
 use std::sync::{Arc, Once, Weak};
 
@@ -11,12 +11,12 @@ use crate::parent::group::{GRACE, Group};
 use crate::parent::supervisor;
 use crate::sys;
 
-/// The processes of one start, as their parent knows them beside the handles.
+/// The processes of one start, as their parent keeps them beside the handles.
 #[derive(Debug)]
 enum Member {
     /// Of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped: nothing remains to be done then.
     Held { group: Weak<Group>, daemon: bool },
-    /// Of a [`Process`](crate::Process), or of a context that was detached: they live on without a handle.
+    /// Of a [`Process`](crate::Process), or of a context that was detached: they continue without a handle.
     Free { group: Arc<Group>, daemon: bool },
     /// The failure of a process without a handle, which the program did not get: printed at the exit.
     Failed(SpawnError),
@@ -90,7 +90,7 @@ pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
     add(Member::Free { group: Arc::clone(group), daemon });
 }
 
-/// Lets processes that were held live on without their context.
+/// Lets processes that were held continue without their context.
 pub(crate) fn release(group: &Arc<Group>, daemon: bool) {
     FAMILY.lock().retain(|member| !member.is_held(group));
     adopt(group, daemon);
@@ -134,8 +134,8 @@ fn forget_the_done(family: &mut Vec<Member>) {
 
 /// At exit: daemonic processes are ended, then all are waited for, and failures that the program did not get are printed.
 fn care() {
-    // A thread that is stuck could hold the lock for ever. It is not held while this waits: other threads still feed the
-    // processes that are waited for, and callbacks ask for them.
+    // A blocked thread could hold the lock for ever. It is not held while this waits: other threads still feed the processes
+    // that are waited for, and callbacks ask for them.
     let family = {
         let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
         std::mem::take(&mut *family)
@@ -154,7 +154,7 @@ fn care() {
         return;
     }
     Group::end_together(&daemons.iter().map(|(group, _)| group.as_ref()).collect::<Vec<_>>(), GRACE);
-    // In a callback of `on_exit`, whose thread reaps: it can't wait for what it would have to do itself.
+    // In a callback of `on_exit`, in the thread that reaps: it can't wait for its own work.
     let others = if supervisor::is_this_thread() { Vec::new() } else { others };
     for (group, _) in others.iter().filter(|_| !mp_core::mutant!("spawn.exit.others-not-waited-for")) {
         group.wait(None, false);

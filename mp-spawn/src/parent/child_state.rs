@@ -1,4 +1,4 @@
-//! One process as the supervisor sees it: what is still to be sent to it, what it says, how it ends.
+//! One process as the supervisor sees it: what is still to be sent to it, what it reports, how it ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -62,7 +62,7 @@ pub(crate) struct Watch {
     /// Its arguments, until it has taken them.
     _parcel: Option<Parcel>,
     member: Option<u32>,
-    /// Dead processes whose holdings were released after its end.
+    /// How many crashed processes had their memory released after its end.
     swept: usize,
     seen: Seen,
     patience: Duration,
@@ -234,7 +234,7 @@ impl Watch {
 
     /// Its time to say hello is over.
     pub(crate) fn out_of_patience(&mut self) {
-        // It may have said so, and not been heard: this process may have been stopped meanwhile.
+        // Its hello may have arrived unread: this process may have been stopped meanwhile.
         self.receive();
         if self.hello_until.take().is_none() {
             return;
@@ -255,7 +255,7 @@ impl Watch {
         });
     }
 
-    /// Gives up on it: what it says or does from now on is of no interest.
+    /// Gives up on it: what it sends or does from now on is ignored.
     pub(crate) fn fail(&mut self, error: SpawnError) {
         self.hello_until = None;
         self.group.failed(self.rank, now(), error);
@@ -275,7 +275,7 @@ impl Watch {
         self.close();
     }
 
-    /// Reaps it if it has ended; true if it has. Everything that it has said is heard first.
+    /// Reaps it if it has ended; true if it has. Everything that it has sent is read first.
     pub(crate) fn reap(&mut self) -> bool {
         if !mp_core::mutant!("spawn.reap.last-words-not-read") {
             self.read(CHUNKS_AT_END);

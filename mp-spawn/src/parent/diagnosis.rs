@@ -1,4 +1,4 @@
-//! From what was seen of a process to what is said about it. No system calls here.
+//! Turns what was seen of a process into its error. No system calls here.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,11 +23,11 @@ pub(crate) struct Subject<'a> {
     pub(crate) returns: bool,
 }
 
-/// What a process said before it ended.
+/// What a process reported before it ended.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) hello: bool,
-    /// It reported that its function returned well.
+    /// It reported that its function returned without an error.
     pub(crate) done: bool,
     /// What it returned has arrived.
     pub(crate) returned: bool,
@@ -59,7 +59,7 @@ fn in_a_line(PanicNote { message, location, .. }: &PanicNote) -> String {
     }
 }
 
-/// The failure that a report tells of, and when it happened.
+/// The failure in a report, and when it happened.
 pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Option<(u64, SpawnError)> {
     let Subject { who, function, .. } = subject;
     let raised = |kind, message, chain, debug, location, backtrace| {
@@ -96,7 +96,7 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
     }
 }
 
-/// The failure that the end of a process tells of, and when it happened; `None` for a good end.
+/// The failure that the end of a process shows, and when it happened; `None` for a success.
 pub(crate) fn of_exit(
     subject: Subject<'_>,
     seen: Seen,

@@ -272,7 +272,7 @@ impl Group {
     pub(crate) fn at_end(&self, call: impl FnOnce() + Send + 'static) {
         self.at_end.lock().push(AtEnd(Apart::new(Box::new(call))));
         self.call_at_end();
-        // So that the supervisor hears of the end at once.
+        // So that the supervisor notices the end at once.
         let running = |rank: &Rank| rank.running.as_ref().map(|running| running.id);
         let running: Vec<u64> = self.ranks.lock().iter().filter_map(running).collect();
         running.into_iter().for_each(supervisor::hear);
@@ -340,7 +340,7 @@ impl Group {
         (0..self.len()).map(|rank| self.ask(rank, signal)).fold(Ok(()), Result::and)
     }
 
-    /// Waits until all are over and what they said is passed on, or one has failed if that is asked for; false when time ran
+    /// Waits until all are over and their output is passed on, or one has failed if that is asked for; false when time ran
     /// out.
     pub(crate) fn wait(&self, until: Option<Instant>, or_failure: bool) -> bool {
         let settled = |ranks: &[Rank]| {
@@ -461,7 +461,7 @@ fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Option<Instant>) 
         Some(other) => ([end, other], 2),
         None => ([end.clone(), end], 1),
     };
-    // An interrupted or refused wait leads to another look.
+    // After an interrupted or refused wait the caller checks again.
     let ended = rustix::event::poll(&mut fds[..count], left.as_ref()).is_ok() && !fds[0].revents().is_empty();
     if ended {
         supervisor::ended(last.id);

@@ -50,7 +50,7 @@ pub struct Options {
 /// Changes the setup of one rank.
 type PerRank = Arc<dyn Fn(usize, Setup) -> Setup + Send + Sync>;
 
-/// What becomes of the other processes when one fails.
+/// What happens to the other processes when one fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFailure {

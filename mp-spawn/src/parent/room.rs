@@ -1,5 +1,5 @@
-//! Whether there is room for more processes among the members of the arena: asked before any is started, so that the one too many
-//! is an error of the start, and not of a worker that finds no place when it first needs memory.
+//! Whether there is room for more processes among the members of the arena: checked before any is started, so that one too
+//! many is an error of the start, and not of a worker that finds no place when it first needs memory.
 //!
 //! A child joins late, or never. So these are counted: members, children of this process that have not joined, and those that
 //! are about to be started, by any thread. Children that other members have started and that have not joined are not

@@ -82,7 +82,7 @@ thread_local! {
     static IS_SUPERVISOR: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is the supervisor's, in which callbacks run: what it waits for, nothing would reap.
+/// Whether this thread is the supervisor's, in which callbacks run: a process that it waits for would not be reaped.
 pub(crate) fn is_this_thread() -> bool {
     IS_SUPERVISOR.try_with(Cell::get).unwrap_or(false)
 }
@@ -543,7 +543,7 @@ impl Supervisor {
         if let Some(socket) = &watch.socket
             && (!more || watch.reported)
         {
-            // Explicitly, for a forked process may hold the socket too. That it has been deleted before is no matter.
+            // Explicitly, for a forked process may hold the socket too. It may have been deleted before.
             // A process that has reported is about to end: to be woken for each step of that would cost as much as the rest.
             let _ = epoll::delete(&self.poll, socket);
         }
@@ -567,7 +567,7 @@ impl Supervisor {
 /// Takes what makes an eventfd or a timer readable.
 fn drain(fd: &OwnedFd) {
     let mut count = [0u8; 8];
-    // Nothing to read is fine: what it announced is looked up elsewhere.
+    // That there is nothing to read is no error: what it announced is looked up elsewhere.
     let _ = rustix::io::read(fd, &mut count);
 }
 

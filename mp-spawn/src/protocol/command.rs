@@ -17,7 +17,7 @@ use crate::protocol::fields::{Fields, put_bytes, put_number};
 pub(crate) struct Words {
     program: OsString,
     pub(crate) args: Vec<OsString>,
-    /// Whether a program without a slash in its name is looked for in `PATH`.
+    /// Whether a program without a slash in its name is searched for in `PATH`.
     search: bool,
 }
 
@@ -36,7 +36,7 @@ static USUAL: PerProcess<Mutex<Option<Words>>> = PerProcess::new([const { Mutex:
 /// ```
 ///
 /// This helps where the running program can't be found, as when it was deleted and runs under valgrind or by the loader
-/// (`ld.so ./program`). A program that needs arguments to become a worker is for [`set_command`].
+/// (`ld.so ./program`). For a program that needs arguments to become a worker, use [`set_command`].
 ///
 /// [`Options::executable`]: crate::Options::executable
 /// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable
@@ -45,8 +45,9 @@ pub fn set_executable(program: Option<PathBuf>) {
 }
 
 /// From now on, starts processes by this command, a program and its arguments, unless [`Options::command`] names another;
-/// an empty one takes that back, and what [`set_executable`] has set. A program without a slash in its name is looked for
-/// in the directories of `PATH`: name it by its path where others choose that. Processes that are started from now on begin with the same setting.
+/// an empty one takes that back, and what [`set_executable`] has set. A program without a slash in its name is searched for in
+/// the directories of `PATH`: name it by its path where `PATH` is not trusted. Processes that are started from now on begin with
+/// the same setting.
 ///
 /// ```
 /// // Through another program, which executes this one at last.
@@ -58,11 +59,11 @@ pub fn set_executable(program: Option<PathBuf>) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What it runs in the end must become a worker: the same build of this program; or, where this crate is part of a shared
+/// The program that it runs in the end must become a worker: the same build of this one; or, where this crate is part of a shared
 /// library, any program that loads the library and calls what [`export_child_main!`] makes, as with
 /// `set_command(["python3", "-c", "import ctypes; ctypes.CDLL('./libjob.so').mp_child_main()"])`. It may execute another
-/// program, as `env` and `sh -c 'exec …'` do, but not begin a process that does: the process that is started has to be
-/// the worker.
+/// program, as `env` and `sh -c 'exec …'` do, but not start a process that does: the process that is started has to be the
+/// worker.
 ///
 /// [`Options::command`]: crate::Options::command
 /// [`export_child_main!`]: crate::export_child_main!

@@ -19,7 +19,7 @@ pub(crate) struct Line {
     socket: OwnedFd,
     /// Device and inode of the socket: its number may come to mean another file, if the worker closes it.
     identity: (u64, u64),
-    /// The process that it belongs to: a forked one has nothing to say here.
+    /// The process that it belongs to: a forked one must not send here.
     pub(crate) process: u32,
     /// Held while a frame is written.
     writing: Mutex<()>,
@@ -71,9 +71,9 @@ impl Line {
     }
 }
 
-/// Reading, which only the worker's last act does.
+/// Reading, which the worker does only as its last step.
 impl Line {
-    /// Waits until the parent says something, or is gone, which is an error.
+    /// Waits until the parent sends a frame, or is gone, which is an error.
     pub(crate) fn wait(&self) -> io::Result<()> {
         let mut frame = [0; frame::HEADER];
         let mut rest = frame.as_mut_slice();

@@ -2,7 +2,7 @@
 //!
 //! Parts of a program that are used for the first time are loaded from its file, page by page, and that takes longer than
 //! all else that a child does before it is a worker. So this is short, lies where the rest of the child's code does
-//! (`#[inline]`), and knows four types. Like the frames that it is in, it believes nothing.
+//! (`#[inline]`), and knows four types. Like the frames that it is in, it trusts no input.
 
 /// Appends a number.
 pub(crate) fn put_number(out: &mut Vec<u8>, number: u64) {

@@ -1,7 +1,7 @@
 //! Frames on the socket between a parent and one child.
 //!
 //! A frame is a payload length (`u32`, little endian), a kind (one byte) and the payload. The same incremental
-//! decoder serves both ends. It believes nothing: a kind that does not exist, or a length beyond what the kind
+//! decoder serves both ends. It trusts no input: a kind that does not exist, or a length beyond what the kind
 //! allows, is an error before a byte is allocated for it, and memory grows only with bytes that have arrived.
 
 use crate::sys::descriptors::MOST_INHERITED;
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Hello = 4,
     /// To the parent: a panic happened; it need not be the end.
     Panic = 5,
-    /// To the parent, from a signal handler: the last words.
+    /// To the parent, from a signal handler: the last report.
     Crash = 6,
     /// To the parent: how the function ended.
     Report = 7,
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
     Answer = 11,
     /// To the parent: the child has joined the shared memory.
     Joined = 12,
-    /// To the parent: the function returned, and there is nothing to say about it.
+    /// To the parent: the function returned, and there is nothing to report.
     Done = 13,
     /// To the child: changes to its environment.
     Environment = 14,

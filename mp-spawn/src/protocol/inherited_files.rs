@@ -1,7 +1,7 @@
-//! File descriptors that a worker gets from its parent on purpose. All others, but the standard streams, stay behind: what is
+//! File descriptors that a worker inherits on purpose. All others, but the standard streams, are closed in it: a file that is
 //! open in a worker for no reason keeps sockets, pipes and locks alive that their owner has closed.
 //!
-//! | start method | the others stay behind by | these get there by |
+//! | start method | the others are closed by | these get there by |
 //! |---|---|---|
 //! | spawn | `close_range(2)` in the child, which marks all close-on-exec; without that call, one by one | `dup2(2)` in the child |
 //! | fork server | the same, when the server is started | the message that starts the worker, and `dup2(2)` in it |

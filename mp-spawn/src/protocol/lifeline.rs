@@ -13,7 +13,7 @@
 //! | has ended, or executed something, before the process holds the pipe | the kernel | the process itself: it checks, after it has asked for the signal |
 //! | was copied by code that isn't ours, and the copy lives | none, while that copy lives | the parent-death signal, where the parent ends |
 //!
-//! The signal is a matter of an open file description, so each process gets its own one. The parent opens it: a process that
+//! The signal belongs to an open file description, so each process gets its own one. The parent opens it: a process that
 //! does so itself has the kernel make a directory in `/proc` for it, which costs as much as a dozen system calls, at its start
 //! and again at its end. Where there is no `/proc`, it is as if there were no pipe. A parent that has changed its user may not open
 //! what it has made before, and makes another pipe. A process that closes its end (with all its

@@ -18,7 +18,7 @@ const TEXT: usize = 64 << 10;
 /// Longest chain of sources that a child sends.
 const CHAIN: usize = 32;
 
-/// Tells the child what it is.
+/// The start message: what the child is.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) rank: usize,
@@ -81,7 +81,7 @@ fn put_path(out: &mut Vec<u8>, path: Option<&Path>) {
     put_option(out, path, |out, path| put_bytes(out, path.as_os_str().as_bytes()));
 }
 
-/// Tells a process that it is a fork server.
+/// The start message of a fork server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Serve {
     /// What it calls before it begins.
@@ -105,7 +105,7 @@ impl Changes {
     }
 }
 
-/// What a fork server says.
+/// What a fork server sends.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// It is a server, and now calls what is preloaded, which may take any time. Another answer follows.

@@ -1,4 +1,4 @@
-//! What parent, child and fork server say to each other, and what they hand over: frames, files, functions, payloads.
+//! What parent, child and fork server send to each other: frames, files, functions, payloads.
 
 pub(crate) mod command;
 pub(crate) mod control_socket;

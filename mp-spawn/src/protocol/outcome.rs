@@ -75,7 +75,7 @@ impl Ended {
     }
 }
 
-/// Whether a value of this type says nothing, and need not be sent.
+/// Whether a value of this type carries no information, and need not be sent.
 pub(crate) fn is_unit<T: 'static>() -> bool {
     TypeId::of::<T>() == TypeId::of::<()>()
 }
@@ -107,7 +107,7 @@ where
     }
 }
 
-/// A function that never returns: one that serves for ever, or only panics.
+/// A function that never returns: it serves for ever, or panics.
 impl Outcome for Never {
     type Value = ();
 

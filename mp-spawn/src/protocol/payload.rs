@@ -4,7 +4,7 @@
 //! sound, because file and number go to one child, over a socket that only this child has, the parent takes the
 //! envelope back by the same compare-and-swap, which one of the two wins, and a death is declared after `waitid`.
 //!
-//! This is the one place where processes meet shared memory. The arena's file goes to each child. Short arguments without
+//! This is the one place where processes get shared memory. The arena's file goes to each child. Short arguments without
 //! tensors or the like go through the socket, and the child joins as a member when it first needs shared memory; it tells
 //! its parent then. (A child that is killed between the two is found by its locks, as one without a parent.) All others
 //! are packed into an envelope that stays the parent's until the child takes it over, and the child joins before it says
@@ -12,12 +12,12 @@
 //! in the same two ways: in its report, or in an envelope that stays the child's until the parent has claimed it, and the
 //! child waits for that.
 //!
-//! | killed | left | who cleans up |
+//! | killed | left | cleaned up by |
 //! |---|---|---|
-//! | parent, before the child claimed its arguments | an envelope of the dead parent | the sweep |
+//! | parent, before the child claimed its arguments | an envelope of the crashed parent | the sweep |
 //! | child, before it claimed them | an envelope of the parent's, promised | the parent, when it forgets the child |
-//! | child, after that | an envelope of the dead child | the sweep |
-//! | child, before the parent claimed its result | an envelope of the dead child | the sweep; the result is lost |
+//! | child, after that | an envelope of the crashed child | the sweep |
+//! | child, before the parent claimed its result | an envelope of the crashed child | the sweep; the result is lost |
 //! | parent, before or after it claimed a result | an envelope of one of the two | the sweep of that one |
 #![allow(unsafe_code)]
 
@@ -264,7 +264,7 @@ impl Value {
 }
 
 /// Joins the shared memory that came as this file descriptor, before anything else in the child: now, or when this
-/// process first needs it. Returns who this process is there by now.
+/// process first needs it. Returns the member that this process is by now.
 #[inline]
 pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool) -> io::Result<Option<u32>> {
     let Some(fd) = fd else { return Ok(None) };
@@ -278,7 +278,7 @@ pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool) -> io::Result<Option<
     Ok(Some(me.raw() as u32))
 }
 
-/// This process has joined: its parent declares it dead one day. A parent that is gone doesn't.
+/// This process has joined: its parent will declare it dead at its end. A parent that is gone doesn't.
 fn tell_parent(me: Member) {
     if let Some(line) = control_socket::get() {
         _ = line.send(Kind::Joined, &Joined { member: me.raw() as u32 });

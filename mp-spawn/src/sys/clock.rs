@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 
-/// The instant so far from now; `None`, which is never, when the clock doesn't reach that far.
+/// The instant after this time span; `None`, which is never, when the clock doesn't reach that far.
 pub(crate) fn deadline(after: Duration) -> Option<Instant> {
     Instant::now().checked_add(after)
 }

@@ -1,4 +1,4 @@
-//! File descriptors: which are inherited, which are out of the way, how many one message carries.
+//! File descriptors: which are inherited, which are clear of the standard streams, how many one message carries.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

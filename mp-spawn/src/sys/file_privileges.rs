@@ -1,8 +1,9 @@
 //! Whether a program would get privileges that the user of this process lacks, when it is executed: the kernel tells it so
-//! (`AT_SECURE`, see `getauxval(3)`), and then it takes no orders from its environment, and begins anew instead of becoming a worker.
+//! (`AT_SECURE`, see `getauxval(3)`), and then it ignores the token in its environment, and runs `main` again instead of
+//! becoming a worker.
 //!
-//! This is a guard against mistakes, and is as good as the moment: the file may be another one when it is executed. What makes
-//! such a program safe is that it never becomes a worker.
+//! This is a guard against mistakes, and a check at one moment: the file may be another one when it is executed. Such a
+//! program is safe because it never becomes a worker.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -13,8 +14,8 @@ use rustix::io::Errno;
 /// What the kernel keeps the capabilities of a file in: see `capabilities(7)`.
 const CAPABILITIES: &str = "security.capability";
 
-/// What gives privileges to a program that this process executes, and how it is taken away; `None` if nothing does, or if the file
-/// can't be looked at, which its execution tells better.
+/// What gives privileges to a program that this process executes, and how to remove that; `None` if nothing does, or if the
+/// file can't be inspected, which its execution reports better.
 pub(crate) fn privileges(program: &Path) -> Option<String> {
     let file = std::fs::metadata(program).ok()?;
     let (mode, owner, group) = (file.permissions().mode(), file.uid(), file.gid());
@@ -37,7 +38,7 @@ fn is_set_group_id(mode: u32) -> bool {
     mode & BITS == BITS
 }
 
-/// Whether this thread has said that nothing it executes is to get the user or group of its file: `PR_SET_NO_NEW_PRIVS` in `prctl(2)`.
+/// Whether programs that this thread executes don't get the user or group of their file: `PR_SET_NO_NEW_PRIVS` in `prctl(2)`.
 fn rules_out_set_user_id() -> bool {
     rustix::thread::no_new_privs().unwrap_or(false)
 }

@@ -155,7 +155,7 @@ impl Meeting {
     }
 }
 
-/// In a worker: says something to the test.
+/// In a worker: sends a line to the test.
 pub fn say(meeting: &str, text: &str) -> Outcome {
     let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(meeting)?)?;
     stream.write_all(text.as_bytes())?;

@@ -36,7 +36,7 @@ use crate::sys::pid_number;
 use crate::sys::proc_stat::Doing;
 use crate::sys::process_handle::{self, Handle};
 
-/// Why nothing is to be expected from a server any more; how it ended is said beside it.
+/// Why a server is of no more use; how it ended is reported beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// It has ended by itself, or was killed.
@@ -66,19 +66,19 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// What is to be said of a server that is no more.
+/// The report about a server that is gone.
 pub(crate) struct Buried {
     pub(crate) pid: u32,
     /// How it ended, if it has.
     pub(crate) exit: Option<Exit>,
     pub(crate) error: SpawnError,
-    /// Whether another one may fare better: this one was killed, or had served.
+    /// Whether another one may succeed: this one was killed, or had served.
     pub(crate) is_replaceable: bool,
 }
 
 /// How long to wait for a process that got a SIGKILL.
 const AFTER_KILL: Duration = Duration::from_secs(10);
-/// How long to wait for one that has closed its files, which is its last act but one.
+/// How long to wait for one that has closed its files, the last step before its end.
 const AT_ITS_END: Duration = Duration::from_secs(1);
 const NONSENSE: &str = "its answer is malformed";
 
@@ -87,7 +87,7 @@ const NONSENSE: &str = "its answer is malformed";
 pub(crate) struct Server {
     /// The process that it belongs to: another one after a fork.
     process: u32,
-    /// What it was started by.
+    /// The command that it was started by.
     command: Command,
     life: Arc<Life>,
     /// Does not block.
@@ -128,11 +128,11 @@ impl Made {
         }
     }
 
-    /// Whether it waits for its orders. Else it is reaped.
+    /// Whether it waits for its start message. Else it is reaped.
     ///
     /// One that has waited for long may have ended and been reaped: where SIGCHLD is ignored, or by code that waits for any
-    /// child. Then the handle may be that of a stranger. It is not if the other end of the socket is open now, for it was
-    /// made before this is asked.
+    /// child. Then the handle may be another process's. It is not if the other end of the socket is open now, for the handle
+    /// was made before this check.
     fn is_there(&self) -> bool {
         let sentinel = self.handle.sentinel();
         let mut both =
@@ -196,7 +196,7 @@ impl Server {
             Err(why) => why,
         };
         let buried = server.bury("the start of the fork server", &why);
-        // What ends by itself would do so again, and what is preloaded may be what is killed for a reason.
+        // A server that ends by itself would do so again, and one that is killed may be so because of what it preloads.
         let was_killed = matches!(buried.exit, Some(Exit::Signal { .. }));
         let is_replaceable = buried.is_replaceable && was_killed && !preloads;
         Ok(Err(Buried { is_replaceable, ..buried }))
@@ -215,7 +215,7 @@ impl Server {
         self.life.exit().is_some()
     }
 
-    /// Starts a process: gives these orders to the one that was made ahead, if it lives, or else to another one; and asks for
+    /// Starts a process: sends these frames to the one that was made ahead, if it lives, or else to another one; and asks for
     /// the next. The outer error says that this server is of no more use.
     pub(crate) fn start(
         &mut self,
@@ -251,7 +251,7 @@ impl Server {
         self.lost.take().map(pid_number)
     }
 
-    /// A process that waits for its orders.
+    /// A process that waits for its start message.
     fn take(&mut self, patience: &mut Patience) -> Result<Result<Made>, Trouble> {
         let answer = if self.ordered.is_none() {
             if let Err(error) = self.order(true, patience)? {
@@ -308,13 +308,13 @@ impl Server {
         if and_ask {
             append(&mut bytes, Kind::Ask, &[])?;
         }
-        // From here on it may be made, even if the server dies before all is sent.
+        // From here on it may be made, even if the server crashes before all is sent.
         kept("fork server: socket of the next process", &ours);
         self.ordered = Some(Ordered { socket: ours, nonce });
         self.send(&bytes, &fds, patience).map(Ok)
     }
 
-    /// Tells it what it is.
+    /// Sends it its start message.
     fn serve(
         &mut self,
         preload: Option<FunctionRef>,
@@ -452,7 +452,7 @@ fn reap(handle: &Handle, time: Duration) {
     let until = deadline(time);
     while handle.reap().is_none() && until.is_none_or(|until| Instant::now() < until) {
         let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));
-        // An interrupted or refused wait leads to another look.
+        // After an interrupted or refused wait the loop checks again.
         let _ =
             rustix::event::poll(&mut [PollFd::new(&handle.sentinel(), PollFlags::IN)], Some(&timespec(left)));
     }

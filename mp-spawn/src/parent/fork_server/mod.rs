@@ -17,7 +17,7 @@
 //! | a process that was started | as any other: it is a child of this process, and its sentinel is exact |
 //! | this process | the server and all processes end with it, also the one that waits |
 //!
-//! Ctrl-C ends neither the server nor the process that waits: see `zygote`.
+//! Ctrl-C ends neither the server nor the process that waits: see [`child::fork_server`](crate::child::fork_server).
 //!
 //! A server that is stopped delays the starts that need it, at most for [`Options::handshake_timeout`] each; then it is
 //! ended, as a process that does not report is. (One that waits for a disk, or has had no processor, gets that time a few
@@ -53,8 +53,8 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// What fork servers call once when they start, before they make processes. It takes effect at the next start by
-/// [`StartMethod::ForkServer`](crate::StartMethod::ForkServer): a server that runs already is ended, and the process that it has made
-/// ahead; those that were started are not.
+/// [`StartMethod::ForkServer`](crate::StartMethod::ForkServer): a server that runs already is ended, and the process that it
+/// has made ahead; those that were started are not.
 ///
 /// ```
 /// use mp_spawn::{Options, StartMethod, set_forkserver_preload, start_processes};
@@ -83,7 +83,7 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 ///
 /// # Errors
 ///
-/// [`SpawnError::Launch`](crate::SpawnError::Launch) if nothing tells this program's build from others.
+/// [`SpawnError::Launch`](crate::SpawnError::Launch) if this program's build can't be told from others.
 pub fn set_forkserver_preload<F: Fn() + Copy + Send + 'static>(function: F) -> Result<()> {
     // Only its type is needed, which says which function it is.
     let _ = function;
@@ -103,7 +103,7 @@ pub(crate) fn inherit_preload(preload: Option<FunctionRef>) {
     *PRELOAD.lock() = preload;
 }
 
-/// How many servers in succession one start may find dead, or see die: after that something kills them, and the start fails.
+/// How many servers in succession one start may find or see crashed: then something kills them, and the start fails.
 const MOST_DEAD: usize = 4;
 
 /// Starts a process: takes the one that was made ahead, or asks the server, which is started first if there is none, and anew
@@ -130,7 +130,7 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration)
                 Err(buried) => return Err(buried.error),
             },
         };
-        // If this fails, no process has got the orders.
+        // If this fails, no process has got the start message.
         match server.start(outbox, patience) {
             Ok(launched) => break (server, begun, launched),
             Err(why) => {

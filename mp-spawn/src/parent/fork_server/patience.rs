@@ -1,4 +1,4 @@
-//! How long to wait for a fork server, and when to go on waiting.
+//! How long to wait for a fork server, and when to continue waiting.
 //!
 //! | it | when the time is over | and again |
 //! |---|---|---|

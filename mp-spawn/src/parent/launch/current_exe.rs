@@ -2,12 +2,12 @@
 //!
 //! | it runs | `/proc/self/exe` is | executed is |
 //! |---|---|---|
-//! | by itself | the program, whatever became of its file | that |
+//! | by itself | the program, whatever happened to its file | that |
 //! | under valgrind | the program if opened or read, valgrind if executed | the path that it leads to |
 //! | by the loader (`ld.so --options ./program`, see `ld.so(8)`) | the loader | the loader, with its options and the program's path |
 //!
-//! A program that was deleted while it runs can't be found in the second and the third case. What is executed then makes no
-//! worker, which is an error that says what to do.
+//! A program that was deleted while it runs can't be found in the second and the third case. The executed program becomes no
+//! worker then, which is an error that says what to do.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::protocol::function::loaded_objects;
 use crate::sys;
 
-/// The running program, whatever became of its file.
+/// The running program, whatever happened to its file.
 const SELF: &str = "/proc/self/exe";
 
 /// What is executed.

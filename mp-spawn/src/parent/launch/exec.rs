@@ -1,9 +1,9 @@
 //! A process that executes a program: what `posix_spawn(3)` does, with fewer system calls.
 //!
 //! The child is made by `clone3(2)` as by `vfork(2)`: it has this process's memory, and the stack of the thread that made
-//! it, which stands still until the child has executed the program. Nothing is copied or mapped for it. Its handlers of signals are cleared
-//! by the kernel (`CLONE_CLEAR_SIGHAND`), where the C library asks after each of 64 signals; and
-//! its pidfd is made with it (`CLONE_PIDFD`), where it has to be asked for afterwards, when its number may be another's.
+//! it, which stands still until the child has executed the program. Nothing is copied or mapped for it. The kernel clears its
+//! signal handlers (`CLONE_CLEAR_SIGHAND`), where the C library asks for each of 64 signals; and its pidfd is made with it
+//! (`CLONE_PIDFD`), where it would have to be asked for afterwards, when its number may be another process's.
 //!
 //! | the child is killed | left |
 //! |---|---|
@@ -16,15 +16,15 @@
 //! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`): it keeps the standard streams, its
 //! socket, and what it was given by name.
 //!
-//! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call, valgrind, and processors for which we have not written
-//! the ten instructions below get [`posix_spawn`](crate::sys::posix_spawn).
+//! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call, valgrind, and
+//! processors for which we have not written the ten instructions below get [`posix_spawn`](crate::sys::posix_spawn).
 //!
 //! # Safety
 //!
 //! This file may hold `unsafe`: it calls `clone3(2)`, which returns twice, on one stack. The second return never leaves the
 //! block of assembler: there the child calls a function that doesn't return, whose frames are below those of the parent, where
-//! nothing is when it goes on. What the child reads is in the [`Plan`], which outlives the block, and what it calls may be called
-//! while other threads hold locks: it takes none, allocates nothing, and can't panic.
+//! nothing is when it continues. The child reads only the [`Plan`], which outlives the block, and calls only what may be
+//! called while other threads hold locks: it takes none, allocates nothing, and can't panic.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -46,7 +46,7 @@ pub(crate) type Started = (Pid, Option<OwnedFd>);
 /// Starts a program, with the standard signals at their default but for those that are handed down as ignored, and none blocked.
 ///
 /// # Errors
-/// The name of what failed, and how.
+/// The name of the call that failed, and its error.
 pub(crate) fn start(program: &Program<'_>) -> Result<Started, (&'static str, io::Error)> {
     if let Some(started) = vfork::start(program)? {
         return Ok(started);
@@ -67,7 +67,7 @@ mod vfork {
 mod vfork {
     use super::*;
 
-    /// What the child does, and what became of it.
+    /// What the child does, and its outcome.
     struct Plan<'a> {
         path: *const c_char,
         argv: *const *mut c_char,
@@ -111,8 +111,8 @@ mod vfork {
         args.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD) as u64 | CLEAR_HANDLERS;
         args.pidfd = (&raw mut pidfd).expose_provenance() as u64;
         args.exit_signal = libc::SIGCHLD as u64;
-        // Until it executes the program it can't be stopped, while its parent stands still, nor dump core, which old kernels take for
-        // the parent's. This can't fail for a valid set.
+        // Until it executes the program it can't be stopped, while its parent stands still, nor dump core, which old kernels
+        // take for the parent's. This can't fail for a valid set.
         let before = sys::hold_signals();
         let made = clone(&args, &plan);
         before.iter().for_each(sys::let_signals);

@@ -27,7 +27,7 @@
 //!
 //! | killed | what happens |
 //! |---|---|
-//! | the original, at any time | the copy asks to end with it first of all, and looks whether it has gone before: it ends |
+//! | the original, at any time | the copy first asks the kernel to end with it, and checks whether it has gone before: it ends |
 //! | the copy, before it says hello | it is known to be no other program: `ProcessExited`, as at any other time |
 //!
 //! [`allow_fork`]: crate::allow_fork
@@ -74,14 +74,14 @@ pub(crate) fn launch(
     let refused = |what| move |error: io::Error| failed(what, None, error);
     let (ours, theirs) = launch::socket_pair().map_err(refused("socketpair"))?;
     let nonce = launch::nonce();
-    // The copy finds it when it looks for it the first time. What doesn't fit is sent later.
+    // The copy finds it when it first reads. What doesn't fit is sent later.
     outbox.flush(ours.as_fd()).map_err(refused("sendmsg"))?;
     let taken = Taken {
         token: Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker: Taker::Program },
         preload: fork_server::preload(),
         thread: !sys::on_main_thread(),
     };
-    // Another thread would wait here for one that prints, and that waits for it.
+    // Another thread would deadlock here with a thread that prints and waits for it.
     let mut printing = (!taken.thread).then(|| (io::stdout().lock(), io::stderr().lock()));
     if let Some((out, _)) = &mut printing {
         // What can't be written now can't be written later either.
@@ -99,7 +99,7 @@ pub(crate) fn launch(
         }
         Ok(None) => {
             // First of all: what follows waits for ever if the original was exiting, for that one holds the locks of `exit`.
-            // If that is refused, the worker says so, like any other.
+            // If that is refused, the worker reports it, like any other.
             if main::has_parent(taken.token.parent) == Ok(false) {
                 sys::exit_at_once(USELESS);
             }
