@@ -305,3 +305,19 @@ fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
     join(&waiting).unwrap();
     burst();
 }
+
+/// A burst, of whose memory the kernel takes nothing.
+fn burst_in_vain(_: usize, (): ()) -> Outcome {
+    burst();
+    Arena::current()?.empty_cache()?;
+    burst();
+    let owned = stats().owned;
+    if owned < 1000 { Ok(()) } else { Err(format!("{owned} envelopes are kept for nothing").into()) }
+}
+
+#[test]
+fn where_the_kernel_takes_no_memory_back_messages_use_it_again() {
+    let _alone = alone();
+    let options = Options::nprocs(1).env("MP_MUTANT", "arena.groups.memory-not-taken");
+    join(&start_processes(burst_in_vain, (), options).unwrap()).unwrap();
+}

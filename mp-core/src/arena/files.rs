@@ -146,22 +146,20 @@ impl Arena {
         }
     }
 
-    /// Gives the memory behind bytes of a free block back.
-    pub(super) fn punch_at(&self, at: u64, len: u64) {
+    /// Gives the memory behind bytes of a free block back; whether the kernel has taken it.
+    pub(super) fn punch_at(&self, at: u64, len: u64) -> bool {
         let Ok(own) = self.file() else {
             if !cfg!(miri) {
                 self.map().forget(at, len);
             }
             self.files().local.fetch_sub(len, Ordering::Relaxed);
-            return;
+            return true;
         };
         match self.extent_of(at) {
-            None => _ = memory::punch(own, at, len),
-            Some(i) => {
-                if let Ok(file) = self.opened(i) {
-                    _ = memory::punch(file.fd.as_fd(), at - self.extent_base(i), len);
-                }
-            }
+            None => memory::punch(own, at, len).is_ok(),
+            Some(i) => self
+                .opened(i)
+                .is_ok_and(|file| memory::punch(file.fd.as_fd(), at - self.extent_base(i), len).is_ok()),
         }
     }
 

@@ -241,13 +241,24 @@ impl Arena {
     /// Finishes emptying groups that lie side by side.
     fn make_absent(&self, emptying: &[(u32, u64)]) {
         let Some(&(first, _)) = emptying.first() else { return };
-        self.punch_at(self.layout().envelopes_at + u64::from(first) * BYTES, emptying.len() as u64 * BYTES);
+        let (at, len) =
+            (self.layout().envelopes_at + u64::from(first) * BYTES, emptying.len() as u64 * BYTES);
+        let taken = !mutant!("arena.groups.memory-not-taken") && self.punch_at(at, len);
         for &(group, base) in emptying {
+            if !taken {
+                // The memory stays; the words are what they would be without it.
+                self.clear_owners(group);
+            }
             self.map().store(self.group_at(group).word, Group::Absent { base }.pack());
             if !mutant!("arena.groups.absent-not-noted") {
                 self.note_absent(group);
             }
         }
+    }
+
+    fn clear_owners(&self, group: u32) {
+        let first = group * Group::ENVELOPES;
+        (first..first + Group::ENVELOPES).for_each(|e| self.map().store(self.owner_words().of(e), 0));
     }
 
     /// Finishes emptying and filling groups that dead members had begun.

@@ -2,6 +2,7 @@
 
 mod code;
 mod crates;
+mod glossary;
 pub(crate) mod mask;
 mod parity;
 mod statics;
@@ -132,6 +133,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = code::check(tree);
     findings.extend(statics::check(tree));
     findings.extend(text::check(tree));
+    findings.extend(glossary::check(tree));
     findings.extend(crates::check(tree));
     findings.extend(parity::check(tree));
     findings.extend(crate::mutate::check(tree));
