@@ -116,7 +116,7 @@ fn a_panic_without_a_text_or_a_hook() {
     };
     let error = failure(&start_processes(silent, (), Options::nprocs(1)).unwrap());
     let SpawnError::ProcessRaised(raised) = error else { panic!("unexpected: {error:?}") };
-    assert_eq!((raised.message.as_str(), raised.location), ("a panic whose payload is no text", None));
+    assert_eq!((raised.message.as_str(), raised.location), ("a panic whose payload is not a string", None));
 }
 
 #[test]
@@ -315,11 +315,11 @@ fn a_failure_is_known_before_its_process_has_ended() {
     let pid = context.pids()[0];
     common::eventually("it has failed", || matches!(context.status(0), Ok(Status::Failed(_))));
     assert!(common::alive(pid) && matches!(context.exit(0), Ok(None)));
-    common::eventually("it is told", || say(&word, "go on").is_ok());
+    common::eventually("it gets the word", || say(&word, "go on").is_ok());
     assert!(failure(&context).to_string().contains("it went wrong"));
     // And a process whose function has returned has not ended before it has.
     let context = start_processes(worker, (word.clone(), false), Options::nprocs(1)).unwrap();
     assert!(!context.join_timeout(Duration::from_millis(20)).unwrap());
-    common::eventually("it is told", || say(&word, "go on").is_ok());
+    common::eventually("it gets the word", || say(&word, "go on").is_ok());
     join(&context).unwrap();
 }

@@ -11,7 +11,7 @@ use common::{
 };
 use mp_spawn::{Exit, OnFailure, Options, Signal, SpawnError, Status, start_processes};
 
-/// Rank 0 fails when it is told to; the others wait for ever.
+/// Rank 0 fails on request; the others wait for ever.
 fn one_fails(rank: usize, meeting: String) -> Outcome {
     if rank == 0 {
         return Err("rank 0 has had enough".into());

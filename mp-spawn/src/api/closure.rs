@@ -192,7 +192,8 @@ impl<A, R> fmt::Debug for Closure<A, R> {
 
 impl<A, R> Serialize for Closure<A, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let unknown = || S::Error::custom("nothing tells this program's build from others");
+        let unknown =
+            || S::Error::custom("this program's build can't be identified: link it with a build-id");
         let code = self.0.code().ok_or_else(unknown)?;
         // Within the same message: what is attached to one is attached to the other.
         let captures = self.0.captures().map_err(S::Error::custom)?;

@@ -62,7 +62,7 @@ impl Slip {
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK)
             || rustix::fs::fstat(file)?.st_size < PAGE as i64
         {
-            return Err(io::Error::other("the fork server got a file that is no slip"));
+            return Err(io::Error::other("the fork server got a file that is not a slip"));
         }
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a fresh mapping at an address of the kernel's choice.

@@ -148,7 +148,7 @@ pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option
 #[inline]
 fn adopt(token: Token) -> Result<OwnedFd, String> {
     let checked = (|| -> io::Result<()> {
-        // SAFETY: the number isn't negative (the token's parser saw to it). If no file has it, the calls below
+        // SAFETY: the number isn't negative (the token's parser checks that). If no file has it, the calls below
         // fail with EBADF; nothing closes files meanwhile.
         let socket = unsafe { BorrowedFd::borrow_raw(token.fd) };
         rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;

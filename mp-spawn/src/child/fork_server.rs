@@ -122,13 +122,13 @@ fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>>
 
 /// Makes sure that this process can be copied: one thread, and no shared memory.
 fn alone() -> Result<Alone, String> {
-    let what = "what is preloaded must not do that: the processes would be copies of it";
+    let what = "the preloaded function must not do that: the processes would be copies of it";
     if Arena::get().is_some() {
         return Err(format!("it has made shared memory, and {what}"));
     }
     let alone =
         Alone::check().map_err(|error| format!("its threads can't be counted: {}", cause::of_proc(error)))?;
-    alone.ok_or_else(|| format!("it has begun threads, and {what}"))
+    alone.ok_or_else(|| format!("it has started threads, and {what}"))
 }
 
 /// In the copy: a process that waits for its start message.

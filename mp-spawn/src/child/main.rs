@@ -222,7 +222,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Orders> {
             | Kind::Ask
             | Kind::Joined
             | Kind::Done
-            | Kind::Answer => return Err(malformed("a frame that does not belong there")),
+            | Kind::Answer => return Err(malformed("an unexpected frame")),
         }
     }
 }
@@ -294,7 +294,9 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
     // just to have it do the same would take longer.
     match thread::Builder::new().name(name).stack_size(size).spawn(move || std::process::exit(run())) {
         Ok(worker) => worker.join().unwrap_or(FAILED),
-        Err(error) => tell(line, &Report::Unable(format!("no thread for the function: {error}"))),
+        Err(error) => {
+            tell(line, &Report::Unable(format!("could not start the thread for the function: {error}")))
+        }
     }
 }
 
@@ -323,7 +325,7 @@ fn settle(start: &Start) -> Result<(), String> {
 #[inline]
 fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromParent) -> Report {
     if let Err(error) = crash_handler::install(line) {
-        return Report::Unable(format!("no handlers for crashes: {error}"));
+        return Report::Unable(format!("could not install the handlers for crashes: {error}"));
     }
     event!(Debug, "calls {}", function.name);
     let desc = match function::resolve::<function::Start>(function) {

@@ -68,6 +68,6 @@ fn text(payload: &(dyn Any + Send)) -> String {
     } else if let Some(text) = payload.downcast_ref::<String>() {
         text.clone()
     } else {
-        "a panic whose payload is no text".to_string()
+        "a panic whose payload is not a string".to_string()
     }
 }

@@ -72,8 +72,8 @@ fn can_be_loaded(library: &Object, identity: &Identity) -> io::Result<()> {
     let name = path.as_os_str().as_bytes();
     if !name.starts_with(b"/") || name.iter().any(|byte| b" :\n".contains(byte)) {
         return Err(io::Error::other(
-            "its path can't be told to the loader, which takes blanks and colons for separators: move it, or start \
-             processes by a command that calls its mp_child_main (see `set_command`)",
+            "its path can't be in LD_PRELOAD, where blanks and colons are separators: move it, or start processes by a \
+             command that calls its mp_child_main (see `set_command`)",
         ));
     }
     let gone = |error: io::Error| {

@@ -80,8 +80,8 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`](Self::Launch) | its path, and which build is there |
 /// | by executing a program with privileges that its user lacks (set-user-ID, file capabilities), or in a process whose real and effective user differ | [`Launch`](Self::Launch) | the reason, and what to do |
 /// | with arguments that can't be encoded | [`Arguments`](Self::Arguments) | what the codec says; nothing was started |
-/// | by a fork server that can't preload, dies while it does, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
-/// | by a fork server that has died otherwise | none | another one is started, and the log has it; [`Launch`](Self::Launch) if several die one after another |
+/// | by a fork server that can't preload, crashes while it does, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
+/// | by a fork server that has crashed otherwise | none | another one is started, and the log has it; [`Launch`](Self::Launch) if several crash one after another |
 /// | by `fork`, which the program has not allowed, or which is impossible: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
 /// | by `fork`, where the copy waits for a lock that another thread held | [`Timeout`](Self::Timeout) | the time |
 /// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |

@@ -81,7 +81,7 @@ pub struct Setup {
     pub(crate) environment: Vec<(OsString, Option<OsString>)>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) processors: Vec<usize>,
-    /// Of a process that has a handle of its own, which its output is told from others' by.
+    /// The number of a process that has a handle of its own, for the names of its files.
     pub(crate) number: Option<usize>,
     pub(crate) stdout: Output,
     pub(crate) stderr: Output,

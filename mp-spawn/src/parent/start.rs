@@ -62,7 +62,8 @@ impl Names {
 
 /// A reference to a function of this program.
 pub(crate) fn reference<E: 'static>(desc: &'static Desc<E>) -> Result<FunctionRef> {
-    let unknown = || std::io::Error::other("nothing tells this program's build from others");
+    let unknown =
+        || std::io::Error::other("this program's build can't be identified: link it with a build-id");
     desc.reference().ok_or_else(|| failed("the lookup", None, unknown()))
 }
 

@@ -53,7 +53,7 @@ impl Line {
     #[inline]
     pub(crate) fn send_bytes(&self, kind: Kind, payload: &[u8]) -> io::Result<()> {
         if self.process != std::process::id() {
-            return Err(io::Error::other("forked from the process that this line belongs to"));
+            return Err(io::Error::other("this process was forked from the worker that owns the socket"));
         }
         let mut bytes = Vec::with_capacity(frame::HEADER + payload.len());
         frame::append(&mut bytes, kind, payload).map_err(io::Error::other)?;

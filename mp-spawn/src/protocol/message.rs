@@ -53,7 +53,7 @@ impl Start {
         out
     }
 
-    /// What a payload says; `None` if it makes no sense.
+    /// What a payload says; `None` if it is malformed.
     #[inline]
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Start> {
         let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
@@ -93,7 +93,7 @@ pub(crate) struct Serve {
 pub(crate) struct Changes(pub(crate) Vec<(OsString, Option<OsString>)>);
 
 impl Changes {
-    /// What a payload says; `None` if it makes no sense.
+    /// What a payload says; `None` if it is malformed.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Changes> {
         let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
         let (mut fields, mut changes) = (Fields(bytes), Vec::new());

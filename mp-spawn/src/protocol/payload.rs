@@ -8,7 +8,7 @@
 //! tensors or the like go through the socket, and the child joins as a member when it first needs shared memory; it tells
 //! its parent then. (A child that is killed between the two is found by its locks, as one without a parent.) All others
 //! are packed into an envelope that stays the parent's until the child takes it over, and the child joins before it says
-//! hello; so a child that dies on the way leaves nothing, and neither does a parent. What the function returns goes back
+//! hello; so a child that crashes on the way leaves nothing, and neither does a parent. What the function returns goes back
 //! in the same two ways: in its report, or in an envelope that stays the child's until the parent has claimed it, and the
 //! child waits for that.
 //!

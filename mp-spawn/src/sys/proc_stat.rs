@@ -77,15 +77,15 @@ impl fmt::Display for Doing {
         f.write_str(match self.state {
             'S' | 'I' => "it sleeps",
             'R' => "it runs",
-            'D' => "it waits for a disk or the like",
+            'D' => "it waits uninterruptibly, as for a disk",
             'T' | 't' => "it is stopped",
             'Z' | 'X' => "it has ended",
-            _ => "it is in a state that only the kernel knows",
+            _ => "it is in an unknown state",
         })?;
         if let Some(place) = &self.place {
             write!(f, " ({place})")?;
         }
-        write!(f, ", and has had a processor for {:?}", self.ran)
+        write!(f, ", and has used {:?} of CPU time", self.ran)
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(state_and_ticks("4242 (a"), None);
         assert_eq!(state_and_ticks("4242 (a) S 1 2"), None);
         let own = Doing::of(std::process::id()).unwrap();
-        assert!(own.to_string().contains("has had a processor for"), "{own}");
+        assert!(own.to_string().contains(" of CPU time"), "{own}");
         assert_eq!(Doing::of(u32::MAX), None);
     }
 

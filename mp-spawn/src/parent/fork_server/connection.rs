@@ -561,7 +561,7 @@ mod tests {
             let before = handled();
             while handled().wrapping_sub(before) < 1_000 {
                 assert!(Instant::now() < until, "no signals arrive");
-                assert!(made.is_there(), "it waits for its orders");
+                assert!(made.is_there(), "it waits for its start message");
                 assert!(!hung_up(&made.ordered.socket));
             }
         });

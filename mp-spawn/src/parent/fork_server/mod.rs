@@ -4,7 +4,7 @@
 //! which waits for its own while the first one works. So a caller that starts a process waits neither for the kernel to copy
 //! the server nor for the server to be woken.
 //!
-//! | dies | what happens |
+//! | ends or is killed | what happens |
 //! |---|---|
 //! | the server, idle | it is reaped at once; the next start begins another, and logs it |
 //! | the server, killed before it is one | the start that waits for it begins another |

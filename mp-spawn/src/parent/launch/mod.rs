@@ -88,7 +88,7 @@ impl Command {
             }
         };
         let (taker, library) = shared_library::taker(words.is_some(), function)?;
-        let invalid = |error: NulError| failed("a name", Some(&program), error.into());
+        let invalid = |error: NulError| failed("the conversion to a C string", Some(&program), error.into());
         let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);
         let argv = argv.iter().map(|arg| word(arg)).collect::<Result<_>>()?;
         let path = word(path.as_os_str())?;
