@@ -3,8 +3,8 @@
 //! # Safety
 //!
 //! This file may hold `unsafe`: it forks a process that may have other threads, and makes the copy a process of its own.
-//! That the function which runs there does with what a copy has is what the caller of [`allow_fork`] vouches for; that
-//! this crate and those below it do is what the table says.
+//! The caller of [`allow_fork`] vouches that the function which runs there does with what a copy has; the table says how
+//! this crate and those below it do.
 //!
 //! | what would be wrong in a copy | what is done |
 //! |---|---|
