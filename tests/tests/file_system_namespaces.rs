@@ -161,7 +161,9 @@ fn files_of_programs_killed_in_other_namespaces_are_removed_and_no_others() {
         neighbour.kill();
     }
     let all = scratch.files().len();
-    assert!(all >= theirs.len() + KILLED, "{all}");
+    // Fewer than were killed: the kernel gives a new namespace the number of one that is gone, and a neighbour that finds itself
+    // under that number knows that the owners of the earlier one's files are dead.
+    assert!(all > theirs.len(), "{all}");
     // A process may still be about to start.
     scratch.run("use");
     assert_eq!(scratch.files().len(), all);

@@ -257,11 +257,11 @@ fn one_who_says_nothing_keeps_nobody_out_and_is_given_up() {
     let refused = options.authkey("waits for its proof").connect(format!("{name}-mute"));
     assert!(matches!(refused, Err(ConnectError::TimedOut(_))), "{refused:?}");
     drop(mute);
-    let nobody = connect(format!("{name}-nobody")).unwrap_err();
+    let absent = connect(format!("{name}-absent")).unwrap_err();
     assert!(
-        matches!(&nobody, ConnectError::Io { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused)
+        matches!(&absent, ConnectError::Io { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused)
     );
-    assert!(nobody.to_string().contains("-nobody"), "{nobody}");
+    assert!(absent.to_string().contains("-absent"), "{absent}");
 }
 
 #[test]

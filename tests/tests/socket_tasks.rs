@@ -217,8 +217,8 @@ fn a_dropped_future_has_connected_to_nobody() {
 fn a_future_is_told_that_nobody_answers() {
     let _alone = alone();
     let options = SocketOptions::new().authkey("secret").handshake_timeout(MOMENT);
-    let nobody = block_on(options.connect_async(name("unheard")));
-    let Err(ConnectError::Io { source, .. }) = nobody else { panic!("unexpected: {nobody:?}") };
+    let absent = block_on(options.connect_async(name("unheard")));
+    let Err(ConnectError::Io { source, .. }) = absent else { panic!("unexpected: {absent:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
     // It listens, accepts no connection, and has room for one that waits.
     let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

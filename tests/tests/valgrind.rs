@@ -99,7 +99,8 @@ fn under_memcheck(workers_too: bool) {
     let file = |path: &Path| std::fs::File::create(path).unwrap();
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("valgrind.supp");
     let mut command = Command::new("valgrind");
-    command.arg(format!("--suppressions={}", suppressions.display()));
+    // No pipes for a debugger, which workers that are killed leave behind.
+    command.arg("--vgdb=no").arg(format!("--suppressions={}", suppressions.display()));
     command.arg(format!("--trace-children={}", if workers_too { "yes" } else { "no" }));
     command.arg("--trace-children-skip=*/cc,*/sh").arg(std::env::current_exe().unwrap());
     command.args([

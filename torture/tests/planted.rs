@@ -1,6 +1,7 @@
 //! The torture finds what it is there for: mutations of the code, which are in this build alone (feature `inject`), switched
 //! on by name.
 
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Which processes have the bug.
@@ -17,6 +18,23 @@ enum Where {
 const WRONG: [&str; 5] =
     ["Torn: ", "Duplicated: ", "Lost: ", "which is not in it", "a message is shorter than its type"];
 
+/// A folder for temporary files, removed with all that is in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("mp-planted-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).expect("a folder can be made");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The torture with a bug, until it has found it, at most for so long.
 fn torture(bug: &str, place: Where, seconds: u64) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mp-torture"));
@@ -25,7 +43,9 @@ fn torture(bug: &str, place: Where, seconds: u64) -> (Output, String) {
         Where::Workers => command.arg(format!("--env=MP_MUTANT={bug}")),
         Where::Everywhere => command.env("MP_MUTANT", bug),
     };
-    let output = command.output().expect("it starts");
+    // A torture that has found something ends where it is: its files stay, for a person to look at.
+    let folder = Folder::new(bug);
+    let output = command.env("TMPDIR", &folder.0).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{text}");
     (output, text)

@@ -33,7 +33,7 @@ pub(crate) fn on_exit(what: fn()) {
 // SAFETY: glibc calls what is in this section with arguments, which a C function may ignore, and the static has the size and the
 // alignment of an entry.
 #[unsafe(link_section = ".init_array")]
-// fork: code, which nobody changes.
+// fork: code, which does not change.
 static ENTRY: extern "C" fn() = {
     extern "C" fn begin() {
         // A panic must not leave a C callback.

@@ -254,7 +254,7 @@ impl View {
         if self.fits(elements) { Ok(()) } else { Err(self.outside(elements)) }
     }
 
-    /// Why it can't be a view of a storage of so many.
+    /// Why it can't be a view of a storage with that many elements.
     #[cold]
     pub(super) fn outside(&self, elements: usize) -> Error {
         let Self { offset, shape, strides, .. } = self;

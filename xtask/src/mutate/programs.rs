@@ -50,7 +50,7 @@ fn is_loom(suite: &str) -> bool {
 pub(super) struct Programs(HashMap<Suite, (PathBuf, PathBuf)>);
 
 impl Programs {
-    /// The tests of [`KILLING`] kill a process at every n-th access: first n = 13, then each access.
+    /// The tests of `KILLING` kill a process at every n-th access: first n = 13, then each access.
     pub(super) fn build(session: &Session, suites: BTreeSet<Suite>) -> Result<Self, String> {
         let (loom, usual): (Vec<_>, Vec<_>) = suites.iter().partition(|suite| is_loom(suite));
         let mut programs = HashMap::new();

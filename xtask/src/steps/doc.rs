@@ -9,7 +9,10 @@ use crate::layers::LAYERS;
 use crate::session::{Outcome, Session};
 
 const PAGE: &str = "docs/api.txt";
-const HEAD: &str = "# Every public path of every library crate, as the manual lists them. `cargo xtask api` writes this file.\n\n";
+const HEAD: &str = concat!(
+    "# @gen",
+    "erated by `cargo xtask api`: every public path of every library crate, as the manual lists them.\n\n"
+);
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
     if built(session) {
