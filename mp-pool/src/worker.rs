@@ -223,6 +223,7 @@ mod tests {
         tasks.put(Task::Run { id: 7, code: 1, timed: false, args: args(3) }).unwrap();
         tasks.put(Task::Learn { code: 1, runner: Body::out(Box::new(runner)) }).unwrap();
         tasks.put(Task::Run { id: 8, code: 1, timed: false, args: args(4) }).unwrap();
+        tasks.close();
         let orders =
             Orders { worker: 0, tasks, replies: replies.clone(), watch, most_tasks: 2, initializer: None };
         work(orders).unwrap();

@@ -104,6 +104,22 @@ fn many_holders(_: usize, v: Victim) -> mp::Result<()> {
     Ok(())
 }
 
+/// After a burst of messages, whose envelopes are free: gives their memory back, and takes some of it again.
+fn give_envelopes_back(_: usize, v: Victim) -> mp::Result<()> {
+    const BURST: u64 = 192;
+    let queue = Queue::bounded(BURST as usize)?;
+    for number in 0..BURST {
+        queue.put([number; 20])?;
+    }
+    for number in 0..BURST {
+        assert_eq!(queue.get()?, Some([number; 20]));
+    }
+    inject::arm(v.at, v.signal);
+    Arena::current()?.empty_cache()?;
+    queue.put([1; 20])?;
+    Ok(())
+}
+
 /// Packs one message for several, inline and in a block of its own; opens some.
 fn repeat(_: usize, v: Victim) -> mp::Result<()> {
     let arena = Arena::current()?;
@@ -189,6 +205,14 @@ fn a_process_is_killed_at_every_access_of_allocating() {
         let killed = killed(&start(allocate, &v));
         assert_eq!(v.all.get(&[1999]).unwrap(), 77);
         killed
+    });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_giving_envelopes_back() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        killed(&start(give_envelopes_back, &v))
     });
 }
 

@@ -49,7 +49,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-models/model_groups", ""),
             ("mp-tests/memory", "burst"),
-            ("mp-tests/kill_at", "a_process_is_killed_at_every_access_of_allocating"),
+            ("mp-tests/kill_at", "a_process_is_killed_at_every_access_of_giving_envelopes_back"),
         ],
     ),
     (
@@ -319,7 +319,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     ("member.", DEATHS),
     ("visit.", DEATHS),
     ("sweep.", DEATHS),
-    ("sweep.group", &[("mp-tests/kill_at", "a_process_is_killed_at_every_access_of_allocating")]),
+    ("sweep.group", &[("mp-tests/kill_at", "a_process_is_killed_at_every_access_of_giving_envelopes_back")]),
     (
         "queue.",
         &[
