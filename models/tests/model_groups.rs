@@ -57,7 +57,8 @@ enum Doing {
     Punch(u32, u64),
     SayAbsent(u64),
     // fill
-    Begin(BeginFill),
+    Begin,
+    Swap(BeginFill, u64),
     Fill(FillGroup),
     Overwrite(u32, u64),
     // sweep
@@ -95,7 +96,7 @@ impl Process {
                     if all_free { Doing::Punch(0, 9) } else { Doing::Next }
                 }
                 Op::Empty => Doing::Empty(EmptyGroup::new(AT, member(me))),
-                Op::Fill => Doing::Begin(BeginFill::new(AT, member(me))),
+                Op::Fill => Doing::Begin,
             });
         }
         // After its program, a process sweeps.
@@ -181,11 +182,15 @@ impl Actor for Process {
                 }
                 Doing::Next
             }
-            Doing::Begin(mut steps) => match steps.step(m) {
-                None => Doing::Begin(steps),
-                Some(None) => Doing::Next,
-                Some(Some(_)) if self.bug == Bug::BaseLost => Doing::Fill(FillGroup::new(AT, 1)),
-                Some(Some(base)) => Doing::Fill(FillGroup::new(AT, base)),
+            // Then the kernel gives memory.
+            Doing::Begin => match Group::unpack(m.load(GROUP)) {
+                Group::Absent { base } => Doing::Swap(BeginFill::new(AT, member(me), base), base),
+                _ => Doing::Next,
+            },
+            Doing::Swap(mut steps, base) => match steps.step(m).expect("one step") {
+                false => Doing::Next,
+                true if self.bug == Bug::BaseLost => Doing::Fill(FillGroup::new(AT, 1)),
+                true => Doing::Fill(FillGroup::new(AT, base)),
             },
             Doing::Fill(mut steps) => match steps.step(m) {
                 None => Doing::Fill(steps),

@@ -112,6 +112,10 @@ impl Error {
     pub fn is_out_of_envelopes(&self) -> bool {
         matches!(self, Error::ArenaFull { what: ENVELOPES, .. })
     }
+
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, Error::OutOfMemory { .. })
+    }
 }
 
 /// Bytes as people write them.

@@ -55,7 +55,7 @@ fn nobody_is_copied_unless_somebody_allows_it() {
     let test = |(): ()| {
         let error = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap_err();
         assert!(matches!(error, SpawnError::ForkRefused(_)), "{error:?}");
-        assert!(error.to_string().contains("see `allow_fork`"), "{error}");
+        assert!(error.to_string().contains("has not called `allow_fork`"), "{error}");
         set_start_method("fork".parse().unwrap());
         let error = Process::spawn(|(): ()| {}, ()).unwrap_err();
         assert!(matches!(error, SpawnError::ForkRefused(_)), "{error:?}");

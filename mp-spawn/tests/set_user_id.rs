@@ -388,7 +388,7 @@ fn whoever_lent_itself_another_user_starts_nothing_that_would_be_executed() {
         }
     }
     let text = Process::builder().start_method(StartMethod::Spawn).spawn(lends, ()).unwrap().join().unwrap();
-    assert!(text.contains("real user 0") && text.contains("effective one 65534"), "{text}");
+    assert!(text.contains("real user 0") && text.contains("effective user 65534"), "{text}");
 }
 
 #[test]

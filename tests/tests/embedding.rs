@@ -402,7 +402,7 @@ fn a_path_that_the_loader_can_not_be_told_is_an_error_that_says_what_to_do() {
     std::fs::copy(library(), &path).unwrap();
     let (said, _) = Host::start(Command::new(&host).arg(&path).arg("one")).end();
     assert!(
-        said.contains("takes blanks and colons for separators") && said.contains("set_command"),
+        said.contains("where blanks and colons are separators") && said.contains("set_command"),
         "{said}"
     );
 }

@@ -2,6 +2,7 @@
 //! leaves things behind: when it is run by `xtask leaks`, and the environment says what.
 
 use std::fs::{self, File};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::process::{Command, Stdio};
 
 use mp::{Queue, SharedMemory, Tensor};
@@ -24,7 +25,8 @@ fn a_test_that_leaves_things_behind() {
         "named file" => drop(File::create(named()).unwrap()),
         "strategy" => {
             let folder = format!("/dev/shm/mp-{}", rustix::process::geteuid().as_raw());
-            _ = fs::create_dir(&folder);
+            // As the library makes it: the program's own files may be in there next.
+            _ = fs::DirBuilder::new().mode(0o700).create(&folder);
             drop(File::create(format!("{folder}/mp-leak-{}", std::process::id())).unwrap());
         }
         "temporary file" => drop(File::create(std::env::temp_dir().join("left-over")).unwrap()),
@@ -113,6 +115,8 @@ fn files_with_the_name_of_the_process_are_found() {
 fn remove(text: &str) {
     let files = text.lines().filter_map(|line| line.split_once("file /dev/shm/"));
     files.for_each(|(_, name)| _ = fs::remove_file(format!("/dev/shm/{name}")));
+    // Stays where a program has a file in it.
+    _ = fs::remove_dir(format!("/dev/shm/mp-{}", rustix::process::geteuid().as_raw()));
 }
 
 #[test]

@@ -23,12 +23,14 @@ use super::sweep::Dead;
 use crate::error::Result;
 use crate::mem::{Column, Mem, Word, run};
 use crate::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt};
-use crate::words::{EnvelopeId, Group, Member};
+use crate::words::{EnvelopeId, Group, Member, Owner};
 
 /// Free groups that stay: 1 MiB.
 const KEPT: u32 = 64;
-/// How many groups are given back at once: 4 MiB, which takes about a millisecond.
-const AT_ONCE: u32 = 256;
+/// How many groups are given back at once: 256 KiB.
+const AT_ONCE: usize = 16;
+/// How many a waiting process gives back at a look: 4 MiB, which takes about a millisecond.
+const AT_A_LOOK: u32 = 256;
 /// How many counts of idle groups make a second.
 const LOOKS: u64 = 10;
 /// Bytes of a group.
@@ -166,11 +168,14 @@ impl Arena {
     /// Gives a group memory, and its envelopes their words; whether it was absent.
     fn fill_group(&self, group: u32, me: Member) -> Result<bool> {
         let at = self.group_at(group);
-        let Some(base) = run(BeginFill::new(at, me), self.map()) else { return Ok(false) };
+        let Group::Absent { base } = self.group(group) else { return Ok(false) };
+        // First, so that no process reads where there is no memory, and may be none.
         if let Err(e) = self.commit_at(self.layout().envelopes_at + u64::from(group) * BYTES, BYTES) {
-            self.map().store(at.word, Group::Absent { base }.pack());
             self.note_absent(group);
             return Err(e);
+        }
+        if !run(BeginFill::new(at, me, base), self.map()) {
+            return Ok(false);
         }
         run(FillGroup::new(at, base), self.map());
         self.raise(Word::at(control::ABSENT_TO), u64::from(group) + 1);
@@ -192,9 +197,9 @@ impl Arena {
         (hint >> 32).wrapping_add(1) << 32 | u64::from(from)
     }
 
-    /// Whether all envelopes of a group are free, as far as hints tell.
+    /// Whether a group is in use and all of its envelopes are free, as far as hints tell.
     fn seems_free(&self, group: u32) -> bool {
-        self.map().load_relaxed(self.group_hints(group)) == u64::MAX
+        self.map().load_relaxed(self.group_hints(group)) == u64::MAX && self.group(group) == Group::InUse
     }
 
     /// Gives back the memory of free groups, the last ones first: of all but `kept`, and of `most` at most.
@@ -203,18 +208,28 @@ impl Arena {
         if self.is_local() {
             return 0;
         }
-        let free: Vec<u32> = (0..self.used_groups()).filter(|&group| self.seems_free(group)).collect();
-        let surplus = &free[free.len().min(kept as usize)..];
-        let part = &surplus[surplus.len().saturating_sub(most as usize)..];
-        let mut given = 0;
-        for run in part.chunk_by(|a, b| a + 1 == *b).rev() {
-            // In parts, so that a process which is stopped or killed in it holds up little.
-            given += run.rchunks(AT_ONCE as usize).map(|part| self.trim_groups(part, me)).sum::<u32>();
-        }
+        let ordinary = self.trim_part(self.ordinary_groups(), me, kept.max(1), most);
+        let share = self.trim_part(self.share_groups(), me, 1, most.saturating_sub(ordinary));
+        let given = ordinary + share;
         if given > 0 {
             let in_use = (0..self.used_groups()).rfind(|&group| self.group(group).is_looked_at());
             let end = in_use.map_or(0, |last| u64::from(last) + 1);
             self.map().store(Word::at(control::ABSENT_TO), end);
+        }
+        given
+    }
+
+    /// Gives back the memory of free groups among these, in parts of at most half of those that are free still: what is claimed
+    /// to be emptied is not there for a put, so a process that is stopped in it leaves others enough.
+    fn trim_part(&self, of: Range<u32>, me: Member, kept: u32, most: u32) -> u32 {
+        let (used, kept) = (self.used_groups(), kept as usize);
+        let free: Vec<u32> = (of.start..of.end.min(used)).filter(|&group| self.seems_free(group)).collect();
+        let (mut left, mut most, mut given) = (free.len(), most as usize, 0);
+        while left > kept && most > 0 {
+            let part = (left - kept).min(most).min(AT_ONCE).min((left / 2).max(1));
+            let chosen = &free[left - part..left];
+            given += chosen.chunk_by(|a, b| a + 1 == *b).map(|run| self.trim_groups(run, me)).sum::<u32>();
+            (left, most) = (left - part, most - part);
         }
         given
     }
@@ -229,13 +244,26 @@ impl Arena {
                 (taken == u64::MAX).then(|| run(EmptyGroup::new(self.group_at(group), me), self.map()));
             match base.flatten() {
                 Some(base) => emptying.push((group, base)),
-                None => _ = self.map().or(hints, taken),
+                None => self.hint_free_ones(group),
             }
         }
         for run in emptying.chunk_by(|a, b| a.0 + 1 == b.0) {
             self.make_absent(run);
         }
         emptying.len() as u32
+    }
+
+    /// Gives hints of the free envelopes of a group that could not be emptied.
+    fn hint_free_ones(&self, group: u32) {
+        if self.group(group) == Group::InUse {
+            let first = group * Group::ENVELOPES;
+            let free = |i: &u32| {
+                let word = self.map().load(self.owner_words().of(first + i));
+                Owner::claimable(word).is_some()
+            };
+            let bits = (0..Group::ENVELOPES).filter(free).map(|i| 1 << i).sum();
+            self.hint_group(group, bits);
+        }
     }
 
     /// Finishes emptying groups that lie side by side.
@@ -299,7 +327,7 @@ impl Arena {
         let at = Word::at(control::IDLE_GROUPS);
         let mut idle = IdleGroups::unpack(self.map().load(at)).looked(free);
         if idle.surplus > 0 && !mutant!("arena.groups.idle-kept") {
-            idle.surplus -= self.trim_envelopes(me, KEPT, idle.surplus.min(AT_ONCE)).min(idle.surplus);
+            idle.surplus -= self.trim_envelopes(me, KEPT, idle.surplus.min(AT_A_LOOK)).min(idle.surplus);
         }
         self.map().store(at, idle.pack());
     }

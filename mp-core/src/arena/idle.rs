@@ -206,7 +206,7 @@ impl Arena {
         let me = self.me()?;
         let want = if keep { IDLE / 2 } else { 1 };
         let mut got = Vec::with_capacity(want);
-        let mut all = false;
+        let (mut all, mut emptied) = (false, false);
         loop {
             let groups = self.groups_to_look_at(all);
             // Different processes start at different places.
@@ -251,7 +251,14 @@ impl Arena {
                     return Ok(Envelope { arena: *self, id, owner });
                 }
                 None => match (self.more_envelopes(self.ordinary_groups()), SHARE_OF.try_with(Cell::get)) {
-                    (Err(e), _) if e.is_out_of_envelopes() && !all => all = true,
+                    (Err(e), _) if !all && (e.is_out_of_envelopes() || e.is_out_of_memory()) => all = true,
+                    // As an allocation does: free memory of other sizes first.
+                    (Err(e), _) if e.is_out_of_memory() && !emptied => {
+                        emptied = true;
+                        if self.empty_cache()? == 0 {
+                            return Err(e);
+                        }
+                    }
                     (Err(e), Ok(Some(queue))) if e.is_out_of_envelopes() => {
                         return self.envelope_of_share(Some(queue));
                     }

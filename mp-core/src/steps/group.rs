@@ -8,8 +8,8 @@
 //! # Words of a group, and which process may change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | group | `ABSENT(base)` | a process that needs envelopes → `FILLING(me, base)` |
-//! |  | `FILLING(m, base)` | `m` → `IN USE`, or `ABSENT(base)` if there is no memory; if `m` is dead, its sweeper → `FILLING(sweeper, base)`, or `EMPTYING(sweeper, base)` |
+//! | group | `ABSENT(base)` | a process that needs envelopes, once the kernel has given memory → `FILLING(me, base)` |
+//! |  | `FILLING(m, base)` | `m` → `IN USE`; if `m` is dead, its sweeper → `FILLING(sweeper, base)` |
 //! |  | `IN USE` | the owner of all of its envelopes → `EMPTYING(me, base)` |
 //! |  | `EMPTYING(m, base)` | `m` → `ABSENT(base)`; if `m` is dead, its sweeper → `EMPTYING(sweeper, base)` |
 //! | owner of each envelope | as ever | in `FILLING`, also 0 → `FREE(base)`, by the process that it names; in `EMPTYING`, the kernel makes it 0 |
@@ -20,18 +20,21 @@
 //!
 //! In `FILLING`, envelopes that have their owner word already may be claimed: by a process that took a hint
 //! before the group was emptied, and was stopped since. So passes over all envelopes include a group that is
-//! being filled; and a sweeper that finds one with any word continues to fill it, which needs no memory:
-//! there was memory before the first word was written. With none, it gives the memory back.
+//! being filled. It has memory then: the kernel gave that before the swap to `FILLING`, which fails if the group was used
+//! meanwhile, since its base is another one then. So no pass reads where there is none and may be none, and a sweeper
+//! finishes what it finds.
 //!
 //! # What a death leaves
 //! | killed | left | the sweep |
 //! |---|---|---|
 //! | claiming the envelopes | some of them `MEMBER(dead)` | frees them, as idle ones |
 //! | giving the memory back | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes it over, gives the memory back once more |
-//! | taking memory, or writing words | `FILLING(dead, base)` | takes it over: fills it, or gives the memory back |
+//! | between taking memory and the swap | an absent group with 16 KiB of zeros | nothing: they are used when it is filled |
+//! | writing words | `FILLING(dead, base)` | takes it over, and writes the others |
 //! | filled, its hints not given | envelopes that no hint tells of | hints are given |
 //!
-//! A process that is stopped there holds up 64 envelopes, and no other process.
+//! A process that is stopped there holds up these envelopes, and no other process: it empties few groups at once, and at most
+//! half of those that are free (`arena::groups`).
 
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{EnvelopeId, Group, Holder, Member, Owner};
@@ -165,36 +168,29 @@ impl Steps for EmptyGroup {
     }
 }
 
-/// Begins to fill a group: `ABSENT(base) → FILLING(me, base)`. Ends with the base, or `None` when it is not absent.
+/// Begins to fill a group that was found absent, and that has got memory since: `ABSENT(base) → FILLING(me, base)`. Ends with
+/// whether it was still that: a group that was used meanwhile has another base.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BeginFill {
     at: GroupAt,
     me: Member,
-    found: Option<u64>,
+    base: u64,
 }
 
 impl BeginFill {
-    /// To fill a group.
-    pub fn new(at: GroupAt, me: Member) -> Self {
-        Self { at, me, found: None }
+    /// To fill a group whose sequences begin at `base`.
+    pub fn new(at: GroupAt, me: Member, base: u64) -> Self {
+        Self { at, me, base }
     }
 }
 
 impl Steps for BeginFill {
-    type Out = Option<u64>;
+    type Out = bool;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
-        match self.found {
-            None => match Group::unpack(m.load(self.at.word)) {
-                Group::Absent { base } => self.found = Some(base),
-                Group::Emptying { .. } | Group::InUse | Group::Filling { .. } => return Some(None),
-            },
-            Some(base) => {
-                let (absent, filling) = (Group::Absent { base }, Group::Filling { by: self.me, base });
-                return Some(m.cas(self.at.word, absent.pack(), filling.pack()).is_ok().then_some(base));
-            }
-        }
-        None
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let (absent, filling) =
+            (Group::Absent { base: self.base }, Group::Filling { by: self.me, base: self.base });
+        Some(m.cas(self.at.word, absent.pack(), filling.pack()).is_ok())
     }
 }
 
@@ -242,33 +238,18 @@ pub enum Adopted {
     ToFill(u64),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Adopting {
-    Swap,
-    Owner(u32),
-    Empty,
-}
-
 /// Takes over a group that a dead process was emptying or filling. Ends with `None` when another sweeper was faster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AdoptGroup {
     at: GroupAt,
     me: Member,
     found: u64,
-    pc: Adopting,
 }
 
 impl AdoptGroup {
     /// Of a group whose word is `found`, which names a dead process.
     pub fn new(at: GroupAt, me: Member, found: u64) -> Self {
-        Self { at, me, found, pc: Adopting::Swap }
-    }
-
-    fn base(&self) -> u64 {
-        match Group::unpack(self.found) {
-            Group::Absent { base } | Group::Emptying { base, .. } | Group::Filling { base, .. } => base,
-            Group::InUse => 0,
-        }
+        Self { at, me, found }
     }
 }
 
@@ -276,34 +257,12 @@ impl Steps for AdoptGroup {
     type Out = Option<Adopted>;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
-        let (base, by) = (self.base(), self.me);
-        match self.pc {
-            Adopting::Swap => {
-                let (mine, next) = match Group::unpack(self.found) {
-                    Group::Emptying { .. } => (Group::Emptying { by, base }, None),
-                    Group::Filling { .. } => (Group::Filling { by, base }, Some(Adopting::Owner(0))),
-                    Group::Absent { .. } | Group::InUse => return Some(None),
-                };
-                if m.cas(self.at.word, self.found, mine.pack()).is_err() {
-                    return Some(None);
-                }
-                match next {
-                    None => return Some(Some(Adopted::ToEmpty(base))),
-                    Some(next) => self.pc = next,
-                }
-            }
-            Adopting::Owner(i) => {
-                if m.load(self.at.owner(i)) != 0 && !mutant!("steps.group.emptied-half-filled") {
-                    return Some(Some(Adopted::ToFill(base)));
-                }
-                self.pc = if i + 1 < self.at.len { Adopting::Owner(i + 1) } else { Adopting::Empty };
-            }
-            // No word was written, and zeros can't be claimed.
-            Adopting::Empty => {
-                m.store(self.at.word, Group::Emptying { by, base }.pack());
-                return Some(Some(Adopted::ToEmpty(base)));
-            }
-        }
-        None
+        let by = self.me;
+        let (mine, adopted) = match Group::unpack(self.found) {
+            Group::Emptying { base, .. } => (Group::Emptying { by, base }, Adopted::ToEmpty(base)),
+            Group::Filling { base, .. } => (Group::Filling { by, base }, Adopted::ToFill(base)),
+            Group::Absent { .. } | Group::InUse => return Some(None),
+        };
+        Some(m.cas(self.at.word, self.found, mine.pack()).is_ok().then_some(adopted))
     }
 }
