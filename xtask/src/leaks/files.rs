@@ -84,7 +84,10 @@ fn names_process(path: &Path, pid: u32) -> bool {
 /// Whether one of the numbers in a file's name is that of a living process.
 fn names_a_living_one(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let lives = |part: &str| part.parse::<u32>().is_ok_and(|pid| Path::new(&format!("/proc/{pid}")).exists());
+    // Small numbers are counters, and those of processes that live as long as the system.
+    let lives = |part: &str| {
+        part.parse::<u32>().is_ok_and(|pid| pid > 300 && Path::new(&format!("/proc/{pid}")).exists())
+    };
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(lives)
 }
 
@@ -94,11 +97,16 @@ fn without_open(mut paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     for process in
         processes.flatten().filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit())
     {
-        for kind in ["fd", "map_files"] {
-            let Ok(open) = fs::read_dir(process.path().join(kind)) else { continue };
+        if let Ok(open) = fs::read_dir(process.path().join("fd")) {
             open.flatten()
                 .filter_map(|entry| fs::read_link(entry.path()).ok())
                 .for_each(|path| _ = paths.remove(&path));
+        }
+        // `map_files` would need privileges.
+        let maps = fs::read(process.path().join("maps")).unwrap_or_default();
+        let mapped = String::from_utf8_lossy(&maps);
+        for (at, line) in mapped.lines().filter_map(|line| Some((line.find('/')?, line))) {
+            paths.remove(Path::new(&line[at..]));
         }
     }
     paths

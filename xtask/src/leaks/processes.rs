@@ -28,11 +28,14 @@ pub(super) fn left() -> Vec<Leak> {
             return leaks;
         }
         if Instant::now() > until {
-            // A kill makes orphans of others, which come next. One that can't be killed is another user's.
             for number in there {
                 if named.insert(number) {
                     leaks.push(Leak::certain(describe(number)));
                 }
+            }
+            // Its own children alone: no other process reaps them, so no number is another process's by now. Theirs are
+            // orphans then, which are this process's children. One that can't be killed is another user's.
+            for number in children(std::process::id()) {
                 pid(number).map(|pid| kill_process(pid, Signal::KILL));
             }
             if Instant::now() > until + PATIENCE {
@@ -52,14 +55,15 @@ fn reap() {
 
 /// The children of a process, theirs, and so on.
 fn descendants(of: u32) -> Vec<u32> {
+    children(of).into_iter().flat_map(|child| std::iter::once(child).chain(descendants(child))).collect()
+}
+
+fn children(of: u32) -> Vec<u32> {
     let mut all = Vec::new();
     let Ok(threads) = fs::read_dir(format!("/proc/{of}/task")) else { return all };
     for thread in threads.flatten() {
         let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
-            all.push(child);
-            all.extend(descendants(child));
-        }
+        all.extend(children.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
     }
     all
 }
