@@ -478,15 +478,15 @@ impl Raw {
             if let Some(found) = look() {
                 return found;
             }
+            // A process notes that it gives the queue up while it still has it; the release, a little later, wakes no waiter. Checked
+            // before the holders are: a release in between is seen there.
+            let about_to_go = nap < SLICE && self.one_is_going();
             // After it was announced: the last handle that is dropped wakes the sleepers.
             if let Some(alone) = alone() {
                 return look().unwrap_or(Ok(Ended::Alone(alone)));
             }
             let asleep = Instant::now();
             let swept_at = *swept.get_or_insert(asleep);
-            // A process notes that it gives the queue up while it still has it; the release, a little later,
-            // wakes no waiter.
-            let about_to_go = nap < SLICE && self.memory.last_gone().is_some();
             let until = if about_to_go {
                 Some(deadline.map_or(asleep + nap, |d| d.min(asleep + nap)))
             } else {
@@ -508,6 +508,12 @@ impl Raw {
                 swept = None;
             }
         }
+    }
+
+    /// Whether the process that last noted that it gives the queue up has it still.
+    fn one_is_going(&self) -> bool {
+        let last = self.memory.last_gone();
+        last.is_some_and(|(member, _)| self.arena().ring_is_held_by(self.hold.block(), member))
     }
 
     /// Whether some process that had the queue is gone, and nothing that a call waits for can come any more:
