@@ -252,6 +252,8 @@ fn large_tensors_get_huge_pages_where_the_kernel_has_some() {
 
 /// Messages of a burst, of a size that takes an envelope each.
 const BURST: u64 = 30_000;
+/// The memory that they take, without the groups that were free before.
+const BURST_BYTES: u64 = BURST * 240;
 
 /// Puts a burst into a queue and takes it out again, all of it right; how many bytes the arena had then.
 fn burst() -> u64 {
@@ -275,10 +277,10 @@ fn the_memory_of_a_burst_of_messages_is_given_back() {
     // Twice: what was given back is taken again, and the sequences of its envelopes continue.
     for _ in 0..2 {
         let most = burst();
-        assert!(most - before >= BURST * 256, "{most} after {before}");
+        assert!(most - before >= BURST_BYTES, "{most} after {before}");
         let given = arena.empty_cache().unwrap();
         let after = stats();
-        assert!(given >= BURST * 256, "{given}");
+        assert!(given >= BURST_BYTES, "{given}");
         // A group in which another thread keeps an envelope stays.
         assert!(after.reserved <= before + 2 * MIB as u64, "{after}, {before} before");
     }
@@ -297,7 +299,7 @@ fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
     let before = stats().reserved;
     let end = Queue::bounded(1).unwrap();
     let waiting = start_processes(wait_for_the_end, end.clone(), Options::nprocs(1)).unwrap();
-    assert!(burst() - before >= BURST * 256);
+    assert!(burst() - before >= BURST_BYTES);
     let small = || stats().reserved <= before + 3 * MIB as u64;
     eventually("the memory of the burst is given back", small);
     // And messages still work.

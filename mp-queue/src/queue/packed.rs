@@ -24,7 +24,7 @@ use crate::raw::{Ended, PutRaw, Wait};
 /// let (here, there) = (Queue::bounded(4)?, Queue::bounded(4)?);
 /// let packed = here.pack("a job".to_string())?;
 /// here.try_put_packed(packed)?;
-/// It was given to the wrong worker, which has not begun yet: from one queue into another, unread.
+/// // It was given to the wrong worker, which has not begun yet: from one queue into another, unread.
 /// let packed = here.try_get_packed()?.expect("it is not closed");
 /// there.try_put_packed(packed)?;
 /// assert_eq!(there.get()?.as_deref(), Some("a job"));

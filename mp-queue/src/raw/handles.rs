@@ -49,7 +49,7 @@ use crate::raw::memory::RingMemory;
 /// use std::time::Duration;
 /// use mp_queue::{DesertedWhen, QueueOptions};
 ///
-/// One handle in a scope, used by two threads: nothing counts references, so waiting has to go on.
+/// // One handle in a scope, used by two threads: nothing counts references, so waiting has to go on.
 /// let jobs = QueueOptions::new().deserted_when(DesertedWhen::Never).create::<u32>()?;
 /// std::thread::scope(|threads| {
 ///     threads.spawn(|| jobs.put(7));
