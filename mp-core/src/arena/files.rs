@@ -58,7 +58,7 @@ pub(super) struct Files {
 
 #[derive(Debug, Default)]
 pub(super) struct Opening {
-    /// Files held before they could be seen to be ready, by name.
+    /// Files held before this process could read that they are ready, by name.
     early: Vec<(u128, OwnedFd)>,
     /// Files that could not be mapped: the contents of their addresses are unknown, so there is no second
     /// try.

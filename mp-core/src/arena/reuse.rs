@@ -24,7 +24,7 @@
 //!
 //! **Each address below the frontier is one slab's**, retired or in use: addresses skipped before an aligned
 //! slab become a retired slab in the same update. Slabs are read one by one while others change them; one may
-//! be missed. So two are joined only if the second was seen to begin where the first was seen to end.
+//! be missed. So two are joined only if the second, when it was read, began where the first, when it was read, ended.
 //!
 //! **Stale hints are harmless.** A process that takes a hint has read the slab's word before, claims the
 //! block, and then reads the word again ([`Claim`]): if it has changed, it gives the block back. While the

@@ -63,7 +63,7 @@ pub(crate) fn write<T: Message>(
     pack_unless(value, small, |out| seal(raw, out, fingerprint))
 }
 
-/// Writes a value that was refused, maybe only for now. Where too many messages are on their way, it waits,
+/// Writes a value that was refused, perhaps for lack of envelopes. Where too many messages are on their way, it waits,
 /// if the queue has a bound.
 ///
 /// # Errors
