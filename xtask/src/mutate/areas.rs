@@ -198,7 +198,6 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-models/model_bytes", ""),
             ("mp-queue/loom_bytes", ""),
-            ("mp-queue/loom_ring", "bytes"),
             ("mp-queue/lib", ""),
             ("mp-tests/queue_bytes", ""),
         ],
