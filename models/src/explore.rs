@@ -218,10 +218,10 @@ impl<A: Actor> World<A> {
     /// [`at_random`](crate::random::at_random).
     ///
     /// `end` judges each state in which no actor runs any more. `wedged` says of a state from which no end
-    /// can be reached whether that is wrong (it is fine if, say, all consumers are dead).
+    /// can be reached whether that is wrong (it is fine if, say, all consumers are dead). Prints how many states there are.
     ///
     /// # Panics
-    /// When a state is wrong.
+    /// When a state is wrong, or none is an end.
     pub fn explore(
         self,
         kills: u32,
@@ -229,9 +229,21 @@ impl<A: Actor> World<A> {
         end: impl Fn(&Self),
         wedged: impl Fn(&Self) -> bool,
     ) -> Explored {
-        if random::is_on() {
-            return random::play(&self, (kills, stops), end, wedged);
-        }
+        let explored = match random::is_on() {
+            true => random::play(&self, (kills, stops), end, wedged),
+            false => self.explore_all((kills, stops), end, wedged),
+        };
+        println!("{} states, {} ends", explored.states, explored.ends);
+        assert!(explored.ends > 0, "no end was reached");
+        explored
+    }
+
+    fn explore_all(
+        self,
+        (kills, stops): (u32, u32),
+        end: impl Fn(&Self),
+        wedged: impl Fn(&Self) -> bool,
+    ) -> Explored {
         let mut index: ByDigest<u32> = ByDigest::default();
         // Steps backwards, and whether being stuck in the state is wrong.
         let mut back: Vec<(u32, u32)> = Vec::new();

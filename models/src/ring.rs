@@ -1,11 +1,14 @@
 //! The memory of one queue in a model: its segments, the intents of a few actors, a few envelopes.
 
-use mp_core::mem::{Column, Mem, Word};
+use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::EnvelopesAt;
 use mp_core::words::{BlockId, Group, Holder, Member, Owner};
-use mp_queue::ring::{ChainAt, ReturnsAt, RingAt, Slot, SlotState, Small, Surroundings, Ticket};
+use mp_queue::ring::{
+    ChainAt, ReturnsAt, RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Ticket,
+};
 
 use crate::explore::{Fate, Memory};
+use crate::members::{actor_of, member};
 
 /// The most slots of the first segment.
 pub const MAX_SLOTS: u32 = 4;
@@ -74,16 +77,6 @@ pub fn tenancy(actor: usize) -> Word {
 /// Where an actor says which one it visits.
 pub fn visiting(actor: usize) -> Word {
     VISITINGS.plus(actor as u64)
-}
-
-/// An actor as a member.
-pub fn member(actor: usize) -> Member {
-    Member::new(actor as u32, 1)
-}
-
-/// Which actor a member is.
-pub fn actor_of(m: Member) -> usize {
-    m.slot() as usize
 }
 
 /// The owner of an envelope; no access.
@@ -183,6 +176,11 @@ impl Around {
     pub fn without_a_seat(self) -> Self {
         Self { holds: false, ..self }
     }
+
+    /// Settles the intent of the dead actor.
+    pub fn settle(self) -> Box<Settle<Self>> {
+        Box::new(Settle::new(intent(actor_of(self.dead)), (OWNER, PLACE), self))
+    }
 }
 
 impl Surroundings for Around {
@@ -228,9 +226,54 @@ pub fn left(m: &Memory, fates: &[Fate]) -> Option<Left> {
     })
 }
 
+/// Makes an envelope whose owner word was `found` that of `me`, unless another actor was first: one access.
+pub fn own(m: &Memory, e: u32, found: u64, me: usize) -> bool {
+    let mine = Owner::unpack(found).then(Holder::Member(member(me)));
+    m.cas(OWNER.of(e), found, mine.pack()).is_ok()
+}
+
 /// Frees an envelope that `me` owns: one access.
 pub fn free(m: &Memory, e: u32, me: usize) {
     let found = owner(m, e);
     assert_eq!(found.holder, Holder::Member(member(me)), "envelope {e}");
     m.store(OWNER.of(e), found.then(Holder::Free).pack());
+}
+
+/// What an actor does that sweeps for dead ones, in a queue without acknowledgement.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Sweep {
+    /// Looks for what a dead actor left.
+    #[default]
+    Look,
+    /// Settles its intent.
+    Settle(Box<Settle<Around>>),
+    /// Takes over its envelope, which had this owner word.
+    Own(u32, u64),
+    /// Frees that envelope.
+    Free(u32),
+}
+
+impl Sweep {
+    /// Makes one step; whether nothing is left by dead actors, as far as a look shows it.
+    pub fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], chain: ChainAt) -> bool {
+        *self = match self {
+            Self::Look => match left(m, fates) {
+                Some(Left::Intent(dead)) => Self::Settle(Around::new(fates, chain, dead).settle()),
+                Some(Left::Envelope(e, owner)) => Self::Own(e, owner.pack()),
+                None => return true,
+            },
+            Self::Settle(settle) => match settle.step(m) {
+                None => return false,
+                Some(Settled::Clear | Settled::Later(_) | Settled::Owned(_)) => Self::Look,
+                Some(Settled::Leased(_)) => unreachable!("nothing is leased here"),
+            },
+            Self::Own(e, found) if own(m, *e, *found, me) => Self::Free(*e),
+            Self::Own(..) => Self::Look,
+            Self::Free(e) => {
+                free(m, *e, me);
+                Self::Look
+            }
+        };
+        false
+    }
 }

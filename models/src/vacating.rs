@@ -6,6 +6,7 @@ use mp_core::steps::BlockAt;
 use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Presence, Seat, Tenancy, Visiting};
 
 use crate::explore::{Fate, Memory};
+use crate::members::{is_killed, member};
 
 /// Dead from the beginning; it has the queue.
 pub const DEAD: usize = 0;
@@ -41,11 +42,6 @@ pub fn tenancy(actor: usize) -> Word {
 /// Where an actor says which one it visits.
 pub fn visiting(actor: usize) -> Word {
     tenancy(ACTORS).plus(actor as u64)
-}
-
-/// An actor as a member.
-pub fn member(actor: usize) -> Member {
-    Member::new(actor as u32, 1)
 }
 
 /// A seat that an actor has.
@@ -84,24 +80,9 @@ pub fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
     (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(visiting(a)) != 0)
 }
 
-/// The dead actors.
-pub fn killed(fates: &[Fate]) -> impl Iterator<Item = usize> + '_ {
-    (0..fates.len()).filter(|&a| fates[a] == Fate::Killed)
-}
-
-/// A set of the actors that were dead when one looked.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Killed(pub Vec<usize>);
-
-impl mp_core::steps::Oracle for Killed {
-    fn is_dead(&self, m: Member) -> bool {
-        self.0.contains(&(m.slot() as usize))
-    }
-}
-
 /// No living actor has the queue; no access.
 pub fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
-    let dead = |p: Member| fates[p.slot() as usize] == Fate::Killed;
+    let dead = |p: Member| is_killed(fates, p);
     let is_left = |seat| matches!(seat, Seat::Free) || matches!(seat, Seat::Member(p) if dead(p));
     state(m, QUEUE).life == Life::Live && seats(m, QUEUE).all(|(_, seat)| is_left(seat))
 }

@@ -1,4 +1,4 @@
-//! A queue that is bounded by bytes under loom: what the memory model allows beside what the explorer finds in `model_bytes`.
+//! A queue that is bounded by bytes under loom: what the memory model allows beside what the explorer finds in the model `bytes`.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_bytes`
 #![cfg(mp_loom)]

@@ -23,11 +23,11 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-core/lib", "steps::"),
             ("mp-core/loom_seats", ""),
-            ("mp-models/model_seats", ""),
-            ("mp-models/model_pages", ""),
+            ("mp-models/models", "seats::"),
+            ("mp-models/models", "pages::"),
             ("mp-core/loom_seats", ""),
-            ("mp-models/model_sweepers", ""),
-            ("mp-models/model_vacating", ""),
+            ("mp-models/models", "sweepers::"),
+            ("mp-models/models", "vacating::"),
             ("mp-tests/memory", ""),
             ("mp-tests/holders", ""),
             ("mp-tests/sharing", ""),
@@ -37,8 +37,8 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "steps.claim.",
         &[
-            ("mp-models/model_reuse", ""),
-            ("mp-models/model_seats", ""),
+            ("mp-models/models", "reuse::"),
+            ("mp-models/models", "seats::"),
             ("mp-core/loom_seats", ""),
             ("mp-core/lib", "arena::"),
             ("mp-tests/small_arena", ""),
@@ -47,7 +47,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "steps.group.",
         &[
-            ("mp-models/model_groups", ""),
+            ("mp-models/models", "groups::"),
             ("mp-tests/memory", "burst"),
             ("mp-tests/kill_at", "a_process_is_killed_at_every_access_of_giving_envelopes_back"),
         ],
@@ -56,9 +56,9 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "steps.lock.",
         &[
             ("mp-core/lib", "steps::lock"),
-            ("mp-models/model_lock", ""),
+            ("mp-models/models", "lock::"),
             ("mp-core/loom_lock", ""),
-            ("mp-models/model_rlock", ""),
+            ("mp-models/models", "rlock::"),
             ("mp-tests/values", ""),
             ("mp-tests/sync_locks", ""),
             ("mp-tests/kill_values", ""),
@@ -69,7 +69,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-tests/wake_ups", "lock"),
             ("mp-core/lib", "steps::lock"),
-            ("mp-models/model_lock", ""),
+            ("mp-models/models", "lock::"),
             ("mp-core/loom_lock", ""),
             ("mp-tests/values", ""),
         ],
@@ -78,7 +78,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "steps.park.",
         &[
             ("mp-tests/wake_ups", "lock"),
-            ("mp-models/model_lock", ""),
+            ("mp-models/models", "lock::"),
             ("mp-core/loom_lock", ""),
             ("mp-tests/values", ""),
             ("mp-tests/sync_locks", ""),
@@ -87,8 +87,8 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "steps.visit.",
         &[
-            ("mp-models/model_sweepers", ""),
-            ("mp-models/model_vacating", ""),
+            ("mp-models/models", "sweepers::"),
+            ("mp-models/models", "vacating::"),
             ("mp-tests/stopped_sweepers", ""),
             ("mp-tests/queue_deaths", ""),
         ],
@@ -96,9 +96,9 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "steps.update.",
         &[
-            ("mp-models/model_update", ""),
+            ("mp-models/models", "update::"),
             ("mp-core/loom_seats", ""),
-            ("mp-models/model_reuse", ""),
+            ("mp-models/models", "reuse::"),
             ("mp-tests/stopped_updates", ""),
             ("mp-tests/small_arena", ""),
         ],
@@ -108,7 +108,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-tests/wake_ups", ""),
             ("mp-core/lib", "arena::park"),
-            ("mp-models/model_wait", ""),
+            ("mp-models/models", "wait::"),
             ("mp-core/loom_seats", ""),
             ("mp-tests/queue_waits", ""),
             ("mp-tests/sync_waits", ""),
@@ -118,11 +118,11 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "ring.",
         &[
             ("mp-queue/lib", ""),
-            ("mp-models/model_ring", ""),
-            ("mp-models/prop_ring", ""),
+            ("mp-models/models", "ring::"),
+            ("mp-models/models", "random_queue::"),
             ("mp-queue/loom_ring", ""),
-            ("mp-models/model_chain", ""),
-            ("mp-models/model_lease", ""),
+            ("mp-models/models", "chain::"),
+            ("mp-models/models", "lease::"),
             ("mp-tests/queues", ""),
             ("mp-tests/queue_kinds", ""),
             ("mp-tests/kill_queues", ""),
@@ -133,10 +133,10 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "ring.settle.",
         &[
             ("mp-queue/lib", "ring::settle"),
-            ("mp-models/model_ring", ""),
-            ("mp-models/model_lease", ""),
+            ("mp-models/models", "ring::"),
+            ("mp-models/models", "lease::"),
             ("mp-queue/loom_ring", "settle"),
-            ("mp-models/model_vacating", ""),
+            ("mp-models/models", "vacating::"),
             ("mp-queue/loom_ring", ""),
             ("mp-tests/kill_queues", ""),
             ("mp-tests/queue_deaths", ""),
@@ -146,7 +146,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "ring.chain.",
         &[
             ("mp-queue/lib", "ring::chain"),
-            ("mp-models/model_chain", ""),
+            ("mp-models/models", "chain::"),
             ("mp-queue/loom_chain", ""),
             ("mp-tests/queue_kinds", ""),
         ],
@@ -154,9 +154,9 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "ring.close.",
         &[
-            ("mp-models/model_ring", ""),
+            ("mp-models/models", "ring::"),
             ("mp-queue/loom_ring", "close"),
-            ("mp-models/model_chain", ""),
+            ("mp-models/models", "chain::"),
             ("mp-queue/lib", ""),
         ],
     ),
@@ -168,7 +168,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "ring.small.",
         &[
             ("mp-queue/lib", ""),
-            ("mp-models/model_ring", ""),
+            ("mp-models/models", "ring::"),
             ("mp-queue/loom_ring", "small"),
             ("mp-tests/kill_small", ""),
             ("mp-tests/queues", ""),
@@ -177,7 +177,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "ring.enclose.",
         &[
-            ("mp-models/model_lease", ""),
+            ("mp-models/models", "lease::"),
             ("mp-queue/loom_chain", ""),
             ("mp-queue/lib", ""),
             ("mp-tests/kill_small", ""),
@@ -187,7 +187,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "ring.census.",
         &[
-            ("mp-models/model_join", ""),
+            ("mp-models/models", "join::"),
             ("mp-queue/lib", ""),
             ("mp-tests/queue_kinds", ""),
             ("mp-tests/kill_queues", ""),
@@ -196,7 +196,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
     (
         "ring.within.",
         &[
-            ("mp-models/model_bytes", ""),
+            ("mp-models/models", "bytes::"),
             ("mp-queue/loom_bytes", ""),
             ("mp-queue/lib", ""),
             ("mp-tests/queue_bytes", ""),
@@ -206,9 +206,9 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "slot.",
         &[
             ("mp-sync/lib", ""),
-            ("mp-models/model_semaphore", ""),
-            ("mp-models/model_condition", ""),
-            ("mp-models/model_rwlock", ""),
+            ("mp-models/models", "semaphore::"),
+            ("mp-models/models", "condition::"),
+            ("mp-models/models", "rwlock::"),
             ("mp-sync/loom_sync", ""),
             ("mp-tests/sync_waits", ""),
         ],
@@ -218,18 +218,18 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-sync/lib", "condition"),
             ("mp-tests/wake_ups", "notification"),
-            ("mp-models/model_condition", ""),
+            ("mp-models/models", "condition::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
             ("mp-tests/sync_waits", ""),
             ("mp-tests/kill_sync", ""),
         ],
     ),
-    ("once.", &[("mp-models/model_once", ""), ("mp-sync/loom_sync", ""), ("mp-tests/sync_locks", "")]),
+    ("once.", &[("mp-models/models", "once::"), ("mp-sync/loom_sync", ""), ("mp-tests/sync_locks", "")]),
     (
         "rlock.",
         &[
-            ("mp-models/model_rlock", ""),
+            ("mp-models/models", "rlock::"),
             ("mp-sync/lib", ""),
             ("mp-sync/loom_sync", ""),
             ("mp-tests/sync_locks", ""),
@@ -240,7 +240,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "rwlock.",
         &[
             ("mp-tests/wake_ups", "writer"),
-            ("mp-models/model_rwlock", ""),
+            ("mp-models/models", "rwlock::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
             ("mp-tests/sync_locks", ""),
@@ -251,7 +251,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "event.",
         &[
             ("mp-tests/wake_ups", "event"),
-            ("mp-models/model_event", ""),
+            ("mp-models/models", "event::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
             ("mp-tests/sync_waits", ""),
@@ -262,7 +262,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         &[
             ("mp-tests/wake_ups", "others"),
             ("mp-sync/lib", ""),
-            ("mp-models/model_barrier", ""),
+            ("mp-models/models", "barrier::"),
             ("mp-sync/loom_barrier", ""),
             ("mp-tests/sync_barrier", ""),
         ],
@@ -271,7 +271,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "semaphore.",
         &[
             ("mp-tests/wake_ups", "permit"),
-            ("mp-models/model_semaphore", ""),
+            ("mp-models/models", "semaphore::"),
             ("mp-sync/lib", ""),
             ("mp-tests/sync_waits", ""),
             ("mp-tests/sync_locks", ""),
@@ -385,7 +385,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
 ];
 
 const RETURNS: &[(&str, &str)] = &[
-    ("mp-models/model_lease", ""),
+    ("mp-models/models", "lease::"),
     ("mp-queue/loom_ring", "re"),
     ("mp-queue/lib", ""),
     ("mp-tests/queue_kinds", ""),
@@ -395,7 +395,7 @@ const RETURNS: &[(&str, &str)] = &[
 
 const GROUPS: &[(&str, &str)] = &[
     ("mp-core/lib", "arena::"),
-    ("mp-models/model_groups", ""),
+    ("mp-models/models", "groups::"),
     ("mp-tests/memory", ""),
     ("mp-tests/given_back", ""),
 ];

@@ -12,7 +12,8 @@ use crate::session::Session;
 /// A test program: `package/target`; `lib` is the package's unit tests, a target `loom_…` is built for loom.
 pub(super) type Suite = String;
 
-/// Tests of a suite: all whose names contain the filter, or, if it is exact, that one.
+/// Tests of a suite: all whose names contain the filter, or, if it is exact, that one. A filter that ends with `::` is a module
+/// of the suite: all tests in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Run {
     pub(super) suite: Suite,
@@ -28,6 +29,11 @@ impl Run {
     /// One test of the same suite.
     pub(super) fn of(&self, test: String) -> Self {
         Self { suite: self.suite.clone(), filter: test, exact: true }
+    }
+
+    /// Whether a test with this name is one of those that the filter means.
+    fn includes(&self, name: &str) -> bool {
+        if self.filter.ends_with("::") { name.starts_with(&self.filter) } else { name.contains(&self.filter) }
     }
 
     /// Whether it is a program instead of tests: the filter has its arguments.
@@ -113,7 +119,7 @@ impl Programs {
         let list = String::from_utf8(list.map_err(|e| format!("{run}: {e}"))?.stdout).unwrap_or_default();
         let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
         // The tests with that name take longest, and find the least.
-        let wanted = |name: &&str| name.contains(&run.filter) && !name.contains("long_random_schedules");
+        let wanted = |name: &&str| run.includes(name) && !name.contains("long_random_schedules");
         Ok(names.filter(wanted).map(|name| run.of(name.to_owned())).collect())
     }
 }
@@ -163,6 +169,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_filter_is_a_module_or_a_part_of_names() {
+        let includes = |filter: &str, name: &str| Run::new("mp-models/models", filter).includes(name);
+        assert!(includes("lock::", "lock::two_processes_one_kill"));
+        assert!(!includes("lock::", "rlock::two_processes_one_kill"));
+        assert!(includes("", "a") && includes("two", "lock::two_processes_one_kill"));
+    }
+
+    #[test]
     fn programs_are_known_by_package_and_target() {
         let artifact = |id: &str, kind: &str, name: &str, test: bool| {
             let text = format!(
@@ -174,8 +188,8 @@ mod tests {
         let suite = |text: &str| Some(text.to_owned());
         assert_eq!(artifact("path+file:///r/mp-core#0.1.0", "lib", "mp_core", true), suite("mp-core/lib"));
         assert_eq!(
-            artifact("path+file:///r/models#mp-models@0.1.0", "test", "model_ring", true),
-            suite("mp-models/model_ring")
+            artifact("path+file:///r/models#mp-models@0.1.0", "test", "models", true),
+            suite("mp-models/models")
         );
         assert_eq!(
             artifact("path+file:///r/torture#mp-torture@0.1.0", "bin", "mp-torture", false),

@@ -73,8 +73,7 @@ fn test(session: &mut Session) -> Outcome {
     }
     // The models compute, and the tests with many processes mostly wait: one processor for the models, the
     // others for the tests.
-    let mut models =
-        session.cargo(&["test", "--workspace", "--no-fail-fast", "--test", "model_*", "--test", "prop_ring"]);
+    let mut models = session.cargo(&["test", "--workspace", "--no-fail-fast", "--test", "models"]);
     session.beside(models.args(["--", "--test-threads", "1"]), |session| {
         session.run(session.cargo(&all).args(["--exclude", "mp-models"]));
     });

@@ -3,8 +3,8 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
-use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::members::member;
 use mp_models::random::at_random;
 use mp_sync::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
 use mp_sync::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
@@ -84,10 +84,6 @@ struct Process {
 struct Ghost {
     reading: Vec<usize>,
     writing: Option<usize>,
-}
-
-fn member(i: usize) -> Member {
-    Member::new(i as u32, 1)
 }
 
 fn acquire(me: usize, dead: Option<DeadHolder>) -> Doing {
@@ -291,9 +287,7 @@ fn explore_again((readers, again): (usize, usize), writers: usize, (kills, stops
     (0..SLOTS.limit).for_each(|i| memory.poke(READERS.again.plus(i.into()), LEFT_BEHIND));
     let world = World::new(memory, actors, Ghost::default());
     let wedged = |w: &World<Process>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
-    let explored = world.explore(kills, stops, |_| {}, wedged);
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    world.explore(kills, stops, |_| {}, wedged);
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use mp_core::words::Holder;
 use mp_models::explore::{Fate, World};
-use mp_models::ring::{ENVELOPES, MAX_ACTORS, MAX_SLOTS, chain, intent, memory, owner};
+use mp_models::ring::{ENVELOPES, MAX_ACTORS, MAX_SLOTS, chain, intent, left, memory, owner};
 use proptest::prelude::*;
 
-use crate::actor::{Doing, Ghost, Process, Role};
+use super::actor::{Doing, Ghost, Process, Role};
 
 /// Four actors are scheduled, and one cleans up at the end.
 pub const LAST_SWEEPER: usize = 4;
@@ -126,7 +126,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
     }
     let busy = |w: &World<Process>| {
         let p = &w.actors[LAST_SWEEPER];
-        p.doing != Doing::Start || p.look(&w.memory, &w.fates).is_some()
+        p.doing != Doing::Start || left(&w.memory, &w.fates).is_some()
     };
     drive(&mut w, LAST_SWEEPER, busy);
     w.actors[LAST_SWEEPER].role = Role::Consumer;

@@ -48,7 +48,7 @@ struct Ghost {
     set: u32,
     begun: Vec<(usize, u32)>,
     asleep: Vec<usize>,
-    slices: bool,
+    poll_interval: bool,
 }
 
 impl Process {
@@ -97,7 +97,7 @@ impl Actor for Process {
                 // FUTEX_WAIT compares and falls asleep in one; a wake-up of all takes it out of the list.
                 let same = m.load(PARKING) as u32 == *word as u32;
                 if ghost.asleep.contains(&me) {
-                    if ghost.slices {
+                    if ghost.poll_interval {
                         ghost.asleep.retain(|&i| i != me);
                         self.doing = Doing::Announce(Announce::new(PARKING));
                     }
@@ -144,11 +144,11 @@ impl Actor for Process {
 
 /// `waiters` wait, and each of `setters` sets the event that often, each but the last time clearing it at
 /// once.
-fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), slices: bool, bug: Bug) {
+fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
     let mut actors = vec![Process::waiter(bug); waiters];
     actors.extend(setters.iter().map(|&times| Process::setter(times, bug)));
     let all = actors.len();
-    let world = World::new(Memory::new(2), actors, Ghost { slices, ..Ghost::default() });
+    let world = World::new(Memory::new(2), actors, Ghost { poll_interval, ..Ghost::default() });
     // No setter is left, and it is not set: a waiter that has seen no setting since it began waits in vain,
     // rightly.
     let in_vain = move |w: &World<Process>| {
@@ -159,9 +159,7 @@ fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), slices: 
         nobody_sets && !set && (0..waiters).any(|i| w.fates[i] == Fate::Running && saw_none(i))
     };
     let wedged = move |w: &World<Process>| w.fates.contains(&Fate::Running) && !in_vain(w);
-    let explored = world.explore(kills, stops, |_| {}, wedged);
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    world.explore(kills, stops, |_| {}, wedged);
 }
 
 #[test]

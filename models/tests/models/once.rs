@@ -4,9 +4,10 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
-use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::members::member;
 use mp_models::random::at_random;
+use mp_models::sleepers::Sleepers;
 use mp_sync::steps::once::{IsDone, SetDone};
 
 const LOCK: LockAt = LockAt(Word::at(0));
@@ -53,19 +54,13 @@ struct Process {
     bug: Bug,
 }
 
-/// Which process does it, how often one has said that it is done, and which are to wake; `slices`: sleepers
-/// check again by themselves.
+/// Which process does it, how often one has said that it is done, and which
+/// sleep.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     doing: Option<usize>,
     said: bool,
-    wakes: Vec<usize>,
-    asleep: Vec<usize>,
-    slices: bool,
-}
-
-fn member(i: usize) -> Member {
-    Member::new(i as u32, 1)
+    sleepers: Sleepers,
 }
 
 impl Process {
@@ -142,10 +137,8 @@ impl Actor for Process {
                 if ghost.doing == Some(me) {
                     ghost.doing = None;
                 }
-                if steps.step(m).expect("one step")
-                    && let Some(&first) = ghost.asleep.iter().find(|i| !ghost.wakes.contains(i))
-                {
-                    ghost.wakes.push(first);
+                if steps.step(m).expect("one step") {
+                    ghost.sleepers.wake_one();
                 }
                 Doing::ReadA
             }
@@ -170,19 +163,10 @@ impl Actor for Process {
                 }
             },
             Doing::Asleep(word) => {
-                // FUTEX_WAIT compares and falls asleep in one.
                 let word = *word;
-                if let Some(i) = ghost.wakes.iter().position(|&w| w == me) {
-                    ghost.wakes.remove(i);
-                } else if ghost.asleep.contains(&me) {
-                    if !ghost.slices {
-                        return false;
-                    }
-                } else if m.load(LOCK.word()) as u32 == word.0 as u32 {
-                    ghost.asleep.push(me);
+                if ghost.sleepers.sleep(me, || m.load(LOCK.word()) as u32 == word.0 as u32) {
                     return false;
                 }
-                ghost.asleep.retain(|&i| i != me);
                 self.acquire(me, None)
             }
             Doing::ReadA => Doing::ReadB(m.load(A)),
@@ -196,8 +180,8 @@ impl Actor for Process {
     }
 }
 
-fn explore(processes: usize, (kills, stops): (u32, u32), slices: bool, bug: Bug) {
-    let ghost = Ghost { slices, ..Ghost::default() };
+fn explore(processes: usize, (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
+    let ghost = Ghost { sleepers: Sleepers::new(poll_interval), ..Ghost::default() };
     let world = World::new(Memory::new(6), vec![Process::new(bug); processes], ghost);
     let end = |w: &World<Process>| {
         let told = w.count(0..processes, Fate::Ended) > 0;
@@ -213,9 +197,7 @@ fn explore(processes: usize, (kills, stops): (u32, u32), slices: bool, bug: Bug)
         let excused = stopped && (asked || w.memory.peek(DONE) == 0);
         w.fates.contains(&Fate::Running) && !excused
     };
-    let explored = world.explore(kills, stops, end, wedged);
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    world.explore(kills, stops, end, wedged);
 }
 
 #[test]

@@ -5,14 +5,11 @@ use std::collections::VecDeque;
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Fate, Memory};
-use mp_models::ring::{
-    Around, ENVELOPES, Left, MAX_ACTORS, OWNER, PLACE, chain, free, intent, left, member, owner, slots,
-};
-use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Settle, Settled, Slot};
+use mp_models::members::member;
+use mp_models::ring::{ENVELOPES, MAX_ACTORS, OWNER, PLACE, Sweep, chain, free, intent, owner, slots};
+use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Slot};
 
-use crate::schedule::LAST_SWEEPER;
-
-type Sweep = Settle<Around>;
+use super::schedule::LAST_SWEEPER;
 
 /// Its producer, and its number among that producer's messages.
 pub type Message = (usize, u32);
@@ -32,9 +29,7 @@ pub enum Doing {
     Put(u32, Put),
     Get(Get),
     Close(Close),
-    Settle(Box<Sweep>),
-    /// Takes over an envelope of a dead member.
-    Own(u32, u64),
+    Sweep(Sweep),
     /// Gives up an envelope of its own.
     Free(u32),
 }
@@ -110,7 +105,7 @@ impl Process {
                 Some(Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me))))
             }
             Role::Closer => Some(Doing::Close(Close::new(self.ring))),
-            Role::Sweeper => Some(self.look(m, fates).unwrap_or(Doing::Start)),
+            Role::Sweeper => Some(self.sweep(Sweep::Look, me, m, fates)),
         }
     }
 
@@ -120,16 +115,9 @@ impl Process {
         Doing::Put(e, Put::new(self.ring, intent(me), at, member(me), owner))
     }
 
-    /// What a dead member left, if anything.
-    pub fn look(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
-        Some(match left(m, fates)? {
-            Left::Intent(dead) => {
-                let around = Around::new(fates, chain(self.ring.slots, 0), dead);
-                let settle = Settle::new(intent(dead), (OWNER, PLACE), around);
-                Doing::Settle(Box::new(settle))
-            }
-            Left::Envelope(e, owner) => Doing::Own(e, owner.pack()),
-        })
+    fn sweep(&self, mut sweep: Sweep, me: usize, m: &Memory, fates: &[Fate]) -> Doing {
+        sweep.step(me, m, fates, chain(self.ring.slots, 0));
+        if sweep == Sweep::Look { Doing::Start } else { Doing::Sweep(sweep) }
     }
 }
 
@@ -182,15 +170,11 @@ impl Actor for Process {
                     None
                 }
             },
-            Doing::Settle(settle) => match settle.step(m) {
-                None => Some(doing),
-                Some(Settled::Clear | Settled::Later(_) | Settled::Owned(_)) => Some(Doing::Start),
-                Some(Settled::Leased(_)) => unreachable!("nothing is leased here"),
-            },
-            Doing::Own(e, found) => {
-                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
-                let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
-                Some(if won { Doing::Free(*e) } else { Doing::Start })
+            Doing::Sweep(sweep) => {
+                if let Sweep::Free(e) = sweep {
+                    ghost.content[*e as usize] = None;
+                }
+                Some(self.sweep(sweep.clone(), me, m, fates))
             }
             Doing::Free(e) => {
                 ghost.content[*e as usize] = None;

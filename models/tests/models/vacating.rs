@@ -12,11 +12,12 @@ use mp_core::steps::{
 };
 use mp_core::words::{BlockState, Kind, Life, Presence, Seat, Tenancy, Visiting};
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::members::{Known, killed, member};
 use mp_models::random::at_random;
 use mp_models::vacating::{
-    DEAD, Killed, LEAVER, MESSAGE, NO_PAGES, OTHER_USE, Pages, QUEUE, SEERS, SLAB, TOKEN, TOLD, has_no_seats,
-    is_deserted, is_remembered, is_visited, is_waited_for, killed, member, memory, presence, seat_of, seats,
-    state, tenancy, visiting,
+    DEAD, LEAVER, MESSAGE, NO_PAGES, OTHER_USE, Pages, QUEUE, SEERS, SLAB, TOKEN, TOLD, has_no_seats,
+    is_deserted, is_remembered, is_visited, is_waited_for, memory, presence, seat_of, seats, state, tenancy,
+    visiting,
 };
 
 /// More visits at a time show nothing new.
@@ -40,7 +41,7 @@ enum Doing {
     Look,
     Announce,
     Visit(Visit),
-    Alone(Alone<Killed>),
+    Alone(Alone<Known>),
     Queue,
     Seat,
     Tell,
@@ -248,7 +249,7 @@ impl Actor for Process {
                     let others =
                         (SEERS..SEERS + self.setup.seers).filter(|&a| a != me && self.setup.bug != Bug::Rash);
                     let others = others.map(|a| (visiting(a), member(a))).collect();
-                    Doing::Alone(Alone::new(dead as u32, others, Killed(killed(fates).collect())))
+                    Doing::Alone(Alone::new(dead as u32, others, Known::new(me, fates)))
                 }
             },
             Doing::Alone(alone) => match alone.step(m) {
@@ -441,9 +442,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         // What a stopped actor has stays its own.
         sees && w.fates[LEAVER] != Fate::Stopped
     };
-    let explored = world.explore(kills, stops, end, wedged);
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    world.explore(kills, stops, end, wedged);
 }
 
 #[test]

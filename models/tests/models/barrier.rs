@@ -4,6 +4,7 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::members::is_killed;
 use mp_models::random::at_random;
 use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
 use mp_sync::steps::slot::{Find, HELD, Slot, Slots, set};
@@ -159,9 +160,7 @@ impl Actor for Process {
             Doing::Last => {
                 let word = m.load(at.arrival(at.parties - 1));
                 self.doing = match self.phase.arrived(word).filter(|_| Phase::acts(word)) {
-                    Some(who) if fates[who.slot() as usize] == Fate::Killed => {
-                        Doing::Break(Break::new(at, self.phase, How::Died))
-                    }
+                    Some(who) if is_killed(fates, who) => Doing::Break(Break::new(at, self.phase, How::Died)),
                     Some(_) => Doing::Look,
                     None => Doing::Arrivals(0),
                 };
@@ -172,7 +171,7 @@ impl Actor for Process {
             }
             Doing::FullLast(phase) => {
                 let who = phase.arrived(m.load(at.arrival(at.parties - 1)));
-                self.doing = match who.is_some_and(|who| fates[who.slot() as usize] == Fate::Killed) {
+                self.doing = match who.is_some_and(|who| is_killed(fates, who)) {
                     true => Doing::FullBreak(Break::new(at, *phase, How::Died)),
                     false => Doing::Full(*phase),
                 };
@@ -182,10 +181,8 @@ impl Actor for Process {
                 self.doing = Doing::Begin;
             }
             Doing::Arrivals(i) => {
-                let dead = self
-                    .phase
-                    .arrived(m.load(at.arrival(*i)))
-                    .is_some_and(|who| fates[who.slot() as usize] == Fate::Killed);
+                let dead =
+                    self.phase.arrived(m.load(at.arrival(*i))).is_some_and(|who| is_killed(fates, who));
                 self.doing = match *i + 1 {
                     // With `NoHelp`, a party that has arrived may die without harm: only the others matter.
                     _ if dead && self.bug != Bug::NoHelp => {
@@ -200,7 +197,7 @@ impl Actor for Process {
                 None => {}
                 Some(None) => self.doing = Doing::Look,
                 Some(Some(seen)) => {
-                    let dead = fates[seen.slot.member.slot() as usize] == Fate::Killed;
+                    let dead = is_killed(fates, seen.slot.member);
                     self.doing = match dead {
                         true => Doing::Break(Break::new(at, self.phase, How::Died)),
                         false => party(seen.index + 1),
@@ -262,9 +259,7 @@ fn check(world: World<Process>, waiting: usize, resets: usize, (kills, stops): (
         let running = w.count(0..waiting, Fate::Running) > 0;
         running && !w.fates.contains(&Fate::Stopped) && resets == 0
     };
-    let explored = world.explore(kills, stops, |_| {}, wedged);
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    world.explore(kills, stops, |_| {}, wedged);
 }
 
 #[test]

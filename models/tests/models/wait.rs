@@ -63,7 +63,7 @@ struct Ghost {
     queues: [Vec<usize>; 2],
     asleep: Vec<usize>,
     woken: Vec<usize>,
-    slices: bool,
+    poll_interval: bool,
 }
 
 impl Ghost {
@@ -175,7 +175,7 @@ impl Actor for Process {
                     ghost.forget(me);
                     return true;
                 }
-                if ghost.woken.contains(&me) || ghost.asleep.contains(&me) && ghost.slices {
+                if ghost.woken.contains(&me) || ghost.asleep.contains(&me) && ghost.poll_interval {
                     ghost.forget(me);
                     self.doing = Doing::Announce(0, Announce::new(PARKING[0]));
                 } else if !ghost.asleep.contains(&me) {
@@ -219,16 +219,14 @@ impl Actor for Process {
 
 /// One observer, `takers` that take, `makers` that make the first thing and the second. All come to an end,
 /// except those killed or stopped.
-fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), slices: bool, bug: Bug) {
+fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
     let process = |role| Process::new(role, 1 + takers, bug);
     let mut actors = vec![process(Role::Looks)];
     actors.extend((0..takers).map(|_| process(Role::Takes)));
     actors.extend((0..makers.0).map(|_| process(Role::Makes(0))));
     actors.extend((0..makers.1).map(|_| process(Role::Makes(1))));
-    let world = World::new(Memory::new(4), actors, Ghost { slices, ..Ghost::default() });
-    let explored = world.explore(kills, stops, |_| (), |w| w.fates.contains(&Fate::Running));
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    let world = World::new(Memory::new(4), actors, Ghost { poll_interval, ..Ghost::default() });
+    world.explore(kills, stops, |_| (), |w| w.fates.contains(&Fate::Running));
 }
 
 #[test]

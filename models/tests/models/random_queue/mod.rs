@@ -16,7 +16,7 @@ use mp_models::ring::{ENVELOPES, MAX_ACTORS, PLACE, intent};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::schedule::{case, play, world};
+use self::schedule::{case, play, world};
 
 fn runner() -> TestRunner {
     let config = Config { cases: 500, failure_persistence: None, ..Config::default() };

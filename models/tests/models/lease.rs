@@ -4,10 +4,11 @@
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
+use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    Around, ENVELOPES, ENVELOPES_AT, Left, META, OWNER, PLACE, actor_of, chain, free, intent, item, left,
-    member, memory, number_of, owner, returns, slots, small,
+    Around, ENVELOPES, ENVELOPES_AT, Left, META, OWNER, PLACE, chain, free, intent, item, left, memory,
+    number_of, own, owner, returns, slots, small,
 };
 use mp_queue::ring::{
     ChainAt, Enclose, Get, Got, Note, Put, PutEnd, PutSmall, PutSmallEnd, Reclaim, Return, Settle, Settled,
@@ -251,8 +252,7 @@ impl Actor for Process {
             Doing::Look => match left(m, fates) {
                 Some(Left::Intent(dead)) => {
                     let around = Around::new(fates, self.chain, dead).redelivering();
-                    let settle = Settle::new(intent(dead), (OWNER, PLACE), around);
-                    Some(Doing::Settle(Box::new(settle)))
+                    Some(Doing::Settle(around.settle()))
                 }
                 Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
                     Some(Doing::Return(e, self.give_back(e, owner).for_the_dead()))
@@ -267,8 +267,7 @@ impl Actor for Process {
                 Some(_) => Some(Doing::Look),
             },
             Doing::Own(e, found) => {
-                let mine = Owner::unpack(*found).then(Holder::Member(member(me)));
-                let won = m.cas(OWNER.of(*e), *found, mine.pack()).is_ok();
+                let won = own(m, *e, *found, me);
                 Some(if won { Doing::Free(*e) } else { Doing::Look })
             }
             Doing::Note(note) => match note.step(m) {
@@ -367,10 +366,7 @@ impl Setup {
                 .any(|e| e != 0 && intents(Fate::Stopped).any(|stopped| w.memory.peek(stopped) == e));
             w.count(consumers.clone(), Fate::Running) > 0 && swept && !in_doubt
         };
-        let explored = world.explore(kills, stops, end, wedged);
-        println!("{} states, {} ends", explored.states, explored.ends);
-        assert!(explored.ends > 0);
-        explored
+        world.explore(kills, stops, end, wedged)
     }
 }
 

@@ -7,6 +7,7 @@ use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, IsMine, LockAt, LockWo
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
+use mp_models::sleepers::Sleepers;
 use mp_sync::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
 
 const LOCK: LockAt = LockAt(Word::at(0));
@@ -71,13 +72,11 @@ struct Thread {
     bug: Bug,
 }
 
-/// Which thread is inside, and which are to wake; `slices`: sleepers check again by themselves.
+/// Which thread is inside, and which sleep.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     inside: Option<usize>,
-    wakes: Vec<usize>,
-    asleep: Vec<usize>,
-    slices: bool,
+    sleepers: Sleepers,
 }
 
 /// Two threads are one process.
@@ -90,7 +89,7 @@ fn threads_of(process: usize, fates: &[Fate]) -> impl Iterator<Item = Fate> + '_
 }
 
 /// A kill of a thread is one of its process.
-fn is_killed(process: usize, fates: &[Fate]) -> bool {
+fn is_process_killed(process: usize, fates: &[Fate]) -> bool {
     threads_of(process, fates).any(|f| f == Fate::Killed)
 }
 
@@ -130,7 +129,7 @@ impl Thread {
     /// The lock is its own, with this word.
     fn taken(&mut self, me: usize, m: &Memory, word: LockWord, fates: &[Fate], ghost: &mut Ghost) -> Doing {
         if let Some(other) = ghost.inside.replace(me) {
-            assert!(is_killed(process_of(other), fates), "two inside");
+            assert!(is_process_killed(process_of(other), fates), "two inside");
         }
         let torn = word.is_marked();
         let depth = match self.let_go {
@@ -156,10 +155,9 @@ impl Actor for Thread {
     type Ghost = Ghost;
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
-        if is_killed(process_of(me), fates) {
+        if is_process_killed(process_of(me), fates) {
             // It dies with its process, and no longer waits.
-            ghost.asleep.retain(|&i| i != me);
-            ghost.wakes.retain(|&i| i != me);
+            ghost.sleepers.forget(me);
             return true;
         }
         let mut doing = self.doing.clone();
@@ -176,7 +174,7 @@ impl Actor for Thread {
                 let process = holder.slot() as usize;
                 let dead = match self.bug {
                     Bug::TimeIsDeath => threads_of(process, fates).any(Fate::gone),
-                    _ => is_killed(process, fates),
+                    _ => is_process_killed(process, fates),
                 };
                 match dead {
                     _ if holder == member(me) => Doing::Mine(IsMine::new(LOCK, word, who(me)), word),
@@ -202,19 +200,10 @@ impl Actor for Thread {
                 }
             },
             Doing::Asleep(word) => {
-                // FUTEX_WAIT compares and falls asleep in one.
                 let word = *word;
-                if let Some(i) = ghost.wakes.iter().position(|&w| w == me) {
-                    ghost.wakes.remove(i);
-                } else if ghost.asleep.contains(&me) {
-                    if !ghost.slices {
-                        return false;
-                    }
-                } else if m.load(LOCK.word()) as u32 == word.0 as u32 {
-                    ghost.asleep.push(me);
+                if ghost.sleepers.sleep(me, || m.load(LOCK.word()) as u32 == word.0 as u32) {
                     return false;
                 }
-                ghost.asleep.retain(|&i| i != me);
                 self.acquire(me, None)
             }
             Doing::SetDepth(steps) => {
@@ -280,11 +269,9 @@ impl Actor for Thread {
             },
             Doing::Unlock(steps) => {
                 let mended = self.recovering && self.value > 0;
-                if steps.step(m).expect("one step")
-                    && let Some(&first) = ghost.asleep.iter().find(|i| !ghost.wakes.contains(i))
-                {
+                if steps.step(m).expect("one step") {
                     // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's waker.
-                    ghost.wakes.push(first);
+                    ghost.sleepers.wake_one();
                 }
                 let marked = LockWord(m.peek(LOCK.word())).is_marked();
                 assert!(!mended || !marked, "it is repaired, and still marked");
@@ -307,8 +294,8 @@ impl Actor for Thread {
     }
 }
 
-fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), slices: bool, bug: Bug) {
-    let ghost = Ghost { slices, ..Ghost::default() };
+fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
+    let ghost = Ghost { sleepers: Sleepers::new(poll_interval), ..Ghost::default() };
     let actors: Vec<_> = threads.iter().map(|&(times, waits)| Thread::new(times, waits, bug)).collect();
     let world = World::new(Memory::new(6), actors, ghost);
     let end = |w: &World<Thread>| {
@@ -323,9 +310,7 @@ fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), slices: bool, bu
         let stopped = |h: Member| threads_of(h.slot() as usize, &w.fates).any(|f| f == Fate::Stopped);
         w.fates.contains(&Fate::Running) && !holder.is_some_and(stopped)
     };
-    let explored = world.explore(kills, stops, end, wedged);
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    world.explore(kills, stops, end, wedged);
 }
 
 /// How often it takes it, twice each; and whether it waits in between.

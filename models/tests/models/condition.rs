@@ -2,8 +2,8 @@
 //! the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
+use mp_models::members::{is_killed, member};
 use mp_models::random::at_random;
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
 use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
@@ -59,15 +59,11 @@ struct Ghost {
     taken: u32,
     /// Woken by its notifier.
     woken: Vec<u32>,
-    slices: bool,
+    poll_interval: bool,
     /// No waiter sleeps, and all wait already: fewer states.
     polls: bool,
     /// After this many deaths, two waiters may have one token.
     spare: u32,
-}
-
-fn member(i: usize) -> Member {
-    Member::new(i as u32, 1)
 }
 
 fn change(seen: Seen, to: Slot) -> Change {
@@ -130,14 +126,14 @@ impl Actor for Process {
                 let now = Slot::unpack(m.load(SLOTS.at(self.mine.index)));
                 self.doing = match now.state {
                     NOTIFIED => Doing::Leave(leave(Seen { slot: now, ..self.mine })),
-                    _ if self.bug == Bug::NoTakeOver || !ghost.slices => self.fall_asleep(ghost),
+                    _ if self.bug == Bug::NoTakeOver || !ghost.poll_interval => self.fall_asleep(ghost),
                     _ => Doing::Find(find(0)),
                 };
             }
             Doing::Find(steps) => match steps.step(m) {
                 None => {}
                 Some(None) => self.doing = self.fall_asleep(ghost),
-                Some(Some(seen)) if fates[seen.slot.member.slot() as usize] != Fate::Killed => {
+                Some(Some(seen)) if !is_killed(fates, seen.slot.member) => {
                     self.doing = Doing::Find(find(seen.index + 1));
                 }
                 Some(Some(seen)) if seen.slot.state == NOTIFIED => {
@@ -203,7 +199,7 @@ impl Actor for Process {
                 let woken = ghost.woken.contains(&self.mine.index);
                 let same = self.bug == Bug::SleepsAnyway
                     || m.load(SLOTS.at(self.mine.index)) as u32 == self.mine.slot.pack() as u32;
-                if woken || ghost.slices || !same {
+                if woken || ghost.poll_interval || !same {
                     ghost.woken.retain(|&i| i != self.mine.index);
                     self.doing = Doing::Look;
                 }
@@ -247,8 +243,8 @@ impl Actor for Process {
 }
 
 /// As many wait as there are tokens, and as many more as are killed.
-fn explore(tokens: u32, kills: u32, stops: u32, slices: bool, bug: Bug) {
-    explore_in(tokens, kills, stops, Ghost { slices, ..Ghost::default() }, bug);
+fn explore(tokens: u32, kills: u32, stops: u32, poll_interval: bool, bug: Bug) {
+    explore_in(tokens, kills, stops, Ghost { poll_interval, ..Ghost::default() }, bug);
 }
 
 /// They wait already, in a slot each.
@@ -277,9 +273,7 @@ fn explore_rows(other: Option<u32>, kills: u32) {
         let done = w.fates[alls].iter().any(|f| matches!(f, Fate::Running | Fate::Ended));
         w.count(0..WAITERS, Fate::Running) > 0 && done
     };
-    let explored = world.explore(kills, 0, |_| {}, wedged);
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    world.explore(kills, 0, |_| {}, wedged);
 }
 
 fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
@@ -298,9 +292,7 @@ fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
         let notifies = matches!(w.fates[waiters], Fate::Running | Fate::Ended);
         w.count(0..waiters, Fate::Running) > 0 && w.count(0..waiters, Fate::Stopped) == 0 && died && notifies
     };
-    let explored = world.explore(kills, stops, |_| {}, wedged);
-    println!("{} states, {} ends", explored.states, explored.ends);
-    assert!(explored.ends > 0);
+    world.explore(kills, stops, |_| {}, wedged);
 }
 
 #[test]
@@ -316,12 +308,12 @@ fn the_token_of_a_dead_one_goes_on() {
 
 #[test]
 fn the_tokens_of_two_dead_ones_go_on() {
-    explore_in(1, 2, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::None);
+    explore_in(1, 2, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
 }
 
 #[test]
 fn who_takes_a_token_over_may_get_its_own() {
-    explore_in(2, 1, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::None);
+    explore_in(2, 1, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
 }
 
 #[test]
@@ -341,7 +333,7 @@ fn long_random_schedules() {
     at_random(|| {
         explore(4, 0, 0, false, Bug::None);
         explore(1, 3, 1, true, Bug::None);
-        explore_in(2, 2, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::None);
+        explore_in(2, 2, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
         explore_rows(None, 2);
     });
 }
@@ -355,7 +347,7 @@ fn a_token_that_is_left_with_the_dead_is_found_out() {
 #[test]
 #[should_panic(expected = "wedged")]
 fn a_token_that_is_kept_beside_another_is_found_out() {
-    explore_in(2, 1, 0, Ghost { slices: true, polls: true, ..Ghost::default() }, Bug::KeepsBoth);
+    explore_in(2, 1, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::KeepsBoth);
 }
 
 #[test]

@@ -1,0 +1,45 @@
+//! The kernel's queue of the actors that sleep at one word (futex).
+
+/// Which actors sleep, and which of them were woken and do not know it yet.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Sleepers {
+    asleep: Vec<usize>,
+    woken: Vec<usize>,
+    poll_interval: bool,
+}
+
+impl Sleepers {
+    /// No actor sleeps yet. With a poll interval, a sleeper also continues without being woken.
+    pub fn new(poll_interval: bool) -> Self {
+        Self { poll_interval, ..Self::default() }
+    }
+
+    /// FUTEX_WAIT, which compares and falls asleep in one: whether `me` sleeps on. `same` makes the access.
+    pub fn sleep(&mut self, me: usize, same: impl FnOnce() -> bool) -> bool {
+        if let Some(i) = self.woken.iter().position(|&w| w == me) {
+            self.woken.remove(i);
+        } else if self.asleep.contains(&me) {
+            if !self.poll_interval {
+                return true;
+            }
+        } else if same() {
+            self.asleep.push(me);
+            return true;
+        }
+        self.asleep.retain(|&i| i != me);
+        false
+    }
+
+    /// FUTEX_WAKE of one actor.
+    pub fn wake_one(&mut self) {
+        if let Some(&first) = self.asleep.iter().find(|i| !self.woken.contains(i)) {
+            self.woken.push(first);
+        }
+    }
+
+    /// The actor is not in the queue any more: it was killed.
+    pub fn forget(&mut self, actor: usize) {
+        self.asleep.retain(|&i| i != actor);
+        self.woken.retain(|&i| i != actor);
+    }
+}
