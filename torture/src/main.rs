@@ -9,35 +9,21 @@
 //! repeats all choices, but not the moment at which a signal meets its process.
 
 mod args;
-mod board;
-mod copies;
-mod crew;
-mod finding;
-mod folder;
-mod futures;
-mod group;
-mod leaks;
-mod leaving;
-mod ledger;
-mod locks;
-mod parcel;
-mod pool;
+mod bookkeeping;
 mod random;
-mod report;
-mod round;
-mod select;
-mod sockets;
-mod work;
+mod reporting;
+mod rounds;
+mod workloads;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use args::Args;
-use finding::Finding;
-use folder::Folder;
-use leaks::InUse;
+use bookkeeping::leaks::InUse;
 use mp::{Process, SharingStrategy, StartMethod, Tensor, set_sharing_directory, set_sharing_strategy};
-use report::{Bar, Report};
+use reporting::finding::Finding;
+use reporting::report::{Bar, Report};
+use rounds::folder::Folder;
 
 /// How long a round torments.
 const ROUND: Duration = Duration::from_secs(2);
@@ -73,10 +59,10 @@ fn baseline(methods: &[StartMethod]) -> mp::Result<InUse> {
 
 /// Whether nothing was found.
 fn run(args: &Args) -> Result<bool, Finding> {
-    copies::allow();
+    rounds::copies::allow();
     let folder = Folder::new()?;
     set_sharing_directory(folder.path())?;
-    let before = baseline(copies::methods(args.copies()))?;
+    let before = baseline(rounds::copies::methods(args.copies()))?;
     let mut report = Report::new(args.clone());
     let bar = Bar::new(args.time);
     let begun = Instant::now();
@@ -87,7 +73,7 @@ fn run(args: &Args) -> Result<bool, Finding> {
         }
         let seed = random::mix(args.seed.wrapping_add(number));
         let seen = |messages, signals| bar.show(begun.elapsed(), &report, messages, signals);
-        let ended = round::round((seed, args), ROUND.min(left), &before, &seen)?;
+        let ended = rounds::round::round((seed, args), ROUND.min(left), &before, &seen)?;
         let found = ended.found.is_some();
         report.add(ended);
         if found {

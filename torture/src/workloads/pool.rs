@@ -13,12 +13,12 @@ use mp::{AsyncResult, Exit, Message, Pool, TaskError};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::board::Op;
-use crate::copies;
-use crate::ledger::Ledger;
-use crate::parcel::{Job, Parcel};
+use crate::bookkeeping::board::Op;
+use crate::bookkeeping::ledger::Ledger;
+use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::{Random, mix};
-use crate::work::Worker;
+use crate::rounds::copies;
+use crate::workloads::work::Worker;
 
 /// How many workers it has.
 pub(crate) const WORKERS: usize = 2;

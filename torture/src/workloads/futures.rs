@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use mp::{GetError, Queue};
 
-use crate::board::Op;
-use crate::parcel::Parcel;
-use crate::work::Worker;
+use crate::bookkeeping::board::Op;
+use crate::bookkeeping::parcel::Parcel;
+use crate::workloads::work::Worker;
 
 /// How many futures of one consumer wait at a time.
 const AT_ONCE: usize = 3;

@@ -13,10 +13,10 @@ use mp::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::board::Op;
-use crate::parcel::Parcel;
+use crate::bookkeeping::board::Op;
+use crate::bookkeeping::parcel::Parcel;
 use crate::random::Random;
-use crate::work::{LONG, Worker};
+use crate::workloads::work::{LONG, Worker};
 
 /// So often in a row nothing may be where something was said to be.
 const IN_VAIN: u32 = 100_000;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use mp::{SharingStrategy, Tensor, set_sharing_strategy};
 
 use crate::args::Args;
-use crate::crew::{Crew, Signals};
-use crate::finding::Finding;
-use crate::group::{Group, Kind};
-use crate::leaks::InUse;
-use crate::ledger::Account;
-use crate::parcel::EVERYBODYS;
+use crate::bookkeeping::leaks::InUse;
+use crate::bookkeeping::ledger::Account;
+use crate::bookkeeping::parcel::EVERYBODYS;
 use crate::random::Random;
+use crate::reporting::finding::Finding;
+use crate::rounds::crew::{Crew, Signals};
+use crate::rounds::group::{Group, Kind};
 
 /// How a round ended.
 pub(crate) struct Ended {

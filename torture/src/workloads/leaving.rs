@@ -9,10 +9,10 @@
 
 use mp::{GetError, PutError, Receiver, Sender, bounded_channel};
 
-use crate::board::Op;
-use crate::parcel::Parcel;
+use crate::bookkeeping::board::Op;
+use crate::bookkeeping::parcel::Parcel;
 use crate::random::Random;
-use crate::work::{LONG, Worker};
+use crate::workloads::work::{LONG, Worker};
 
 /// A channel that only the workers keep.
 #[derive(Default, Debug)]

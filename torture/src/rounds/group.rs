@@ -7,15 +7,15 @@ use mp::{
     pipe,
 };
 
-use crate::leaving::Sides;
-use crate::ledger::{Account, Ledger};
-use crate::locks::Locks;
-use crate::parcel::{Job, Parcel};
-use crate::pool::{IN_POOL, WORKERS};
+use crate::bookkeeping::ledger::{Account, Ledger};
+use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
-use crate::select::Ways;
-use crate::sockets::{CLIENTS, Service};
-use crate::work::{IN_PIPE, Work};
+use crate::workloads::leaving::Sides;
+use crate::workloads::locks::Locks;
+use crate::workloads::pool::{IN_POOL, WORKERS};
+use crate::workloads::select::Ways;
+use crate::workloads::sockets::{CLIENTS, Service};
+use crate::workloads::work::{IN_PIPE, Work};
 
 /// What is tortured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

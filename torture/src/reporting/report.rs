@@ -7,12 +7,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Args;
-use crate::crew::Signals;
-use crate::finding::{Finding, What};
-use crate::group::Kind;
-use crate::leaks::Leaked;
-use crate::ledger::Account;
-use crate::round::Ended;
+use crate::bookkeeping::leaks::Leaked;
+use crate::bookkeeping::ledger::Account;
+use crate::reporting::finding::{Finding, What};
+use crate::rounds::crew::Signals;
+use crate::rounds::group::Kind;
+use crate::rounds::round::Ended;
 
 /// Shows how far it is.
 pub(crate) struct Bar(ProgressBar);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::leaks::Leaked;
+use crate::bookkeeping::leaks::Leaked;
 
 /// Something that was promised not to happen.
 #[derive(Debug)]

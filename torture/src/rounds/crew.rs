@@ -7,13 +7,13 @@ use mp::{Exit, FrozenTensor, Process, StartMethod};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::args::Args;
-use crate::board::Board;
-use crate::copies;
-use crate::finding::Finding;
-use crate::group::{Group, Kind};
-use crate::ledger::Account;
+use crate::bookkeeping::board::Board;
+use crate::bookkeeping::ledger::Account;
 use crate::random::Random;
-use crate::work::{Post, work};
+use crate::reporting::finding::Finding;
+use crate::rounds::copies;
+use crate::rounds::group::{Group, Kind};
+use crate::workloads::work::{Post, work};
 
 /// For so long a worker may do nothing while others work: they wait for each other, but not longer than one of them is
 /// stopped at most.

@@ -8,9 +8,9 @@ use mp::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::board::{Op, Row};
+use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
-use crate::work::LONG;
+use crate::workloads::work::LONG;
 
 /// Not for something that another worker surely does.
 const SHORT: Duration = Duration::from_millis(20);

@@ -10,13 +10,13 @@ use mp::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::board::{Op, Row};
-use crate::ledger::Ledger;
-use crate::locks::Locks;
-use crate::parcel::{Job, Parcel};
+use crate::bookkeeping::board::{Op, Row};
+use crate::bookkeeping::ledger::Ledger;
+use crate::bookkeeping::parcel::{Job, Parcel};
 use crate::random::Random;
-use crate::select::{Inlets, Outlets};
-use crate::sockets::Service;
+use crate::workloads::locks::Locks;
+use crate::workloads::select::{Inlets, Outlets};
+use crate::workloads::sockets::Service;
 
 /// Longer than the patience with a worker that does nothing.
 pub(crate) const LONG: Duration = Duration::from_secs(600);

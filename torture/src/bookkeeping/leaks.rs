@@ -6,8 +6,8 @@ use std::path::Path;
 
 use mp::Arena;
 
-use crate::crew::Clock;
-use crate::finding::Finding;
+use crate::reporting::finding::Finding;
+use crate::rounds::crew::Clock;
 
 /// What a leak would add to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use mp::{Address, ConnectError, Connection, Event, GetError, Listener, PutError, SocketOptions, Waitable};
 use serde::{Deserialize, Serialize};
 
-use crate::board::Op;
-use crate::futures::drive;
+use crate::bookkeeping::board::Op;
 use crate::random::{Random, mix};
-use crate::work::{IN_PIPE, LONG, Worker};
+use crate::workloads::futures::drive;
+use crate::workloads::work::{IN_PIPE, LONG, Worker};
 
 /// How many clients there are.
 pub(crate) const CLIENTS: usize = 2;

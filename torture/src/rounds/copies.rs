@@ -7,7 +7,7 @@
 //! - The program has no threads but those of `mp`, which are said to leave nothing in a copy; its progress bar is drawn by the
 //!   main thread.
 //! - What it has of unsafe code is `mp`'s; it holds no devices, sessions or mappings of its own.
-//! - A copy runs [`work`](crate::work::work) alone, with what comes as its arguments: it uses no handle, and nothing borrowed
+//! - A copy runs [`work`](crate::workloads::work::work) alone, with what comes as its arguments: it uses no handle, and nothing borrowed
 //!   from shared memory, that was copied along. The structures of the round stay where they are in its memory, and are never
 //!   dropped there, since the function of a copy doesn't return to where it was copied.
 #![allow(unsafe_code)]

@@ -1,0 +1,7 @@
+//! A round: its structures, the workers that share them, and the signals that they get.
+
+pub(crate) mod copies;
+pub(crate) mod crew;
+pub(crate) mod folder;
+pub(crate) mod group;
+pub(crate) mod round;

@@ -1,0 +1,9 @@
+//! What the workers of a round do, a file for each thing that they use.
+
+pub(crate) mod futures;
+pub(crate) mod leaving;
+pub(crate) mod locks;
+pub(crate) mod pool;
+pub(crate) mod select;
+pub(crate) mod sockets;
+pub(crate) mod work;
