@@ -1,12 +1,10 @@
 //! A process whose control group leaves it too little memory gets an error that names the group, instead of a kill.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Outcome, join};
 use mp::{Error, Options, ProcessContext, SpawnError, Tensor, start_processes};
+use mp_tests::{Outcome, join};
 
 const MIB: usize = 1 << 20;
 /// What the group may have.

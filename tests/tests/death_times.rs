@@ -2,16 +2,14 @@
 //! wait for; and that a stopped process is waited for until the waiter's deadline. Prints the figures
 //! (`--nocapture --test-threads=1`); `mp-sync`'s first page has a table of them.
 
-mod common;
-
 use std::thread;
 use std::time::Duration;
 
-use common::{DEADLINE, Outcome, alone, eventually, signal, take, threads_are};
 use mp::{
     AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, GetError, Lock, LockError, Process,
     Queue, Receiver, RwLock, Sender, Value, channel, wait,
 };
+use mp_tests::{DEADLINE, Outcome, alone, eventually, signal, take, threads_are};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

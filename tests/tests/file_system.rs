@@ -1,19 +1,17 @@
 //! What the strategy `file_system` does with names: which processes see them, unusable directories, exhausted
 //! limits. Programs that must begin without shared memory are this one, started anew.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use common::refusal;
-use common::scratch::{HugePages, Scratch, files_in, scenario};
-use common::{Outcome, alone, give, join, next, send, take};
 use mp::{
-    Arena, Error, FrozenTensor, Options, Queue, SharingStrategy, Tensor, get_sharing_directory,
-    get_sharing_strategy, set_sharing_directory, set_sharing_strategy, start_processes,
+    Arena, Error, FrozenTensor, Queue, SharingStrategy, Tensor, get_sharing_directory, get_sharing_strategy,
+    set_sharing_directory, set_sharing_strategy,
 };
+use mp_tests::refusal;
+use mp_tests::scratch::{HugePages, Scratch, files_in, scenario};
+use mp_tests::{Outcome, alone, give, join, next, one_process, send, take};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const KIB: usize = 1 << 10;
@@ -238,7 +236,7 @@ fn few_huge_pages(directory: &Path) {
     Arena::current().unwrap();
     files_in(directory);
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (there.clone(), back.clone()));
     for round in 0..3 {
         // Sizes that are no multiple of a huge page, each written to its last byte, here and there.
         let mut all = Vec::new();
@@ -303,7 +301,7 @@ fn a_receiver_without_a_file_to_spare_gets_an_error() {
     }
     let scratch = Scratch::new("nofile");
     let (there, back) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
-    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (there.clone(), back.clone()));
     assert_eq!(take(&back), "ready");
     let below = Below::new(&scratch.0);
     let t = Tensor::<u8>::full(&[3 * KIB], 2).unwrap().freeze();

@@ -1,15 +1,13 @@
 //! Deaths around files with names: of their makers, at every access; of all processes at once; and what other
 //! programs remove meanwhile. Programs that must begin without shared memory are this one, started anew.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::scratch::{Scratch, files_in, scenario};
-use common::{Outcome, alone, give, join, next, send, take, threads_are};
 use mp::{Arena, FrozenTensor, Options, Queue, Tensor, start_processes};
 use mp_core::inject;
+use mp_tests::scratch::{Scratch, files_in, scenario};
+use mp_tests::{Outcome, alone, give, join, next, one_process, send, take, threads_are};
 use rustix::process::{Signal, kill_process};
 
 const KIB: usize = 1 << 10;
@@ -57,7 +55,7 @@ fn a_message_outlives_its_sender_while_others_clean() {
     let scratch = Scratch::new("in-flight");
     let queue = Queue::bounded(1).unwrap();
     let args = (scratch.0.to_str().unwrap().to_owned(), queue.clone());
-    common::failure(&start_processes(worker, args, Options::nprocs(1)).unwrap());
+    mp_tests::failure(&one_process(worker, args));
     // No process has the file open now: this process hasn't opened the message.
     let left = scratch.files();
     assert_eq!(left.len(), 1);
@@ -89,7 +87,7 @@ fn all_killed(directory: &Path) {
         println!("\n{WORKER}{pid}");
     }
     for pid in context.pids() {
-        common::signal(pid, Signal::KILL);
+        mp_tests::signal(pid, Signal::KILL);
     }
     kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
 }
@@ -108,7 +106,7 @@ fn after_the_death_of_everybody_the_next_start_removes_all() {
             .map(|pid| pid.parse().unwrap())
             .collect();
         assert_eq!(workers.len(), 2, "{said}");
-        common::eventually("all are gone", || {
+        mp_tests::eventually("all are gone", || {
             workers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists() || threads_are(*pid, 'Z'))
         });
         assert!(!scratch.files().is_empty(), "round {round}: there was something to remove");
@@ -150,13 +148,13 @@ fn child_at(directory: &Path, at: u64, signal: Signal) {
     }
     let arena = Arena::current().unwrap();
     let args = (directory.to_str().unwrap().to_owned(), at, signal.as_raw());
-    let context = start_processes(worker, args, Options::nprocs(1)).unwrap();
+    let context = one_process(worker, args);
     let pid = context.pids()[0];
     let mut ended = false;
     if signal == Signal::STOP {
-        common::eventually("it stops or ends", || {
+        mp_tests::eventually("it stops or ends", || {
             ended = context.join_timeout(std::time::Duration::ZERO).unwrap();
-            ended || common::threads_are(pid, 'T')
+            ended || mp_tests::threads_are(pid, 'T')
         });
     } else {
         ended = join(&context).is_ok();
@@ -165,7 +163,7 @@ fn child_at(directory: &Path, at: u64, signal: Signal) {
     // Wherever it is stopped, no process waits for it.
     assert!(Tensor::<u64>::full(&[5000], 3).unwrap().iter().all(|v| v == 3));
     if signal == Signal::STOP && !ended {
-        common::signal(pid, Signal::CONT);
+        mp_tests::signal(pid, Signal::CONT);
         join(&context).unwrap();
     }
     arena.sweep().unwrap();

@@ -1,16 +1,14 @@
 //! Files with names among programs in several process namespaces that share a directory, as containers share `/dev/shm`: those
 //! of killed programs are removed, those of live ones are not. Needs `unshare(1)`, and the right to make namespaces.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use common::scratch::{Scratch, files_in, scenario};
-use common::{DEADLINE, Outcome, alone, eventually, give, join, next, send, take};
 use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp_tests::scratch::{Scratch, files_in, scenario};
+use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, next, one_process, send, take};
 use rustix::process::{Signal, kill_process};
 
 const KILLED: usize = 25;
@@ -52,7 +50,7 @@ fn sends_back(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u8>)) -> 
 fn neighbour(worker_dies: bool) {
     let (made, end) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let args = (worker_dies, made.clone(), end.clone());
-    let context = start_processes(worker, args, Options::nprocs(1)).unwrap();
+    let context = one_process(worker, args);
     if worker_dies {
         join(&context).unwrap_err();
     } else {

@@ -2,19 +2,17 @@
 //! handles that were copied along return errors.
 #![allow(unsafe_code)]
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::scratch::Scratch;
-use common::{DEADLINE, Outcome, eventually, in_use, join, next, send, settled, take};
 use mp::{
     Arena, Error, FrozenTensor, Lock, Options, Pool, Process, PutError, Queue, SharedTensor, StartMethod,
     Tensor, start_processes,
 };
+use mp_tests::scratch::Scratch;
+use mp_tests::{DEADLINE, Outcome, eventually, in_use, join, next, one_process, send, settled, take};
 use rustix::fs::FlockOperation;
 
 fn forked(nprocs: usize) -> Options {
@@ -119,7 +117,7 @@ fn arguments_work_and_what_was_copied_along_refuses() {
         assert_eq!((*kept.lock.lock()?, in_use()), (7, before));
         Ok(())
     }
-    join(&start_processes(original, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(original, ())).unwrap();
 }
 
 #[test]
@@ -140,7 +138,7 @@ fn exclusive_tensors_move_to_a_copy_and_back() {
         assert_eq!(in_use(), before);
         Ok(())
     }
-    join(&start_processes(original, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(original, ())).unwrap();
 }
 
 #[test]
@@ -195,7 +193,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
         assert_eq!(in_use(), before);
         Ok(())
     }
-    join(&start_processes(original, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(original, ())).unwrap();
 }
 
 #[test]
@@ -217,7 +215,7 @@ fn what_a_copy_and_its_killed_original_held_is_released() {
     let here = Queue::bounded(8).unwrap();
     let before = in_use();
     let members = Arena::current().unwrap().members().len();
-    let context = start_processes(original, here.clone(), Options::nprocs(1)).unwrap();
+    let context = one_process(original, here.clone());
     let all = [take(&here), take(&here), take(&here)];
     assert_eq!(Arena::current().unwrap().members().iter().filter(|m| all.contains(&m.pid)).count(), 3);
     context.kill(0).unwrap();
@@ -263,7 +261,7 @@ fn an_original_is_found_dead_while_its_copies_live() {
     }
     let here = Queue::bounded(8).unwrap();
     let before = in_use();
-    let context = start_processes(outer, here.clone(), Options::nprocs(1)).unwrap();
+    let context = one_process(outer, here.clone());
     let (original, copy) = (take(&here), take(&here));
     context.kill(0).unwrap();
     assert!(join(&context).is_err());
@@ -309,7 +307,7 @@ fn copies_that_are_made_while_the_original_exits_end_with_it() {
     let path = scratch.0.join("held");
     let file = std::fs::File::create(&path).unwrap();
     for _ in 0..20 {
-        join(&start_processes(original, path.clone(), Options::nprocs(1)).unwrap()).unwrap();
+        join(&one_process(original, path.clone())).unwrap();
         eventually("all copies are gone", || {
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         });
@@ -338,5 +336,5 @@ fn with_files_the_copies_hold_their_own() {
         assert_eq!(in_use(), before);
         Ok(())
     }
-    join(&start_processes(original, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(original, ())).unwrap();
 }

@@ -1,19 +1,17 @@
 //! Pools whose workers are copies of the process that has the pool.
 #![allow(unsafe_code)]
 
-mod common;
-
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-use common::{DEADLINE, Outcome, alone, eventually, in_use, join};
 use mp::{
-    Arena, Bundle, Exit, FrozenTensor, MapResult, Options, Pool, PoolBuilder, PoolError, Queue, SharedTensor,
+    Bundle, Exit, FrozenTensor, MapResult, Options, Pool, PoolBuilder, PoolError, Queue, SharedTensor,
     Signal, StartMethod, TaskError, Tensor, start_processes,
 };
+use mp_tests::{DEADLINE, Outcome, alone, eventually, eventually_in_use, in_use, join, one_process};
 use rustix::process::{Pid, getpid, kill_process, test_kill_process};
 
 fn allow() {
@@ -43,16 +41,13 @@ fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     // Only a process that has a queue can release what others had in theirs.
     drop(Queue::<u8>::bounded(1).unwrap());
     let before = in_use();
-    join(&start_processes(test, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(test, ())).unwrap();
     left(before);
 }
 
 /// Waits until what was there before is there, and no more.
 fn left(before: (u64, u64, u64)) {
-    eventually("nothing is left", || {
-        Arena::current().unwrap().sweep().unwrap();
-        in_use() == before
-    });
+    eventually_in_use(before, "nothing is left");
 }
 
 #[test]
@@ -168,7 +163,7 @@ fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
             // SAFETY: no handler is installed, and no memory is involved.
             unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
         }
-        common::send(&begun, std::process::id())?;
+        mp_tests::send(&begun, std::process::id())?;
         // It panics if no other process does.
         eventually("another process ends this one", || false);
         Ok(())
@@ -184,7 +179,7 @@ fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
                 .iter()
                 .map(|pool| pool.map_async(stay, [(false, begun.clone()), (true, begun.clone())]))
                 .collect();
-            let pids = [(); 4].map(|()| common::take(&begun));
+            let pids = [(); 4].map(|()| mp_tests::take(&begun));
             let [first, second] = pools;
             drop(first);
             assert!(stays[0].ready() && !stays[1].ready());

@@ -1,11 +1,9 @@
 //! Workers that join the shared memory when they first need it: most never do, and those that do are members like others.
 
-mod common;
-
-use common::kill::{for_every_access, killed};
-use common::{DEADLINE, Outcome, alone, eventually, join};
 use mp::{Arena, FrozenTensor, Options, Process, Tensor, start_processes};
 use mp_core::inject;
+use mp_tests::kill::{for_every_access, killed};
+use mp_tests::{DEADLINE, Outcome, alone, eventually, join, one_process};
 use rustix::process::Signal;
 
 /// Members, and live blocks.
@@ -66,5 +64,5 @@ fn join_and_die(_: usize, at: u64) -> Outcome {
 #[test]
 fn it_is_killed_at_every_access_of_joining() {
     // Killed before its parent knows which member it is, it is known to be dead by its locks.
-    for_every_access(|at| killed(&start_processes(join_and_die, at, Options::nprocs(1)).unwrap()));
+    for_every_access(|at| killed(&one_process(join_and_die, at)));
 }

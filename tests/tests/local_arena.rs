@@ -1,9 +1,7 @@
 //! An arena in plain memory: everything works within this process, nothing leaves it. This test program has no other one.
 
-mod common;
-
-use common::{give, in_use, take};
 use mp::{Arena, Error, FrozenTensor, Message, Options, Queue, SharedTensor, Tensor, start_processes};
+use mp_tests::{give, in_use, take};
 
 #[derive(Message)]
 struct Parcel {
@@ -15,10 +13,10 @@ struct Parcel {
 
 #[test]
 fn everything_works_within_one_process() {
-    let _alone = common::alone();
+    let _alone = mp_tests::alone();
     let arena = Arena::local().unwrap();
     assert!(arena.is_local() && Arena::current().unwrap() == arena && Arena::local().unwrap() == arena);
-    let (files, before) = (common::open_files(), in_use());
+    let (files, before) = (mp_tests::open_files(), in_use());
     {
         let queue = Queue::bounded(4).unwrap();
         let all = Tensor::full(&[5000], 7_u64).unwrap().freeze();
@@ -41,12 +39,12 @@ fn everything_works_within_one_process() {
         assert_eq!(shared.load(1), 199);
     }
     assert_eq!(in_use(), before, "blocks, messages and members as before");
-    assert_eq!(common::open_files(), files, "an arena in plain memory has no file");
+    assert_eq!(mp_tests::open_files(), files, "an arena in plain memory has no file");
 }
 
 #[test]
 fn its_memory_is_given_back_and_limited() {
-    let _alone = common::alone();
+    let _alone = mp_tests::alone();
     let arena = Arena::local().unwrap();
     let t = Tensor::<u8>::full(&[32 << 20], 3).unwrap();
     let reserved = arena.memory_stats().reserved;
@@ -64,7 +62,7 @@ fn its_memory_is_given_back_and_limited() {
 
 #[test]
 fn a_queue_grows_in_it() {
-    let _alone = common::alone();
+    let _alone = mp_tests::alone();
     let arena = Arena::local().unwrap();
     arena.empty_cache().unwrap();
     let before = (in_use(), arena.memory_stats().reserved);
@@ -88,7 +86,7 @@ fn a_queue_grows_in_it() {
 
 #[test]
 fn no_process_can_be_started_on_it() {
-    let _alone = common::alone();
+    let _alone = mp_tests::alone();
     Arena::local().unwrap();
     let error = start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1)).map(drop).unwrap_err();
     assert!(error.to_string().contains("no other process can reach"), "{error}");

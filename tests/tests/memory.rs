@@ -1,12 +1,11 @@
 //! What the arena says about its memory, when it gives memory back, and what a death costs where much lives.
 
-mod common;
-
-use common::{
-    DEADLINE, Outcome, alone, eventually, failure, give, join, mappings, next, open_files, send, take,
-};
 use mp::{Arena, FrozenTensor, MemoryStats, Options, Queue, Tensor, start_processes};
 use mp_core::inject;
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, failure, give, join, mappings, next, one_process, open_files, send,
+    take,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -81,7 +80,7 @@ fn many_live_tensors_are_a_handful_of_files_and_mappings() {
     const MANY: u64 = 100_000;
     let _alone = alone();
     let (there, back) = (Queue::bounded(1024).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(keep, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(keep, (there.clone(), back.clone()));
     let (files, ours, before) = (open_files(), mappings(), stats().reserved);
     let mut held = Vec::new();
     for n in 0..MANY {
@@ -108,7 +107,7 @@ fn each_member_is_told_what_it_holds() {
     let (there, back) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
     let waiting = Queue::bounded(8).unwrap();
     let ours = tensors(2, 100_000);
-    let context = start_processes(hold, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(hold, (there.clone(), back.clone()));
     let size = ours[0].storage().hold().arena().block_words(ours[0].storage().hold()).1;
     for t in &ours {
         give(&there, t.clone());
@@ -165,7 +164,7 @@ fn what_is_too_much_is_given_back() {
     // Beyond it, the process that frees gives back: here the other one.
     arena.set_cache_limit(32 * MIB as u64);
     let all = tensors(16, 4 * MIB);
-    let context = start_processes(free_here, (all, 32 * MIB as u64), Options::nprocs(1)).unwrap();
+    let context = one_process(free_here, (all, 32 * MIB as u64));
     join(&context).unwrap();
     let now = stats();
     assert!(large_cached(&now) <= 40 * MIB as u64 && now.reserved < now.peak_reserved, "{now}");
@@ -186,7 +185,7 @@ fn die(_: usize, held: Vec<FrozenTensor<u8>>) -> Outcome {
 fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
     let deaths = stats().deaths;
     let before = inject::seen();
-    let context = start_processes(die, held.to_vec(), Options::nprocs(1)).unwrap();
+    let context = one_process(die, held.to_vec());
     failure(&context);
     while Arena::current().unwrap().sweep().unwrap() == 0 && inject::seen() - before < 10_000_000 {
         // The supervisor may have swept it by now.
@@ -298,7 +297,7 @@ fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
     arena.empty_cache().unwrap();
     let before = stats().reserved;
     let end = Queue::bounded(1).unwrap();
-    let waiting = start_processes(wait_for_the_end, end.clone(), Options::nprocs(1)).unwrap();
+    let waiting = one_process(wait_for_the_end, end.clone());
     assert!(burst() - before >= BURST_BYTES);
     let small = || stats().reserved <= before + 3 * MIB as u64;
     eventually("the memory of the burst is given back", small);

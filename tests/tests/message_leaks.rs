@@ -1,13 +1,11 @@
 //! Messages that fail on their way: the value comes back or an error says why it can't, and what was attached is
 //! released. Each test counts what is in shared memory before and after, so they run one at a time.
 
-mod common;
-
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::{alone, give, in_use};
 use mp::{Bundle, FrozenTensor, Message, PutError, Queue, Tensor};
+use mp_tests::{alone, give, in_use};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 fn frozen() -> FrozenTensor<u8> {

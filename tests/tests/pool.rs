@@ -1,21 +1,18 @@
 //! A pool whose workers die at every access to shared memory, and one in a forked copy.
 #![allow(unsafe_code)]
 
-mod common;
-
 #[cfg(feature = "file_system")]
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::kill::MOST;
-#[cfg(feature = "file_system")]
-use common::scratch::{Scratch, files_in};
-use common::{DEADLINE, alone, eventually, in_use, join};
 use mp::{
-    Arena, AsyncResult, Exit, FrozenTensor, MapResult, Options, Pool, PoolError, Shape, Signal, TaskError,
-    Tensor, start_processes,
+    Arena, AsyncResult, Exit, FrozenTensor, MapResult, Pool, PoolError, Shape, Signal, TaskError, Tensor,
 };
 use mp_core::inject;
+use mp_tests::kill::MOST;
+#[cfg(feature = "file_system")]
+use mp_tests::scratch::{Scratch, files_in};
+use mp_tests::{DEADLINE, alone, eventually, eventually_in_use, in_use, join, one_process};
 use rustix::process::Signal as Sent;
 
 fn got<T, S: Shape<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
@@ -81,10 +78,7 @@ fn a_worker_is_killed_at_every_access() {
         // It dies at the end of the queue, too.
         let reached = pool.pids() != [pid] || !lost.is_empty();
         drop(pool);
-        eventually("nothing is left of it", || {
-            Arena::current().unwrap().sweep().unwrap();
-            in_use() == before
-        });
+        eventually_in_use(before, "nothing is left of it");
         if !reached && lost.is_empty() && at > 400 {
             println!("{at} accesses");
             return;
@@ -98,7 +92,7 @@ fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
     let _alone = alone();
     for at in (1..300).step_by(7) {
         let (pool, pid, results) = round(at, Sent::STOP);
-        eventually("it stands still, or is done", || results.ready() || common::threads_are(pid, 'T'));
+        eventually("it stands still, or is done", || results.ready() || mp_tests::threads_are(pid, 'T'));
         // Whether it has answered or not: it is ended, and no process waits for it.
         drop(pool);
         assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
@@ -129,7 +123,7 @@ fn tensors_in_files_travel_through_a_pool() {
     }
     let _alone = alone();
     let scratch = Scratch::new("pool");
-    join(&start_processes(worker, scratch.0.clone(), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(worker, scratch.0.clone())).unwrap();
 }
 
 #[test]
@@ -160,5 +154,5 @@ fn a_forked_copy_has_no_pool() {
         Ok(status)
     }
     let _alone = alone();
-    assert_eq!(start_processes(worker, (), Options::nprocs(1)).unwrap().join().unwrap(), [0]);
+    assert_eq!(one_process(worker, ()).join().unwrap(), [0]);
 }

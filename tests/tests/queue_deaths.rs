@@ -1,16 +1,14 @@
 //! Queues between processes that are killed or stopped: the others continue, and what the dead processes held
 //! is released. Some tests count what is in shared memory, so they run one at a time.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{
-    DEADLINE, Outcome, alone, eventually, give, in_use, interrupts, join, next, open_files, send, signal,
-    take, threads_are,
-};
 use mp::start_processes;
 use mp::{Arena, FrozenTensor, GetError, OnFailure, Options, ProcessContext, PutError, Queue, Tensor};
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, give, in_use, interrupts, join, next, one_process, open_files,
+    send, signal, take, threads_are,
+};
 use rustix::process::Signal;
 
 /// For what takes a few slices of sleep.
@@ -65,7 +63,7 @@ fn waiting_for_a_process_that_has_ended_ends() {
         send(&queue, 7)
     }
     let queue = Queue::bounded(1).unwrap();
-    let context = start_processes(worker, queue.clone(), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, queue.clone());
     assert_eq!(take(&queue), 7);
     join(&context).unwrap();
     let error = queue.get_timeout(SOON).unwrap_err();
@@ -116,7 +114,7 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     let (queue, ready, verdict) =
         (Queue::bounded(1).unwrap(), Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
     let watched = (queue, ready.clone(), verdict.clone());
-    let context = start_processes(parent_of_both, watched, Options::nprocs(1)).unwrap();
+    let context = one_process(parent_of_both, watched);
     let mut pids = [take(&ready), take(&ready)];
     pids.sort_unstable();
     // Its parent would sweep it, and so would this process, waiting for the verdict: the waiter must do it
@@ -202,14 +200,14 @@ fn thirty_random_kills_leave_nothing_behind() {
         seed % n
     };
     // What the first started process allocates stays.
-    join(&start_processes(|_: usize, (): ()| {}, (), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(|_: usize, (): ()| {}, ())).unwrap();
     // Where tensors are in files, there is one from now on.
     drop(Tensor::<u64>::zeros(&[700]).unwrap());
     let before = (in_use(), open_files());
     let (mut put, mut got, mut lost) = (0_u64, 0_u64, 0_u64);
     {
         let (jobs, results) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
-        let start = || start_processes(relay, (jobs.clone(), results.clone()), Options::nprocs(1)).unwrap();
+        let start = || one_process(relay, (jobs.clone(), results.clone()));
         let mut workers: Vec<ProcessContext> = (0..WORKERS).map(|_| start()).collect();
         let mut expected = std::collections::BTreeSet::new();
         let mut receive = |expected: &mut std::collections::BTreeSet<u64>,
@@ -235,7 +233,7 @@ fn thirty_random_kills_leave_nothing_behind() {
             let victim = random(WORKERS as u64) as usize;
             signal(workers[victim].pids()[0], Signal::KILL);
             let dead = std::mem::replace(&mut workers[victim], start());
-            let error = common::failure(&dead);
+            let error = mp_tests::failure(&dead);
             assert!(error.to_string().contains("SIGKILL"), "kill {kill}: {error}");
         }
         jobs.close();

@@ -1,10 +1,8 @@
 //! Memory that several handles see: views, clones and messages of one storage stay views of one storage in the other
 //! process, and what is written to a shared tensor there is seen here. One test counts blocks, so they run one at a time.
 
-mod common;
-
-use common::{Outcome, alone, give, in_use, join, next, send, take};
 use mp::{FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
+use mp_tests::{Outcome, alone, give, in_use, join, next, one_process, send, take};
 
 type Frozen = FrozenTensor<i32>;
 
@@ -39,7 +37,7 @@ fn views_arrive_as_views_of_one_storage() {
         send(&back, got.iter().map(Frozen::to_vec).collect())
     }
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (there.clone(), back.clone()));
     let x = matrix();
     let expected: Vec<Vec<i32>> = views(&x).iter().map(Frozen::to_vec).collect();
     assert_eq!(expected[2], [5, 11, 17, 23]);
@@ -62,7 +60,7 @@ fn one_storage_in_two_messages_is_one_storage() {
         send(&done, ())
     }
     let (there, done) = (Queue::bounded(3).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(worker, (there.clone(), done.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (there.clone(), done.clone()));
     {
         let x = matrix();
         give(&there, x.clone());
@@ -145,9 +143,9 @@ fn more_messages_hold_one_tensor_than_a_block_has_seats() {
         // The sender's own handle is gone before the first one is taken.
         drop(x);
         queue.close();
-        let context = start_processes(worker, (queue.clone(), sums.clone()), Options::nprocs(1)).unwrap();
+        let context = one_process(worker, (queue.clone(), sums.clone()));
         assert_eq!((take(&sums), take(&sums)), (N as i64, 7 * N as i64));
         join(&context).unwrap();
     }
-    common::eventually("everything is released", || in_use() == (before.0, before.1, 1));
+    mp_tests::eventually("everything is released", || in_use() == (before.0, before.1, 1));
 }

@@ -1,13 +1,11 @@
 //! An arena whose addresses run out: those of one size serve another, also when processes reuse them at once,
 //! or are killed while they do.
 
-mod common;
-
 use std::sync::Once;
 
-use common::{DEADLINE, Outcome, alone, eventually, in_use, join};
 use mp::{Arena, Error, FrozenTensor, Options, SpawnError, Tensor, start_processes};
 use mp_core::inject;
+use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 const SIZE: u64 = 64 << 20;
@@ -137,7 +135,7 @@ fn a_process_is_killed_while_it_changes_sizes() {
     // It reads thousands of words before it changes anything: a kill at each read would show nothing new.
     let mut at = 1;
     loop {
-        let context = start_processes(change_size_and_die, at, Options::nprocs(1)).unwrap();
+        let context = one_process(change_size_and_die, at);
         let ended = match context.join_timeout(DEADLINE) {
             Ok(ended) => ended,
             Err(SpawnError::ProcessExited(_)) => false,

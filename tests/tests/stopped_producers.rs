@@ -2,14 +2,12 @@
 //! of its get, for all n and m: one message may be in doubt then, and only the stopped process could tell to
 //! whom it belongs. Everything else that the killed process had is recovered at once.
 
-mod common;
-
 use std::time::Duration;
 
-use common::kill::stopped;
-use common::{DEADLINE, Outcome, alone, in_use, join, signal};
-use mp::{Arena, GetError, Options, Queue, Receiver, Sender, channel, start_processes};
+use mp::{Arena, GetError, Queue, Receiver, Sender, channel};
 use mp_core::inject;
+use mp_tests::kill::stopped;
+use mp_tests::{DEADLINE, Outcome, alone, in_use, join, one_process, signal};
 use rustix::process::Signal;
 
 /// Too large for a slot.
@@ -40,10 +38,10 @@ fn both(n: u64, m: u64) -> (bool, bool) {
     let queue = Queue::bounded(4).unwrap();
     let own = Queue::bounded(4).unwrap();
     let (sender, receiver): (Sender<u64>, Receiver<u64>) = channel().unwrap();
-    let producer = start_processes(puts, (queue.clone(), n), Options::nprocs(1)).unwrap();
+    let producer = one_process(puts, (queue.clone(), n));
     let was_stopped = stopped(&producer);
     let had = (queue.clone(), own.clone(), sender);
-    let consumer = start_processes(gets, (had, m), Options::nprocs(1)).unwrap();
+    let consumer = one_process(gets, (had, m));
     let was_killed = join(&consumer).is_err();
     // No other process has these.
     assert!(

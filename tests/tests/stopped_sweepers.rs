@@ -2,19 +2,17 @@
 //! process, for every n: the others get what they wait for while it is stopped. When it continues, nothing
 //! comes twice, and nothing is left.
 
-mod common;
-
-use common::kill::{for_every_access, killed, stopped};
-use common::{DEADLINE, Outcome, alone, eventually, in_use, signal, threads_are};
 use mp::{
     Arena, GetError, JoinError, JoinableQueue, Lock, LockError, Options, Queue, Receiver, Semaphore, Sender,
     SharedTensor, Tensor, channel, start_processes,
 };
 use mp_core::inject;
+use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, eventually_in_use, in_use, one_process, signal, threads_are,
+};
 use rustix::process::Signal;
 
-const KILL: i32 = 9;
-const STOP: i32 = 19;
 /// How many accesses after the last thing that it does a process waits.
 const WAITS: u64 = 400;
 
@@ -132,7 +130,7 @@ fn nothing_comes_twice(here: &Here, at: u64) {
 /// Everything that is waited for.
 fn round(at: u64, how: i32, wait: bool) -> bool {
     let (things, here) = things();
-    let context = start_processes(sees_to, (things, at, how), Options::nprocs(1)).unwrap();
+    let context = one_process(sees_to, (things, at, how));
     let pid = context.pids()[0];
     let reached = if how == STOP { stopped(&context) } else { killed(&context) };
     if !wait {
@@ -171,7 +169,7 @@ fn while_one_is_stopped_others_that_die_are_swept() {
         .step_by(8)
         .find_map(|at| {
             let (things, here) = things();
-            let context = start_processes(sees_to, (things, at, STOP), Options::nprocs(1)).unwrap();
+            let context = one_process(sees_to, (things, at, STOP));
             assert!(stopped(&context), "it has ended before change {at}");
             others_go_on(&here, at);
             Arena::current().unwrap().sweep().unwrap();
@@ -199,10 +197,7 @@ fn while_one_is_stopped_others_that_die_are_swept() {
     assert!(!killed(&context));
     nothing_comes_twice(&here, at);
     drop(here);
-    eventually("nothing is left", || {
-        Arena::current().unwrap().sweep().unwrap();
-        in_use() == before
-    });
+    eventually_in_use(before, "nothing is left");
 }
 
 /// Is stopped, and killed.
@@ -232,7 +227,7 @@ fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();
     let queue = Queue::unbounded().unwrap();
     queue.put(sender).unwrap();
-    let context = start_processes(sees_to_queue, (queue.clone(), at, again), Options::nprocs(1)).unwrap();
+    let context = one_process(sees_to_queue, (queue.clone(), at, again));
     let pid = context.pids()[0];
     let reached = stopped(&context);
     drop(queue);
@@ -271,5 +266,5 @@ fn slots() -> usize {
 
 /// Not stopped.
 fn round_of(things: Things) -> bool {
-    killed(&start_processes(sees_to, (things, u64::MAX - 1, STOP), Options::nprocs(1)).unwrap())
+    killed(&one_process(sees_to, (things, u64::MAX - 1, STOP)))
 }

@@ -3,12 +3,10 @@
 //! other sizes, nor one that joins and makes its own. Programs that must begin without shared memory are this
 //! one, started anew.
 
-mod common;
-
-use common::scratch::{Scratch, scenario};
-use common::{DEADLINE, Outcome, join, signal, threads_are};
-use mp::{Arena, FrozenTensor, Options, Queue, Tensor, start_processes};
+use mp::{Arena, FrozenTensor, Queue, Tensor};
 use mp_core::inject;
+use mp_tests::scratch::{Scratch, scenario};
+use mp_tests::{DEADLINE, Outcome, join, one_process, signal, threads_are};
 use rustix::process::Signal;
 
 const KIB: usize = 1 << 10;
@@ -50,15 +48,15 @@ fn joins(_: usize, results: Queue<FrozenTensor<u64>>) -> Outcome {
 
 fn beside_one_that_is_stopped(at: u64) {
     let arena = Arena::current().unwrap();
-    let context = start_processes(stops, at, Options::nprocs(1)).unwrap();
+    let context = one_process(stops, at);
     let mut ended = false;
-    common::eventually("it stops or ends", || {
+    mp_tests::eventually("it stops or ends", || {
         ended = context.join_timeout(std::time::Duration::ZERO).unwrap();
         ended || threads_are(context.pids()[0], 'T')
     });
     let mut all = make([7 * KIB, 200 * KIB, 5 * MIB]);
     let results = Queue::unbounded().unwrap();
-    join(&start_processes(joins, results.clone(), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(joins, results.clone())).unwrap();
     for _ in 0..3 {
         all.push(results.get_timeout(DEADLINE).unwrap().unwrap());
     }

@@ -4,8 +4,6 @@
 //! Threads are counted in workers: this program's own are those of all its tests.
 #![allow(unsafe_code)]
 
-mod common;
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
@@ -13,12 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use common::task::{block_on, poll_once};
-use common::{DEADLINE, Outcome, alone, eventually, failure, join, next, send};
 use mp::{
     Connection, Descriptor, GetError, Options, Output, Process, Queue, SocketOptions, SpawnError,
     StartMethod, connect, connect_async, ready, start_processes,
 };
+use mp_tests::task::{block_on, poll_once};
+use mp_tests::{DEADLINE, Outcome, alone, eventually, failure, join, next, one_process, send};
 use tokio::runtime::{Builder, Runtime};
 
 /// More than a socket buffers.
@@ -283,7 +281,7 @@ fn sends_twenty(_: usize, at: String) -> Outcome {
 fn what_is_dropped_at_any_poll_has_received_nothing() {
     let _alone = alone();
     let listener = SocketOptions::new().listen(name("drops")).unwrap();
-    let context = start_processes(sends_twenty, name("drops"), Options::nprocs(1)).unwrap();
+    let context = one_process(sends_twenty, name("drops"));
     with_io().block_on(soon(async {
         let here = listener.accept_async().await.unwrap();
         for i in 0..20_u8 {
@@ -325,7 +323,7 @@ fn a_message_that_is_begun_is_sent_to_its_end_when_nobody_runs_its_runtime() {
     let _alone = alone();
     let go = Queue::bounded(1).unwrap();
     let listener = SocketOptions::new().listen(name("begun")).unwrap();
-    let context = start_processes(receives_one, (name("begun"), go.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(receives_one, (name("begun"), go.clone()));
     let runtime = with_io();
     runtime.block_on(async {
         let here = soon(listener.accept_async()).await.unwrap();
@@ -382,5 +380,5 @@ fn is_copied(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
 fn a_copy_by_fork_does_not_touch_what_its_original_waits_for() {
     let _alone = alone();
     let args = (name("fork"), Queue::bounded(2).unwrap());
-    join(&start_processes(is_copied, args, Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(is_copied, args)).unwrap();
 }

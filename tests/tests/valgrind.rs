@@ -1,13 +1,11 @@
 //! Programs under valgrind: its memcheck, with workers beside it and with workers under it.
 
-mod common;
-
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Outcome, failure, give, join, next, send, take};
 use mp::{FrozenTensor, Options, Pool, Queue, Signal, SpawnError, StartMethod, Tensor, start_processes};
+use mp_tests::{Outcome, failure, give, join, next, one_process, send, take};
 
 /// Memcheck makes a program some thirty times slower, and machines are shared.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -35,10 +33,10 @@ fn helper_does_a_bit_of_everything() {
     let worker = |rank: usize, base: usize| Ok::<_, String>(base + rank);
     assert_eq!(start_processes(worker, 10, Options::nprocs(2)).unwrap().join().unwrap(), [10, 11]);
     let fails = |_: usize, (): ()| Err::<(), _>("it went wrong");
-    let error = failure(&start_processes(fails, (), Options::nprocs(1)).unwrap());
+    let error = failure(&one_process(fails, ()));
     assert!(error.to_string().contains("it went wrong"), "{error}");
     let sleeps = |_: usize, (): ()| std::thread::sleep(PATIENCE); // sleep: until it is killed
-    let context = start_processes(sleeps, (), Options::nprocs(1)).unwrap();
+    let context = one_process(sleeps, ());
     context.kill(0).unwrap();
     let SpawnError::ProcessExited(exited) = failure(&context) else { panic!("{context:?}") };
     assert!(matches!(exited.exit, mp::Exit::Signal { signal: Signal::KILL, .. }), "{exited}");
@@ -46,7 +44,7 @@ fn helper_does_a_bit_of_everything() {
 
     // A queue, and tensors through it.
     let (there, back) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
-    let context = start_processes(double, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(double, (there.clone(), back.clone()));
     for length in [3, 5000] {
         give(&there, Tensor::full(&[length], 1.5f32).unwrap());
         assert!(take(&back).iter().eq(std::iter::repeat_n(3.0, length)));
@@ -94,7 +92,7 @@ fn under_memcheck(workers_too: bool) {
         eprintln!("SKIPPED: there is no valgrind");
         return;
     }
-    let folder = common::scratch::Scratch::new(if workers_too { "valgrind-workers" } else { "valgrind" });
+    let folder = mp_tests::scratch::Scratch::new(if workers_too { "valgrind-workers" } else { "valgrind" });
     let (out, log) = (folder.0.join("out"), folder.0.join("log"));
     let file = |path: &Path| std::fs::File::create(path).unwrap();
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("valgrind.supp");

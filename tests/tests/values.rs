@@ -1,17 +1,16 @@
 //! Shared values between real processes: locks whose holders are killed, stopped, or slow; arrays, atomics, lists. One test
 //! counts blocks, so they run one at a time.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{
-    DEADLINE, Outcome, alone, eventually, failure, give, in_use, interrupts, join, signal, take, threads_are,
-};
 use mp::bytemuck::{Pod, Zeroable};
 use mp::{
     Array, ListError, ListItem, LockError, Options, Queue, RawArray, RawValue, ShareableList, Tensor, Value,
     start_processes,
+};
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, failure, give, in_use, interrupts, join, one_process, signal, take,
+    threads_are,
 };
 use rustix::process::Signal;
 
@@ -62,7 +61,7 @@ fn a_killed_holder_is_reported_to_all_until_somebody_recovers() {
     let _alone = alone();
     let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
-    let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(hold, (pair.clone(), ready.clone()));
     let pid = take(&ready);
     let held = pair.lock_timeout(Duration::from_millis(20)).unwrap_err();
     assert!(matches!(held, LockError::Held { pid: p, .. } if p == pid), "{held}");
@@ -87,7 +86,7 @@ fn a_panic_while_recovering_leaves_the_mark() {
     let _alone = alone();
     let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
-    let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(hold, (pair.clone(), ready.clone()));
     signal(take(&ready), Signal::KILL);
     let copy = pair.clone();
     let recovering = std::thread::spawn(move || {
@@ -106,7 +105,7 @@ fn a_stopped_holder_is_waited_for() {
     let _alone = alone();
     let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
-    let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(hold, (pair.clone(), ready.clone()));
     let pid = take(&ready);
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
@@ -140,7 +139,7 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     interrupts::allow();
     let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
-    let context = start_processes(hold, (pair.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(hold, (pair.clone(), ready.clone()));
     let pid = take(&ready);
     let copy = pair.clone();
     let waiter = std::thread::spawn(move || copy.lock().map(drop));
@@ -280,7 +279,7 @@ fn change(_: usize, list: ShareableList) -> Outcome {
 fn lists_are_shared() {
     let _alone = alone();
     let list = ShareableList::new(items()).unwrap();
-    let context = start_processes(change, list.clone(), Options::nprocs(1)).unwrap();
+    let context = one_process(change, list.clone());
     join(&context).unwrap();
     assert_eq!(list.get(0).unwrap(), ListItem::Int(-7));
     assert_eq!(list.get(1).unwrap(), ListItem::Str("now text".into()));

@@ -1,20 +1,19 @@
 //! One wait for many things, and a fair choice among them; other processes make them ready, or are killed and stopped while
 //! they wait themselves.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use common::{
-    DEADLINE, Outcome, alone, eventually, failure, give, join, next, send, signal, take, threads_are,
-};
 use mp::{
     BoundedSemaphore, Connection, Descriptor, Event, JoinableQueue, Options, Process, Queue, Receiver,
     Sender, Waitable, bounded_channel, channel, pipe, select, start_processes, wait,
 };
 use mp_core::inject;
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, failure, give, join, next, one_process, send, signal, take,
+    threads_are,
+};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -143,7 +142,7 @@ fn who_is_asleep_is_woken_and_not_only_found_after_a_slice() {
     let queue = || Queue::bounded(1).unwrap();
     let (there, back, empty) = (queue(), queue(), queue());
     let args = (there.clone(), back.clone(), empty.clone());
-    let context = start_processes(answers, args, Options::nprocs(1)).unwrap();
+    let context = one_process(answers, args);
     let (a, mut b) = UnixStream::pair().unwrap();
     let socket = Descriptor(&a);
     let lists: [&[&dyn Waitable]; 2] = [&[&empty, &back], &[&back, &socket]];
@@ -187,7 +186,7 @@ fn more_than_the_kernel_can_wait_for_at_once() {
     }
     let queues: Vec<Queue<usize>> = (0..300).map(|_| Queue::bounded(1).unwrap()).collect();
     let orders = Queue::bounded(1).unwrap();
-    let context = start_processes(puts, (orders.clone(), queues.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(puts, (orders.clone(), queues.clone()));
     let all: Vec<&dyn Waitable> = queues.iter().map(|q| q as &dyn Waitable).collect();
     for i in [0, 126, 127, 128, 254, 299] {
         give(&orders, i);
@@ -229,8 +228,7 @@ fn a_side_that_dies_is_found() {
     }
     let (sender, receiver) = bounded_channel::<u8>(1).unwrap();
     let (permits, ready) = (BoundedSemaphore::new(1).unwrap(), Queue::bounded(1).unwrap());
-    let context =
-        start_processes(holds, (sender, permits.clone(), ready.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(holds, (sender, permits.clone(), ready.clone()));
     take(&ready);
     let nobody = Queue::<u8>::bounded(1).unwrap();
     assert!(wait(&[&receiver, &permits, &nobody], Some(MOMENT)).unwrap().is_empty());
@@ -265,7 +263,7 @@ fn those_who_wait_and_are_killed_or_stopped_keep_nothing_from_others() {
     let two: Two = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
     let looking = start_processes(looks_for_ever, two.clone(), Options::nprocs(2)).unwrap();
     (0..2).for_each(|_| assert_eq!(take(&two.2), 1));
-    let taking = start_processes(takes, two.clone(), Options::nprocs(1)).unwrap();
+    let taking = one_process(takes, two.clone());
     for value in 0..20 {
         give(&two.0, value);
         assert_eq!(take(&two.2), value);
@@ -301,16 +299,16 @@ fn waits_and_takes(_: usize, (a, b, at): (Queue<u64>, Receiver<u64>, u64)) -> Ou
 
 #[test]
 fn a_process_is_killed_at_every_access_of_waiting_for_two() {
-    common::kill::for_every_access(|at| {
+    mp_tests::kill::for_every_access(|at| {
         let a = Queue::bounded(4).unwrap();
         let (sender, receiver) = channel().unwrap();
         let args = (a.clone(), receiver.clone(), at);
-        let context = start_processes(waits_and_takes, args, Options::nprocs(1)).unwrap();
+        let context = one_process(waits_and_takes, args);
         for value in 0..2 {
             give(&a, value);
             sender.send(value).unwrap();
         }
-        let killed = common::kill::killed(&context);
+        let killed = mp_tests::kill::killed(&context);
         // The others continue.
         give(&a, 9);
         assert!(wait(&[&a, &receiver], Some(DEADLINE)).unwrap().contains(&0));
@@ -354,7 +352,7 @@ fn forbid_futex_waitv() -> std::io::Result<()> {
 fn it_works_where_the_kernel_can_sleep_on_one_word_only() {
     let _alone = alone();
     let queues: (Queue<u8>, Queue<u8>) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(on_an_old_kernel, queues.clone(), Options::nprocs(1)).unwrap();
+    let context = one_process(on_an_old_kernel, queues.clone());
     take(&queues.0);
     give(&queues.1, 1);
     join(&context).unwrap();

@@ -26,7 +26,8 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
 pub(crate) const FACADE: &str = "multiproc";
 
 /// Crates that may depend on any crate of ours, and that no library crate may depend on.
-const FREE: &[&str] = &["mp-compile-fail", "mp-models", "mp-renamed", "mp-tests", "mp-torture", "xtask"];
+const FREE: &[&str] =
+    &["mp-compile-fail", "mp-harness", "mp-models", "mp-renamed", "mp-tests", "mp-torture", "xtask"];
 
 /// Crates that only `benches/`, a workspace of its own, may pull in; a name stands for `name-*` too.
 const PEERS: &[&str] = &["ipc-channel", "iceoryx2"];

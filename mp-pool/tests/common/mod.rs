@@ -1,18 +1,15 @@
 //! What the tests of the pool share. Each wait here has a deadline, each worker ends with its test.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 use std::fmt::Debug;
-use std::time::{Duration, Instant};
 
 use mp_core::{Arena, MemoryStats};
+pub use mp_harness::{DEADLINE, alive, eventually, signal, threads_are};
 use mp_pool::{AsyncResult, Pool, Shape, TaskError, WorkerLost};
 use mp_queue::Queue;
 use mp_reduce::Message;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-
-/// For what should take milliseconds on a machine that is busy with something else.
-pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The result, which has to come.
 #[track_caller]
@@ -27,16 +24,6 @@ pub fn got<T, S: Shape<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskEr
 #[track_caller]
 pub fn join(pool: &Pool) {
     assert!(pool.join_timeout(DEADLINE).unwrap(), "not over within {DEADLINE:?}: {pool:?}");
-}
-
-/// Waits until something is so.
-#[track_caller]
-pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let until = Instant::now() + DEADLINE;
-    while !so() {
-        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
-    }
 }
 
 /// The next message, which has to come: also from a process that is still to be started.
@@ -59,28 +46,13 @@ pub fn lost<T: Debug>(result: Result<T, TaskError>) -> WorkerLost {
     }
 }
 
-pub fn signal(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
-}
-
 pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
-/// The state of a process, as `proc(5)` has it.
-fn state(pid: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.trim_start().chars().next()
-}
-
-/// Whether a process exists and is no zombie.
-pub fn alive(pid: u32) -> bool {
-    state(pid).is_some_and(|state| state != 'Z' && state != 'X')
-}
-
-/// Whether a process, which has one thread, is stopped.
+/// Whether a process is stopped.
 pub fn stopped(pid: u32) -> bool {
-    state(pid) == Some('T')
+    threads_are(pid, 'T')
 }
 
 /// What a leak would leave in shared memory: blocks, messages, members.

@@ -1,5 +1,5 @@
 //! What the tests with real processes share. Each wait here has a deadline, each worker ends by itself.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -8,10 +8,10 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+pub use mp_harness::{DEADLINE, alive, eventually};
 use mp_spawn::{Process, ProcessContext, SpawnError, StartMethod};
+use rustix::process::Signal;
 
-/// For what should take milliseconds on a machine that is busy with something else.
-pub const DEADLINE: Duration = Duration::from_secs(60);
 /// After this a worker that waits for its end gives up.
 pub const LIFETIME: Duration = Duration::from_secs(120);
 
@@ -31,15 +31,6 @@ pub fn failure(context: &ProcessContext) -> SpawnError {
     join(context).expect_err("a failure was expected")
 }
 
-/// Waits until something is so.
-pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let until = Instant::now() + DEADLINE;
-    while !so() {
-        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
-    }
-}
-
 /// Waits until another process ends it.
 pub fn wait_for_the_end() -> Outcome {
     let until = Instant::now() + LIFETIME;
@@ -47,13 +38,6 @@ pub fn wait_for_the_end() -> Outcome {
         std::thread::sleep(left); // sleep: its work is to be there until another process ends it
     }
     Err("this worker was not ended".into())
-}
-
-/// Whether a process exists and is no zombie.
-pub fn alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-    state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
 /// Runs a test in a process of its own.
@@ -89,11 +73,10 @@ pub fn next_worker() -> u32 {
     found.unwrap()
 }
 
-/// Sends a signal to a process.
-#[allow(unsafe_code)]
+/// Sends a signal, by its number in `libc`, to a process that has not been joined.
+#[track_caller]
 pub fn signal(pid: u32, signal: i32) {
-    // SAFETY: no memory is involved.
-    assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
+    mp_harness::signal(pid, Signal::from_named_raw(signal).unwrap());
 }
 
 /// From now on, system calls of these numbers end with this error in this process and all that come of it.

@@ -6,8 +6,8 @@ use mp::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::common::{
-    Outcome, eventually, failure, give, in_use, join, mappings, next, open_files, send, take,
+use mp_tests::{
+    Outcome, eventually, failure, give, in_use, join, mappings, next, one_process, open_files, send, take,
 };
 
 const MIB: usize = 1 << 20;
@@ -38,7 +38,7 @@ pub(crate) fn views_are_views_of_one_storage() {
         Ok(())
     }
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (there.clone(), back.clone()));
     let whole = Tensor::from_fn(&[40, 50], |i| i as i32).unwrap().freeze();
     for row in 0..20 {
         give(&there, vec![whole.clone(), whole.select(0, row).unwrap()]);
@@ -60,7 +60,7 @@ pub(crate) fn an_exclusive_tensor_moves() {
         Ok(())
     }
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (there.clone(), back.clone()));
     let mut t = Tensor::<u64>::zeros(&[MIB]).unwrap();
     let at = t.storage().as_ptr();
     for _ in 0..5 {
@@ -90,10 +90,10 @@ pub(crate) fn the_sender_may_be_gone() {
     let before = in_use();
     let queue = Queue::bounded(3).unwrap();
     // Neither the sender nor the receiver is the process that made the queue; that one never looks at the tensors.
-    join(&start_processes(sender, queue.clone(), Options::nprocs(1)).unwrap()).unwrap();
-    join(&start_processes(receiver, queue.clone(), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(sender, queue.clone())).unwrap();
+    join(&one_process(receiver, queue.clone())).unwrap();
     // And the other way round: what a child made comes here when the child is gone.
-    join(&start_processes(sender, queue.clone(), Options::nprocs(1)).unwrap()).unwrap();
+    join(&one_process(sender, queue.clone())).unwrap();
     receiver(0, queue).unwrap();
     eventually("everything is released", || in_use() == before);
 }
@@ -107,7 +107,7 @@ pub(crate) fn a_killed_holder_holds_nothing() {
     }
     let before = in_use();
     let queue = Queue::bounded(2).unwrap();
-    let context = start_processes(worker, queue.clone(), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, queue.clone());
     give(&queue, Tensor::full(&[MIB], 2).unwrap().freeze());
     failure(&context);
     drop(queue);
@@ -129,7 +129,7 @@ pub(crate) fn a_thousand_tensors_are_a_handful_of_files() {
         send(&back, more)
     }
     let (there, back) = (Queue::bounded(16).unwrap(), Queue::bounded(1).unwrap());
-    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (there.clone(), back.clone()));
     let tensor = |i: u32| Tensor::full(&[500], i).unwrap().freeze();
     give(&there, vec![tensor(0)]);
     let before = (open_files(), mappings());
@@ -221,7 +221,7 @@ pub(crate) fn both_kinds_travel_in_one_message() {
     let mine = get_sharing_strategy();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     // The process is there before any of this is set, or any file is made.
-    let context = start_processes(worker, (there.clone(), back.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (there.clone(), back.clone()));
     for _ in 0..3 {
         let queue = Queue::bounded(1).unwrap();
         let mut all = Vec::new();
@@ -256,7 +256,7 @@ pub(crate) fn children_begin_with_their_parents_setting() {
         Ok(())
     }
     let queue = Queue::bounded(2).unwrap();
-    let context = start_processes(worker, (queue.clone(), true), Options::nprocs(1)).unwrap();
+    let context = one_process(worker, (queue.clone(), true));
     assert_eq!((take(&queue), take(&queue)), (setting(), setting()));
     join(&context).unwrap();
 }

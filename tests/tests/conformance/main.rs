@@ -1,19 +1,17 @@
 //! One contract, every kind of shared memory: the same tests of real processes on each strategy, and on each kind of
 //! directory that the strategy `file_system` can be given. What only files with names do is in `file_system.rs`.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod contract;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::MutexGuard;
 
-use common::scratch::{HugePages, Scratch};
 use mp::{
     SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
     set_sharing_directory, set_sharing_strategy,
 };
+use mp_tests::scratch::{HugePages, Scratch};
 
 /// Where the memory of tensors is, for one test.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +35,7 @@ struct Setting {
 impl Memory {
     /// Sets it; `None` (said in a line of output) where this machine has no such memory.
     fn set(self) -> Option<Setting> {
-        let alone = common::alone();
+        let alone = mp_tests::alone();
         let (strategy, below) = match self {
             Memory::Descriptor => (SharingStrategy::FileDescriptor, None),
             Memory::Files => (SharingStrategy::FileSystem, Some(PathBuf::from("/dev/shm"))),
@@ -94,7 +92,7 @@ fn all_of_it_holds_on_huge_pages() {
         println!("SKIPPED: this build doesn't have the strategy {}", SharingStrategy::FileSystem);
         return;
     }
-    let _alone = common::alone();
+    let _alone = mp_tests::alone();
     let scratch = Scratch::new("conformance");
     let Some(_pages) = HugePages::reserve(256) else { return };
     let mut tests = Command::new(std::env::current_exe().unwrap());

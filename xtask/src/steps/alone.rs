@@ -8,7 +8,7 @@ use crate::session::{Outcome, Session};
 /// The sharing strategies, one of which has to be enough, and tests that are run with it alone: some are
 /// about names, and one about futures without the feature `tokio`, which the tests have otherwise.
 const STRATEGIES: [(&str, &[&str]); 2] =
-    [("file_descriptor", &["socket_tasks"]), ("file_system", &["file_system", "file_system_deaths"])];
+    [("file_descriptor", &["socket_futures"]), ("file_system", &["file_system", "file_system_deaths"])];
 /// Tests that are run with each.
 const BOTH: [&str; 3] = ["conformance", "sharing", "queue_deaths"];
 

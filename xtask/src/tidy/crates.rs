@@ -16,9 +16,9 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(&manifest.path, 1, message));
         }
         let folder = manifest.path.trim_end_matches("Cargo.toml");
-        if let Some(root) =
-            tree.get(&format!("{folder}src/lib.rs")).filter(|_| has(&manifest.text, "[features]"))
-        {
+        // A crate that is not published has no page on docs.rs.
+        let has_manual = has(&manifest.text, "[features]") && !has(&manifest.text, "publish = false");
+        if let Some(root) = tree.get(&format!("{folder}src/lib.rs")).filter(|_| has_manual) {
             if !has(&manifest.text, "[package.metadata.docs.rs]") {
                 let message = "docs.rs is not told to show all features: add `[package.metadata.docs.rs]`";
                 findings.push(Finding::new(&manifest.path, 1, message));
@@ -79,6 +79,8 @@ mod tests {
         assert_eq!(check(&Tree::of(&[("a/Cargo.toml", &manifest), ("a/src/lib.rs", root)])).len(), 1);
         assert_eq!(check(&Tree::of(&[("a/Cargo.toml", &told), ("a/src/lib.rs", "//! A.\n")])).len(), 1);
         assert!(check(&Tree::of(&[("a/Cargo.toml", &told), ("a/src/lib.rs", root)])).is_empty());
+        let private = manifest.replace("[package]\n", "[package]\npublish = false\n");
+        assert!(check(&Tree::of(&[("a/Cargo.toml", &private), ("a/src/lib.rs", "//! A.\n")])).is_empty());
     }
 
     #[test]

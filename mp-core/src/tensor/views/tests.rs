@@ -1,4 +1,4 @@
-//! Views of small tensors, by hand; `tests/tests/prop_views.rs` compares random ones with another library.
+//! Views of small tensors, by hand; `tests/tests/tensors/random_views.rs` compares random ones with another library.
 
 use super::super::view::View;
 

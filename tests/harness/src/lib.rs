@@ -1,0 +1,58 @@
+//! What all tests with real processes share, in every crate: deadlines, signals, the states of processes. Nothing of ours is
+//! used here, so that the tests of each crate can use it.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// For what should take milliseconds on a machine that is busy with something else.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until something is so.
+///
+/// # Panics
+/// When it is not so by the deadline.
+#[track_caller]
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !so() {
+        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
+    }
+}
+
+/// Sends a signal to a process that was started here and has not been joined.
+///
+/// # Panics
+/// When there is no such process.
+#[track_caller]
+pub fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// The state of a process or thread, as its file `stat` of `proc(5)` has it: `S` is asleep, `T` stopped, `Z` a zombie.
+fn state(folder: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("{folder}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// Whether a process exists and is no zombie.
+pub fn alive(pid: u32) -> bool {
+    state(&format!("/proc/{pid}")).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Whether a process lives and each of its threads is in this state of `proc(5)`.
+pub fn threads_are(pid: u32, wanted: char) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let mut threads = 0;
+    // One that ends between the look at it and at its threads has none.
+    let mut tasks = tasks.filter_map(Result::ok).inspect(|_| threads += 1);
+    let all = tasks.all(|task| state(&task.path().to_string_lossy()) == Some(wanted));
+    drop(tasks);
+    all && threads > 0
+}
+
+/// How many files this process has open.
+pub fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}

@@ -1,0 +1,62 @@
+//! Processes that are killed at their n-th access to shared memory, for every n of a script.
+
+use std::time::Duration;
+
+use mp::{Arena, Exit, ProcessContext, Signal, SpawnError};
+
+use crate::{DEADLINE, alone, eventually, in_use, threads_are};
+
+/// SIGKILL and SIGSTOP, as `mp_core::inject::arm` takes them.
+pub const KILL: i32 = 9;
+/// See [`KILL`].
+pub const STOP: i32 = 19;
+
+/// No script has more accesses than this; if one has, the test says so.
+pub const MOST: u64 = 6000;
+
+/// Waits for the end of the process; whether it was killed.
+pub fn killed(context: &ProcessContext) -> bool {
+    match context.join_timeout(DEADLINE) {
+        Ok(true) => false,
+        Err(SpawnError::ProcessExited(e)) => {
+            let ours = matches!(e.exit, Exit::Signal { signal, .. } if signal == Signal::KILL);
+            assert!(ours, "{e}");
+            true
+        }
+        other => panic!("{other:?} of {context:?}"),
+    }
+}
+
+/// Waits until the one process is stopped; `false` if it has ended instead.
+pub fn stopped(context: &ProcessContext) -> bool {
+    let (pid, mut ended) = (context.pids()[0], false);
+    eventually("it stops or ends", || {
+        ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
+        ended || threads_are(pid, 'T')
+    });
+    !ended
+}
+
+/// Runs `round` for every access of a script, until the script ends without reaching the access. Each time, nothing of
+/// the process is left in shared memory.
+///
+/// For every n-th access, if `MP_EVERY` is n: a first look, as `cargo xtask mutate` takes it.
+pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
+    let _alone = alone();
+    Arena::current().unwrap();
+    let before = in_use();
+    let every = std::env::var("MP_EVERY").map_or(1, |n| n.parse().expect("a number in MP_EVERY"));
+    for at in (1..MOST).step_by(every) {
+        let reached = round(at);
+        eventually(&format!("nothing is left of one that was killed at access {at}"), || {
+            Arena::current().unwrap().sweep().unwrap();
+            in_use() == before && Arena::current().unwrap().unfinished_groups() == 0
+        });
+        if !reached {
+            assert!(at > 20, "the script ended after {at} accesses");
+            println!("{at} accesses");
+            return;
+        }
+    }
+    panic!("a script with more than {MOST} accesses");
+}

@@ -1,0 +1,146 @@
+//! What the tests of `tests/` share: processes that are started, waited for, killed and stopped; messages; what is left in
+//! shared memory. Each wait here has a deadline, each worker ends by itself.
+
+pub mod interrupts;
+pub mod kill;
+pub mod parcel;
+pub mod python;
+pub mod refusal;
+pub mod scratch;
+pub mod task;
+
+use std::fmt::Debug;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use mp::{
+    Arena, GetError, MemoryStats, Message, Options, ProcessContext, PutError, Queue, SpawnError,
+    start_processes,
+};
+pub use mp_harness::{DEADLINE, alive, eventually, open_files, signal, threads_are};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What a worker of a test returns.
+pub type Outcome = mp::Result<()>;
+
+/// Starts one process.
+#[track_caller]
+pub fn one_process<F, A, R>(function: F, args: A) -> ProcessContext<R::Value>
+where
+    F: Fn(usize, A) -> R + Copy + Send + 'static,
+    A: Serialize + DeserializeOwned + 'static,
+    R: mp::Outcome + 'static,
+{
+    start_processes(function, args, Options::nprocs(1)).unwrap()
+}
+
+/// Waits for all, at most for the deadline.
+pub fn join(context: &ProcessContext) -> Result<(), SpawnError> {
+    match context.join_timeout(DEADLINE) {
+        Ok(true) => Ok(()),
+        Ok(false) => panic!("still running after {DEADLINE:?}: {context:?}"),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for all; the first failure is expected.
+pub fn failure(context: &ProcessContext) -> SpawnError {
+    join(context).expect_err("a failure was expected")
+}
+
+/// The next message, which has to come.
+#[track_caller]
+pub fn take<T: Message>(queue: &Queue<T>) -> T {
+    match queue.get_timeout(DEADLINE) {
+        Ok(Some(value)) => value,
+        Ok(None) => panic!("{queue:?} is closed"),
+        Err(error) => panic!("nothing from {queue:?}: {error}"),
+    }
+}
+
+/// Puts a message, which has to work.
+#[track_caller]
+pub fn give<T: Message>(queue: &Queue<T>, value: T) {
+    if let Err(error) = queue.put_timeout(value, DEADLINE) {
+        panic!("not put into {queue:?}: {error}");
+    }
+}
+
+/// In a worker: as [`take`], with an error instead of a panic; `None` when the queue is closed.
+pub fn next<T: Message>(queue: &Queue<T>) -> Result<Option<T>, GetError> {
+    queue.get_timeout(DEADLINE)
+}
+
+/// In a worker: as [`give`], with an error instead of a panic.
+pub fn send<T: Message>(queue: &Queue<T>, value: T) -> Outcome {
+    queue.put_timeout(value, DEADLINE).map_err(|error: PutError<T>| error.to_string().into())
+}
+
+fn echo<T: Message>(_: usize, (there, back): (Queue<T>, Queue<T>)) -> Outcome {
+    while let Some(value) = next(&there)? {
+        send(&back, value)?;
+    }
+    Ok(())
+}
+
+/// Sends values through a queue of this process, and again through another process that sends them back; checks each.
+pub fn travels<T: Message>(values: impl Fn() -> Vec<T>, check: impl Fn(usize, T)) {
+    let here = Queue::bounded(1).unwrap();
+    for (i, value) in values().into_iter().enumerate() {
+        give(&here, value);
+        check(i, take(&here));
+    }
+    let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let context = one_process(echo::<T>, (there.clone(), back.clone()));
+    for (i, value) in values().into_iter().enumerate() {
+        give(&there, value);
+        check(i, take(&back));
+    }
+    there.close();
+    join(&context).unwrap();
+}
+
+/// As [`travels`], for values that can be compared.
+pub fn same<T: Message + Clone + PartialEq + Debug>(values: &[T]) {
+    travels(|| values.to_vec(), |i, value| assert_eq!(value, values[i]));
+}
+
+/// No other test in this program uses shared memory as long as this lives: for tests that count what is in
+/// it.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`alone`], and no process of the tests before is left: for a test program whose tests are all alone.
+pub fn settled() -> MutexGuard<'static, ()> {
+    let alone = alone();
+    // Only a process that has used a queue can release what dead ones had in theirs.
+    drop(Queue::<u8>::bounded(1).unwrap());
+    let arena = Arena::current().unwrap();
+    eventually("those of the test before are gone", || {
+        arena.sweep().unwrap();
+        arena.members().len() == 1
+    });
+    alone
+}
+
+/// What a leak would leave in shared memory: blocks, messages, members.
+pub fn in_use() -> (u64, u64, u64) {
+    let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();
+    (live_blocks, queued, members)
+}
+
+/// Waits until no more is in shared memory than was `before`, once the dead are swept.
+#[track_caller]
+pub fn eventually_in_use(before: (u64, u64, u64), what: &str) {
+    eventually(what, || {
+        Arena::current().unwrap().sweep().unwrap();
+        in_use() == before
+    });
+}
+
+/// How many mappings this process has.
+pub fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())
+}

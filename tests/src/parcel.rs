@@ -1,0 +1,37 @@
+//! A message with something of each kind.
+
+use mp::{FrozenTensor, Tensor};
+
+/// What travels: a number, a tensor with one owner, one that all holders read, and bytes that don't fit an
+/// envelope.
+#[derive(Debug, mp::Message)]
+pub struct Parcel {
+    /// Its number, from which all that it has follows.
+    pub number: u64,
+    own: Tensor<u64>,
+    all: FrozenTensor<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Parcel {
+    /// With a tensor that all holders read.
+    ///
+    /// # Errors
+    /// When there is no memory for its own tensor.
+    pub fn new(number: u64, all: &FrozenTensor<u64>) -> mp::Result<Self> {
+        let own = Tensor::full(&[100], number)?;
+        // Every other one spills.
+        let bytes = vec![number as u8; if number.is_multiple_of(2) { 10 } else { 1000 }];
+        Ok(Self { number, own, all: all.clone(), bytes })
+    }
+
+    /// Checks that it is whole.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn check(&self) {
+        assert!(self.own.as_slice().unwrap().iter().all(|&v| v == self.number), "torn: {:?}", self.own);
+        assert!(self.bytes.iter().all(|&b| b == self.number as u8), "torn");
+        assert_eq!(self.all.get(&[3]).unwrap(), 77);
+    }
+}

@@ -1,0 +1,168 @@
+//! Directories for tests of files with names, and programs of their own that use them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+
+use mp::{SharingStrategy, set_sharing_directory, set_sharing_strategy};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::DEADLINE;
+
+const SCENARIO: &str = "MP_TESTS_SCENARIO";
+const DIRECTORY: &str = "MP_TESTS_DIRECTORY";
+
+/// What the program that [`Scratch::run`] started is to do: a word, a number, and where.
+pub fn scenario() -> Option<(String, u64, PathBuf)> {
+    let scenario = std::env::var(SCENARIO).ok()?;
+    let (what, at) = scenario.split_once(' ').unwrap_or((&scenario, "0"));
+    Some((what.to_owned(), at.parse().unwrap(), std::env::var(DIRECTORY).unwrap().into()))
+}
+
+/// A directory below /dev/shm, gone with the test.
+#[derive(Debug)]
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    /// With this name, beside those of other tests.
+    pub fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/mp-test-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// Where our files are.
+    pub fn ours(&self) -> PathBuf {
+        self.0.join(format!("mp-{}", rustix::process::getuid().as_raw()))
+    }
+
+    /// Our files, all of them.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.ours()) else { return Vec::new() };
+        entries.map(|e| e.unwrap().path()).collect()
+    }
+
+    /// As a program of its own, which has no shared memory yet: [`helper`] runs the scenario.
+    pub fn program(&self, scenario: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]);
+        command.env(SCENARIO, scenario).env(DIRECTORY, &self.0);
+        command
+    }
+
+    /// Runs [`program`](Self::program) to its end, which has to be a good one; what it printed.
+    #[track_caller]
+    pub fn run(&self, scenario: &str) -> String {
+        said(output(&mut self.program(scenario)))
+    }
+
+    /// With a tmpfs in its place, for this one program; `None` where that isn't allowed.
+    pub fn run_mounted(&self, options: &str, scenario: &str) -> Option<String> {
+        let mount = format!("-t tmpfs -o {options}");
+        self.run_in_namespace("-rm", &mount, &self.program(scenario))
+    }
+
+    /// With a hugetlbfs in its place, for this one program; `None` where that isn't allowed: only root may mount one.
+    pub fn run_on_huge_pages(&self, options: &str, program: &Command) -> Option<String> {
+        self.run_in_namespace("-m", &format!("-t hugetlbfs -o {options}"), program)
+    }
+
+    fn run_in_namespace(&self, unshare: &str, mount: &str, program: &Command) -> Option<String> {
+        let script = format!("mount {mount} mp-test \"$0\" && exec \"$@\"");
+        let probe = [unshare, "sh", "-c", &script].map(str::to_owned);
+        if !Command::new("unshare")
+            .args(&probe)
+            .arg(&self.0)
+            .arg("true")
+            .output()
+            .is_ok_and(|o| o.status.success())
+        {
+            println!("SKIPPED: no mounts in namespaces of one's own here");
+            return None;
+        }
+        let mut command = Command::new("unshare");
+        command.args(&probe).arg(&self.0).arg(program.get_program()).args(program.get_args());
+        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Some(said(command.output().unwrap()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a program to its end; one that takes longer than anything should is killed, and so has failed.
+fn output(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+    let (ended, has_ended) = mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        if has_ended.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
+            _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(ended);
+    watchdog.join().unwrap();
+    output
+}
+
+#[track_caller]
+fn said(output: Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    assert!(text.contains("test result: ok") && !text.contains(" 0 passed"), "{text}\n{errors}");
+    text
+}
+
+/// Huge pages that the kernel has set aside for a test; given back with it.
+#[derive(Debug)]
+pub struct HugePages(u64);
+
+const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+
+fn pages(what: &str) -> u64 {
+    let info = fs::read_to_string("/proc/meminfo").unwrap();
+    let value =
+        info.lines().find_map(|l| l.strip_prefix(what)?.split_ascii_whitespace().next()?.parse().ok());
+    value.unwrap_or(0)
+}
+
+impl HugePages {
+    /// At least that many free ones; `None` (said in a line of output) where that isn't allowed, or there are
+    /// too few.
+    pub fn reserve(wanted: u64) -> Option<Self> {
+        let before = pages("HugePages_Total:");
+        let guard = Self(before);
+        let missing = wanted.saturating_sub(pages("HugePages_Free:"));
+        let written = missing == 0 || fs::write(RESERVED, (before + missing).to_string()).is_ok();
+        if written && pages("HugePages_Free:") >= wanted {
+            return Some(guard);
+        }
+        println!("SKIPPED: {wanted} huge pages can't be had here (they are root's to reserve)");
+        None
+    }
+
+    /// How many are free.
+    pub fn free(&self) -> u64 {
+        pages("HugePages_Free:")
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if pages("HugePages_Total:") != self.0 {
+            _ = fs::write(RESERVED, self.0.to_string());
+        }
+    }
+}
+
+/// Puts tensors of this process into files below a directory.
+pub fn files_in(directory: &Path) {
+    set_sharing_directory(directory).unwrap();
+    set_sharing_strategy(SharingStrategy::FileSystem).unwrap();
+}

@@ -1,0 +1,418 @@
+//! Real processes that die, or stop, at their n-th access to shared memory, for every n of a script.
+//!
+//! After each death: the other side got whole messages, in order, none twice, at most the one in flight
+//! missing, and after the sweep nothing is left of the dead process. While a process is stopped, the others
+//! continue.
+
+use std::collections::BTreeSet;
+
+use mp::{
+    Arena, FrozenTensor, GetError, Options, ProcessContext, Queue, SharedTensor, Tensor, start_processes,
+};
+use mp_core::inject;
+use mp_reduce::Encoded;
+use mp_tests::kill::{for_every_access, killed, stopped};
+use mp_tests::parcel::Parcel;
+use mp_tests::{DEADLINE, one_process};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+/// Messages that a script puts or gets.
+const MESSAGES: u64 = 3;
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Victim {
+    queue: Queue<Parcel>,
+    all: FrozenTensor<u64>,
+    /// Which messages it has got, noted by it.
+    got: SharedTensor<u64>,
+    at: u64,
+    signal: i32,
+}
+
+impl Victim {
+    fn new(at: u64, signal: Signal) -> mp::Result<Self> {
+        Ok(Self {
+            queue: Queue::bounded(4)?,
+            all: Tensor::full(&[2000], 77)?.freeze(),
+            got: Tensor::zeros(&[64])?.share(),
+            at,
+            signal: signal.as_raw(),
+        })
+    }
+}
+
+fn produce(_: usize, v: Victim) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    for number in 0..MESSAGES {
+        v.queue.put(Parcel::new(number, &v.all)?)?;
+    }
+    Ok(())
+}
+
+fn consume(_: usize, v: Victim) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    for _ in 0..MESSAGES {
+        let Some(parcel) = v.queue.get_timeout(DEADLINE)? else { break };
+        parcel.check();
+        v.got.store(parcel.number as usize, 1);
+    }
+    Ok(())
+}
+
+/// Allocates in several sizes, keeps some, drops some, views and clones; gives memory back in both ways.
+fn allocate(_: usize, v: Victim) -> mp::Result<()> {
+    let arena = Arena::current()?;
+    inject::arm(v.at, v.signal);
+    let mut kept = Vec::new();
+    for size in [1, 8, 500, 70_000] {
+        let t = Tensor::<u64>::zeros(&[size])?;
+        kept.push(Tensor::<u64>::zeros(&[size])?.freeze());
+        drop(t);
+        kept.push(v.all.narrow(0, 0, 1)?);
+    }
+    kept.remove(0);
+    arena.empty_cache()?;
+    kept.push(Tensor::<u64>::zeros(&[70_000])?.freeze());
+    // Each large tensor that is dropped is given back at once.
+    arena.set_cache_limit(0);
+    for _ in 0..2 {
+        drop(Tensor::<u8>::empty(&[2 << 20])?);
+    }
+    Ok(())
+}
+
+/// More messages hold a tensor than its header has seats for; they are taken and dropped, newest holder first.
+fn many_holders(_: usize, v: Victim) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    let queue = Queue::bounded(16)?;
+    let tensor = Tensor::<u64>::full(&[4], 3)?.freeze();
+    for _ in 0..9 {
+        queue.put(tensor.clone())?;
+    }
+    for _ in 0..3 {
+        queue.get()?;
+    }
+    drop(tensor);
+    while let Ok(Some(t)) = queue.try_get() {
+        assert_eq!(t.get(&[3])?, 3);
+    }
+    Ok(())
+}
+
+/// After a burst of messages, whose envelopes are free: gives their memory back, and takes some of it again.
+fn give_envelopes_back(_: usize, v: Victim) -> mp::Result<()> {
+    const BURST: u64 = 192;
+    let queue = Queue::bounded(BURST as usize)?;
+    for number in 0..BURST {
+        queue.put([number; 20])?;
+    }
+    for number in 0..BURST {
+        assert_eq!(queue.get()?, Some([number; 20]));
+    }
+    inject::arm(v.at, v.signal);
+    Arena::current()?.empty_cache()?;
+    queue.put([1; 20])?;
+    Ok(())
+}
+
+/// Packs one message for several, inline and in a block of its own; opens some.
+fn repeat(_: usize, v: Victim) -> mp::Result<()> {
+    let arena = Arena::current()?;
+    inject::arm(v.at, v.signal);
+    for size in [10, 1000] {
+        let message = Encoded::new(arena, &(vec![7_u8; size], v.all.clone()))?;
+        let [first, second, _third] = [message.pack()?, message.pack()?, message.pack()?];
+        drop(message);
+        assert_eq!(mp::unpack::<(Vec<u8>, FrozenTensor<u64>)>(first)?.0, vec![7; size]);
+        drop(second);
+    }
+    Ok(())
+}
+
+/// Starts a process that is killed, and is itself killed while it detects that and sweeps.
+fn recover(_: usize, (v, at): (Victim, u64)) -> mp::Result<()> {
+    inject::arm(at, Signal::KILL.as_raw());
+    let context = if v.at.is_multiple_of(2) { start(allocate, &v) } else { start(many_holders, &v) };
+    _ = context.join_timeout(DEADLINE);
+    Arena::current()?.sweep()?;
+    Ok(())
+}
+
+fn start<F>(f: F, v: &Victim) -> ProcessContext
+where
+    F: Fn(usize, Victim) -> mp::Result<()> + Copy + Send + 'static,
+{
+    start_processes(f, v.clone(), Options::nprocs(1)).expect("it starts")
+}
+
+/// Takes what is in the queue.
+fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    loop {
+        match queue.try_get() {
+            Ok(Some(parcel)) => {
+                parcel.check();
+                numbers.push(parcel.number);
+            }
+            Ok(None) | Err(GetError::Empty) => return numbers,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn a_producer_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        let killed = killed(&start(produce, &v));
+        let got = drain(&v.queue);
+        let whole: Vec<_> = (0..got.len() as u64).collect();
+        assert_eq!(got, whole, "killed at access {at}");
+        assert!(killed || got.len() as u64 == MESSAGES);
+        killed
+    });
+}
+
+#[test]
+fn a_consumer_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        for number in 0..MESSAGES {
+            v.queue.put(Parcel::new(number, &v.all).unwrap()).unwrap();
+        }
+        let killed = killed(&start(consume, &v));
+        let mut all: BTreeSet<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
+        let there = all.len();
+        for number in drain(&v.queue) {
+            assert!(all.insert(number), "message {number} twice, killed at access {at}");
+        }
+        let lost = MESSAGES as usize - all.len();
+        assert!(lost <= usize::from(killed), "{lost} lost, killed at access {at}");
+        assert!(killed || there as u64 == MESSAGES);
+        killed
+    });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_allocating() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        let killed = killed(&start(allocate, &v));
+        assert_eq!(v.all.get(&[1999]).unwrap(), 77);
+        killed
+    });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_giving_envelopes_back() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        killed(&start(give_envelopes_back, &v))
+    });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_many_holders() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        killed(&start(many_holders, &v))
+    });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_packing_for_several() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        let killed = killed(&start(repeat, &v));
+        assert_eq!(v.all.get(&[1999]).unwrap(), 77);
+        killed
+    });
+}
+
+/// Drops a queue that holds tensors which this process never had.
+fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> mp::Result<()> {
+    inject::arm(at, Signal::KILL.as_raw());
+    drop(outer.get_timeout(DEADLINE)?.ok_or("closed")?);
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_dropping_a_full_queue() {
+    for_every_access(|at| {
+        let (outer, inner) = (Queue::bounded(1).unwrap(), Queue::bounded(4).unwrap());
+        for size in [10, 1000, 70_000] {
+            inner.put(Tensor::<u64>::zeros(&[size]).unwrap().freeze()).unwrap();
+        }
+        outer.put(inner).unwrap();
+        killed(&start_processes(drop_full, (outer, at), Options::nprocs(1)).expect("it starts"))
+    });
+}
+
+#[test]
+fn a_recoverer_is_killed_at_every_access() {
+    // Accesses in the middle of these scripts.
+    for victim in [40, 151] {
+        for_every_access(|at| {
+            let v = Victim::new(victim, Signal::KILL).unwrap();
+            killed(&start_processes(recover, (v, at), Options::nprocs(1)).expect("it starts"))
+        });
+    }
+}
+
+/// More tensors than an envelope has room to list.
+const MANY: usize = 30;
+
+fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> mp::Result<()> {
+    inject::arm(at, Signal::KILL.as_raw());
+    let tensors = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
+    for (i, t) in tensors.iter().enumerate() {
+        assert_eq!(t.get(&[0])?, i as u64);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_consumer_of_many_tensors_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let queue = Queue::bounded(1).unwrap();
+        let tensor = |i| Ok(Tensor::full(&[1], i as u64)?.freeze());
+        let tensors: mp::Result<Vec<_>> = (0..MANY).map(tensor).collect();
+        queue.put(tensors.unwrap()).unwrap();
+        let context = one_process(consume_many, (queue.clone(), at));
+        let killed = killed(&context);
+        match queue.try_get() {
+            // It was killed before it took the message.
+            Ok(Some(tensors)) => {
+                assert!(killed);
+                assert!(tensors.iter().enumerate().all(|(i, t)| t.get(&[0]).unwrap() == i as u64));
+            }
+            Err(GetError::Empty) => {}
+            other => panic!("{other:?}"),
+        }
+        killed
+    });
+}
+
+/// While the process is stopped, this one puts and gets on the same queue; then the stopped one continues.
+fn stop_at_every_access<F>(f: F, fill: bool)
+where
+    F: Fn(usize, Victim) -> mp::Result<()> + Copy + Send + 'static,
+{
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::STOP).unwrap();
+        if fill {
+            for number in 0..MESSAGES {
+                v.queue.put(Parcel::new(number, &v.all).unwrap()).unwrap();
+            }
+        }
+        let context = start(f, &v);
+        let pid = context.pids()[0];
+        let reached = stopped(&context);
+        let mut got = drain(&v.queue);
+        if reached {
+            for number in 40..50 {
+                let parcel = Parcel::new(number, &v.all).unwrap();
+                v.queue
+                    .put_timeout(parcel, DEADLINE)
+                    .unwrap_or_else(|e| panic!("{e}, stopped at access {at}"));
+                got.extend(drain(&v.queue));
+            }
+            assert_eq!(got.iter().filter(|&&n| n >= 40).count(), 10, "stopped at access {at}");
+            if fill {
+                // The consumer gets what it still waits for.
+                for number in 50..50 + MESSAGES {
+                    v.queue.put(Parcel::new(number, &v.all).unwrap()).unwrap();
+                }
+            }
+            kill_process(Pid::from_raw(pid as i32).expect("a pid"), Signal::CONT).unwrap();
+        }
+        assert!(!killed(&context), "stopped at access {at}");
+        got.extend(drain(&v.queue));
+        got.extend((0..64).filter(|&i| v.got.load(i as usize) == 1));
+        for number in 0..MESSAGES {
+            let times = got.iter().filter(|&&n| n == number).count();
+            assert_eq!(times, 1, "message {number}, stopped at access {at}: {got:?}");
+        }
+        reached
+    });
+}
+
+#[test]
+fn a_producer_is_stopped_at_every_access() {
+    stop_at_every_access(produce, false);
+}
+
+#[test]
+fn a_consumer_is_stopped_at_every_access() {
+    stop_at_every_access(consume, true);
+}
+
+/// Produces more than the first segment of a queue has room for.
+fn produce_growing(_: usize, (queue, at): (Queue<u64>, u64)) -> mp::Result<()> {
+    for number in 0..254 {
+        queue.put(number)?;
+    }
+    inject::arm(at, Signal::KILL.as_raw());
+    for number in 254..259 {
+        queue.put(number)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_producer_that_makes_a_queue_grow_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let queue = Queue::unbounded().unwrap();
+        let context = one_process(produce_growing, (queue.clone(), at));
+        let killed = killed(&context);
+        // Wherever it died, the others continue.
+        (300..304).for_each(|number| queue.try_put(number).unwrap());
+        queue.close();
+        let got: Vec<u64> = queue.iter().map(Result::unwrap).collect();
+        let theirs = got.len() as u64 - 4;
+        assert!(got.iter().copied().eq((0..theirs).chain(300..304)), "killed at access {at}: {got:?}");
+        assert!(theirs >= 254 && (killed || theirs == 259));
+        killed
+    });
+}
+
+type Job = (u64, FrozenTensor<u64>, Vec<u8>);
+
+fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> mp::Result<()> {
+    inject::arm(v.at, v.signal);
+    for i in 0..MESSAGES {
+        let job = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+        assert_eq!(job.1.get(&[1])?, 77);
+        if i == 1 {
+            continue; // given back, and got again
+        }
+        // Noted before it is done: it may be delivered again after that, never the other way round.
+        v.got.store(job.0 as usize, 1);
+        job.done();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_consumer_with_acknowledgement_is_killed_at_every_access() {
+    for_every_access(|at| {
+        let v = Victim::new(at, Signal::KILL).unwrap();
+        let queue = Queue::bounded(4).unwrap();
+        for number in 0..MESSAGES {
+            let bytes = vec![1; if number == 1 { 1000 } else { 10 }];
+            queue.put((number, v.all.clone(), bytes)).unwrap();
+        }
+        let context =
+            start_processes(consume_with_acknowledgement, (queue.clone(), v.clone()), Options::nprocs(1));
+        let killed = killed(&context.unwrap());
+        Arena::current().unwrap().sweep().unwrap();
+        queue.close();
+        let mut all: BTreeSet<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
+        while let Some(job) = queue.get_ack_timeout(DEADLINE).unwrap() {
+            all.insert(job.done().0);
+        }
+        assert!(all.into_iter().eq(0..MESSAGES), "lost, killed at access {at}");
+        killed
+    });
+}

@@ -1,0 +1,189 @@
+//! Real processes that are killed, or stopped, at their n-th access to shared memory while they lock, change and unlock, for every n of
+//! a script.
+//!
+//! After each death: the lock can be had at once, a change that was begun is reported, a list has at most one slot that is
+//! torn, and nothing is left of the dead process.
+
+use std::time::Duration;
+
+use mp::bytemuck::{Pod, Zeroable};
+use mp::{Array, ListError, ListItem, LockError, RawValue, ShareableList, Value};
+use mp_core::inject;
+use mp_tests::kill::{KILL, MOST, STOP, for_every_access, killed, stopped};
+use mp_tests::{DEADLINE, Outcome, alone, one_process, signal};
+
+#[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
+#[bytemuck(crate = "mp::bytemuck")]
+#[repr(C)]
+struct Pair {
+    a: u64,
+    b: u64,
+}
+
+type Locked = (Value<Pair>, ShareableList, RawValue<u64>, u64);
+
+/// Changes both halves, with accesses to shared memory between them. Killed at the access `at`, if there is such a number.
+fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
+    if at != u64::MAX {
+        inject::arm(at, KILL);
+    }
+    for _ in 0..3 {
+        let mut pair = pair.lock()?;
+        pair.a += 1;
+        between.get(0)?;
+        pair.b += 1;
+        between.get(0)?;
+        drop(pair);
+        done.set(done.get() + 1);
+    }
+    Ok(())
+}
+
+/// Checks what the victim left.
+fn check_pair(pair: &Value<Pair>, done: u64, at: u64) {
+    match pair.lock_timeout(DEADLINE) {
+        Ok(pair) => assert_eq!(pair.a, pair.b, "torn, and not reported; killed at access {at}"),
+        Err(LockError::OwnerDied { .. }) => {}
+        Err(e) => panic!("{e}; killed at access {at}"),
+    }
+    let mut pair = pair.recover().unwrap();
+    assert!(pair.a == pair.b || pair.died().is_some() && pair.a == pair.b + 1, "killed at access {at}");
+    assert!((done..=done + 1).contains(&pair.a), "{done} were done, {} happened", pair.a);
+    pair.b = pair.a;
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_locking() {
+    for_every_access(|at| {
+        let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+        let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
+        let args = (pair.clone(), list.clone(), done.clone(), at);
+        let killed = killed(&one_process(change_pair, args));
+        check_pair(&pair, done.get(), at);
+        pair.lock().expect("it was recovered");
+        assert_eq!(list.get(0).unwrap(), ListItem::Int(1));
+        assert!(killed || done.get() == 3);
+        killed
+    });
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_while_another_wants_the_lock() {
+    for_every_access(|at| {
+        let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+        let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
+        let args = (pair.clone(), list, done.clone(), at);
+        let context = one_process(change_pair, args);
+        // Sleeps on it, wakes, adopts it.
+        let mut killed = None;
+        while killed.is_none() {
+            match pair.lock_timeout(DEADLINE) {
+                Ok(pair) => assert_eq!(pair.a, pair.b),
+                Err(LockError::OwnerDied { .. }) => break,
+                Err(e) => panic!("{e}; killed at access {at}"),
+            }
+            killed = match context.join_timeout(Duration::ZERO) {
+                Ok(false) => None,
+                _ => Some(()),
+            };
+        }
+        let killed = mp_tests::kill::killed(&context);
+        check_pair(&pair, done.get(), at);
+        killed
+    });
+}
+
+/// As [`change_pair`], but stopped instead of killed.
+fn stop_in_pair(rank: usize, (pair, between, done, at): Locked) -> Outcome {
+    inject::arm(at, STOP);
+    change_pair(rank, (pair, between, done, u64::MAX))
+}
+
+#[test]
+fn a_process_is_stopped_at_every_access_of_locking() {
+    for_every_access(|at| {
+        let pair = Value::new(Pair { a: 0, b: 0 }).unwrap();
+        let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
+        let args = (pair.clone(), list, done.clone(), at);
+        let context = one_process(stop_in_pair, args);
+        let (pid, ended) = (context.pids()[0], !stopped(&context));
+        // While it is stopped: whole, or not to be had; never taken from it.
+        match pair.lock_timeout(Duration::from_millis(1)) {
+            Ok(pair) => assert_eq!(pair.a, pair.b, "torn, stopped at access {at}"),
+            Err(LockError::Held { pid: p, .. }) => assert!(p == pid && !ended, "pid {p}, not {pid}"),
+            Err(e) => panic!("{e}; stopped at access {at}"),
+        }
+        if !ended {
+            signal(pid, rustix::process::Signal::CONT);
+            assert!(!killed(&context));
+        }
+        assert_eq!((pair.get().unwrap(), done.get()), (Pair { a: 3, b: 3 }, 3), "stopped at access {at}");
+        !ended
+    });
+}
+
+fn change_list(_: usize, (list, at): (ShareableList, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    list.set(0, "after it, and longer than a word")?;
+    list.set(1, 2)?;
+    list.set(2, ListItem::None)?;
+    Ok(())
+}
+
+#[test]
+fn a_process_is_killed_at_every_access_of_changing_a_list() {
+    let before: [ListItem; 3] = ["before".into(), 1.into(), 0.5.into()];
+    let after: [ListItem; 3] = ["after it, and longer than a word".into(), 2.into(), ListItem::None];
+    for_every_access(|at| {
+        let list = ShareableList::with_room(before.clone(), 32).unwrap();
+        let killed = killed(&one_process(change_list, (list.clone(), at)));
+        let mut torn = 0;
+        // Old ones follow new ones: slots were set in order.
+        let mut old = false;
+        for slot in 0..3 {
+            match list.get(slot) {
+                Ok(item) if item == before[slot] => old = true,
+                Ok(item) => assert!(item == after[slot] && !old, "slot {slot} is {item}, killed at {at}"),
+                Err(ListError::Torn { slot: s }) => {
+                    assert!(s == slot && !old);
+                    torn += 1;
+                    old = true;
+                    list.set(slot, after[slot].clone()).unwrap();
+                    assert_eq!(list.get(slot).unwrap(), after[slot]);
+                }
+                Err(e) => panic!("{e}, killed at access {at}"),
+            }
+        }
+        assert!(torn <= usize::from(killed), "{torn} torn, killed at access {at}");
+        killed
+    });
+}
+
+fn lock_twice(_: usize, (array, at): (Array<u64>, u64)) -> Outcome {
+    inject::arm(at, KILL);
+    for _ in 0..2 {
+        let mut array = array.recover()?;
+        let first = array[0];
+        array.fill(first + 1);
+    }
+    Ok(())
+}
+
+/// Each of a chain of adopters is killed at the next access, and the last one finds all as it should be.
+#[test]
+fn adopters_are_killed_in_turn() {
+    let _alone = alone();
+    let array = Array::<u64>::zeros(3).unwrap();
+    let mut at = 1;
+    loop {
+        let context = one_process(lock_twice, (array.clone(), at));
+        if !killed(&context) {
+            break;
+        }
+        at += 1;
+        assert!(at < MOST);
+    }
+    assert!(at > 8, "the script ended after {at} accesses");
+    let array = array.recover().unwrap();
+    assert!(array[0] >= 2 && array.iter().all(|v| *v == array[0]), "{array:?}");
+}

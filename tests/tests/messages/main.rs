@@ -1,0 +1,5 @@
+//! What travels in messages, and how it arrives.
+
+mod closures;
+mod kinds;
+mod serde;

@@ -1,0 +1,4 @@
+//! Numbers that callers may give: sizes, counts and times, at their limits.
+
+mod arguments;
+mod times;

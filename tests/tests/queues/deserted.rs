@@ -1,0 +1,273 @@
+//! When waiting on a queue ends with `Deserted`: not as long as a thread, a message or a task of this process can still put
+//! (or get), and then soon. In all of them a process that had the queue has ended.
+
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use futures_core::Stream;
+use mp::{DesertedWhen, GetError, JoinableQueue, PutError, Queue, QueueOptions, wait};
+use mp_tests::task::{block_on, poll_once};
+use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, one_process, send, signal, take};
+use rustix::process::Signal;
+
+/// Several slices of sleep: a wait that is deserted ends within one.
+const A_WHILE: Duration = Duration::from_millis(350);
+
+fn has_it(_: usize, queue: Queue<u32>) -> Outcome {
+    drop(queue);
+    Ok(())
+}
+
+/// Another process had this queue, and is gone.
+fn left_behind(queue: &Queue<u32>) {
+    let context = one_process(has_it, queue.clone());
+    join(&context).unwrap();
+}
+
+fn left(when: DesertedWhen) -> Queue<u32> {
+    let queue = QueueOptions::new().capacity(1).deserted_when(when).create().unwrap();
+    left_behind(&queue);
+    queue
+}
+
+fn is_deserted<T>(got: &Result<T, GetError>) -> bool {
+    matches!(got, Err(GetError::Deserted { .. }))
+}
+
+#[track_caller]
+fn deserted(queue: &Queue<u32>) {
+    let got = queue.get_timeout(DEADLINE);
+    assert!(is_deserted(&got), "{got:?}");
+}
+
+#[track_caller]
+fn goes_on(queue: &Queue<u32>) {
+    let got = queue.get_timeout(A_WHILE);
+    assert!(got.as_ref().is_err_and(GetError::is_empty), "{got:?}");
+}
+
+#[test]
+fn a_clone_of_this_process_keeps_a_get_waiting_until_it_is_dropped() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::default());
+    let clone = queue.clone();
+    goes_on(&queue);
+    drop(clone);
+    deserted(&queue);
+}
+
+#[test]
+fn a_clone_of_this_process_keeps_a_put_waiting_until_it_is_dropped() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::default());
+    give(&queue, 1);
+    let clone = queue.clone();
+    assert!(queue.put_timeout(2, A_WHILE).unwrap_err().is_full());
+    drop(clone);
+    let error = queue.put_timeout(2, DEADLINE).unwrap_err();
+    assert!(matches!(error, PutError::Deserted { value: 2, .. }), "{error:?}");
+}
+
+#[test]
+fn what_another_thread_puts_arrives_long_after_the_other_process_has_ended() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::default());
+    let (clone, (go, told)) = (queue.clone(), mpsc::channel());
+    let other = thread::spawn(move || {
+        told.recv_timeout(DEADLINE).unwrap();
+        give(&clone, 7);
+    });
+    goes_on(&queue);
+    go.send(()).unwrap();
+    assert_eq!(take(&queue), 7);
+    other.join().unwrap();
+    deserted(&queue);
+}
+
+#[test]
+fn a_get_that_is_asleep_hears_at_once_that_the_last_other_handle_was_dropped() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::default());
+    let clone = queue.clone();
+    let (began, begins) = mpsc::channel();
+    let getter = thread::spawn(move || {
+        began.send(()).unwrap();
+        queue.get()
+    });
+    begins.recv_timeout(DEADLINE).unwrap();
+    drop(clone);
+    eventually("the get ends", || getter.is_finished());
+    assert!(is_deserted(&getter.join().unwrap()));
+}
+
+fn holds_until_killed(_: usize, (_queue, ready): (Queue<u32>, Queue<()>)) -> Outcome {
+    send(&ready, ())?;
+    loop {
+        thread::park();
+    }
+}
+
+#[test]
+fn threads_that_all_wait_for_a_killed_process_all_hear_of_it() {
+    let _alone = alone();
+    let (queue, ready) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
+    let context = one_process(holds_until_killed, (queue.clone(), ready.clone()));
+    take(&ready);
+    let getters: Vec<_> = (0..3).map(|_| queue.clone()).map(|q| thread::spawn(move || q.get())).collect();
+    let shared = Arc::new(queue);
+    let by_reference = [shared.clone(), shared].map(|q| thread::spawn(move || q.get()));
+    signal(context.pids()[0], Signal::KILL);
+    for getter in getters.into_iter().chain(by_reference) {
+        eventually("a get ends", || getter.is_finished());
+        let got = getter.join().unwrap();
+        assert!(is_deserted(&got), "{got:?}");
+    }
+    assert!(join(&context).is_err());
+}
+
+#[test]
+fn a_thread_that_waits_with_a_time_out_may_put_when_that_is_over() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::default());
+    let clone = queue.clone();
+    let other = thread::spawn(move || {
+        // That thread may get `Deserted`, if the other is blocked by then: only it could put.
+        let got = clone.get_timeout(A_WHILE);
+        assert!(is_deserted(&got) || got.is_err_and(|e| e.is_empty()));
+        give(&clone, 9);
+    });
+    assert_eq!(queue.get().unwrap(), Some(9));
+    other.join().unwrap();
+}
+
+#[test]
+fn a_handle_in_a_message_keeps_a_get_waiting() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::default());
+    let post = Queue::<Queue<u32>>::bounded(1).unwrap();
+    give(&post, queue.clone());
+    goes_on(&queue);
+    let arrived = take(&post);
+    goes_on(&queue);
+    drop(arrived);
+    deserted(&queue);
+}
+
+#[test]
+fn a_joinable_queue_waits_for_the_threads_of_this_process_too() {
+    let _alone = alone();
+    fn has(_: usize, queue: JoinableQueue<u32>) -> Outcome {
+        drop(queue);
+        Ok(())
+    }
+    let queue = JoinableQueue::<u32>::bounded(2).unwrap();
+    join(&one_process(has, queue.clone())).unwrap();
+    let clone = queue.clone();
+    assert!(queue.get_timeout(A_WHILE).unwrap_err().is_empty());
+    clone.put(3).unwrap();
+    // A task that this process works on is no handle.
+    let task = queue.get_timeout(DEADLINE).unwrap().unwrap();
+    drop(clone);
+    let got = queue.get_timeout(DEADLINE);
+    assert!(is_deserted(&got), "{got:?}");
+    assert_eq!(task.done(), 3);
+}
+
+#[test]
+fn tasks_and_streams_wait_for_the_handles_of_others() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::default());
+    let clone = queue.clone();
+    let mut get = Box::pin(queue.get_async());
+    assert!(poll_once(&mut get).is_pending());
+    drop(clone);
+    assert!(is_deserted(&block_on(get)));
+    // A stream can only get: it waits for the queue that it was made of, and is none that others wait for.
+    let mut stream = pin!(queue.stream());
+    let mut next = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx));
+    assert!(poll_once(&mut next).is_pending());
+    deserted(&queue);
+    drop(queue);
+    assert!(block_on(next).is_some_and(|got| is_deserted(&got)));
+}
+
+#[test]
+fn waiting_for_several_things_is_not_deserted_either() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::default());
+    let clone = queue.clone();
+    assert!(wait(&[&queue], Some(A_WHILE)).unwrap().is_empty());
+    give(&clone, 1);
+    assert!(wait(&[&queue.room()], Some(A_WHILE)).unwrap().is_empty());
+    drop(clone);
+    assert_eq!(wait(&[&queue.room()], Some(DEADLINE)).unwrap(), [0]);
+    take(&queue);
+    assert_eq!(wait(&[&queue], Some(DEADLINE)).unwrap(), [0]);
+}
+
+#[test]
+fn a_queue_can_be_told_to_look_at_other_processes_only() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::NoOtherProcess);
+    let _clone = queue.clone();
+    deserted(&queue);
+}
+
+#[test]
+fn threads_that_share_one_handle_can_have_a_queue_that_is_never_deserted() {
+    let _alone = alone();
+    let queue = left(DesertedWhen::Never);
+    goes_on(&queue);
+    thread::scope(|threads| {
+        threads.spawn(|| give(&queue, 5));
+        assert_eq!(queue.get().unwrap(), Some(5));
+    });
+}
+
+/// Nanoseconds of a clock that all processes share.
+fn now() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
+}
+
+/// Takes queues, and drops each when it gets a message; sends back when that was.
+fn drops_them((queues, go, dropped): (Queue<Queue<u32>>, Queue<()>, Queue<u64>)) -> Outcome {
+    while let Some(queue) = queues.get()? {
+        go.get()?;
+        let at = now();
+        drop(queue);
+        send(&dropped, at)?;
+    }
+    Ok(())
+}
+
+/// The waiter sleeps for slices of 100 ms: one that looks while the handle is going must not sleep through such a slice.
+#[test]
+fn a_waiter_hears_of_the_last_drop_of_another_process_without_a_slice() {
+    let _alone = alone();
+    let (queues, go, dropped) =
+        (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
+    let child = mp::Process::spawn(drops_them, (queues.clone(), go.clone(), dropped.clone())).unwrap();
+    let mut times: Vec<u64> = (0..3000)
+        .map(|_| {
+            let queue = Queue::<u32>::unbounded().unwrap();
+            give(&queues, queue.clone());
+            let getter = thread::spawn(move || {
+                let got = queue.get();
+                (now(), got)
+            });
+            give(&go, ());
+            let (at, got) = getter.join().unwrap();
+            assert!(is_deserted(&got), "{got:?}");
+            at.saturating_sub(take(&dropped)) / 1000
+        })
+        .collect();
+    queues.close();
+    child.join().unwrap();
+    times.sort_unstable();
+    println!("microseconds: median {}, most {}", times[1500], times[2999]);
+    let late = times.iter().filter(|time| **time > 80_000).count();
+    assert!(late <= 1, "{late} of 3000 waiters have slept through a slice: {:?}", &times[2990..]);
+}

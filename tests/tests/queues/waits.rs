@@ -1,0 +1,204 @@
+//! Waits at queues: for room for a message of this size, for tasks that may come back; time-outs that name
+//! the holders, and futures that are dropped and keep what they were to put.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use mp::{
+    FrozenTensor, GetError, JoinError, JoinableQueue, Leaseholder, Message, PutError, Queue, QueueOptions,
+    Tensor, bounded_channel, ready, select, wait,
+};
+use mp_tests::task::{block_on, poll_once};
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, give, in_use, join, next, one_process, send, signal, take,
+    threads_are,
+};
+use rustix::process::Signal;
+
+const MOMENT: Duration = Duration::from_millis(20);
+
+fn by_bytes<T: Message>(bytes: u64) -> Queue<T> {
+    QueueOptions::new().capacity(100).bytes(bytes).create().unwrap()
+}
+
+fn takes_as_told(_: usize, (queue, orders): (Queue<Vec<u8>>, Queue<()>)) -> Outcome {
+    while orders.get()?.is_some() {
+        next(&queue)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn room_is_room_for_the_message_that_is_to_be_put() {
+    let _alone = alone();
+    let (queue, orders) = (by_bytes(1000), Queue::bounded(1).unwrap());
+    let (small, large, too_large) = (queue.room_for(200), queue.room_for(800), queue.room_for(5000));
+    assert_eq!(wait(&[&small, &large, &too_large], Some(Duration::ZERO)).unwrap(), [0, 1, 2]);
+    let bytes = |n: usize| vec![7_u8; n - 20];
+    give(&queue, bytes(300));
+    assert_eq!(wait(&[&small, &large, &too_large], Some(MOMENT)).unwrap(), [0]);
+    give(&queue, bytes(200));
+    give(&queue, bytes(400));
+    // Some bytes are left, which are room for the smallest message only.
+    assert!(wait(&[&small, &large, &too_large], Some(MOMENT)).unwrap().is_empty());
+    assert_eq!(wait(&[&queue.room()], Some(Duration::ZERO)).unwrap(), [0]);
+    let mut value = bytes(800);
+    let child = one_process(takes_as_told, (queue.clone(), orders.clone()));
+    // The intended use: it puts as often as the wait finds room, no more.
+    give(&orders, ());
+    assert_eq!(select(&[&small, &large], Some(DEADLINE)).unwrap(), Some(0));
+    (0..2).for_each(|_| give(&orders, ()));
+    assert_eq!(select(&[&large], Some(DEADLINE)).unwrap(), Some(0));
+    match queue.try_put(value) {
+        Ok(()) => {}
+        Err(error) => panic!("{error}"),
+    }
+    assert!(wait(&[&large], Some(MOMENT)).unwrap().is_empty());
+    // A future waits for its own message's room.
+    value = bytes(700);
+    let mut future = pin!(queue.put_async(value));
+    assert!(poll_once(&mut future).is_pending());
+    give(&orders, ());
+    block_on(future).unwrap();
+    orders.close();
+    join(&child).unwrap();
+    // A closed queue counts as room: the put then returns the error.
+    queue.close();
+    assert_eq!(wait(&[&large, &too_large], None).unwrap(), [0, 1]);
+}
+
+fn holds_one(_: usize, (jobs, ready): (Queue<u32>, Queue<u32>)) -> Outcome {
+    let job = jobs.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+    send(&ready, *job)?;
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn behind_the_end_one_waits_for_what_others_work_on_and_is_told_whose_it_is() {
+    let _alone = alone();
+    let (jobs, told) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
+    let tasks = jobs.tasks();
+    assert!(wait(&[&tasks], Some(MOMENT)).unwrap().is_empty());
+    assert!(matches!(jobs.try_get_ack(), Err(GetError::Empty)));
+    give(&jobs, 5);
+    assert_eq!(wait(&[&tasks], None).unwrap(), [0]);
+    let child = one_process(holds_one, (jobs.clone(), told.clone()));
+    let pid = child.pids()[0];
+    assert_eq!(take(&told), 5);
+    signal(pid, Signal::STOP);
+    eventually("it is stopped", || threads_are(pid, 'T'));
+    // Open: something new may come.
+    assert!(matches!(jobs.get_ack_timeout(MOMENT), Err(GetError::Empty)));
+    jobs.close();
+    assert!(wait(&[&tasks], Some(MOMENT)).unwrap().is_empty());
+    let theirs = |error: GetError| {
+        let GetError::Leased { holders } = &error else { panic!("{error:?}") };
+        assert!(matches!(holders[..], [Leaseholder { pid: p, messages: 1, .. }] if p == pid), "{error:?}");
+        let said = error.to_string();
+        assert!(
+            error.is_empty() && said.contains(&format!("pid {pid}")) && said.contains("stopped"),
+            "{said}"
+        );
+    };
+    theirs(jobs.try_get_ack().unwrap_err());
+    theirs(jobs.get_ack_timeout(MOMENT).unwrap_err());
+    assert!(poll_once(&mut pin!(ready(tasks.clone()))).is_pending());
+    signal(pid, Signal::KILL);
+    assert!(join(&child).is_err());
+    assert_eq!(wait(&[&tasks], Some(DEADLINE)).unwrap(), [0]);
+    let job = jobs.try_get_ack().unwrap().expect("it came back");
+    assert_eq!(job.deliveries(), 2);
+    // What this process itself works on can't come from another process.
+    assert!(jobs.try_get_ack().unwrap().is_none());
+    job.done();
+    assert_eq!(wait(&[&tasks], None).unwrap(), [0]);
+    assert!(jobs.get_ack().unwrap().is_none());
+}
+
+fn holds_a_task(_: usize, (tasks, ready): (JoinableQueue<u32>, Queue<u32>)) -> Outcome {
+    let task = tasks.get_timeout(DEADLINE)?.ok_or("closed")?;
+    send(&ready, *task)?;
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn who_joins_in_vain_is_told_whom_it_waited_for() {
+    let _alone = alone();
+    let (tasks, told) = (JoinableQueue::unbounded().unwrap(), Queue::bounded(4).unwrap());
+    (0..3).for_each(|task| tasks.put(task).unwrap());
+    let child = one_process(holds_a_task, (tasks.clone(), told.clone()));
+    let pid = child.pids()[0];
+    take(&told);
+    signal(pid, Signal::STOP);
+    let own = tasks.get().unwrap();
+    let error = tasks.join_timeout(MOMENT).unwrap_err();
+    let JoinError::Unfinished { tasks: 3, holders } = &error else { panic!("{error:?}") };
+    let mut pids: Vec<_> = holders.iter().map(|h| (h.pid, h.messages)).collect();
+    pids.sort_unstable();
+    let mut both = [(pid, 1), (std::process::id(), 1)];
+    both.sort_unstable();
+    assert_eq!(pids, both);
+    assert!(error.to_string().contains(&format!("pid {pid}")), "{error}");
+    drop(own);
+    signal(pid, Signal::KILL);
+    assert!(join(&child).is_err());
+}
+
+fn takes_all(_: usize, (queue, until): (Queue<FrozenTensor<u64>>, Queue<()>)) -> Outcome {
+    _ = until.get_timeout(DEADLINE)?;
+    let mut n = 0;
+    while let Some(tensor) = queue.get_timeout(DEADLINE)? {
+        if !tensor.iter().all(|v| v == n) {
+            return Err(format!("after {n}: {tensor:?}").into());
+        }
+        n += 1;
+    }
+    if n == 200 { Ok(()) } else { Err(format!("{n} came").into()) }
+}
+
+#[test]
+fn a_future_that_is_given_up_gives_back_what_it_was_to_put() {
+    let _alone = alone();
+    let before = in_use();
+    let (queue, until) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());
+    let context = one_process(takes_all, (queue.clone(), until.clone()));
+    let mut given_up = 0;
+    for n in 0..200 {
+        let mut value = Some(Tensor::full(&[50], n).unwrap().freeze());
+        // Each future is polled once, and dropped if it is not ready by then.
+        while value.is_some() {
+            if poll_once(&mut pin!(queue.put_async_from(&mut value))).is_pending() {
+                let back = value.as_ref().expect("it is here again");
+                assert!(back.iter().all(|v| v == n));
+                given_up += 1;
+                if given_up == 3 {
+                    give(&until, ());
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+    assert!(given_up >= 3);
+    queue.close();
+    // In the error, and not in both.
+    let mut value = Some(Tensor::full(&[50], 7).unwrap().freeze());
+    let error = block_on(queue.put_async_from(&mut value)).unwrap_err();
+    assert!(value.is_none() && matches!(error, PutError::Closed(back) if back.iter().all(|v| v == 7)));
+    assert!(block_on(queue.put_async_from(&mut value)).is_ok(), "nothing is put at once");
+    join(&context).unwrap();
+    // Channels, too.
+    let (sender, receiver) = bounded_channel(1).unwrap();
+    sender.send("first".to_string()).unwrap();
+    let mut value = Some("second".to_string());
+    assert!(poll_once(&mut pin!(sender.send_async_from(&mut value))).is_pending());
+    assert_eq!(value.as_deref(), Some("second"));
+    drop(receiver);
+    let error = block_on(sender.send_async_from(&mut value)).unwrap_err();
+    assert!(value.is_none() && matches!(error, PutError::Disconnected(back) if back == "second"));
+    drop((queue, until, sender, context));
+    eventually("nothing is left", || in_use() == before);
+}

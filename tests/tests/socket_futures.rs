@@ -1,0 +1,263 @@
+//! Connections between programs as futures: whatever is dropped, nothing is lost, doubled or torn.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use mp::{
+    ConnectError, Connection, Descriptor, GetError, Options, SocketOptions, connect, connect_async, ready,
+    start_processes,
+};
+use mp_tests::task::{block_on, poll_once};
+use mp_tests::{DEADLINE, Outcome, alone, eventually, join, open_files};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+
+const MOMENT: Duration = Duration::from_millis(50);
+/// More than a socket buffers.
+const MUCH: usize = 1 << 20;
+
+/// A name that nothing else listens at.
+fn name(what: &str) -> String {
+    format!("@mp-tasks-{what}-{}", std::process::id())
+}
+
+/// Polls it once, and drops it.
+fn is_pending<F: Future>(future: F) -> bool {
+    poll_once(&mut pin!(future)).is_pending()
+}
+
+/// Both ends.
+fn pair(what: &str) -> (Connection, Connection) {
+    let listener = SocketOptions::new().listen(name(what)).unwrap();
+    let at = name(what);
+    let there = std::thread::spawn(move || connect(at).unwrap());
+    (block_on(listener.accept_async()).unwrap(), there.join().unwrap())
+}
+
+fn answer(_: usize, at: String) -> Outcome {
+    let connection = connect(at)?;
+    block_on(async {
+        loop {
+            match connection.recv_async::<(u64, Vec<u8>)>().await {
+                Ok((i, bytes)) => connection.send_async((i + 1, bytes)).await.map_err(|e| e.to_string())?,
+                Err(GetError::Disconnected) => return Ok(()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    })
+}
+
+#[test]
+fn futures_of_three_processes_answer_one_that_waits_for_all() {
+    let _alone = alone();
+    let listener = SocketOptions::new().listen(name("answer")).unwrap();
+    let context = start_processes(answer, name("answer"), Options::nprocs(3)).unwrap();
+    block_on(async {
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            all.push(listener.accept_async().await.unwrap());
+        }
+        for i in 0..200 {
+            let bytes = vec![i as u8; if i % 50 == 0 { MUCH / 2 } else { 100 }];
+            for connection in &all {
+                connection.send_async((i, bytes.clone())).await.unwrap();
+            }
+            for connection in &all {
+                let (answer, back) = connection.recv_async::<(u64, Vec<u8>)>().await.unwrap();
+                assert!(answer == i + 1 && back == bytes);
+            }
+        }
+    });
+    join(&context).unwrap();
+}
+
+#[test]
+fn what_is_dropped_at_any_poll_has_received_nothing() {
+    let _alone = alone();
+    let (here, there) = pair("dropped");
+    let sends = std::thread::spawn(move || {
+        for i in 0..20_u8 {
+            there.send(vec![i; MUCH / 4]).unwrap();
+        }
+    });
+    for i in 0..20_u8 {
+        // Each looks once, takes what has arrived of a message, and is dropped.
+        let mut got = None;
+        eventually("it has arrived", || {
+            if let Poll::Ready(value) = poll_once(&mut pin!(here.recv_async::<Vec<u8>>())) {
+                got = Some(value.unwrap());
+            }
+            got.is_some()
+        });
+        assert!(got.unwrap() == vec![i; MUCH / 4], "message {i}");
+    }
+    sends.join().unwrap();
+    assert!(matches!(block_on(here.recv_async::<u8>()), Err(GetError::Disconnected)));
+}
+
+#[test]
+fn a_message_that_is_begun_is_sent_to_its_end_and_one_that_is_not_is_not_sent() {
+    let _alone = alone();
+    let files = open_files();
+    let (here, there) = pair("begun");
+    assert!(is_pending(here.send_async(vec![1_u8; MUCH])), "the socket has no room for it");
+    assert!(is_pending(here.send_async("not begun".to_string())), "there is one before it");
+    assert!(is_pending(here.send_async("not begun either".to_string())));
+    // The last handle of this end.
+    drop(here);
+    assert!(there.recv_timeout::<Vec<u8>>(DEADLINE).unwrap() == vec![1; MUCH]);
+    assert!(matches!(there.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
+    drop(there);
+    // But for the descriptors of the thread that waits for all.
+    eventually("the socket is closed", || open_files() <= files + 1);
+}
+
+#[test]
+fn who_blocks_and_who_is_a_future_share_one_end() {
+    let _alone = alone();
+    let (here, there) = pair("share");
+    // A message is begun, and dropped; a thread that blocks sends the next one, and a future one more.
+    assert!(is_pending(here.send_async(vec![1_u8; MUCH])));
+    let blocks = here.clone();
+    let blocks = std::thread::spawn(move || blocks.send(vec![2_u8; MUCH]).unwrap());
+    let future = std::thread::spawn(move || block_on(here.send_async(vec![3_u8; MUCH])).unwrap());
+    // One receives in a thread, one as a future: each message goes to one of them, whole.
+    let copy = there.clone();
+    let receives = std::thread::spawn(move || copy.recv_timeout::<Vec<u8>>(DEADLINE).unwrap());
+    let mut got: Vec<Vec<u8>> = (0..2).map(|_| block_on(there.recv_async()).unwrap()).collect();
+    got.push(receives.join().unwrap());
+    got.sort();
+    assert!(got == [vec![1; MUCH], vec![2; MUCH], vec![3; MUCH]]);
+    blocks.join().unwrap();
+    future.join().unwrap();
+}
+
+#[test]
+fn who_says_nothing_is_given_up_while_a_future_waits_and_keeps_nobody_out() {
+    let _alone = alone();
+    let options = SocketOptions::new().handshake_timeout(MOMENT);
+    let listener = options.listen(name("silent")).unwrap();
+    assert!(is_pending(listener.accept_async()), "no client is there");
+    let address = SocketAddr::from_abstract_name(&name("silent")[1..]).unwrap();
+    let mut silent = UnixStream::connect_addr(&address).unwrap();
+    assert!(is_pending(listener.accept_async()), "it says nothing");
+    // Nothing happens but that time goes by.
+    assert!(matches!(block_on(listener.accept_async()), Err(ConnectError::TimedOut(MOMENT))));
+    silent.read_to_end(&mut Vec::new()).unwrap();
+    // Half a hello, and a future that is dropped in between.
+    let mut slow = UnixStream::connect_addr(&address).unwrap();
+    slow.write_all(b"mp-sock\x04\x00").unwrap();
+    assert!(is_pending(listener.accept_async()));
+    slow.write_all(&[7; 32]).unwrap();
+    let connection = block_on(listener.accept_async()).unwrap();
+    assert_eq!(connection.peer_pid(), Some(std::process::id()));
+    let frame = [2, 0, 0, 0];
+    slow.write_all(&frame).unwrap();
+    drop(slow);
+    assert!(matches!(block_on(connection.recv_async::<u8>()), Err(GetError::Failed(_))), "half a message");
+}
+
+fn connect_and_ask(rank: usize, at: String) -> Outcome {
+    block_on(async {
+        for i in 0..20_u64 {
+            let connection = connect_async(at.as_str()).await?;
+            connection.send_async((rank, i)).await.map_err(|e| e.to_string())?;
+            assert_eq!(connection.recv_async::<u64>().await?, i + 1);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn three_processes_connect_as_futures() {
+    let _alone = alone();
+    let listener = SocketOptions::new().listen(name("connects")).unwrap();
+    let context = start_processes(connect_and_ask, name("connects"), Options::nprocs(3)).unwrap();
+    let mut asked = [0; 3];
+    for _ in 0..60 {
+        let connection = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
+        let (rank, i) = connection.recv_timeout::<(usize, u64)>(DEADLINE).unwrap();
+        assert_eq!(i, asked[rank], "rank {rank} comes in its order");
+        asked[rank] += 1;
+        connection.send(i + 1).unwrap();
+    }
+    join(&context).unwrap();
+    assert_eq!(asked, [20; 3]);
+}
+
+#[test]
+fn a_dropped_future_has_connected_to_nobody() {
+    let _alone = alone();
+    // With a key the proof is waited for.
+    let options = SocketOptions::new().authkey("secret");
+    let listener = options.listen(name("unconnected")).unwrap();
+    let files = open_files();
+    for _ in 0..10 {
+        assert!(is_pending(options.connect_async(name("unconnected"))), "no listener has answered yet");
+    }
+    assert!(open_files() <= files + 1, "but for the descriptor of the thread that waits for all");
+    let at = name("unconnected");
+    let there = std::thread::spawn(move || {
+        let connection = block_on(options.connect_async(at)).unwrap();
+        connection.send(5).unwrap();
+    });
+    let connection = listener.accept_timeout(DEADLINE).unwrap().expect("one that stays");
+    assert_eq!(connection.recv_timeout::<i32>(DEADLINE).unwrap(), 5);
+    there.join().unwrap();
+    assert!(listener.accept_timeout(MOMENT).unwrap().is_none(), "the others have only looked");
+}
+
+#[test]
+fn a_future_is_told_that_nobody_answers() {
+    let _alone = alone();
+    let options = SocketOptions::new().authkey("secret").handshake_timeout(MOMENT);
+    let absent = block_on(options.connect_async(name("unheard")));
+    let Err(ConnectError::Io { source, .. }) = absent else { panic!("unexpected: {absent:?}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
+    // It listens, accepts no connection, and has room for one that waits.
+    let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(&name("unheard").as_bytes()[1..]).unwrap();
+    rustix::net::bind(&fd, &address).unwrap();
+    rustix::net::listen(&fd, 0).unwrap();
+    let begun = Instant::now();
+    let unanswered = block_on(options.connect_async(name("unheard")));
+    assert!(matches!(unanswered, Err(ConnectError::TimedOut(MOMENT))), "unexpected: {unanswered:?}");
+    // That connection still has the room.
+    let full = block_on(options.connect_async(name("unheard")));
+    assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "there was no room: {full:?}");
+    // `block_on` polls once more when its own time is over.
+    assert!(begun.elapsed() < DEADLINE, "no thread woke them at their deadline");
+}
+
+#[test]
+fn descriptors_are_futures() {
+    let _alone = alone();
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let b = std::sync::Arc::new(b);
+    let waits = || ready(Descriptor(b.clone()));
+    let (mut one, mut two) = (Box::pin(waits()), Box::pin(waits()));
+    assert!(poll_once(&mut one).is_pending() && poll_once(&mut two).is_pending());
+    a.write_all(b"x").unwrap();
+    block_on(one).unwrap();
+    block_on(two).unwrap();
+    // Dropped while it waits, and dropped after it was woken.
+    let (mut x, mut both) = ([0], Vec::new());
+    (&*b).read_exact(&mut x).unwrap();
+    for _ in 0..2 {
+        let mut waits: Pin<Box<_>> = Box::pin(waits());
+        assert!(poll_once(&mut waits).is_pending());
+        both.push(waits);
+    }
+    drop(both.pop());
+    a.write_all(b"y").unwrap();
+    block_on(waits()).unwrap();
+    drop(both);
+    drop(a);
+    (&*b).read_to_end(&mut Vec::new()).unwrap();
+    block_on(waits()).expect("its end is something to read");
+    assert!(b.as_fd().try_clone_to_owned().is_ok());
+}

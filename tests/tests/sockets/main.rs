@@ -1,0 +1,5 @@
+//! Connections between programs. (As futures: `socket_futures`.)
+
+mod backlog;
+mod listener;
+mod waits;

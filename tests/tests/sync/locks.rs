@@ -1,0 +1,341 @@
+//! Locks between real processes: whose holders are killed, stopped or slow; held twice, for reading, once and for all.
+
+use std::time::{Duration, Instant};
+
+use mp::{
+    Lock, LockError, Once, Options, ProcessContext, Queue, RLock, RawValue, RwLock, Semaphore,
+    start_processes,
+};
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, failure, give, join, one_process, signal, take, threads_are,
+};
+use rustix::process::Signal;
+
+/// Two halves that belong together.
+type Pair = [u64; 2];
+
+type Locks = (Lock<Pair>, RLock<Pair>, RwLock<Pair>);
+
+fn locks() -> Locks {
+    (Lock::new([0; 2]).unwrap(), RLock::new([0; 2]).unwrap(), RwLock::new([0; 2]).unwrap())
+}
+
+fn add(_: usize, ((lock, rlock, rwlock), times): (Locks, u64)) -> Outcome {
+    for _ in 0..times {
+        let mut pair = lock.lock()?;
+        assert_eq!(pair[0], pair[1], "torn");
+        *pair = [pair[0] + 1, pair[1] + 1];
+        drop(pair);
+        let (outer, inner) = (rlock.lock()?, rlock.lock()?);
+        drop(outer);
+        let [a, b] = inner.get();
+        assert_eq!(a, b, "torn");
+        inner.set([a + 1, b + 1]);
+        drop(inner);
+        let pair = rwlock.read()?;
+        assert_eq!(pair[0], pair[1], "torn");
+        drop(pair);
+        let mut pair = rwlock.write()?;
+        *pair = [pair[0] + 1, pair[1] + 1];
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_added_under_a_lock_is_lost() {
+    let _alone = alone();
+    let locks = locks();
+    let context = start_processes(add, (locks.clone(), 1000), Options::nprocs(3)).unwrap();
+    add(0, (locks.clone(), 1000)).unwrap();
+    join(&context).unwrap();
+    assert_eq!(*locks.0.lock().unwrap(), [4000; 2]);
+    assert_eq!(locks.1.lock().unwrap().get(), [4000; 2]);
+    assert_eq!(*locks.2.read().unwrap(), [4000; 2]);
+}
+
+/// Which of them to hold, and how.
+#[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
+enum Held {
+    Lock,
+    RLock,
+    Read,
+    Write,
+}
+
+fn hold(_: usize, (locks, held, ready): (Locks, Held, Queue<u32>)) -> Outcome {
+    let (lock, rlock, rwlock) = &locks;
+    let (mut a, mut b, mut c, mut d) = (None, Vec::new(), None, None);
+    match held {
+        Held::Lock => a.insert(lock.lock()?)[0] += 1,
+        Held::RLock => {
+            b = vec![rlock.lock()?, rlock.lock()?];
+            b[1].set([b[0].get()[0] + 1, 0]);
+        }
+        Held::Read => _ = c.insert(rwlock.read()?),
+        Held::Write => d.insert(rwlock.write()?)[0] += 1,
+    }
+    give(&ready, std::process::id());
+    // Until another process kills it, and not for ever if none does.
+    std::thread::sleep(DEADLINE); // sleep: the test kills or stops this process while it holds the lock
+    drop((a, b, c, d));
+    Ok(())
+}
+
+fn holder(locks: &Locks, held: Held) -> (ProcessContext, u32) {
+    let ready = Queue::bounded(1).unwrap();
+    let context = one_process(hold, (locks.clone(), held, ready.clone()));
+    (context, take(&ready))
+}
+
+fn held_by<T>(result: Result<T, LockError>, pid: u32) {
+    match result.map(drop) {
+        Err(LockError::Held { pid: p, .. }) => assert_eq!(p, pid),
+        other => panic!("{other:?}, not held by {pid}"),
+    }
+}
+
+fn died<T>(result: Result<T, LockError>, pid: u32) {
+    match result.map(drop) {
+        Err(LockError::OwnerDied { pid: p, .. }) => assert_eq!(p, pid),
+        other => panic!("{other:?}, but {pid} died"),
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(20);
+
+#[test]
+fn a_killed_holder_is_reported_to_all_until_somebody_recovers() {
+    let _alone = alone();
+    let locks = locks();
+    let (context, pid) = holder(&locks, Held::Lock);
+    held_by(locks.0.lock_timeout(SHORT), pid);
+    held_by(locks.0.lock_deadline(Instant::now() + SHORT), pid);
+    held_by(locks.0.recover_timeout(SHORT), pid);
+    signal(pid, Signal::KILL);
+    died(locks.0.lock(), pid);
+    died(locks.0.lock_timeout(DEADLINE), pid);
+    {
+        let mut pair = locks.0.recover().unwrap();
+        assert_eq!((*pair, pair.died().unwrap().pid), ([1, 0], pid), "half changed, as it was left");
+        pair[1] = 1;
+    }
+    assert_eq!(*locks.0.try_lock().unwrap(), [1, 1]);
+    failure(&context);
+}
+
+#[test]
+fn a_holder_that_had_it_twice_is_reported() {
+    let _alone = alone();
+    let locks = locks();
+    let (context, pid) = holder(&locks, Held::RLock);
+    held_by(locks.1.try_lock(), pid);
+    held_by(locks.1.lock_deadline(Instant::now() + SHORT), pid);
+    signal(pid, Signal::KILL);
+    died(locks.1.lock(), pid);
+    {
+        let pair = locks.1.recover().unwrap();
+        assert_eq!(pair.died().unwrap().pid, pid);
+        let again = locks.1.lock().expect("this thread has it");
+        again.set([again.get()[0]; 2]);
+    }
+    assert_eq!(locks.1.lock_timeout(DEADLINE).unwrap().get(), [1, 1]);
+    failure(&context);
+}
+
+#[test]
+fn only_the_thread_that_has_it_has_it_again() {
+    let _alone = alone();
+    let rlock = RLock::new(1_u8).unwrap();
+    let (one, two) = (rlock.lock().unwrap(), rlock.lock().unwrap());
+    let try_elsewhere = || {
+        let rlock = rlock.clone();
+        std::thread::spawn(move || rlock.try_lock().map(drop)).join().unwrap()
+    };
+    held_by(try_elsewhere(), std::process::id());
+    drop(one);
+    held_by(try_elsewhere(), std::process::id());
+    drop(two);
+    try_elsewhere().unwrap();
+}
+
+#[test]
+fn a_dead_reader_keeps_nobody_waiting() {
+    let _alone = alone();
+    let locks = locks();
+    let (context, pid) = holder(&locks, Held::Read);
+    locks.2.try_read().expect("another reader");
+    held_by(locks.2.try_write(), pid);
+    held_by(locks.2.write_timeout(SHORT), pid);
+    let copy = locks.2.clone();
+    let writer = std::thread::spawn(move || copy.write_timeout(DEADLINE).map(|mut pair| pair[0] = 7));
+    signal(pid, Signal::KILL);
+    writer.join().unwrap().expect("what was only read is whole");
+    assert_eq!(*locks.2.read().unwrap(), [7, 0]);
+    failure(&context);
+}
+
+#[test]
+fn a_dead_writer_is_reported_to_readers_and_writers() {
+    let _alone = alone();
+    let locks = locks();
+    let (context, pid) = holder(&locks, Held::Write);
+    held_by(locks.2.try_read(), pid);
+    held_by(locks.2.read_deadline(Instant::now() + SHORT), pid);
+    held_by(locks.2.write_deadline(Instant::now() + SHORT), pid);
+    signal(pid, Signal::KILL);
+    died(locks.2.read(), pid);
+    died(locks.2.read_timeout(DEADLINE), pid);
+    died(locks.2.write(), pid);
+    let copy = locks.2.clone();
+    let panics = std::thread::spawn(move || {
+        let _pair = copy.recover().unwrap();
+        panic!("in the middle of repairing it");
+    });
+    panics.join().unwrap_err();
+    died(locks.2.try_read(), pid);
+    {
+        let mut pair = locks.2.recover_timeout(DEADLINE).unwrap();
+        assert_eq!((*pair, pair.died().is_some()), ([1, 0], true));
+        pair[1] = 1;
+    }
+    assert_eq!(*locks.2.read().unwrap(), [1, 1]);
+    assert!(locks.2.write().unwrap().died().is_none());
+    failure(&context);
+}
+
+#[test]
+fn a_stopped_holder_is_waited_for_and_named() {
+    let _alone = alone();
+    for held in [Held::Lock, Held::RLock, Held::Read, Held::Write] {
+        let locks = locks();
+        let (context, pid) = holder(&locks, held);
+        signal(pid, Signal::STOP);
+        eventually("it is stopped", || threads_are(pid, 'T'));
+        // Longer than a slice, after which it asks whether the holder is dead.
+        let long = Duration::from_millis(250);
+        match held {
+            Held::Lock => held_by(locks.0.lock_timeout(long), pid),
+            Held::RLock => held_by(locks.1.lock_timeout(long), pid),
+            Held::Read => held_by(locks.2.write_timeout(long), pid),
+            Held::Write => held_by(locks.2.read_timeout(long), pid),
+        }
+        signal(pid, Signal::KILL);
+        failure(&context);
+    }
+}
+
+/// Whichever place it has among the readers.
+#[test]
+fn a_stopped_reader_is_named_and_not_one_beside_it_that_goes_on() {
+    let _alone = alone();
+    let locks = locks();
+    let readers = [holder(&locks, Held::Read), holder(&locks, Held::Read), holder(&locks, Held::Read)];
+    for (_, pid) in &readers {
+        signal(*pid, Signal::STOP);
+        eventually("it is stopped", || threads_are(*pid, 'T'));
+        held_by(locks.2.write_timeout(SHORT), *pid);
+        signal(*pid, Signal::CONT);
+        eventually("it continues", || !threads_are(*pid, 'T'));
+    }
+    // None of them is, and one of them is named.
+    match locks.2.write_timeout(SHORT).map(drop) {
+        Err(LockError::Held { pid, .. }) => assert!(readers.iter().any(|(_, p)| *p == pid)),
+        other => panic!("{other:?}"),
+    }
+    for (context, pid) in readers {
+        signal(pid, Signal::KILL);
+        failure(&context);
+    }
+}
+
+#[test]
+fn a_thread_does_not_wait_for_itself() {
+    let _alone = alone();
+    let (lock, _, rwlock) = locks();
+    let guard = lock.lock().unwrap();
+    assert!(matches!(lock.lock(), Err(LockError::WouldDeadlock)));
+    drop(guard);
+    let reading = rwlock.read().unwrap();
+    assert!(matches!(rwlock.write(), Err(LockError::WouldDeadlock)));
+    drop(reading);
+    let writing = rwlock.write().unwrap();
+    assert!(matches!(rwlock.read(), Err(LockError::WouldDeadlock)));
+    assert!(matches!(rwlock.write(), Err(LockError::WouldDeadlock)));
+    drop(writing);
+    rwlock.try_write().unwrap();
+}
+
+#[test]
+fn a_reader_reads_again_while_a_writer_waits() {
+    let _alone = alone();
+    let rwlock = RwLock::with_readers([0_u64; 2], 2).unwrap();
+    let reading = rwlock.read().unwrap();
+    let (copy, later) = (rwlock.clone(), rwlock.clone());
+    let writer = std::thread::spawn(move || copy.write_timeout(DEADLINE).map(|mut pair| pair[0] = 1));
+    // Another thread: this one would read again.
+    let elsewhere = |wait: Duration| {
+        let later = later.clone();
+        std::thread::spawn(move || later.read_timeout(wait).map(drop)).join().unwrap()
+    };
+    eventually("the writer waits", || matches!(elsewhere(Duration::ZERO), Err(LockError::Held { .. })));
+    let again = rwlock.read().expect("it reads already");
+    // There are as many readers as there can be.
+    held_by(elsewhere(SHORT), std::process::id());
+    drop((reading, again));
+    writer.join().unwrap().unwrap();
+    assert_eq!(rwlock.read_timeout(DEADLINE).unwrap()[0], 1);
+}
+
+#[test]
+fn a_reader_reads_again_without_another_place() {
+    let _alone = alone();
+    let rwlock = RwLock::with_readers(5_u64, 1).unwrap();
+    let reading = rwlock.read().unwrap();
+    let again = [(); 3].map(|()| rwlock.read_timeout(SHORT).expect("it reads already"));
+    // It is one reader, and stays one until the last of its guards is dropped, in whatever order.
+    let try_write = || {
+        let copy = rwlock.clone();
+        std::thread::spawn(move || copy.try_write().map(drop)).join().unwrap()
+    };
+    drop(reading);
+    for guard in again {
+        assert_eq!(*guard, 5);
+        held_by(try_write(), std::process::id());
+    }
+    try_write().unwrap();
+}
+
+fn once(rank: usize, (once, times, gate): (Once, RawValue<u64>, Semaphore)) -> Outcome {
+    once.call_once_timeout(DEADLINE, |state| {
+        times.set(times.get() + 1);
+        if rank == 0 && state.died().is_none() && gate.try_acquire().is_ok() {
+            std::process::abort();
+        }
+    })?;
+    assert!(once.is_completed());
+    Ok(())
+}
+
+#[test]
+fn what_is_done_once_is_done_once() {
+    let _alone = alone();
+    let (run, times, gate) = (Once::new().unwrap(), RawValue::new(0).unwrap(), Semaphore::new(0).unwrap());
+    let args = (run.clone(), times.clone(), gate);
+    join(&start_processes(once, args, Options::nprocs(4)).unwrap()).unwrap();
+    assert_eq!(times.get(), 1);
+    run.call_once(|_| panic!("it was done")).unwrap();
+}
+
+#[test]
+fn what_a_killed_process_began_is_begun_again() {
+    let _alone = alone();
+    let (run, times, gate) = (Once::new().unwrap(), RawValue::new(0).unwrap(), Semaphore::new(1).unwrap());
+    let args = (run.clone(), times.clone(), gate);
+    failure(&one_process(once, args));
+    assert!(!run.is_completed());
+    let mut died = None;
+    run.try_call_once(|state| died = state.died()).unwrap();
+    assert!(died.is_some() && run.is_completed() && times.get() == 1);
+    let inside = Once::new().unwrap();
+    inside.call_once(|_| assert!(matches!(inside.call_once(|_| ()), Err(LockError::WouldDeadlock)))).unwrap();
+}

@@ -1,0 +1,5 @@
+//! Locks, semaphores, events, conditions and barriers between real processes.
+
+mod barrier;
+mod locks;
+mod waits;

@@ -1,0 +1,462 @@
+//! Semaphores, events and conditions between real processes that are killed, stopped or slow.
+
+use std::time::{Duration, Instant};
+
+use mp::Message;
+use mp::bytemuck::{Pod, Zeroable};
+use mp::{
+    AcquireError, Barrier, BoundedSemaphore, Condition, Event, Lock, LockError, Once, Options, Queue, RLock,
+    RwLock, Semaphore, Waitable, start_processes,
+};
+use mp_tests::{
+    DEADLINE, Outcome, alone, eventually, failure, give, in_use, join, one_process, signal, take, threads_are,
+};
+use rustix::process::Signal;
+
+const SHORT: Duration = Duration::from_millis(20);
+/// Longer than a slice, after which waiting processes look for dead ones.
+const LONG: Duration = Duration::from_millis(250);
+
+fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)) -> Outcome {
+    for _ in 0..300 {
+        let permit = semaphore.acquire_timeout(DEADLINE)?;
+        {
+            let mut inside = inside.lock()?;
+            *inside += 1;
+            assert!(*inside <= most, "{inside:?} with permits for {most}");
+        }
+        *inside.lock()? -= 1;
+        drop(permit);
+    }
+    Ok(())
+}
+
+#[test]
+fn no_more_are_inside_than_there_are_permits() {
+    let _alone = alone();
+    let args = (Semaphore::new(2).unwrap(), Lock::new(0).unwrap(), 2);
+    let context = start_processes(take_permits, args.clone(), Options::nprocs(3)).unwrap();
+    take_permits(0, args.clone()).unwrap();
+    join(&context).unwrap();
+    assert_eq!((args.0.available(), *args.1.lock().unwrap()), (2, 0));
+}
+
+fn keep_permits(_: usize, (semaphore, ready): (Semaphore, Queue<u32>)) -> Outcome {
+    let guard = semaphore.acquire()?;
+    semaphore.acquire()?.keep();
+    semaphore.acquire()?.forget();
+    give(&ready, std::process::id());
+    std::thread::sleep(DEADLINE); // sleep: the test stops and kills this process while it has permits
+    drop(guard);
+    Ok(())
+}
+
+#[test]
+fn permits_of_a_killed_process_return_and_those_of_a_stopped_one_do_not() {
+    let _alone = alone();
+    let (semaphore, ready) = (Semaphore::new(3).unwrap(), Queue::bounded(1).unwrap());
+    let context = one_process(keep_permits, (semaphore.clone(), ready.clone()));
+    let pid = take(&ready);
+    signal(pid, Signal::STOP);
+    eventually("it is stopped", || threads_are(pid, 'T'));
+    match semaphore.acquire_timeout(LONG) {
+        Err(AcquireError::Busy { holders }) => assert!(holders.len() == 1 && holders[0].pid == pid),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(semaphore.acquire_deadline(Instant::now() + SHORT), Err(AcquireError::Busy { .. })));
+    let copy = semaphore.clone();
+    let waiter = std::thread::spawn(move || copy.acquire_timeout(DEADLINE));
+    signal(pid, Signal::KILL);
+    let one = waiter.join().unwrap().expect("one returns");
+    let two = semaphore.acquire_timeout(DEADLINE).expect("the other returns");
+    match semaphore.try_acquire() {
+        Err(AcquireError::Busy { holders }) => {
+            assert_eq!(holders[0].pid, std::process::id(), "one was forgotten")
+        }
+        other => panic!("{other:?}"),
+    }
+    drop((one, two));
+    assert_eq!(semaphore.available(), 2);
+    failure(&context);
+}
+
+#[test]
+fn permits_are_added_up_to_the_limit_and_bounded_ones_are_not() {
+    let _alone = alone();
+    let semaphore = Semaphore::with_limit(0, 2).unwrap();
+    assert!(matches!(semaphore.try_acquire(), Err(AcquireError::Busy { holders }) if holders.is_empty()));
+    assert!(!semaphore.is_ready());
+    semaphore.release().unwrap();
+    semaphore.add_permits(1).unwrap();
+    assert!(matches!(semaphore.add_permits(1), Err(AcquireError::TooMany { limit: 2 })));
+    assert!(semaphore.is_ready() && semaphore.available() == 2);
+    let bounded = BoundedSemaphore::new(1).unwrap();
+    let error = bounded.release().unwrap_err();
+    assert!(matches!(error, AcquireError::NotKept) && error.to_string().contains("more often than acquired"));
+    bounded.acquire().unwrap().keep();
+    bounded.try_acquire().unwrap_err();
+    bounded.release().unwrap();
+    drop(bounded.try_acquire().unwrap());
+    assert!(Semaphore::with_limit(2, 1).is_err() && BoundedSemaphore::new(u32::MAX).is_err());
+}
+
+fn wait_for_event(_: usize, (event, ready): (Event, Queue<u32>)) -> Outcome {
+    give(&ready, std::process::id());
+    assert!(event.wait_timeout(DEADLINE)?);
+    Ok(())
+}
+
+#[test]
+fn an_event_wakes_all_who_wait_also_when_it_is_cleared_at_once() {
+    let _alone = alone();
+    let (event, ready) = (Event::new().unwrap(), Queue::bounded(4).unwrap());
+    let args = (event.clone(), ready.clone());
+    let context = start_processes(wait_for_event, args, Options::nprocs(4)).unwrap();
+    (0..4).for_each(|_| {
+        let pid = take(&ready);
+        eventually("it waits", || threads_are(pid, 'S'));
+    });
+    assert!(event.set().unwrap() && !event.set().unwrap());
+    assert!(event.clear().unwrap() && !event.clear().unwrap());
+    join(&context).unwrap();
+    assert!(!event.wait_timeout(SHORT).unwrap() && !event.wait_deadline(Instant::now()).unwrap());
+    event.set().unwrap();
+    event.wait().unwrap();
+    assert!(event.is_set() && event.is_ready());
+}
+
+type Shop = (Lock<u64>, Condition, Queue<u32>);
+
+fn shop() -> Shop {
+    (Lock::new(0).unwrap(), Condition::new().unwrap(), Queue::bounded(8).unwrap())
+}
+
+fn consume(_: usize, ((jobs, changed, ready), times): (Shop, u64)) -> Outcome {
+    give(&ready, std::process::id());
+    for _ in 0..times {
+        let (mut jobs, any) = changed.wait_for_timeout(jobs.lock()?, DEADLINE, |jobs| *jobs > 0)?;
+        assert!(any, "nothing came");
+        *jobs -= 1;
+    }
+    Ok(())
+}
+
+#[test]
+fn each_notification_wakes_one() {
+    let _alone = alone();
+    let shop = shop();
+    let context = start_processes(consume, (shop.clone(), 200), Options::nprocs(3)).unwrap();
+    for _ in 0..600 {
+        *shop.0.lock().unwrap() += 1;
+        shop.1.notify_one().unwrap();
+    }
+    join(&context).unwrap();
+    assert_eq!((*shop.0.lock().unwrap(), shop.1.waiting()), (0, 0));
+    assert!(!shop.1.notify_one().unwrap(), "no process waits");
+}
+
+fn wait_once(_: usize, ((jobs, changed, ready), told): (Shop, Queue<u32>)) -> Outcome {
+    let jobs = jobs.lock()?;
+    give(&ready, std::process::id());
+    let (_jobs, notified) = changed.wait_timeout(jobs, DEADLINE)?;
+    assert!(notified);
+    give(&told, std::process::id());
+    Ok(())
+}
+
+#[test]
+fn the_notification_of_a_killed_process_goes_to_another() {
+    let _alone = alone();
+    let (shop, told) = (shop(), Queue::bounded(4).unwrap());
+    let start = || one_process(wait_once, (shop.clone(), told.clone()));
+    let first = start();
+    let pid = take(&shop.2);
+    eventually("it waits", || shop.1.waiting() == 1);
+    signal(pid, Signal::STOP);
+    eventually("it is stopped", || threads_are(pid, 'T'));
+    // It gets the notification, and is killed before it can look.
+    assert!(shop.1.notify_one().unwrap());
+    let second = start();
+    let other = take(&shop.2);
+    eventually("the other one waits", || shop.1.waiting() == 1);
+    signal(pid, Signal::KILL);
+    assert_eq!(take(&told), other);
+    join(&second).unwrap();
+    failure(&first);
+    assert_eq!(shop.1.waiting(), 0);
+}
+
+#[test]
+fn a_killed_process_waits_no_more() {
+    let _alone = alone();
+    let (shop, told) = (shop(), Queue::bounded(1).unwrap());
+    let context = one_process(wait_once, (shop.clone(), told));
+    let pid = take(&shop.2);
+    eventually("it waits", || shop.1.waiting() == 1);
+    signal(pid, Signal::KILL);
+    failure(&context);
+    // No other process has waited, or notified, and found its place.
+    assert_eq!(shop.1.waiting(), 0);
+    assert!(!shop.1.notify_one().unwrap(), "its place is free");
+}
+
+#[test]
+fn the_token_of_a_killed_process_is_no_place_lost() {
+    let _alone = alone();
+    let shop = (Lock::new(0).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
+    let told = Queue::bounded(1).unwrap();
+    let context = one_process(wait_once, (shop.clone(), told));
+    let pid = take(&shop.2);
+    eventually("it waits", || shop.1.waiting() == 1);
+    signal(pid, Signal::STOP);
+    eventually("it is stopped", || threads_are(pid, 'T'));
+    assert!(shop.1.notify_one().unwrap());
+    signal(pid, Signal::KILL);
+    failure(&context);
+    // No other waiter could have taken the token, and it is in the only place. The next waiter gets both.
+    let (guard, notified) = shop.1.wait_timeout(shop.0.lock().unwrap(), DEADLINE).unwrap();
+    assert!(notified);
+    let (_guard, notified) = shop.1.wait_timeout(guard, SHORT).unwrap();
+    assert!(!notified, "there was one token");
+}
+
+#[test]
+fn notifications_are_counted_and_go_round() {
+    let _alone = alone();
+    let (shop, told) = (shop(), Queue::bounded(4).unwrap());
+    let context = start_processes(wait_once, (shop.clone(), told.clone()), Options::nprocs(4)).unwrap();
+    eventually("all wait", || shop.1.waiting() == 4);
+    assert_eq!(shop.1.notify(2).unwrap(), 2);
+    let first = [take(&told), take(&told)];
+    assert_eq!(shop.1.waiting(), 2, "these wait still");
+    assert_eq!(shop.1.notify_all().unwrap(), 2);
+    let second = [take(&told), take(&told)];
+    assert!(first.iter().all(|pid| !second.contains(pid)));
+    join(&context).unwrap();
+}
+
+#[test]
+fn waiting_at_a_condition_ends_in_time_and_with_the_lock() {
+    let _alone = alone();
+    let (lock, condition) = (Lock::new(1_u64).unwrap(), Condition::with_waiters(1).unwrap());
+    let (guard, notified) = condition.wait_timeout(lock.lock().unwrap(), SHORT).unwrap();
+    assert!(!notified && matches!(lock.try_lock(), Err(LockError::WouldDeadlock)));
+    let (guard, so) = condition.wait_for_deadline(guard, Instant::now() + SHORT, |n| *n > 1).unwrap();
+    assert!(!so);
+    let (guard, _) = condition.wait_deadline(guard, Instant::now()).unwrap();
+    assert_eq!(*condition.wait_for(guard, |n| *n == 1).unwrap(), 1);
+    // One may wait, and a second one gets an error.
+    let (theirs, told) = (lock.clone(), condition.clone());
+    let waiter = std::thread::spawn(move || {
+        condition.wait_timeout(theirs.lock()?, DEADLINE).map(|(n, notified)| if notified { *n } else { 0 })
+    });
+    eventually("it waits", || told.waiting() == 1);
+    let error = told.wait(lock.lock().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("1 in all"), "{error}");
+    *lock.lock().unwrap() = 5;
+    assert!(told.notify_one().unwrap());
+    assert_eq!(waiter.join().unwrap().unwrap(), 5);
+}
+
+type Desk = (RLock<u64>, Condition, Queue<u32>);
+
+fn consume_inside(_: usize, ((jobs, changed, ready), times): (Desk, u64)) -> Outcome {
+    give(&ready, std::process::id());
+    for _ in 0..times {
+        let (outer, inner) = (jobs.lock()?, jobs.lock()?);
+        let (guard, any) = changed.wait_for_timeout(jobs.lock()?, DEADLINE, |jobs| jobs.get() > 0)?;
+        assert!(any, "nothing came");
+        drop((inner, guard));
+        // One level is left, as before.
+        outer.set(outer.get() - 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_lock_that_is_held_several_times_is_let_go_of_and_taken_back() {
+    let _alone = alone();
+    let desk: Desk = (RLock::new(0).unwrap(), Condition::new().unwrap(), Queue::bounded(8).unwrap());
+    let context = start_processes(consume_inside, (desk.clone(), 200), Options::nprocs(3)).unwrap();
+    for _ in 0..600 {
+        let jobs = desk.0.lock().unwrap();
+        jobs.set(jobs.get() + 1);
+        desk.1.notify_one().unwrap();
+    }
+    join(&context).unwrap();
+    assert_eq!((desk.0.lock().unwrap().get(), desk.1.waiting()), (0, 0));
+}
+
+fn hold_and_die(_: usize, (jobs, ready): (RLock<u64>, Queue<u32>)) -> Outcome {
+    let guard = jobs.lock()?;
+    give(&ready, std::process::id());
+    std::thread::sleep(DEADLINE); // sleep: the test stops and kills this process while it holds the lock
+    drop(guard);
+    Ok(())
+}
+
+#[test]
+fn who_has_other_guards_comes_back_with_the_lock_whatever_happens() {
+    let _alone = alone();
+    let desk: Desk =
+        (RLock::new(7).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
+    let (jobs, changed, ready) = &desk;
+    let holder = || one_process(hold_and_die, (jobs.clone(), ready.clone()));
+    // No process notifies; another one has the lock when the time is over, and is killed with it.
+    let (theirs, told, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
+    let waiter = std::thread::spawn(move || {
+        let outer = theirs.lock().unwrap();
+        // Longer than it takes to start a process that takes the lock.
+        let error = told.wait_timeout(theirs.lock().unwrap(), 16 * LONG).unwrap_err();
+        assert!(matches!(error, LockError::OwnerDied { .. }), "{error}");
+        at.1.recv_timeout(DEADLINE).unwrap();
+        // It has the lock once still: its own level.
+        outer.set(8);
+        drop(outer);
+    });
+    eventually("it waits", || changed.waiting() == 1);
+    let context = holder();
+    let pid = take(ready);
+    signal(pid, Signal::STOP);
+    eventually("it does not wait any more", || changed.waiting() == 0);
+    signal(pid, Signal::KILL);
+    failure(&context);
+    let held = |e: &LockError| matches!(e, LockError::Held { pid, .. } if *pid == std::process::id());
+    // Not by `recover`, which would clear the death before the waiter sees it.
+    eventually("it has the lock back", || jobs.lock_timeout(SHORT).is_err_and(|e| held(&e)));
+    at.0.send(()).unwrap();
+    waiter.join().unwrap();
+    assert!(
+        matches!(jobs.try_lock(), Err(LockError::OwnerDied { .. })),
+        "no process has said that it is repaired"
+    );
+    assert_eq!(jobs.recover().unwrap().get(), 8);
+    // Without other guards it comes back without the lock, when it takes too long.
+    let theirs = jobs.clone();
+    let told = changed.clone();
+    let waiter = std::thread::spawn(move || told.wait_timeout(theirs.lock().unwrap(), LONG).map(|_| ()));
+    eventually("it waits", || changed.waiting() == 1);
+    let context = holder();
+    let pid = take(ready);
+    signal(pid, Signal::STOP);
+    let error = waiter.join().unwrap().unwrap_err();
+    assert!(matches!(error, LockError::Held { pid: held, .. } if held == pid), "{error}");
+    signal(pid, Signal::KILL);
+    failure(&context);
+    // Nor when there is no place to wait in: one level is gone, and the others are what they were.
+    drop(jobs.recover().unwrap());
+    let (theirs, told) = (jobs.clone(), changed.clone());
+    let waiter = std::thread::spawn(move || told.wait_timeout(theirs.lock().unwrap(), DEADLINE).map(|_| ()));
+    eventually("it waits", || changed.waiting() == 1);
+    let outer = jobs.lock().unwrap();
+    let error = changed.wait(jobs.lock().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("1 in all"), "{error}");
+    outer.set(9);
+    drop(outer);
+    assert!(changed.notify_one().unwrap());
+    waiter.join().unwrap().unwrap();
+    assert_eq!(jobs.try_lock().unwrap().get(), 9);
+}
+
+type Everything = (
+    (Lock<()>, RLock<u64>, RwLock<[f32; 3]>, Once),
+    (Semaphore, BoundedSemaphore, Event, Condition, Barrier),
+);
+
+fn everything() -> Everything {
+    (
+        (
+            Lock::new(()).unwrap(),
+            RLock::new(1).unwrap(),
+            RwLock::new([1.0; 3]).unwrap(),
+            Once::new().unwrap(),
+        ),
+        (
+            Semaphore::new(1).unwrap(),
+            BoundedSemaphore::new(1).unwrap(),
+            Event::new().unwrap(),
+            Condition::new().unwrap(),
+            Barrier::new(1).unwrap(),
+        ),
+    )
+}
+
+fn use_all(_: usize, queue: Queue<Everything>) -> Outcome {
+    let ((lock, rlock, rwlock, once), (semaphore, bounded, event, condition, barrier)) = take(&queue);
+    drop(lock.lock()?);
+    rlock.lock()?.set(2);
+    rwlock.write()?[2] = 2.0;
+    once.call_once(|_| ())?;
+    semaphore.acquire()?.forget();
+    bounded.acquire()?.keep();
+    event.set()?;
+    condition.notify_all()?;
+    assert_eq!(barrier.wait()?, 0);
+    Ok(())
+}
+
+#[test]
+fn all_of_them_travel_inside_messages() {
+    let _alone = alone();
+    let before = in_use().0;
+    let (queue, all) = (Queue::bounded(1).unwrap(), everything());
+    let context = one_process(use_all, queue.clone());
+    give(&queue, all.clone());
+    join(&context).unwrap();
+    let ((lock, rlock, rwlock, once), (semaphore, bounded, event, condition, barrier)) = &all;
+    assert!(!format!("{all:?}").is_empty());
+    drop(lock.try_lock().unwrap());
+    assert_eq!((rlock.lock().unwrap().get(), rwlock.read().unwrap()[2]), (2, 2.0));
+    assert!(once.is_completed() && event.is_set() && condition.waiting() == 0 && !barrier.is_broken());
+    semaphore.try_acquire().unwrap_err();
+    drop(bounded.acquire_timeout(DEADLINE).expect("the process that kept it has ended"));
+    drop((queue, all, context));
+    eventually("all is freed", || in_use().0 == before);
+}
+
+fn sent(mut a: impl mp::Message) -> mp::message::Incoming {
+    let mut out = mp::message::Outgoing::default();
+    a.encode::<mp_reduce::MessagePack>(&mut out).unwrap();
+    out.into_incoming()
+}
+
+#[test]
+fn types_of_one_name_and_of_another_size_are_refused() {
+    let _alone = alone();
+    let (name, mut rwlock, mut rlock) = {
+        #[derive(Clone, Copy, Pod, Zeroable)]
+        #[bytemuck(crate = "mp::bytemuck")]
+        #[repr(C)]
+        struct Pair([u8; 2]);
+        let pair = Pair([1, 2]);
+        let rlock = sent(RLock::new(pair).unwrap());
+        (std::any::type_name::<Pair>(), sent(RwLock::new(pair).unwrap()), rlock)
+    };
+    #[derive(Clone, Copy, Pod, Zeroable)]
+    #[bytemuck(crate = "mp::bytemuck")]
+    #[repr(C)]
+    struct Pair([u64; 20]);
+    assert_eq!(std::any::type_name::<Pair>(), name);
+    // The places of readers would be where the data is.
+    let error = RwLock::<Pair>::decode::<mp_reduce::MessagePack>(&mut rwlock).unwrap_err();
+    assert!(error.to_string().contains("160 bytes"), "{error}");
+    let error = RLock::<Pair>::decode::<mp_reduce::MessagePack>(&mut rlock).unwrap_err();
+    assert!(error.to_string().contains("160 bytes"), "{error}");
+}
+
+#[test]
+fn handles_of_another_kind_are_refused() {
+    let _alone = alone();
+    fn confuse<A: mp::Message, B: mp::Message>(a: A, what: &str) {
+        let Err(error) = B::decode::<mp_reduce::MessagePack>(&mut sent(a)) else {
+            panic!("{what} was taken")
+        };
+        assert!(error.to_string().contains("attachment"), "{what}: {error}");
+    }
+    confuse::<Lock<u64>, Lock<i64>>(Lock::new(1).unwrap(), "a lock of another type");
+    confuse::<RwLock<u64>, RwLock<u32>>(RwLock::new(1).unwrap(), "a RwLock of another type");
+    confuse::<RwLock<u64>, RLock<u64>>(RwLock::new(1).unwrap(), "a RwLock as an RLock");
+    confuse::<Semaphore, BoundedSemaphore>(Semaphore::new(1).unwrap(), "a semaphore as a bounded one");
+    confuse::<Event, Condition>(Event::new().unwrap(), "an event as a condition");
+    confuse::<Queue<u8>, Barrier>(Queue::bounded(1).unwrap(), "a queue as a barrier");
+}

@@ -1,0 +1,7 @@
+//! What tensors are, here and in another process.
+
+mod arrays;
+mod parts;
+mod random_ndarray;
+mod random_views;
+mod sparse;
