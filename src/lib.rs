@@ -59,12 +59,12 @@
 //! | connections to other programs | [`Listener`], [`connect`], [`connect_async`], [`SocketOptions`], [`Connection`] |
 //! | locks | [`Lock`], [`RLock`], [`RwLock`], [`Once`] |
 //! | waiting for others | [`Semaphore`], [`BoundedSemaphore`], [`Event`], [`Condition`], [`Barrier`] |
-//! | shared values | [`Value`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
-//! | other programs | [`SharedMemory`] (by name), [`Foreign`], [`Tensor::from_fd`], [`Tensor::to_memfd`] |
+//! | shared values | [`Lock`], [`Array`] (with a lock), [`RawValue`], [`RawArray`], [`ShareableList`] |
+//! | other programs | [`SharedMemory`] (by name), [`MappedFile`], [`Tensor::from_fd`], [`Tensor::to_memfd`] |
 //! | what can be sent | [`Message`], [`Bundle`], [`Reduce`] |
 //! | the memory behind it | [`Arena`], [`Storage`], [`MemoryStats`] |
 //!
-//! The layers are crates of their own (`mp-core`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`),
+//! The layers are crates of their own (`mp-core`, `mp-tensor`, `mp-spawn`, `mp-queue`, `mp-sync`, `mp-pool`, `mp-reduce`),
 //! for programs that want only one of them.
 //!
 //! # For users of torch.multiprocessing
@@ -91,7 +91,7 @@
 //! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`FrozenStorage`] |
 //! | `requires_grad`, `detach()` | [`Tensor::set_requires_grad`], [`Tensor::detach`]: metadata that travels |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
-//! | `mp.Value`, `mp.Array` | [`Value`], [`Array`]; a lock whose dead holder is reported |
+//! | `mp.Value`, `mp.Array` | [`Lock`], [`Array`]; a lock whose dead holder is reported |
 //! | `mp.Lock`, `RLock`, `Semaphore`, `Event`, `Condition`, `Barrier` | the same names: [`Lock`], [`RLock`], … |
 //! | `shared_memory.SharedMemory`, `ShareableList` | [`SharedMemory`], [`ShareableList`]: same names, same bytes |
 //! | "the producer must stay alive" | it need not: memory lives as long as a process holds it |
@@ -105,7 +105,7 @@
 //! holds (locks, permits, leases), and holds up nothing else.
 //!
 //! # Features
-//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `spawn`, `queue`,
+//! `file_descriptor`, `file_system` (default): the sharing strategies, of which one at least is needed. `tensor`, `spawn`, `queue`,
 //! `sync`, `pool` (default): the crates of that name. `indicatif`: progress bars for [`Pool::map`]. `ndarray`: tensors as
 //! arrays, without copying. `bytes`: frozen tensors as `bytes::Bytes`, without copying. `futures`: queues as `Stream` and
 //! `Sink`. `authkey` (default): a secret that two programs prove to each other, and one that each family of processes has. `tokio`: see
@@ -131,15 +131,10 @@
 pub use mp_core::AuthKey;
 pub use mp_core::words::Member;
 pub use mp_core::{
-    Aliased, AnyTensor, Arena, ArenaOptions, Array, Atomic, Bool, Borrowed, BorrowedMut, ClassStats, Complex,
-    DType, Descriptor, DowncastError, Element, Error, Exclusive, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
-    F8E8M0FNU, Foreign, Frozen, FrozenBytes, FrozenStorage, FrozenTensor, Integer, Layout, ListError,
-    ListItem, LockError, LockGuard, MAX_RANK, MemberInfo, MemberStats, MemoryStats, MetaTensor, Mode,
-    NestedTensor, Number, RawArray, RawValue, Readable, Sendable, ShareMemory, ShareableList, Shared,
-    SharedCache, SharedMemory, SharedTensor, SharingStrategy, SparseCompressed, SparseCoo, Storage,
-    StorageId, Tensor, TensorView, TensorViewMut, TypedStorage, Value, Waitable, WeakStorage, Writable, bf16,
-    bytemuck, dispatch, f16, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, ready,
-    select, set_sharing_directory, set_sharing_strategy, storage_from_cache, wait,
+    Arena, ArenaOptions, ClassStats, DType, Descriptor, Error, LockError, MemberInfo, MemberStats,
+    MemoryStats, SharedCache, SharedMemory, SharingStrategy, Storage, StorageId, Waitable, WeakStorage,
+    bytemuck, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, ready, select,
+    set_sharing_directory, set_sharing_strategy, storage_from_cache, wait,
 };
 #[cfg(feature = "cuda")]
 pub use mp_cuda as cuda;
@@ -175,8 +170,17 @@ pub use mp_spawn::{
 pub use mp_sync as sync;
 #[cfg(feature = "sync")]
 pub use mp_sync::{
-    AcquireError, Barrier, BarrierError, BoundedSemaphore, Condition, ConditionGuard, Event, Holder, Lock,
-    Once, OnceState, Party, Permit, RLock, RLockGuard, ReadGuard, RwLock, Semaphore, WriteGuard,
+    AcquireError, Array, Barrier, BarrierError, BoundedSemaphore, Condition, ConditionGuard, Event, Holder,
+    ListError, ListItem, Lock, LockGuard, Once, OnceState, Party, Permit, RLock, RLockGuard, RawArray,
+    RawValue, ReadGuard, RwLock, Semaphore, ShareableList, Value, WriteGuard,
+};
+#[cfg(feature = "tensor")]
+pub use mp_tensor::{
+    Aliased, AnyTensor, Atomic, Bool, Borrowed, BorrowedMut, Complex, DowncastError, Element, Exclusive,
+    F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, Frozen, FrozenBytes, FrozenStorage, FrozenTensor,
+    Integer, Layout, MAX_RANK, MappedFile, MetaTensor, Mode, NestedTensor, Number, Readable, Sendable,
+    ShareMemory, Shared, SharedTensor, SparseCompressed, SparseCoo, Tensor, TensorView, TensorViewMut,
+    TypedStorage, Writable, bf16, dispatch, f16,
 };
 
 /// `Result` with any error, as functions that run in workers return it.

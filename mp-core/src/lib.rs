@@ -1,31 +1,28 @@
 //! Memory that a tree of processes shares: the base layer of `mp`.
 //!
 //! ```
-//! use mp_core::{Arena, Tensor};
+//! use mp_core::{Arena, Storage};
 //!
-//! let mut t = Tensor::<f32>::zeros(&[3, 4])?; // in shared memory from the start
-//! t.as_mut_slice()?.fill(0.5);
-//! let weights = t.freeze(); // any process may read it now, without copying
-//! assert_eq!(weights.select(0, 1)?.iter().sum::<f32>(), 2.0);
-//!
-//! let stats = Arena::current()?.memory_stats();
-//! assert!(stats.allocated >= 48);
+//! let arena = Arena::current()?; // one region for this process and all that it starts
+//! let weights = Storage::new(arena, 12, 4)?; // memory for twelve elements of four bytes, that any of them can hold
+//! let stats = arena.memory_stats();
+//! assert!(stats.allocated >= 48 && weights.len() == 48);
 //! # Ok::<(), mp_core::Error>(())
 //! ```
 //!
 //! | | |
 //! |---|---|
-//! | [`Tensor`], [`FrozenTensor`], [`SharedTensor`], [`Storage`] | what users hold; [`Mode`] has the difference |
-//! | [`AnyTensor`], [`MetaTensor`], [`TypedStorage`], [`SparseCoo`], [`SparseCompressed`], [`NestedTensor`] | what is made of them |
+//! | [`Storage`] | a piece of memory that processes hold: the tensors of `mp-tensor` are views of one |
 //! | [`WeakStorage`], [`SharedCache`], [`storage_from_cache`] | to find a storage again without keeping it |
-//! | [`Value`], [`Array`], [`RawValue`], [`RawArray`], [`ShareableList`] | plain data that several processes change, with a lock and without |
-//! | [`SharedMemory`], [`Foreign`] | memory of other programs, by name or by descriptor |
+//! | [`Structure`], [`RawLock`] | words that several processes change: the locks and values of `mp-sync` are made of them |
+//! | [`SharedMemory`] | memory of other programs, by name |
 //! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
 //! | [`wait()`], [`select`], [`until`] | for many things at once, as a call and as a future |
 //! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
 //! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |
 //!
-//! Processes come from `mp-spawn`, queues from `mp-queue`; the `mp` crate has them all.
+//! Tensors come from `mp-tensor`, values and locks from `mp-sync`, processes from `mp-spawn`, queues from `mp-queue`; the `mp`
+//! crate has them all.
 //!
 //! # When a process dies
 //! Each block of memory is held by seats that name their holders. A process that dies, at any instruction,
@@ -54,7 +51,8 @@ mod arena;
 mod authkey;
 mod contention;
 mod error;
-mod foreign;
+#[doc(hidden)]
+pub mod foreign;
 pub mod fork;
 #[cfg(feature = "inject")]
 pub mod inject;
@@ -65,17 +63,15 @@ pub mod mem;
 mod mem_bytes;
 pub mod message;
 pub mod mutex;
-mod shareable_list;
 mod shared_memory;
 pub mod steps;
 mod storage;
 mod strategy;
+mod structure;
 pub mod sync;
 mod sys;
-mod tensor;
 #[doc(hidden)]
 pub mod users;
-mod value;
 mod wait;
 mod weak;
 pub mod words;
@@ -84,25 +80,25 @@ pub use arena::*;
 #[cfg(feature = "authkey")]
 pub use authkey::{AuthKey, authkey, set_authkey};
 pub use bytemuck;
-pub use error::{Error, Result};
-pub use foreign::Foreign;
+#[doc(hidden)]
+pub use error::Bytes;
+pub use error::{Error, OnTheirWay, QueuedMessages, Result};
 pub use lock::{Asking, LockError, LockWait, RawGuard, RawLock};
 pub use message::Message;
-pub use shareable_list::{ListError, ListItem, ShareableList};
 pub use shared_memory::SharedMemory;
-pub use storage::{Atomic, Storage};
+pub use storage::Storage;
 pub use strategy::{
     SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
     set_sharing_directory, set_sharing_strategy,
 };
+pub use structure::Structure;
 #[doc(hidden)]
 pub use sys::{gained_privileges, monotonic, under_valgrind};
-pub use tensor::*;
-pub use value::{Array, LockGuard, RawArray, RawValue, Structure, Value};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;
 pub use wait::{Descriptor, Place, Ready, Waitable, Watch, Watched, poll_until, ready, select, until, wait};
 pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
+pub use words::DType;
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.
 pub const fn fnv1a(bytes: &[u8]) -> u64 {

@@ -22,7 +22,7 @@ use crate::words::Member;
 pub enum LockError {
     /// A process died while it held the lock: what it was changing may be half changed. It is unlocked again.
     ///
-    /// Every caller gets this until one calls [`recover`](crate::Value::recover).
+    /// Every caller gets this until one calls `recover`.
     OwnerDied {
         /// The process that died.
         member: Member,

@@ -7,7 +7,7 @@
 use crate::mem::{Mem, Word};
 
 /// Copies bytes out, from byte `at` of the words that begin at `base`. The caller has checked that they are there.
-pub(crate) fn read<M: Mem + ?Sized>(m: &M, base: Word, at: u64, to: &mut [u8]) {
+pub fn read<M: Mem + ?Sized>(m: &M, base: Word, at: u64, to: &mut [u8]) {
     let mut at = at;
     let mut rest = to;
     while !rest.is_empty() {
@@ -24,7 +24,7 @@ pub(crate) fn read<M: Mem + ?Sized>(m: &M, base: Word, at: u64, to: &mut [u8]) {
 }
 
 /// Copies bytes in, from byte `at` of the words that begin at `base` on. The caller has checked that there is room.
-pub(crate) fn write<M: Mem + ?Sized>(m: &M, base: Word, at: u64, from: &[u8]) {
+pub fn write<M: Mem + ?Sized>(m: &M, base: Word, at: u64, from: &[u8]) {
     let mut at = at;
     let mut rest = from;
     while !rest.is_empty() {

@@ -71,7 +71,7 @@ struct Opened {
 }
 
 /// Checks a name; without the `/` that POSIX has in front.
-pub(crate) fn checked(name: &str) -> Result<&str> {
+pub fn checked(name: &str) -> Result<&str> {
     let plain = name.strip_prefix('/').unwrap_or(name);
     let why = match plain {
         "" | "." | ".." => "it names no file",
@@ -239,7 +239,9 @@ impl SharedMemory {
         self.0.region.base().as_ptr()
     }
 
-    pub(crate) fn region(&self) -> &Region {
+    /// Its words.
+    #[doc(hidden)]
+    pub fn region(&self) -> &Region {
         &self.0.region
     }
 }

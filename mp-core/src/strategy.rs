@@ -169,14 +169,14 @@ pub fn get_sharing_strategy() -> SharingStrategy {
 /// begin with it; those that run already are not affected, and understand tensors of both kinds.
 ///
 /// ```
-/// use mp_core::{SharingStrategy, Tensor, get_sharing_strategy, set_sharing_strategy};
+/// use mp_core::{Arena, SharingStrategy, Storage, get_sharing_strategy, set_sharing_strategy};
 ///
 /// let before = get_sharing_strategy();
 /// # if mp_core::get_all_sharing_strategies().contains(&SharingStrategy::FileSystem) {
 /// set_sharing_strategy("file_system".parse()?)?;
-/// let t = Tensor::<f32>::zeros(&[1000])?; // in a file below /dev/shm
+/// let data = Storage::new(Arena::current()?, 1000, 4)?; // in a file below /dev/shm
 /// set_sharing_strategy(before)?; // it stays where it is
-/// # assert_eq!(t.len(), 1000);
+/// # assert_eq!(data.len(), 4000);
 /// # }
 /// # Ok::<(), mp_core::Error>(())
 /// ```

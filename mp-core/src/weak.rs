@@ -18,14 +18,15 @@ use crate::words::BlockId;
 /// Which storage it is, among all that there ever were in an arena: the same in each process that holds it.
 ///
 /// ```
-/// use mp_core::Tensor;
+/// use mp_core::{Arena, Storage};
 ///
-/// let t = Tensor::<f32>::zeros(&[4])?;
-/// let (id, other) = (t.storage().id(), Tensor::<f32>::zeros(&[4])?);
-/// assert_ne!(id, other.storage().id());
-/// drop(t);
-/// let reused = Tensor::<f32>::zeros(&[4])?; // the same memory, perhaps; never the same storage
-/// assert_ne!(id, reused.storage().id());
+/// let arena = Arena::current()?;
+/// let (one, other) = (Storage::new(arena, 4, 4)?, Storage::new(arena, 4, 4)?); // or `tensor.storage()`
+/// let id = one.id();
+/// assert_ne!(id, other.id());
+/// drop(one);
+/// let reused = Storage::new(arena, 4, 4)?; // the same memory, perhaps; never the same storage
+/// assert_ne!(id, reused.id());
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
@@ -41,13 +42,13 @@ pub struct StorageId {
 /// A reference to a storage that doesn't keep it.
 ///
 /// ```
-/// use mp_core::Tensor;
+/// use mp_core::{Arena, Storage};
 ///
-/// let t = Tensor::<f32>::full(&[4], 1.5)?.freeze();
-/// let weak = t.storage().downgrade();
-/// assert_eq!(weak.upgrade().as_ref(), Some(t.storage()));
+/// let storage = Storage::new(Arena::current()?, 4, 4)?; // or `tensor.storage()`
+/// let weak = storage.downgrade();
+/// assert_eq!(weak.upgrade().as_ref(), Some(&storage));
 ///
-/// drop(t);
+/// drop(storage);
 /// assert!(weak.expired());
 /// assert!(weak.upgrade().is_none());
 /// # Ok::<(), mp_core::Error>(())
@@ -129,12 +130,12 @@ impl Storage {
 /// The storage of that id, if this process has a handle to it; the result is one more.
 ///
 /// ```
-/// use mp_core::{Tensor, storage_from_cache};
+/// use mp_core::{Arena, Storage, storage_from_cache};
 ///
-/// let t = Tensor::<f32>::zeros(&[4])?;
-/// let id = t.storage().id();
-/// assert_eq!(storage_from_cache(id).as_ref(), Some(t.storage()));
-/// drop(t);
+/// let storage = Storage::new(Arena::current()?, 4, 4)?;
+/// let id = storage.id();
+/// assert_eq!(storage_from_cache(id).as_ref(), Some(&storage));
+/// drop(storage);
 /// assert_eq!(storage_from_cache(id), None);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
@@ -149,14 +150,14 @@ pub fn storage_from_cache(id: StorageId) -> Option<Storage> {
 /// Something kept beside each storage for as long as this process has it: a map that forgets what has expired.
 ///
 /// ```
-/// use mp_core::{SharedCache, Tensor};
+/// use mp_core::{Arena, SharedCache, Storage};
 ///
 /// let mut names = SharedCache::new();
-/// let weights = Tensor::<f32>::zeros(&[4])?;
-/// names.insert(weights.storage(), "weights");
-/// assert_eq!(names.get(weights.storage().id()), Some(&"weights"));
+/// let weights = Storage::new(Arena::current()?, 4, 4)?;
+/// names.insert(&weights, "weights");
+/// assert_eq!(names.get(weights.id()), Some(&"weights"));
 ///
-/// let id = weights.storage().id();
+/// let id = weights.id();
 /// drop(weights);
 /// assert_eq!(names.get(id), None);
 /// names.free_dead_references();

@@ -18,6 +18,7 @@
 mod attach;
 mod block_state;
 mod current;
+mod dtype;
 mod group;
 mod owner;
 mod seat_at;
@@ -28,6 +29,7 @@ use std::fmt;
 pub use attach::{Access, Attach, Grant};
 pub use block_state::{BlockState, Kind, Life};
 pub use current::Current;
+pub use dtype::DType;
 pub use group::Group;
 pub use owner::{Holder, Owner, Place, delivered, deliveries};
 pub use seat_at::SeatAt;

@@ -1,7 +1,7 @@
 //! A pool of worker processes: the pool of `mp`.
 //!
 //! ```
-//! use mp_core::{FrozenTensor, Tensor};
+//! use mp_tensor::{FrozenTensor, Tensor};
 //! use mp_pool::Pool;
 //!
 //! fn mean(column: FrozenTensor<f32>) -> f32 {

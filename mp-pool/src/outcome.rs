@@ -5,10 +5,10 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mp_core::{AnyTensor, Element, Mode, Tensor};
 use mp_queue::Queue;
 use mp_reduce::{Bundle, Message};
 use mp_spawn::Closure;
+use mp_tensor::{AnyTensor, Element, Mode, Tensor};
 
 /// What the function of a task may return: `Result<T, E>`, whose error becomes the task's, or one of the types of the
 /// standard library and of `mp` that can be sent.

@@ -24,11 +24,11 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use mp_core::SharedTensor;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::users::Apart;
 use mp_queue::{PutError, Queue};
 use mp_spawn::{Closure, Raise};
+use mp_tensor::SharedTensor;
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Body, Ran, Reply, Runner, Task};
@@ -209,7 +209,7 @@ fn wait_for_the_end() -> ! {
 
 #[cfg(test)]
 mod tests {
-    use mp_core::Tensor;
+    use mp_tensor::Tensor;
 
     use super::*;
 

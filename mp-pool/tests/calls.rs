@@ -14,12 +14,13 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use common::{DEADLINE, Gate, got, join, stop_at};
+use mp_core::StorageId;
 use mp_core::mutex::Mutex;
-use mp_core::{FrozenTensor, SharedTensor, StorageId, Tensor};
 use mp_pool::{Pool, TaskError, current_worker};
 use mp_queue::{GetError, Queue};
 use mp_reduce::Bundle;
 use mp_spawn::{Closure, RaisedKind, closure};
+use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 fn square(x: u64) -> u64 {

@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, Random, alive, eventually, got, join, kill, lost, signal, stop_at, stopped};
-use mp_core::{SharedTensor, Tensor};
 use mp_pool::{Pool, TaskError};
 use mp_spawn::{Exit, Note, Output, Signal as Kind};
+use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 
 fn square(x: u64) -> u64 {
@@ -258,7 +258,8 @@ fn random_kills_cost_a_task_each_at_most() {
         tensor.as_mut_slice()?[0] = x;
         Ok::<_, mp_core::Error>((x, tensor.freeze()))
     };
-    let check = |x: u64, (y, tensor): (u64, mp_core::FrozenTensor<u64>)| assert_eq!((x, x), (y, tensor[[0]]));
+    let check =
+        |x: u64, (y, tensor): (u64, mp_tensor::FrozenTensor<u64>)| assert_eq!((x, x), (y, tensor[[0]]));
     // A pool in which none ever gets ready is given up at once.
     assert_eq!(pool.apply(square, 9).unwrap(), 81);
     let mut killed = HashSet::new();

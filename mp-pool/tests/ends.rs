@@ -7,9 +7,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, alive, eventually, got, in_use, join, kill, signal, stop_at};
+use mp_core::Arena;
 use mp_core::mutex::{Mutex, MutexGuard};
-use mp_core::{Arena, FrozenTensor, Tensor};
 use mp_pool::{AsyncResult, Pool, PoolError, TaskError};
+use mp_tensor::{FrozenTensor, Tensor};
 use rustix::process::Signal;
 
 fn square(x: u64) -> u64 {

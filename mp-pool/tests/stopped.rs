@@ -6,9 +6,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Gate, eventually, got, join, signal, stop_at, stopped};
-use mp_core::{SharedTensor, Tensor};
 use mp_pool::{Pool, TaskError, current_worker};
 use mp_spawn::closure;
+use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 
 const TIMEOUT: Duration = Duration::from_millis(500);

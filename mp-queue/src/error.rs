@@ -108,7 +108,8 @@ impl<T> PutError<T> {
 /// first ([`into_value`](PutError::into_value)).
 ///
 /// ```
-/// use mp_core::{Error, Tensor};
+/// use mp_core::Error;
+/// use mp_tensor::Tensor;
 /// use mp_queue::Queue;
 ///
 /// fn produce(queue: &Queue<Tensor<f32>>) -> Result<(), Error> {

@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 
-use mp_core::{Arena, Tensor};
+use mp_core::Arena;
 use mp_queue::Queue;
+use mp_tensor::Tensor;
 
 type Kept = (Queue<Tensor<u8>>, Queue<Queue<String>>);
 

@@ -8,7 +8,7 @@ use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned, in_f
 /// (Rust's rules leave no room for doing that without a wrapper, beside the serde types that these are as well.)
 ///
 /// ```
-/// use mp_core::Tensor;
+/// use mp_tensor::Tensor;
 /// use mp_reduce::{Bundle, pack, unpack};
 ///
 /// let t = Tensor::<f32>::zeros(&[10])?;

@@ -1,14 +1,14 @@
 //! How a value leaves one process and enters another: the codec layer of `mp`.
 //!
 //! ```
-//! use mp_core::Tensor;
+//! use mp_tensor::Tensor;
 //! use mp_reduce::{pack, unpack};
 //!
 //! // A serde value with a tensor in it: its bytes are copied, the tensor's memory is attached.
 //! let images = Tensor::<u8>::zeros(&[100, 28, 28])?.freeze();
 //! let envelope = pack(("batch 7".to_string(), images.select(0, 3)?)).map_err(|e| e.error)?;
 //! // … travels …
-//! let (name, image) = unpack::<(String, mp_core::FrozenTensor<u8>)>(envelope)?;
+//! let (name, image) = unpack::<(String, mp_tensor::FrozenTensor<u8>)>(envelope)?;
 //! assert_eq!((name.as_str(), image.shape()), ("batch 7", &[28, 28][..]));
 //! assert_eq!(image.storage(), images.storage());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -21,7 +21,7 @@
 //! - Types that are `Serialize + DeserializeOwned` are messages as they are. Frozen and shared tensors and queues
 //!   are such types, but only inside of a message: elsewhere their bytes would mean nothing, and serialising them is
 //!   an error.
-//! - Types with an exclusive [`Tensor`](mp_core::Tensor) in them are messages by `#[derive(Message)]`; tuples of them by
+//! - Types with an exclusive [`Tensor`](mp_tensor::Tensor) in them are messages by `#[derive(Message)]`; tuples of them by
 //!   [`Bundle`].
 //! - Foreign types that are no serde types travel by [`Reduce`], inside of structs by
 //!   `#[serde(with = "mp_reduce::reduced")]`.

@@ -7,11 +7,11 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Meeting, Outcome, alive, eventually, join, say, wait_for_the_end, wait_for_word};
-use mp_core::{FrozenTensor, Tensor};
 use mp_spawn::{
     Descriptor, Exit, Note, OnFailure, Options, Process, Signal, SpawnError, Waitable, active_children,
     current_process, parent_process, start_processes, wait,
 };
+use mp_tensor::{FrozenTensor, Tensor};
 
 #[test]
 fn values_come_back_by_rank() {

@@ -144,7 +144,7 @@ impl Barrier {
     /// Every party gives its action, of which one is done; a party that waits without one has none to do.
     ///
     /// ```
-    /// use mp_core::RawValue;
+    /// use mp_sync::RawValue;
     /// use mp_sync::Barrier;
     ///
     /// let (step, epoch) = (Barrier::new(2)?, RawValue::new(0_u64)?);

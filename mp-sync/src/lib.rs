@@ -48,7 +48,7 @@
 //! |---|---|---|---|
 //! | `Queue::get` | 1.0 ms | `Deserted`, if no other process has the queue | `Empty` |
 //! | `Receiver::recv` | 1.1 ms | `Disconnected` | `Empty` |
-//! | `Lock::lock`, `Value::lock` | 0.9 ms | `OwnerDied` | `Held`, which names it |
+//! | `Lock::lock` | 0.9 ms | `OwnerDied` | `Held`, which names it |
 //! | `RwLock::read` | 1.0 ms | `OwnerDied` | `Held`, which names it |
 //! | `Semaphore::acquire` | 1.0 ms | the permit | `Busy`, which names it |
 //! | `wait(&[&semaphore])` | 1.0 ms | that it is ready | nothing that is ready |
@@ -78,7 +78,9 @@ mod event;
 mod garbage;
 mod locks;
 mod once;
+mod raw_values;
 mod semaphore;
+mod shareable_list;
 mod shared;
 pub mod steps;
 mod wait;
@@ -86,11 +88,18 @@ mod wait;
 pub use barrier::{Barrier, Party};
 pub use error::{AcquireError, BarrierError, Holder};
 pub use event::Event;
+pub use locks::array::Array;
 pub use locks::condition::Condition;
-pub use locks::lock::{Lock, LockGuard};
+pub use locks::guard::LockGuard;
+pub use locks::lock::Lock;
 pub use locks::rlock::{RLock, RLockGuard};
 pub use locks::rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use locks::unlocked::ConditionGuard;
 pub use mp_core::{LockError, Waitable, select, wait};
 pub use once::{Once, OnceState};
+pub use raw_values::{RawArray, RawValue};
 pub use semaphore::{BoundedSemaphore, Permit, Semaphore};
+pub use shareable_list::{ListError, ListItem, ShareableList};
+
+/// Python's name of a [`Lock`] and the data that it protects.
+pub type Value<T> = Lock<T>;

@@ -6,7 +6,7 @@
 
 use mp_core::mem::{Mem, Steps, Word, run};
 use mp_core::words::Member;
-use mp_core::{Arena, Parking, RawGuard, RawLock, Result, Structure};
+use mp_core::{Arena, Error, Parking, RawGuard, RawLock, Result, Structure};
 use serde::{Deserializer, Serializer};
 
 use crate::steps::slot::Slots;
@@ -28,9 +28,13 @@ impl Shared {
         least: u64,
         d: D,
     ) -> Result<Self, D::Error> {
-        let structure = Structure::receive(what, name, d)?;
+        Self::of(Structure::receive(what, name, d)?, least, what).map_err(serde::de::Error::custom)
+    }
+
+    /// Of a structure under a name of this crate, which has `least` words or more.
+    pub(crate) fn of(structure: Structure, least: u64, what: &str) -> Result<Self> {
         if structure.len() < least {
-            return Err(serde::de::Error::custom(format!("{what} of {} words arrived", structure.len())));
+            return Err(Error::Malformed(format!("{what} of {} words arrived", structure.len())));
         }
         Ok(Self(structure))
     }
@@ -55,7 +59,8 @@ impl Shared {
         self.0.len()
     }
 
-    fn words(&self) -> &'static (impl Mem + use<>) {
+    /// Its words, and all others: to run steps on its own.
+    pub(crate) fn words(&self) -> &'static (impl Mem + use<>) {
         // SAFETY: only words of this structure are changed, by the steps that they belong to, see above.
         unsafe { self.arena().words() }
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-use mp::{Error, Foreign, SharedMemory, Tensor};
+use mp::{Error, MappedFile, SharedMemory, Tensor};
 use mp_tests::python::{self, Python, number};
 use mp_tests::{Outcome, join, one_process};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
@@ -61,7 +61,7 @@ fn what_is_handed_out_comes_back() {
         Tensor::<u8>::zeros(&[0])
             .unwrap()
             .to_memfd()
-            .map(|fd| Foreign::<u8>::from_fd(fd, 0, 0).unwrap().len())
+            .map(|fd| MappedFile::<u8>::from_fd(fd, 0, 0).unwrap().len())
             .unwrap(),
         0
     );
@@ -70,8 +70,8 @@ fn what_is_handed_out_comes_back() {
 #[test]
 fn memfds_are_mapped_where_they_are() {
     let fd = memfd(&bytes_of(&[1.0, 2.0, 3.0]));
-    let here = Foreign::<f32>::from_fd(&fd, 4, 2).unwrap();
-    let there = Foreign::<f32>::from_fd(&fd, 0, 3).unwrap();
+    let here = MappedFile::<f32>::from_fd(&fd, 4, 2).unwrap();
+    let there = MappedFile::<f32>::from_fd(&fd, 0, 3).unwrap();
     assert!(fcntl_get_seals(&fd).unwrap().contains(SealFlags::SHRINK), "sealed by us");
     assert_eq!(rustix::fs::ftruncate(&fd, 4), Err(rustix::io::Errno::PERM));
     here.store(1, 30.0).unwrap();
@@ -80,10 +80,10 @@ fn memfds_are_mapped_where_they_are() {
     assert_eq!(there.to_tensor().unwrap().to_vec(), [1.0, 2.0, 30.0]);
 
     for (offset, len) in [(0, 4), (4, 3), (u64::MAX - 3, 1), (0, usize::MAX)] {
-        let error = Foreign::<f32>::from_fd(&fd, offset, len).unwrap_err();
+        let error = MappedFile::<f32>::from_fd(&fd, offset, len).unwrap_err();
         assert!(matches!(error, Error::Shape(_)), "{error}");
     }
-    let misaligned = Foreign::<f32>::from_fd(&fd, 2, 1).unwrap_err();
+    let misaligned = MappedFile::<f32>::from_fd(&fd, 2, 1).unwrap_err();
     assert!(misaligned.to_string().contains("no multiple of 4"), "{misaligned}");
 }
 
@@ -91,7 +91,7 @@ fn memfds_are_mapped_where_they_are() {
 fn small_elements_do_not_disturb_their_neighbours() {
     let fd = memfd(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     let (bytes, shorts) =
-        (Foreign::<u8>::from_fd(&fd, 0, 11).unwrap(), Foreign::<u16>::from_fd(&fd, 2, 4).unwrap());
+        (MappedFile::<u8>::from_fd(&fd, 0, 11).unwrap(), MappedFile::<u16>::from_fd(&fd, 2, 4).unwrap());
     bytes.store(10, 110).unwrap();
     shorts.store(3, u16::from_ne_bytes([90, 100])).unwrap();
     assert_eq!(bytes.to_vec(), [1, 2, 3, 4, 5, 6, 7, 8, 90, 100, 110]);
@@ -101,7 +101,7 @@ fn small_elements_do_not_disturb_their_neighbours() {
 fn a_file_that_is_sealed_against_writing_is_a_slice() {
     let fd = memfd(&bytes_of(&[1.0, 2.0]));
     fcntl_add_seals(&fd, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
-    let mapped = Foreign::<f32>::from_fd(&fd, 0, 2).unwrap();
+    let mapped = MappedFile::<f32>::from_fd(&fd, 0, 2).unwrap();
     assert_eq!(mapped.as_slice(), Some(&[1.0, 2.0][..]));
     assert!(!mapped.is_writable());
     assert!(matches!(mapped.store(0, 3.0), Err(Error::NotShared(_))));
@@ -111,18 +111,18 @@ fn a_file_that_is_sealed_against_writing_is_a_slice() {
 #[test]
 fn what_may_shrink_is_not_mapped_by_safe_code() {
     let memory = SharedMemory::new(16).unwrap().unlink_on_drop();
-    let error = Foreign::<u64>::from_fd(&memory, 0, 2).unwrap_err();
+    let error = MappedFile::<u64>::from_fd(&memory, 0, 2).unwrap_err();
     assert!(matches!(&error, Error::NotShared(why) if why.contains("from_unsealed")), "{error}");
     let sealed = memfd(&[0; 16]);
     fcntl_add_seals(&sealed, SealFlags::SEAL).unwrap();
-    assert!(matches!(Foreign::<u64>::from_fd(&sealed, 0, 2), Err(Error::NotShared(_))));
+    assert!(matches!(MappedFile::<u64>::from_fd(&sealed, 0, 2), Err(Error::NotShared(_))));
     // SAFETY: no other process knows the name, and this one does not make it shorter.
-    let mapped = unsafe { Foreign::<u64>::from_unsealed(&memory, 8, 1) }.unwrap();
+    let mapped = unsafe { MappedFile::<u64>::from_unsealed(&memory, 8, 1) }.unwrap();
     memory.write_at(8, &7_u64.to_ne_bytes()).unwrap();
     assert_eq!(mapped.load(0), 7);
     let read_only = File::open(format!("/dev/shm/{}", memory.name())).unwrap();
     // SAFETY: as above.
-    let mapped = unsafe { Foreign::<u64>::from_unsealed(&read_only, 0, 2) }.unwrap();
+    let mapped = unsafe { MappedFile::<u64>::from_unsealed(&read_only, 0, 2) }.unwrap();
     assert!(matches!(mapped.store(0, 3), Err(Error::NotShared(_))));
     assert_eq!(mapped.to_vec(), [0, 7]);
 }
@@ -156,9 +156,9 @@ say(b.tolist())
     let path = format!("/proc/{}/fd/{fd}", python.pid());
     let file = File::options().read(true).write(true).open(path).unwrap();
     assert_eq!(Tensor::<i64>::from_fd(&file, 0, &[2, 3]).unwrap().to_vec(), [0, 1, 2, 3, 4, 5]);
-    assert!(Foreign::<i64>::from_fd(&file, 0, 6).is_err(), "torch's files are not memfds");
+    assert!(MappedFile::<i64>::from_fd(&file, 0, 6).is_err(), "torch's files are not memfds");
     // SAFETY: torch keeps the length of its storages.
-    let where_it_is = unsafe { Foreign::<i64>::from_unsealed(&file, 0, 6) }.unwrap();
+    let where_it_is = unsafe { MappedFile::<i64>::from_unsealed(&file, 0, 6) }.unwrap();
     where_it_is.store(5, -5).unwrap();
     python.tell("look");
     assert_eq!(python.line(), "[[0, 1, 2], [3, 4, -5]]");
@@ -171,7 +171,7 @@ fn torch_takes_our_storages() {
         return;
     }
     let fd = Tensor::from_slice(&[1.5_f32, 2.5, 3.5, 4.5], &[4]).unwrap().to_memfd().unwrap();
-    let there = Foreign::<f32>::from_fd(&fd, 0, 4).unwrap();
+    let there = MappedFile::<f32>::from_fd(&fd, 0, 4).unwrap();
     let script = "
 import torch
 storage = torch.UntypedStorage._new_shared_fd_cpu(int(sys.argv[1]), 16)

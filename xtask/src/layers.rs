@@ -12,13 +12,14 @@ use crate::session::{Outcome, Session};
 /// Every library crate, and the crates of ours that it may depend on. `*` stands for all in this table.
 pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-core", &[]),
+    ("mp-tensor", &["mp-core"]),
     ("mp-macros", &[]),
     ("mp-reduce", &["mp-core", "mp-macros"]),
     ("mp-spawn", &["mp-core", "mp-reduce"]),
     ("mp-queue", &["mp-core", "mp-reduce"]),
     ("mp-sync", &["mp-core"]),
-    ("mp-pool", &["mp-core", "mp-reduce", "mp-spawn", "mp-queue"]),
-    ("mp-cuda", &["mp-core", "mp-reduce"]),
+    ("mp-pool", &["mp-core", "mp-tensor", "mp-reduce", "mp-spawn", "mp-queue"]),
+    ("mp-cuda", &["mp-core", "mp-tensor", "mp-reduce"]),
     (FACADE, &["*"]),
 ];
 

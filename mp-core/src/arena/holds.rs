@@ -66,7 +66,7 @@ impl Hold {
 
     /// Whether it holds nothing, because its seat is in a message.
     #[inline]
-    pub(crate) fn is_nowhere(&self) -> bool {
+    pub fn is_nowhere(&self) -> bool {
         self.block == NOWHERE
     }
 

@@ -62,7 +62,6 @@ pub use park::{Announce, Notify, NotifyAll, Parking, Patience, SLICE, TakeBack};
 pub use protocol::{InDoubt, RingLayer};
 pub use repeat::Repeated;
 pub use stats::{ClassStats, MemberStats, MemoryStats};
-pub use waiting::{OnTheirWay, QueuedMessages};
 
 use crate::error::{Error, Result};
 use crate::fork::{GENERATIONS, PerProcess};
@@ -180,10 +179,11 @@ impl Arena {
     /// The arena of this process, in plain memory of its own; made now, if it has none yet.
     ///
     /// ```
-    /// use mp_core::{Arena, Tensor};
+    /// use mp_core::{Arena, Storage};
     ///
-    /// assert!(Arena::local()?.is_local());
-    /// assert_eq!(Tensor::<f32>::full(&[3], 0.5)?.iter().sum::<f32>(), 1.5);
+    /// let arena = Arena::local()?;
+    /// assert!(arena.is_local());
+    /// assert_eq!(Storage::new(arena, 3, 4)?.len(), 12);
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///

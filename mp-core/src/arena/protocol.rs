@@ -11,7 +11,7 @@ use super::{Arena, Envelope, Hold, Leased, Parking};
 use crate::error::{Error, Result};
 use crate::lock::{RawGuard, RawLock};
 use crate::mem::{Mem, Word};
-use crate::value::Structure;
+use crate::structure::Structure;
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
 
 /// Where a message may be that both a dead member and a living thread are in the middle of.

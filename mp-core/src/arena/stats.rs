@@ -40,9 +40,9 @@ pub struct MemberStats {
 /// What is in the arena.
 ///
 /// ```
-/// use mp_core::{Arena, Tensor};
+/// use mp_core::{Arena, Storage};
 ///
-/// let weights = Tensor::<f32>::zeros(&[1 << 20])?;
+/// let weights = Storage::new(Arena::current()?, 1 << 20, 4)?;
 /// let stats = Arena::current()?.memory_stats();
 /// assert!(stats.allocated >= 4 << 20 && stats.peak_allocated >= stats.allocated);
 /// println!("{stats}"); // a table: totals, sizes, members

@@ -53,11 +53,11 @@ impl Arena {
     /// Limits how many bytes of large free blocks (2 MiB and more) may keep their pages, for all members.
     ///
     /// ```
-    /// use mp_core::{Arena, Tensor};
+    /// use mp_core::{Arena, Storage};
     ///
     /// let arena = Arena::current()?;
     /// arena.set_cache_limit(8 << 20);
-    /// drop(Tensor::<u8>::zeros(&[64 << 20])?); // too large to be kept
+    /// drop(Storage::new(arena, 64 << 20, 1)?); // too large to be kept
     /// assert!(arena.memory_stats().cached <= 8 << 20);
     /// # Ok::<(), mp_core::Error>(())
     /// ```

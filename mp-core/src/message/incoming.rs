@@ -56,8 +56,13 @@ impl Arrived {
         self
     }
 
+    /// The handle of what was attached under this number, if it was attached as that. It gives no access to memory by itself.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there is no such attachment, it was attached as something else, or it is exclusive and was
+    /// taken already.
     #[inline]
-    pub(crate) fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
+    pub fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
         let wrong = |why: &str| wrong(attachment, why);
         let given = self.0.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
         if given.grant != grant {

@@ -1,10 +1,15 @@
-//! A message being written: its bytes, and what is attached.
+//! # Safety
+//! A message being written: its bytes, and what is attached. Nothing here dereferences anything; two functions are `unsafe`
+//! because a caller that attaches memory as what it is not makes its receiver read what another process writes.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::sync::Arc;
 
 use super::incoming::{Arrived, Incoming};
 use super::{KEEP, Result};
 use crate::arena::{AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
 use crate::error::Error;
-use crate::tensor::{DType, Lent};
 use crate::words::{Access, BlockId, Grant};
 
 /// A message being written.
@@ -28,6 +33,21 @@ pub struct Attached {
     lent: Vec<Lent>,
 }
 
+/// What an exclusive value was beside its memory, which is in a message: all that it needs to be as it was.
+#[derive(Debug)]
+pub struct Lent {
+    /// Its number in the message.
+    pub attachment: u32,
+    /// As what its memory is attached.
+    pub grant: Grant,
+    /// How many bytes its storage had.
+    pub bytes: usize,
+    /// What else its type has to know: a view, say.
+    pub beside: Arc<dyn Any + Send + Sync>,
+    /// A few bits more.
+    pub note: u64,
+}
+
 /// What was moved into a message that does not leave, on its way back into the value.
 #[derive(Debug)]
 pub struct Returned {
@@ -37,11 +57,14 @@ pub struct Returned {
 }
 
 impl Returned {
-    /// What was attached under this number, if it is of this type and was not taken yet, and its handle.
-    pub(crate) fn take(&mut self, attachment: u32, dtype: DType) -> Option<(Hold, &Lent)> {
+    /// What was attached under this number as that, if it was not taken yet, and its handle.
+    pub fn take(&mut self, attachment: u32, grant: Grant) -> Option<(Hold, &Lent)> {
         let at = self.lent.binary_search_by_key(&attachment, |lent| lent.attachment).ok()?;
         let lent = &self.lent[at];
-        let hold = self.arrived.take(attachment, lent.grant(dtype)?).ok()?;
+        if lent.grant != grant {
+            return None;
+        }
+        let hold = self.arrived.take(attachment, grant).ok()?;
         Some((hold, lent))
     }
 }
@@ -62,13 +85,23 @@ impl Attached {
     /// # Errors
     /// [`Error::Malformed`] when there are too many attachments.
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
-        self.attach(hold, Grant::new(Access::Object, 0))
+        self.attach_as(hold, Grant::new(Access::Object, 0))
     }
 
     /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
     ///
-    /// One that was copied along when a process was copied is the original's: [`Error::Forked`].
-    pub(crate) fn attach(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
+    /// # Errors
+    /// [`Error::Malformed`] when there are too many attachments, or what is left of a tensor that was sent is attached;
+    /// [`Error::Forked`] in a copy of the process, for what is the original's.
+    ///
+    /// # Safety
+    /// The caller may reach the memory as `grant` says, and so may any other process that holds it: frozen memory is never
+    /// written again, shared memory is reached by atomics of the width of the element type in the grant's tag.
+    pub unsafe fn attach(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
+        self.attach_as(hold, grant)
+    }
+
+    fn attach_as(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
         self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.clone(), grant, free)))
     }
 
@@ -76,12 +109,16 @@ impl Attached {
     ///
     /// # Errors
     /// As [`attach`](Self::attach); then the handle stays.
-    pub(crate) fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
+    ///
+    /// # Safety
+    /// The value that this is the handle of was the only one, in all processes, that reached the memory; it reaches it no more
+    /// unless it takes the handle [back](Returned::take).
+    pub unsafe fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
         self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.take(), grant, free)))
     }
 
-    /// Notes what a tensor that was moved here needs to be as it was.
-    pub(crate) fn lends(&mut self, lent: Lent) {
+    /// Notes what a value whose handle was [moved here](Self::attach_own) needs to be as it was.
+    pub fn lends(&mut self, lent: Lent) {
         self.lent.push(lent);
     }
 
@@ -264,10 +301,10 @@ mod tests {
         for n in [3, 8, 9, 10, 33, 700, 12, 8, 1] {
             let attached = out.attached();
             for (i, hold) in holds.iter().take(n).enumerate() {
-                assert_eq!(attached.attach(hold, FROZEN).unwrap(), i as u32);
+                assert_eq!(attached.attach_as(hold, FROZEN).unwrap(), i as u32);
                 let earlier = i / 2;
-                assert_eq!(attached.attach(&holds[earlier], FROZEN).unwrap(), earlier as u32);
-                assert!(attached.attach(&holds[earlier], Grant::new(Access::Exclusive, 0)).is_err());
+                assert_eq!(attached.attach_as(&holds[earlier], FROZEN).unwrap(), earlier as u32);
+                assert!(attached.attach_as(&holds[earlier], Grant::new(Access::Exclusive, 0)).is_err());
             }
             assert_eq!(attached.list.len(), n);
             // Half of the messages are packed, which takes the list and leaves the index.

@@ -35,7 +35,7 @@ fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
 }
 
 /// The length of an open regular file or memfd.
-pub(crate) fn length(fd: BorrowedFd<'_>) -> Result<u64> {
+pub fn length(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of a foreign file"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Error::NotShared("it is no regular file".into()));
@@ -90,7 +90,7 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
 }
 
 /// Opens a file under `/dev/shm`, if it is a regular one of this user; its length.
-pub(crate) fn open(name: &str) -> Result<(OwnedFd, u64)> {
+pub fn open(name: &str) -> Result<(OwnedFd, u64)> {
     // NONBLOCK: a pipe under that name would keep the caller waiting before it can be refused.
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(folder()?, name, flags, Mode::empty())
@@ -106,7 +106,7 @@ pub(crate) fn unlink(name: &str) -> Result<()> {
 }
 
 /// Fills `to` from `offset` on; how many bytes there were.
-pub(crate) fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> Result<usize> {
+pub fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> Result<usize> {
     let asked = to.len();
     while !to.is_empty() {
         match rustix::io::pread(fd, &mut *to, offset) {
@@ -134,7 +134,7 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
 }
 
 /// A memfd with a copy of `bytes`, which can neither shrink nor grow.
-pub(crate) fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
+pub fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
     let (left, limit) = limits::file_size();
     if bytes.len() as u64 > left {
         return Err(Error::OutOfMemory { asked: bytes.len() as u64, left, limit: limit.into() });
@@ -151,7 +151,7 @@ pub(crate) fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
 }
 
 /// Writes a new file with a copy of `bytes`, for this user only. It must not exist.
-pub(crate) fn file_of(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
+pub fn file_of(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
     // Beyond it writing raises SIGXFSZ, which kills.
     let (left, limit) = limits::file_size();
     if bytes.len() as u64 > left {
@@ -167,7 +167,7 @@ pub(crate) fn file_of(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Opens a file to read.
-pub(crate) fn open_to_read(path: &std::path::Path) -> Result<OwnedFd> {
+pub fn open_to_read(path: &std::path::Path) -> Result<OwnedFd> {
     // NONBLOCK: see `open`.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).map_err(os("opening a file"))
@@ -175,21 +175,21 @@ pub(crate) fn open_to_read(path: &std::path::Path) -> Result<OwnedFd> {
 
 /// What a file can't do any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Seals {
+pub struct Seals {
     /// Shrink.
-    pub(crate) shrink: bool,
+    pub shrink: bool,
     /// Be written, by any process.
-    pub(crate) write: bool,
+    pub write: bool,
 }
 
 /// The seals of a file; none if it is of a kind that has none.
-pub(crate) fn seals(fd: BorrowedFd<'_>) -> Seals {
+pub fn seals(fd: BorrowedFd<'_>) -> Seals {
     let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
     Seals { shrink: seals.contains(SealFlags::SHRINK), write: seals.contains(SealFlags::WRITE) }
 }
 
 /// Tries to seal a file against shrinking; whether it is now.
-pub(crate) fn seal_shrink(fd: BorrowedFd<'_>) -> bool {
+pub fn seal_shrink(fd: BorrowedFd<'_>) -> bool {
     seals(fd).shrink || rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_ok()
 }
 
@@ -211,6 +211,6 @@ pub(crate) fn is_named(fd: BorrowedFd<'_>, name: &str) -> bool {
 }
 
 /// Whether a file is open to write.
-pub(crate) fn is_writable(fd: BorrowedFd<'_>) -> bool {
+pub fn is_writable(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }

@@ -79,7 +79,7 @@ pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
 
 /// Takes the lock of a whole file, if no other open file description has it. The kernel drops it when the last descriptor
 /// of this process is closed: by the death of the process at the latest.
-pub(crate) fn try_lock_file(fd: BorrowedFd<'_>) -> io::Result<bool> {
+pub fn try_lock_file(fd: BorrowedFd<'_>) -> io::Result<bool> {
     match fcntl(fd, libc::F_OFD_SETLK, &mut whole(libc::F_WRLCK)) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
         other => other.map(|()| true),
@@ -87,7 +87,7 @@ pub(crate) fn try_lock_file(fd: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 /// Gives it up.
-pub(crate) fn unlock_file(fd: BorrowedFd<'_>) {
+pub fn unlock_file(fd: BorrowedFd<'_>) {
     _ = fcntl(fd, libc::F_OFD_SETLK, &mut whole(libc::F_UNLCK));
 }
 

@@ -23,7 +23,7 @@ use crate::sync::shared::{AtomicU64, fence};
 
 /// What a mapping is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum MapFor {
+pub enum MapFor {
     /// Reading and writing what other processes see.
     Sharing,
     /// Reading what other processes write.
@@ -34,7 +34,7 @@ pub(crate) enum MapFor {
 
 /// A mapped file.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub struct Region {
     base: NonNull<u8>,
     /// Bytes of the file.
     len: u64,
@@ -47,7 +47,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps the first `len` bytes of a file, which has them.
-    pub(crate) fn new(fd: BorrowedFd<'_>, len: u64, what_for: MapFor) -> Result<Self> {
+    pub fn new(fd: BorrowedFd<'_>, len: u64, what_for: MapFor) -> Result<Self> {
         // Never empty, and always whole words: the rest of the last page is there as well.
         let size =
             usize::try_from(len.max(1)).map_err(|_| Error::Shape(format!("{len} bytes can't be mapped")))?;
@@ -65,12 +65,12 @@ impl Region {
     }
 
     /// Bytes of the file.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.len
     }
 
     /// The address of its first byte.
-    pub(crate) fn base(&self) -> NonNull<u8> {
+    pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 

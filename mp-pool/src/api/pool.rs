@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
-use mp_core::{SharedTensor, Tensor};
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
+use mp_tensor::{SharedTensor, Tensor};
 
 use crate::api::builder::PoolBuilder;
 use crate::api::call::Call;

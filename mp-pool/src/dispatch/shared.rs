@@ -9,7 +9,6 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
-use mp_core::SharedTensor;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
@@ -17,6 +16,7 @@ use mp_core::users::Apart;
 use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::Closure;
+use mp_tensor::SharedTensor;
 
 use crate::dispatch::job::{Code, Job, Lost, Outcome, Rubbish};
 use crate::dispatch::settings::Settings;

@@ -207,7 +207,7 @@ impl<T: Message> Queue<T> {
     /// #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     /// #     std::pin::pin!(future).poll(&mut cx).is_ready()
     /// # }
-    /// use mp_core::Tensor;
+    /// use mp_tensor::Tensor;
     /// use mp_queue::Queue;
     ///
     /// let queue = Queue::bounded(1)?;

@@ -32,7 +32,7 @@ use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///
 /// ```
-/// use mp_core::Tensor;
+/// use mp_tensor::Tensor;
 /// use mp_queue::Queue;
 ///
 /// let queue = Queue::<Tensor<f32>>::bounded(4)?;

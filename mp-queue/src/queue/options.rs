@@ -61,7 +61,7 @@ impl QueueOptions {
     /// [`Full`], while its message would exceed them.
     ///
     /// ```
-    /// use mp_core::Tensor;
+    /// use mp_tensor::Tensor;
     /// use mp_queue::{PutError, QueueOptions};
     ///
     /// // However large the batches are: no more than 64 MiB of them wait.

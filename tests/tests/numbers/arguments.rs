@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use mp::{
-    AnyTensor, Barrier, BoundedSemaphore, Complex, Condition, DType, Event, Foreign, Layout, ListItem,
+    AnyTensor, Barrier, BoundedSemaphore, Complex, Condition, DType, Event, Layout, ListItem, MappedFile,
     MetaTensor, NestedTensor, Queue, QueueOptions, RawArray, RwLock, Semaphore, ShareableList, SharedMemory,
     SparseCompressed, SparseCoo, StorageId, Tensor, storage_from_cache,
 };
@@ -186,7 +186,7 @@ impl<T: mp::Element> FreezeCopy for Tensor<T> {
 fn foreign_elements_of_every_size() {
     fn elements<T: mp::Element>(value: T) {
         let memfd = Tensor::full(&[9], value).unwrap().to_memfd().unwrap();
-        let there = Foreign::<T>::from_fd(&memfd, 0, 9).unwrap();
+        let there = MappedFile::<T>::from_fd(&memfd, 0, 9).unwrap();
         for i in 0..9 {
             assert_eq!(there.load(i), value);
             there.store(i, value).unwrap();
@@ -194,7 +194,7 @@ fn foreign_elements_of_every_size() {
         assert_eq!((there.to_vec(), there.to_tensor().unwrap().to_vec()), (vec![value; 9], vec![value; 9]));
         let edges = [0, 1, 8, 16, 145, u64::MAX, u64::MAX - 15, 1 << 63];
         for (at, len) in edges.into_iter().flat_map(|at| edges.map(|len| (at, len as usize))) {
-            if let Ok(part) = Foreign::<T>::from_fd(&memfd, at, len) {
+            if let Ok(part) = MappedFile::<T>::from_fd(&memfd, at, len) {
                 _ = part.to_vec();
             }
             _ = Tensor::<T>::from_fd(&memfd, at, &[len, 2]);

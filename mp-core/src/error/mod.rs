@@ -1,0 +1,235 @@
+//! What can go wrong with shared memory.
+
+mod dtype;
+mod on_their_way;
+mod undecodable;
+
+use std::fmt;
+use std::io;
+
+use crate::words::{DType, Member};
+pub use on_their_way::{OnTheirWay, QueuedMessages};
+pub use undecodable::{Undecodable, in_field};
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with shared memory. Every message says what was asked, what was there, and what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel refused something.
+    Os {
+        /// What was being done.
+        what: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The directory for shared memory with names can't be used.
+    Directory {
+        /// Which directory.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// There is not enough memory for what was asked. Nothing was changed; after memory was freed, it works again.
+    OutOfMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes left under the limit.
+        left: u64,
+        /// Which limit was hit.
+        limit: String,
+    },
+    /// A table of the arena, or its address range, is used up.
+    ArenaFull {
+        /// What was asked for.
+        what: &'static str,
+        /// How much of it.
+        asked: u64,
+        /// How much of it the arena has.
+        limit: u64,
+    },
+    /// A queue that never waits was given a message, and as many are on their way as can be: in which queues, says the error.
+    TooManyMessages(Box<OnTheirWay>),
+    /// Something that was to be attached as an arena isn't one.
+    NotAnArena(String),
+    /// The arena was made by another version of this library.
+    Version {
+        /// What differs.
+        what: &'static str,
+        /// The value in the arena.
+        theirs: u64,
+        /// The value of this build.
+        ours: u64,
+    },
+    /// This process's arena is plain memory, which no other process can reach.
+    Local,
+    /// This process was forked from a member without becoming one itself; it must not touch shared objects.
+    Forked,
+    /// A lock of the arena is held by a process that makes no progress (stopped, or very slow).
+    Busy {
+        /// What is locked.
+        what: &'static str,
+        /// The holder.
+        holder: Member,
+        /// Its process id.
+        pid: u32,
+    },
+    /// An index, range, shape or stride does not fit.
+    Shape(String),
+    /// A tensor has another element type than is asked for.
+    DType {
+        /// The one asked for.
+        expected: DType,
+        /// The one it has.
+        found: DType,
+    },
+    /// A tensor that is the result of tensors that require gradients can't be sent.
+    NonLeaf,
+    /// A handle was serialised or deserialised outside of a message.
+    OutsideMessage(&'static str),
+    /// A message's bytes do not fit its attachments or its type.
+    Malformed(String),
+    /// A message can't be read as its type. Its bytes are in here.
+    Undecodable(Box<Undecodable>),
+    /// A message was not put into a queue; why. It was dropped: the queue's own error, which this was made of by `?`, has it.
+    NotPut(String),
+    /// A file that was to be shared isn't one that can be, or a name can't be one of shared memory.
+    NotShared(String),
+    /// The name of a sharing strategy that is not supported.
+    Strategy {
+        /// What was asked for.
+        asked: String,
+        /// The supported ones.
+        supported: Vec<&'static str>,
+    },
+}
+
+/// What [`Error::ArenaFull`] calls envelopes.
+pub(crate) const ENVELOPES: &str = "messages on their way";
+
+impl Error {
+    /// Whether as many messages are on their way as can be.
+    pub fn is_out_of_envelopes(&self) -> bool {
+        matches!(self, Error::ArenaFull { what: ENVELOPES, .. })
+    }
+
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, Error::OutOfMemory { .. })
+    }
+}
+
+/// Bytes as people write them.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let mut v = self.0 as f64;
+        let mut unit = 0;
+        while v >= 1024.0 && unit + 1 < UNITS.len() {
+            v /= 1024.0;
+            unit += 1;
+        }
+        if unit == 0 || v.fract() == 0.0 {
+            write!(f, "{v} {}", UNITS[unit])
+        } else {
+            write!(f, "{v:.1} {} ({} bytes)", UNITS[unit], self.0)
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NotPut(why) => write!(f, "a message was not put, and was dropped: {why}"),
+            Error::Os { what, source } => write!(f, "{what}: {source}"),
+            Error::Directory { path, what, source } => write!(
+                f,
+                "the directory {} can't keep shared memory: {what}: {source}; \
+                 repair it, or choose another with set_sharing_directory()",
+                path.display()
+            ),
+            Error::OutOfMemory { asked, left, limit } => write!(
+                f,
+                "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), or raise it",
+                Bytes(*asked),
+                Bytes(*left)
+            ),
+            Error::ArenaFull { what, asked, limit } => {
+                let mend = match *what {
+                    ENVELOPES => {
+                        "take messages out of queues, bound these, or have room for more (Arena::configure with \
+                         ArenaOptions::messages, MP_ARENA_MESSAGES)"
+                    }
+                    "blocks" | "slabs" => {
+                        "drop tensors, or make a larger arena (Arena::configure with ArenaOptions::size, MP_ARENA_SIZE)"
+                    }
+                    _ => "there can't be more: drop some",
+                };
+                write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; {mend}")
+            }
+            Error::TooManyMessages(who) => write!(
+                f,
+                "the message was not put, since too many are on their way: {who}; take messages out of these queues, bound \
+                 them, or have room for more (Arena::configure with ArenaOptions::messages, MP_ARENA_MESSAGES)"
+            ),
+            Error::NotAnArena(why) => write!(f, "not an arena of this library: {why}"),
+            Error::Version { what, theirs, ours } => write!(
+                f,
+                "the arena was made by another version: {what} is {theirs}, this build has {ours}; \
+                 run all processes from the same build"
+            ),
+            Error::Local => f.write_str(
+                "the arena of this process is its own memory (Arena::local), which no other process can reach; \
+                 to start processes, don't call that",
+            ),
+            Error::Forked => f.write_str(
+                "this process was forked from one that uses shared memory, and is no member of it, or this handle was \
+                 copied along; start workers with spawn or by another start method, and pass handles as arguments",
+            ),
+            Error::Busy { what, holder, pid } => {
+                write!(f, "{what} is locked by {holder} (pid {pid}), which makes no progress; is it stopped?")
+            }
+            Error::Shape(why) | Error::Malformed(why) => f.write_str(why),
+            Error::Undecodable(e) => e.fmt(f),
+            Error::NotShared(why) => write!(f, "not usable as shared memory: {why}"),
+            Error::DType { expected, found } => {
+                write!(f, "a tensor of {found} where one of {expected} is expected; ask its dtype() first")
+            }
+            Error::NonLeaf => f.write_str(
+                "a tensor that is no leaf and requires gradients (requires_grad) can't be sent: its history does not cross \
+                 processes; to send the data alone, call detach() first",
+            ),
+            Error::OutsideMessage(what) => write!(
+                f,
+                "{what} can only be serialised inside of a message (a queue's put, or the arguments of a process): \
+                 its bytes mean nothing elsewhere"
+            ),
+            Error::Strategy { asked, supported } => write!(
+                f,
+                "unknown or unsupported sharing strategy {asked:?}; this build supports {}",
+                if supported.is_empty() {
+                    "none: enable a feature of that name".into()
+                } else {
+                    supported.join(", ")
+                }
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Os { source, .. } | Error::Directory { source, .. } => Some(source),
+            Error::Undecodable(e) => e.reason().map(|e| e as _),
+            _ => None,
+        }
+    }
+}

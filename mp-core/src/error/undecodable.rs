@@ -1,0 +1,111 @@
+//! A message that can't be read: what is known of it, and its bytes.
+
+use std::fmt;
+
+use super::Error;
+
+/// A message that could not be read as its type: where in it, why, and its bytes, so that it is not lost.
+///
+/// (What was attached to it, tensors and queues, is released.)
+#[derive(Debug)]
+pub struct Undecodable {
+    type_name: &'static str,
+    path: String,
+    why: String,
+    bytes: Vec<u8>,
+    source: Option<Box<Error>>,
+}
+
+/// How many bytes `Display` shows.
+const SHOWN: usize = 32;
+
+impl Undecodable {
+    /// Of a value of type `T`, in which something at `path` could not be read.
+    fn new<T>(path: String, why: String) -> Self {
+        Self { type_name: std::any::type_name::<T>(), path, why, bytes: Vec::new(), source: None }
+    }
+
+    /// Of a value of type `T`, in which something at `path` could not be read, in a message of these bytes.
+    #[cold]
+    pub fn of_value<T>(path: String, why: String, bytes: &[u8]) -> Error {
+        Error::Undecodable(Box::new(Self { bytes: bytes.to_vec(), ..Self::new::<T>(path, why) }))
+    }
+
+    /// What any error says of the whole message, a `T`, which had these bytes.
+    #[cold]
+    pub fn of_message<T>(error: Error, bytes: &[u8]) -> Error {
+        let mut all = match error {
+            Error::Undecodable(part) => *part,
+            Error::Malformed(why) => Self::new::<T>(String::new(), why),
+            other => Self { source: Some(Box::new(other)), ..Self::new::<T>(String::new(), String::new()) },
+        };
+        all.type_name = std::any::type_name::<T>();
+        all.bytes = bytes.to_vec();
+        Error::Undecodable(Box::new(all))
+    }
+
+    /// The type that was expected.
+    pub fn type_name(&self) -> &'static str {
+        self.type_name
+    }
+
+    /// Where in it: fields, variants and indices, `jobs[3].name` for example. Empty when it is the value itself. Values that
+    /// serde buffers before it reads them (untagged and internally tagged enums, flattened fields) are not looked into.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The bytes of the message: of each serde value in it its length, in one byte (or, from 255 on, a byte 255 and four bytes, little-endian), and the value
+    /// in MessagePack.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As [`bytes`](Self::bytes), to keep them.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// It is in this field of something.
+    fn within(&mut self, field: &str) {
+        let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        self.path = format!("{field}{dot}{}", self.path);
+    }
+
+    pub(crate) fn reason(&self) -> Option<&Error> {
+        self.source.as_deref()
+    }
+}
+
+impl fmt::Display for Undecodable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { type_name, path, why, bytes, source } = self;
+        write!(f, "a message can't be decoded as {type_name}: ")?;
+        if !path.is_empty() {
+            write!(f, "at {path}: ")?;
+        }
+        match source {
+            Some(source) => source.fmt(f)?,
+            None => f.write_str(why)?,
+        }
+        if !bytes.is_empty() {
+            write!(f, "; it has {} bytes, which are in this error:", bytes.len())?;
+            bytes.iter().take(SHOWN).try_for_each(|byte| write!(f, " {byte:02x}"))?;
+        }
+        f.write_str(if bytes.len() > SHOWN { " ..." } else { "" })
+    }
+}
+
+/// The error of a derived [`Message::decode`](crate::Message::decode): it is in this field.
+#[doc(hidden)]
+#[cold]
+pub fn in_field<T>(error: Error, field: &str) -> Error {
+    let mut undecodable = match error {
+        Error::Undecodable(undecodable) => undecodable,
+        Error::Malformed(why) => Box::new(Undecodable::new::<T>(String::new(), why)),
+        other => return other,
+    };
+    undecodable.type_name = std::any::type_name::<T>();
+    undecodable.within(field);
+    Error::Undecodable(undecodable)
+}

@@ -1,0 +1,211 @@
+//! What a message is: bytes, and blocks attached to them.
+//!
+//! The contract between values and codecs. A codec (in `mp-reduce`) turns serde values into bytes; a value
+//! whose memory must not be copied attaches its block instead, and writes which attachment it is.
+
+mod incoming;
+pub mod level;
+mod outgoing;
+pub mod scope;
+
+use std::any::{Any, TypeId};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+pub use crate::error::Result;
+pub use crate::error::{Undecodable, in_field};
+pub use incoming::{Arrived, Incoming};
+pub use level::{Level, MAX_NESTING};
+pub use outgoing::{Attached, Lent, Outgoing, Returned};
+
+/// A value that can be sent to another process.
+///
+/// Every type that is `Serialize + DeserializeOwned` is one: numbers, strings, your own structs and enums, and
+/// among them frozen and shared tensors and queues. Types that contain an exclusive `Tensor` are no
+/// serde types, so that they can't be sent twice; for them there is `#[derive(Message)]`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be sent to another process",
+    label = "not a message",
+    note = "plain data: derive `Serialize` and `Deserialize`; what contains an exclusive `Tensor`: `#[derive(Message)]`",
+    note = "a tuple, `Vec` or `Option` of such: `mp::Bundle`; a type of another crate: `#[serde(with = \"mp::reduced\")]`"
+)]
+pub trait Message: Sized + 'static {
+    /// Writes the value. What is exclusive in it moves into the message: an exclusive tensor is empty afterwards.
+    ///
+    /// The value lives on until it is known whether its message leaves. If it does, the value is dropped; if not, it gets
+    /// by [`take_back`](Self::take_back) what has moved, and is given back to its sender.
+    ///
+    /// # Errors
+    /// Whatever keeps the value from being written; then it is given back to the sender.
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()>;
+
+    /// Takes back what [`encode`](Self::encode) moved into a message that does not leave: calls this of each part, in the order
+    /// in which `encode` wrote them. (Parts that `encode` didn't come to stay as they are.)
+    fn take_back(&mut self, back: &mut Returned);
+
+    /// Reads the value that [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when these are not its bytes and attachments.
+    fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self>;
+
+    /// Reads the value of a message to which nothing is attached: of its bytes alone.
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode).
+    #[doc(hidden)]
+    #[inline]
+    fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
+        Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Serialize + DeserializeOwned + 'static> Message for T {
+    #[inline]
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        // Known when this is compiled, for each type.
+        match Number::of(self) {
+            Some(number) => C::write_number(out, number),
+            None => C::write_whole(out, self),
+        }
+    }
+
+    #[inline]
+    fn take_back(&mut self, _: &mut Returned) {
+        // It holds nothing exclusively: what is attached of it is in it, too.
+    }
+
+    #[inline]
+    fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
+        C::read(inc)
+    }
+
+    #[inline]
+    fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
+        // As when it is written.
+        if Number::has::<Self>() { C::read_plain_number(bytes) } else { C::read_plain(bytes) }
+    }
+}
+
+/// A value that is nothing but a number, or an option of one: nothing can be attached to it, so that it is written without further
+/// ado.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Number {
+    /// `u8` to `u64`, and `usize`.
+    Unsigned(u64),
+    /// `i8` to `i64`, and `isize`.
+    Signed(i64),
+    /// `f32`.
+    F32(f32),
+    /// `f64`.
+    F64(f64),
+    /// `None`, where a number could be.
+    None,
+}
+
+macro_rules! numbers {
+    ($($variant:ident as $number:ty: $($t:ty)*;)*) => {
+        impl Number {
+            /// The number that a value is.
+            #[inline(always)]
+            fn of<T: 'static>(value: &T) -> Option<Self> {
+                let value: &dyn Any = value;
+                $($(
+                    if let Some(n) = value.downcast_ref::<$t>() {
+                        return Some(Self::$variant(*n as $number));
+                    }
+                    if let Some(n) = value.downcast_ref::<Option<$t>>() {
+                        return Some(n.map_or(Self::None, |n| Self::$variant(n as $number)));
+                    }
+                )*)*
+                None
+            }
+
+            /// Whether all values of a type are numbers, or options of them.
+            #[inline(always)]
+            pub fn has<T: 'static>() -> bool {
+                let this = TypeId::of::<T>();
+                $($(this == TypeId::of::<$t>() || this == TypeId::of::<Option<$t>>() ||)*)* false
+            }
+        }
+    };
+}
+
+numbers! {
+    Unsigned as u64: u8 u16 u32 u64 usize;
+    Signed as i64: i8 i16 i32 i64 isize;
+    F32 as f32: f32;
+    F64 as f64: f64;
+}
+
+/// How serde values become bytes.
+pub trait Codec {
+    /// Appends a value.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] with the reason of the value's `Serialize`.
+    fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()>;
+
+    /// Appends a value that is a message, or all of a field of one: as [`write`](Self::write), and makes sure that it can be
+    /// read again.
+    ///
+    /// # Errors
+    /// As for `write`, and when the value's `Deserialize` could not read what was written.
+    fn write_whole<T: Serialize + DeserializeOwned>(out: &mut Outgoing, value: &T) -> Result<()> {
+        Self::write(out, value)
+    }
+
+    /// Appends a number: the bytes that [`write`](Self::write) appends for it, of whatever type it is.
+    ///
+    /// # Errors
+    /// As for `write`.
+    fn write_number(out: &mut Outgoing, number: Number) -> Result<()>;
+
+    /// Appends a few bytes: as [`write`](Self::write) does with a value that is [bytes](serde::Serializer::serialize_bytes).
+    ///
+    /// # Errors
+    /// As for `write`.
+    fn write_bytes(out: &mut Outgoing, bytes: &[u8]) -> Result<()>;
+
+    /// Reads the next value.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] with the reason of the value's `Deserialize`.
+    fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T>;
+
+    /// Reads the next value, of which `read` makes what it is if it was written as [a few bytes](Self::write_bytes).
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), and those of `read`.
+    fn read_bytes<T: DeserializeOwned>(
+        inc: &mut Incoming,
+        read: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T>;
+
+    /// Reads the first value of bytes to which nothing is attached.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T>;
+
+    /// As [`read_plain`](Self::read_plain), of a type whose values are [numbers](Number), in which nothing else can be.
+    ///
+    /// # Errors
+    /// As for `read_plain`.
+    #[inline]
+    fn read_plain_number<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+        Self::read_plain(bytes)
+    }
+}
+
+/// Larger buffers are not kept for the next message.
+const KEEP: usize = 1 << 16;
+
+/// The error of a derived [`Message::decode`] for a variant number that the enum doesn't have.
+#[doc(hidden)]
+pub fn no_such_variant(name: &str, variant: u32) -> Error {
+    Error::Malformed(format!("enum {name} has no variant {variant}"))
+}

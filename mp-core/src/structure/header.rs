@@ -1,0 +1,82 @@
+//! The first 64 bytes of a structure's block: what it is.
+//!
+//! | word | what | written by |
+//! |---|---|---|
+//! | 0 | that it is a structure | its maker, before any other code knows the block |
+//! | 1 | fingerprint of its name | its maker |
+//! | 2 | how many words follow | its maker |
+//! | 3 – 7 | zero | its maker |
+//!
+//! The block is of kind [`Object`](Kind::Object) from its first moment, which only this crate makes. So a header that is
+//! found in one was written here, and what follows it is reached in no other way.
+
+use crate::arena::{Arena, Hold};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::words::Kind;
+
+/// Word 0.
+const STRUCTURE: u64 = 6;
+
+/// What a header says, and whether that fits what is expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    fingerprint: u64,
+    words: u64,
+}
+
+impl Header {
+    /// Bytes before the words.
+    pub(super) const BYTES: u64 = 64;
+
+    /// For `words` words of the structure that a layer above calls `name`.
+    pub(super) fn new(name: &str, words: u64) -> Self {
+        Self { fingerprint: crate::fnv1a(name.as_bytes()), words }
+    }
+
+    fn base(hold: &Hold) -> Word {
+        Word::at(hold.arena().data_of(hold.block()).0)
+    }
+
+    /// The first word after the header.
+    pub(super) fn data(hold: &Hold) -> Word {
+        Word::at(Self::base(hold).offset() + Self::BYTES)
+    }
+
+    /// Memory for it, with the header written. The words are whatever the memory held.
+    pub(super) fn allocate(self) -> Result<Hold> {
+        let arena = Arena::current()?;
+        let too_many = || Error::OutOfMemory {
+            asked: u64::MAX,
+            left: arena.size(),
+            limit: "the size of the arena".into(),
+        };
+        let bytes = self.words.checked_mul(8).and_then(|n| n.checked_add(Self::BYTES));
+        let hold = arena.alloc_kind(bytes.ok_or_else(too_many)?, Kind::Object)?;
+        let base = Self::base(&hold);
+        let words = [STRUCTURE, self.fingerprint, self.words].into_iter().chain([0; 5]);
+        words.zip(0..).for_each(|(v, i)| arena.map().store_relaxed(base.plus(i), v));
+        Ok(hold)
+    }
+
+    /// Checks that a received block is a structure of this name; how many words it has.
+    pub(super) fn check(hold: &Hold, name: &str) -> Result<u64> {
+        let arena = hold.arena();
+        let wrong = |why: &str| Error::Malformed(format!("the attachment is no {name}: {why}"));
+        if arena.kind_of(hold.block()) != Kind::Object {
+            return Err(wrong("it is no structure at all"));
+        }
+        let base = Self::base(hold);
+        let [structure, fingerprint, words] = [0, 1, 2].map(|i| arena.map().load(base.plus(i)));
+        if (structure, fingerprint) != (STRUCTURE, Self::new(name, 0).fingerprint) {
+            return Err(wrong("it is another structure"));
+        }
+        let room = arena.data_of(hold.block()).1.saturating_sub(Self::BYTES) / 8;
+        if words > room {
+            return Err(wrong(&format!(
+                "it says that it has {words} words, in a block with room for {room}"
+            )));
+        }
+        Ok(words)
+    }
+}

@@ -1,0 +1,111 @@
+//! The type of a tensor's elements, as a value: what messages and errors say. Which Rust type each one is, says `mp-tensor`.
+
+use std::fmt;
+
+macro_rules! dtypes {
+    ($($variant:ident = $code:literal, $size:literal, $torch:literal;)*) => {
+        /// The type of a tensor's elements, as a value.
+        ///
+        /// ```
+        /// use mp_core::DType;
+        ///
+        /// assert_eq!((DType::F32.to_string().as_str(), DType::BF16.size()), ("f32", 2));
+        /// assert_eq!("float64".parse::<DType>()?, DType::F64); // torch's names, and ours
+        /// assert!(DType::Complex64.is_complex());
+        /// # Ok::<(), mp_core::Error>(())
+        /// ```
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[non_exhaustive]
+        #[repr(u8)]
+        #[allow(missing_docs, reason = "the names say it")]
+        pub enum DType {
+            $($variant = $code,)*
+        }
+
+        impl DType {
+            /// All of them.
+            pub const ALL: &[DType] = &[$(DType::$variant),*];
+
+            /// What torch calls it: `float32`, say.
+            pub const fn torch_name(self) -> &'static str {
+                match self { $(DType::$variant => $torch,)* }
+            }
+
+            /// How many bytes an element takes.
+            #[doc(alias = "itemsize")]
+            pub const fn size(self) -> usize {
+                match self { $(DType::$variant => $size,)* }
+            }
+        }
+    };
+}
+dtypes! {
+    U8 = 1, 1, "uint8";
+    I8 = 2, 1, "int8";
+    U16 = 3, 2, "uint16";
+    I16 = 4, 2, "int16";
+    U32 = 5, 4, "uint32";
+    I32 = 6, 4, "int32";
+    U64 = 7, 8, "uint64";
+    I64 = 8, 8, "int64";
+    F16 = 9, 2, "float16";
+    BF16 = 10, 2, "bfloat16";
+    F32 = 11, 4, "float32";
+    F64 = 12, 8, "float64";
+    Bool = 13, 1, "bool";
+    Complex64 = 14, 8, "complex64";
+    Complex128 = 15, 16, "complex128";
+    F8E4M3FN = 16, 1, "float8_e4m3fn";
+    F8E5M2 = 17, 1, "float8_e5m2";
+    F8E4M3FNUZ = 18, 1, "float8_e4m3fnuz";
+    F8E5M2FNUZ = 19, 1, "float8_e5m2fnuz";
+    F8E8M0FNU = 20, 1, "float8_e8m0fnu";
+}
+
+impl DType {
+    /// The one with this number in messages.
+    #[inline]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).wrapping_sub(1)).copied()
+    }
+
+    /// Its number in messages.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Whether it is a floating-point type, of any width.
+    pub const fn is_floating_point(self) -> bool {
+        !self.is_complex() && !matches!(self as u8, 1..=8 | 13)
+    }
+
+    /// Whether it is a complex type.
+    pub const fn is_complex(self) -> bool {
+        matches!(self, DType::Complex64 | DType::Complex128)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{self:?}").to_lowercase())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_names_and_types_agree() {
+        for (i, &d) in DType::ALL.iter().enumerate() {
+            assert_eq!((usize::from(d.code()), DType::from_code(d.code())), (i + 1, Some(d)));
+            assert_eq!((d.torch_name().parse::<DType>().unwrap(), d.to_string().parse().unwrap()), (d, d));
+            // An attachment word has five bits for it.
+            assert!(d.code() < 32);
+        }
+        assert!(DType::from_code(0).is_none() && DType::from_code(DType::ALL.len() as u8 + 1).is_none());
+        assert!("float31".parse::<DType>().unwrap_err().to_string().contains("float8_e4m3fn"));
+        let floats: Vec<_> = DType::ALL.iter().filter(|d| d.is_floating_point()).collect();
+        assert_eq!(floats.len(), 9);
+    }
+}

@@ -1,0 +1,110 @@
+//! A lock around elements of plain data.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+use bytemuck::Pod;
+use mp_core::{Error, LockError, LockWait, Result};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::locks::guard::LockGuard;
+use crate::locks::locked::{Locked, locking};
+
+/// Elements of plain data that several processes change, one process at a time.
+///
+/// ```
+/// use mp_sync::Array;
+///
+/// let counts = Array::from_slice(&[0_u32; 10])?;
+/// counts.lock()?[3] += 1; // the guard is a `&mut [u32]`
+/// counts.set(4, 7)?;
+/// assert_eq!(counts.to_vec()?[2..5], [0, 1, 7]);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+///
+/// Waiting, and the death of a process, are as for [`Lock`](crate::Lock).
+#[doc(alias = "multiprocessing.Array")]
+pub struct Array<T: Pod + Send> {
+    locked: Locked,
+    len: usize,
+    data: PhantomData<fn(T) -> T>,
+}
+
+locking!(Array, [T], "an Array", |this, raw| this.locked.slice(this.len, raw), |locked, len| Ok(Self {
+    locked,
+    len,
+    data: PhantomData
+}));
+
+impl<T: Pod + Send> Array<T> {
+    /// A copy of `data` in shared memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
+    pub fn from_slice(data: &[T]) -> Result<Self> {
+        let array = Self::zeros(data.len())?;
+        array.locked.slice(data.len(), array.locked.first()?).copy_from_slice(data);
+        Ok(array)
+    }
+
+    /// `len` elements whose bytes are all zero.
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice).
+    pub fn zeros(len: usize) -> Result<Self> {
+        Ok(Self { locked: Locked::new::<T>("Array", len)?, len, data: PhantomData })
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn missing(&self, i: usize) -> LockError {
+        Error::Shape(format!("element {i} of an array of {}", self.len)).into()
+    }
+
+    /// A copy of one element, made under the lock.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such element, and as [`lock`](Self::lock).
+    pub fn get(&self, i: usize) -> Result<T, LockError> {
+        self.lock()?.get(i).copied().ok_or_else(|| self.missing(i))
+    }
+
+    /// Replaces one element under the lock.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such element, and as [`lock`](Self::lock).
+    pub fn set(&self, i: usize, value: T) -> Result<(), LockError> {
+        *self.lock()?.get_mut(i).ok_or_else(|| self.missing(i))? = value;
+        Ok(())
+    }
+
+    /// A copy of all elements, made under the lock.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn to_vec(&self) -> Result<Vec<T>, LockError> {
+        Ok(self.lock()?.to_vec())
+    }
+}
+
+impl<T: Pod + Send> Clone for Array<T> {
+    fn clone(&self) -> Self {
+        Self { locked: self.locked.clone(), len: self.len, data: PhantomData }
+    }
+}
+
+impl<T: Pod + Send> fmt::Debug for Array<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hold = self.locked.shared().structure().hold();
+        write!(f, "Array<{}>({} in {hold:?})", std::any::type_name::<T>(), self.len)
+    }
+}

@@ -1,0 +1,112 @@
+//! # Safety
+//! Access to what a [`Lock`](crate::Lock) or an [`Array`](crate::Array) protects. Unsafe, because it makes `&T` and `&mut T` of
+//! shared memory; sound, because
+//! - a guard exists only while its lock is held, which is at most once among all processes (see
+//!   [`mp_core::steps::lock`]: no process takes a lock from a live one);
+//! - the memory lies in a structure of this crate, at words that are used for nothing else, large enough and aligned
+//!   ([`Locked::value`] and [`Locked::slice`] check it), and the guard borrows the handle that holds it;
+//! - elements are `Pod`: whatever a dead holder left is a value, and has no padding.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use bytemuck::Pod;
+use mp_core::steps::lock::Died;
+use mp_core::{LockError, LockWait, RawGuard};
+
+use crate::locks::locked::{DATA, Locked};
+use crate::locks::unlocked::{Relock, Waiting};
+
+/// What a lock protects, as long as it is held: `&mut T`, or `&mut [T]` of an [`Array`](crate::Array). Dropping it unlocks.
+///
+/// A panic while it is held unlocks, without a mark; the death of the process does not: see
+/// [`Lock`](crate::Lock#when-a-process-dies).
+pub struct LockGuard<'a, T: ?Sized> {
+    at: NonNull<T>,
+    locked: &'a Locked,
+    lock: RawGuard<'a>,
+    data: PhantomData<&'a mut T>,
+}
+
+// SAFETY: `&LockGuard` gives `&T` only; the lock's own state is plain data.
+unsafe impl<T: ?Sized + Sync> Sync for LockGuard<'_, T> {}
+
+impl<T: ?Sized> LockGuard<'_, T> {
+    /// The process that died while holding the lock, if that is why the data has to be checked.
+    pub fn died(&self) -> Option<Died> {
+        self.lock.died()
+    }
+}
+
+impl Locked {
+    /// Where the data is.
+    ///
+    /// # Panics
+    /// If the structure has fewer bytes of it.
+    #[inline(always)]
+    fn data(&self, bytes: usize) -> NonNull<u8> {
+        // SAFETY: these words are used for nothing else, and only by holders of the lock: this is called for guards alone.
+        unsafe { self.shared().structure().bytes(DATA, bytes) }
+    }
+
+    /// The one value that it protects, while `lock` is held.
+    #[inline(always)]
+    pub(crate) fn value<'a, T: Pod>(&'a self, lock: RawGuard<'a>) -> LockGuard<'a, T> {
+        let at = self.data(size_of::<T>()).cast();
+        debug_assert!(at.is_aligned(), "a structure begins at a multiple of 64");
+        LockGuard { at, locked: self, lock, data: PhantomData }
+    }
+
+    /// The `len` elements that it protects, while `lock` is held.
+    #[inline(always)]
+    pub(crate) fn slice<'a, T: Pod>(&'a self, len: usize, lock: RawGuard<'a>) -> LockGuard<'a, [T]> {
+        let first: NonNull<T> = self.data(len.saturating_mul(size_of::<T>())).cast();
+        debug_assert!(first.is_aligned(), "a structure begins at a multiple of 64");
+        let at = NonNull::slice_from_raw_parts(first, len);
+        LockGuard { at, locked: self, lock, data: PhantomData }
+    }
+}
+
+impl<'a, T: ?Sized> Relock for LockGuard<'a, T> {
+    type Seen = T;
+    type Unlocked = (&'a Locked, NonNull<T>);
+
+    fn seen(&mut self) -> &mut T {
+        self
+    }
+
+    fn unlock(self, _: Waiting) -> Self::Unlocked {
+        (self.locked, self.at)
+    }
+
+    fn relock((locked, at): Self::Unlocked, wait: LockWait, _: Waiting) -> Result<Self, LockError> {
+        Ok(LockGuard { at, locked, lock: locked.acquire(wait, false)?, data: PhantomData })
+    }
+}
+
+impl<T: ?Sized> Deref for LockGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: in bounds, aligned, initialised, and no other code has access while the lock is held (see above).
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for LockGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as for `deref`, and the guard is borrowed mutably.
+        unsafe { self.at.as_mut() }
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for LockGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}

@@ -1,0 +1,182 @@
+//! What [`Lock`](crate::Lock) and [`Array`](crate::Array) are made of: a lock, and plain data behind it.
+//!
+//! | words | what | written by |
+//! |---|---|---|
+//! | 0 – 2 | the lock, see [`mp_core::steps::lock`] | each holder |
+//! | 3 | how many elements an array has | its maker, before any other code knows the structure |
+//! | 8 – … | the data | the holder of the lock |
+
+use std::sync::Arc;
+
+use mp_core::steps::lock::Died;
+use mp_core::words::Member;
+use mp_core::{Error, LockError, LockWait, Patience, RawGuard, RawLock, Result};
+use serde::{Deserializer, Serializer};
+
+use crate::locks::data;
+use crate::shared::Shared;
+
+const LOCK: u64 = 0;
+const LEN: u64 = 3;
+/// Where the data begins: in a cache line of its own.
+pub(crate) const DATA: u64 = 8;
+
+/// A lock, and the data behind it.
+#[derive(Clone, Debug)]
+pub struct Locked {
+    shared: Shared,
+    lock: RawLock,
+    patience: Arc<Patience>,
+}
+
+impl Locked {
+    /// For `len` elements of `T`, whose bytes are all zero; `what` has them.
+    pub(crate) fn new<T>(what: &str, len: usize) -> Result<Self> {
+        data::check::<T>()?;
+        let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
+        // What no memory has is refused by the arena, which says how much there is.
+        let shared =
+            Shared::new(&data::name_of::<T>(what), words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
+        shared.store(LEN, len as u64);
+        Ok(Self::of(shared))
+    }
+
+    fn of(shared: Shared) -> Self {
+        Self { lock: shared.lock(LOCK), shared, patience: Arc::new(Patience::new()) }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn send<S: Serializer>(&self, what: &'static str, s: S) -> Result<S::Ok, S::Error> {
+        self.shared.send(what, s)
+    }
+
+    /// Of `what`, received, with elements of `T`; how many there are.
+    pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
+        what: &'static str,
+        name: &str,
+        d: D,
+    ) -> Result<(Self, usize), D::Error> {
+        let shared = Shared::receive(what, &data::name_of::<T>(name), DATA, d)?;
+        let (len, room) = (shared.load(LEN), shared.len().saturating_sub(DATA).saturating_mul(8));
+        match usize::try_from(len)
+            .ok()
+            .filter(|len| len.checked_mul(size_of::<T>()).is_some_and(|n| n as u64 <= room))
+        {
+            Some(len) => Ok((Self::of(shared), len)),
+            None => {
+                Err(serde::de::Error::custom(format!("{what} of {len} elements arrived, in {room} bytes")))
+            }
+        }
+    }
+
+    /// Locks what no other code knows yet.
+    pub(crate) fn first(&self) -> Result<RawGuard<'_>> {
+        self.lock.acquire(LockWait::Never, &self.patience).map_err(|e| match e {
+            LockError::Failed(e) => e,
+            other => Error::Malformed(other.to_string()),
+        })
+    }
+
+    /// Locks it. `recovering`: also when a holder died, and what the guard is dropped over is sound again.
+    #[inline(always)]
+    pub(crate) fn acquire(&self, wait: LockWait, recovering: bool) -> Result<RawGuard<'_>, LockError> {
+        let mut guard = self.lock.acquire(wait, &self.patience)?;
+        if recovering {
+            guard.mend();
+        } else if guard.is_marked() {
+            return Err(owner_died(&guard));
+        }
+        Ok(guard)
+    }
+}
+
+#[cold]
+fn owner_died(guard: &RawGuard<'_>) -> LockError {
+    let Died { member, pid } = guard.died().unwrap_or(Died { member: Member::from_raw(0), pid: 0 });
+    LockError::OwnerDied { member, pid }
+}
+
+/// The forms of locking, and what makes a type with a `locked` a handle. `guard(self, raw guard)` makes the guard.
+macro_rules! locking {
+    ($name:ident, $guarded:ty, $what:literal, |$this:ident, $raw:ident| $guard:expr, |$locked:ident, $len:ident| $make:expr) => {
+        impl<T: Pod + Send> $name<T> {
+            #[inline(always)]
+            fn guard(&self, wait: LockWait, recovering: bool) -> Result<LockGuard<'_, $guarded>, LockError> {
+                let ($this, $raw) = (self, self.locked.acquire(wait, recovering)?);
+                Ok($guard)
+            }
+
+            /// Locks it; waits as long as it takes.
+            ///
+            /// # Errors
+            /// [`LockError::OwnerDied`] when a process died while it held the lock and no caller has recovered since,
+            /// [`LockError::WouldDeadlock`] when this thread holds it already, [`LockError::Failed`] in a forked copy.
+            #[inline]
+            #[doc(alias = "acquire")]
+            #[doc(alias = "get_lock")]
+            pub fn lock(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
+                self.guard(LockWait::Forever, false)
+            }
+
+            /// Locks it if no other thread holds it.
+            ///
+            /// # Errors
+            /// [`LockError::Held`], which names the holder, and as [`lock`](Self::lock).
+            pub fn try_lock(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
+                self.guard(LockWait::Never, false)
+            }
+
+            /// Locks it; waits at most `timeout`.
+            ///
+            /// # Errors
+            /// As [`try_lock`](Self::try_lock).
+            pub fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard<'_, $guarded>, LockError> {
+                self.guard(LockWait::at_most(timeout), false)
+            }
+
+            /// Locks it; waits until `deadline` at most.
+            ///
+            /// # Errors
+            /// As [`try_lock`](Self::try_lock).
+            pub fn lock_deadline(&self, deadline: Instant) -> Result<LockGuard<'_, $guarded>, LockError> {
+                self.guard(LockWait::Until(deadline), false)
+            }
+
+            /// Locks it also when a process died while it held the lock; waits as long as it takes.
+            ///
+            /// [`LockGuard::died`] names the process that died. Dropping the guard says that the data is as it should be; a
+            /// panic meanwhile leaves the mark for the next one.
+            ///
+            /// # Errors
+            /// As [`lock`](Self::lock), without `OwnerDied`.
+            pub fn recover(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
+                self.guard(LockWait::Forever, true)
+            }
+
+            /// As [`recover`](Self::recover); waits at most `timeout`.
+            ///
+            /// # Errors
+            /// As [`try_lock`](Self::try_lock), without `OwnerDied`.
+            pub fn recover_timeout(&self, timeout: Duration) -> Result<LockGuard<'_, $guarded>, LockError> {
+                self.guard(LockWait::at_most(timeout), true)
+            }
+        }
+
+        impl<T: Pod + Send> Serialize for $name<T> {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                self.locked.send($what, s)
+            }
+        }
+
+        impl<'de, T: Pod + Send> Deserialize<'de> for $name<T> {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                let ($locked, $len) = Locked::receive::<T, D>($what, stringify!($name), d)?;
+                $make
+            }
+        }
+    };
+}
+pub(crate) use locking;

@@ -1,0 +1,306 @@
+//! # Safety
+//! Values and arrays without a lock. Unsafe, because it makes references to atomics in the arena; sound, because
+//! - they lie in a structure of this crate, at words that are used for nothing else; every access is an atomic one, of one width
+//!   for each structure: the name that it was found by has the size of its elements;
+//! - elements begin 64 bytes behind a multiple of 64, so that each lies at a multiple of its width;
+//! - what is outside of the structure is refused ([`Structure::bytes`](mp_core::Structure::bytes) panics), and the handle holds it.
+//!
+//! | words | what | written by |
+//! |---|---|---|
+//! | 0 | how many elements | its maker, before any other code knows the structure |
+//! | 8 – … | the elements | every process |
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+use mp_core::sync::shared::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use mp_core::{Error, Result};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::locks::data;
+use crate::shared::Shared;
+
+const LEN: u64 = 0;
+const DATA: u64 = 8;
+
+/// Bytes of the atomics that an element consists of: the largest of 8, 4, 2, 1 that divides its size.
+const fn width(size: usize) -> usize {
+    if size == 0 { 1 } else { 1 << if size.trailing_zeros() < 3 { size.trailing_zeros() } else { 3 } }
+}
+
+/// Elements of `T`, reached as atomics of one width only.
+#[derive(Clone, Debug)]
+struct Atoms {
+    shared: Shared,
+    len: usize,
+}
+
+/// Calls code for each piece of an element, with the atomic that it is in shared memory.
+macro_rules! pieces {
+    ($this:expr, $T:ty, $i:expr, $bytes:expr, |$atomic:ident, $piece:ident| $body:expr) => {
+        match width(size_of::<$T>()) {
+            8 => pieces!(@ $this, $T, $i, $bytes, |$atomic, $piece| $body, AtomicU64),
+            4 => pieces!(@ $this, $T, $i, $bytes, |$atomic, $piece| $body, AtomicU32),
+            2 => pieces!(@ $this, $T, $i, $bytes, |$atomic, $piece| $body, AtomicU16),
+            _ => pieces!(@ $this, $T, $i, $bytes, |$atomic, $piece| $body, AtomicU8),
+        }
+    };
+    (@ $this:expr, $T:ty, $i:expr, $bytes:expr, |$atomic:ident, $piece:ident| $body:expr, $A:ty) => {{
+        let end = ($i + 1) * size_of::<$T>();
+        // SAFETY: these words are used for nothing else, see above; the elements up to this one are inside.
+        let first = unsafe { $this.shared.structure().bytes(DATA, end) };
+        for (k, $piece) in $bytes.chunks_exact_mut(size_of::<$A>()).enumerate() {
+            let at = $i * size_of::<$T>() + k * size_of::<$A>();
+            // SAFETY: before `end`, which is inside.
+            let at = unsafe { first.add(at) };
+            // SAFETY: inside, aligned to this width, and reached as atomics of this width only.
+            let $atomic = unsafe { at.cast::<$A>().as_ref() };
+            $body
+        }
+    }};
+}
+
+impl Atoms {
+    fn new<T: Pod>(what: &str, len: usize) -> Result<Self> {
+        data::check::<T>()?;
+        let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
+        // What no memory has is refused by the arena, which says how much there is.
+        let shared =
+            Shared::new(&data::name_of::<T>(what), words.map_or(u64::MAX, |n| n.saturating_add(DATA)))?;
+        shared.store(LEN, len as u64);
+        Ok(Self { shared, len })
+    }
+
+    fn receive<'de, T, D: Deserializer<'de>>(what: &'static str, name: &str, d: D) -> Result<Self, D::Error> {
+        let shared = Shared::receive(what, &data::name_of::<T>(name), DATA, d)?;
+        let (len, room) = (shared.load(LEN), shared.len().saturating_sub(DATA).saturating_mul(8));
+        match usize::try_from(len)
+            .ok()
+            .filter(|len| len.checked_mul(size_of::<T>()).is_some_and(|n| n as u64 <= room))
+        {
+            Some(len) => Ok(Self { shared, len }),
+            None => {
+                Err(serde::de::Error::custom(format!("{what} of {len} elements arrived, in {room} bytes")))
+            }
+        }
+    }
+
+    #[inline]
+    fn load<T: Pod>(&self, i: usize) -> T {
+        let mut value = T::zeroed();
+        let to = bytemuck::bytes_of_mut(&mut value);
+        pieces!(self, T, i, to, |atomic, piece| piece.copy_from_slice(&atomic.load(Relaxed).to_ne_bytes()));
+        value
+    }
+
+    #[inline]
+    fn store<T: Pod>(&self, i: usize, value: T) {
+        let mut value = value;
+        let from = bytemuck::bytes_of_mut(&mut value);
+        pieces!(self, T, i, from, |atomic, piece| atomic.store(bytemuck::pod_read_unaligned(piece), Relaxed));
+    }
+}
+
+/// A value of plain data that any number of processes read and write at once, without a lock.
+///
+/// ```
+/// use mp_sync::RawValue;
+///
+/// let progress = RawValue::new(0.25_f64)?;
+/// let everywhere = progress.clone(); // a handle, which can also be sent
+/// progress.set(0.5);
+/// assert_eq!(everywhere.get(), 0.5);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// Values of 1, 2, 4 or 8 bytes are read and written whole, by relaxed atomics. Larger ones are read and written piece by
+/// piece: a reader may see half of one value and half of another, and a writer that is killed may leave that. Any such
+/// mixture is a value of the type ([`Pod`]). What must be whole belongs into a [`Lock`](crate::Lock).
+#[doc(alias = "multiprocessing.sharedctypes.RawValue")]
+pub struct RawValue<T: Pod + Send>(Atoms, PhantomData<fn(T) -> T>);
+
+/// Elements of plain data that any number of processes read and write at once, without a lock.
+///
+/// ```
+/// use mp_sync::RawArray;
+///
+/// let seen = RawArray::<u8>::zeros(100)?;
+/// seen.set(7, 1)?;
+/// assert_eq!(seen.get(7)?, 1);
+/// assert_eq!(seen.iter().map(u32::from).sum::<u32>(), 1);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// Each element is as a [`RawValue`]. For numbers, `SharedTensor` has shapes, views and atomic addition.
+#[doc(alias = "multiprocessing.sharedctypes.RawArray")]
+pub struct RawArray<T: Pod + Send>(Atoms, PhantomData<fn(T) -> T>);
+
+impl<T: Pod + Send> RawValue<T> {
+    /// A value in shared memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
+    pub fn new(value: T) -> Result<Self> {
+        let atoms = Atoms::new::<T>("RawValue", 1)?;
+        atoms.store(0, value);
+        Ok(Self(atoms, PhantomData))
+    }
+
+    /// The value.
+    #[inline]
+    pub fn get(&self) -> T {
+        self.0.load(0)
+    }
+
+    /// Replaces the value.
+    #[inline]
+    pub fn set(&self, value: T) {
+        self.0.store(0, value);
+    }
+}
+
+impl<T: Pod + Send> RawArray<T> {
+    /// A copy of `data` in shared memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a type that is aligned to more than 64 bytes.
+    pub fn from_slice(data: &[T]) -> Result<Self> {
+        let atoms = Atoms::new::<T>("RawArray", data.len())?;
+        data.iter().enumerate().for_each(|(i, &v)| atoms.store(i, v));
+        Ok(Self(atoms, PhantomData))
+    }
+
+    /// `len` elements whose bytes are all zero.
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice).
+    pub fn zeros(len: usize) -> Result<Self> {
+        Ok(Self(Atoms::new::<T>("RawArray", len)?, PhantomData))
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    fn check(&self, i: usize) -> Result<usize> {
+        self.0.shared.me()?;
+        let missing = || Error::Shape(format!("element {i} of an array of {}", self.0.len));
+        (i < self.0.len).then_some(i).ok_or_else(missing)
+    }
+
+    /// One element.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such element, [`Error::Forked`] in a forked copy.
+    pub fn get(&self, i: usize) -> Result<T> {
+        Ok(self.0.load(self.check(i)?))
+    }
+
+    /// Replaces one element.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such element, [`Error::Forked`] in a forked copy.
+    pub fn set(&self, i: usize, value: T) -> Result<()> {
+        self.0.store(self.check(i)?, value);
+        Ok(())
+    }
+
+    /// Its elements, each as it is when it is reached.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
+        (0..self.0.len).map(|i| self.0.load(i))
+    }
+
+    /// A copy of its elements, each as it is when it is reached.
+    pub fn to_vec(&self) -> Vec<T> {
+        self.iter().collect()
+    }
+}
+
+impl<T: Pod + Send> Clone for RawValue<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<T: Pod + Send> Clone for RawArray<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<T: Pod + Send> fmt::Debug for RawValue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawValue<{}>({:?})", std::any::type_name::<T>(), self.0.shared.structure().hold())
+    }
+}
+
+impl<T: Pod + Send> fmt::Debug for RawArray<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "RawArray<{}>({} in {:?})",
+            std::any::type_name::<T>(),
+            self.0.len,
+            self.0.shared.structure().hold()
+        )
+    }
+}
+
+impl<T: Pod + Send> Serialize for RawValue<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.shared.send("a RawValue", s)
+    }
+}
+
+impl<'de, T: Pod + Send> Deserialize<'de> for RawValue<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let atoms = Atoms::receive::<T, D>("a RawValue", "RawValue", d)?;
+        if atoms.len != 1 {
+            return Err(serde::de::Error::custom(format!("a RawValue of {} elements arrived", atoms.len)));
+        }
+        Ok(Self(atoms, PhantomData))
+    }
+}
+
+impl<T: Pod + Send> Serialize for RawArray<T> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.shared.send("a RawArray", s)
+    }
+}
+
+impl<'de, T: Pod + Send> Deserialize<'de> for RawArray<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Atoms::receive::<T, D>("a RawArray", "RawArray", d).map(|atoms| Self(atoms, PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn widths_divide_sizes() {
+        assert_eq!([0, 1, 2, 3, 4, 6, 8, 12, 16, 24].map(width), [1, 1, 2, 1, 4, 2, 8, 4, 8, 8]);
+    }
+
+    #[test]
+    fn elements_of_any_size_come_back() {
+        let odd = [[1_u8, 2, 3], [4, 5, 6], [7, 8, 9]];
+        let a = RawArray::from_slice(&odd).unwrap();
+        a.set(1, [0; 3]).unwrap();
+        assert_eq!(a.to_vec(), [odd[0], [0; 3], odd[2]]);
+        let b = RawArray::from_slice(&[[1_u32, 2, 3], [4, 5, 6]]).unwrap();
+        assert_eq!(b.get(1).unwrap(), [4, 5, 6]);
+        assert!(matches!(b.get(2), Err(Error::Shape(_))));
+        assert_eq!(RawArray::<u64>::zeros(0).unwrap().to_vec(), []);
+        assert_eq!(RawValue::new(-0.5_f32).unwrap().get(), -0.5);
+    }
+}

@@ -1,0 +1,140 @@
+//! Where a list is, and the lock that goes with the place.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::foreign;
+use mp_core::mem::{Mem, Word};
+use mp_core::message::scope;
+use mp_core::mutex::Mutex;
+use mp_core::{Error, LockWait, Patience, RawLock, SharedMemory, Structure};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::slots::find;
+use super::{ListError, ShareableList};
+use crate::shared::Shared;
+
+/// What the structure of a list in the arena is called.
+pub(super) const NAME: &str = "mp_sync::ShareableList";
+/// Where in it the list begins; before it is the lock.
+pub(super) const LIST: u64 = 8;
+
+/// How long an operation waits for another process that is in the middle of one.
+const LONGEST: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(super) enum Place {
+    Arena {
+        shared: Shared,
+        lock: RawLock,
+        patience: Arc<Patience>,
+    },
+    /// The mutex is for the threads of this process, which have one file lock.
+    Named {
+        memory: Arc<SharedMemory>,
+        turn: Arc<Mutex<()>>,
+    },
+}
+
+impl Place {
+    /// `shared` has the lock in its first words, and the list from word [`LIST`] on.
+    pub(super) fn in_arena(shared: Shared) -> Self {
+        Self::Arena { lock: shared.lock(0), shared, patience: Arc::default() }
+    }
+
+    pub(super) fn named(memory: SharedMemory) -> Self {
+        Self::Named { memory: Arc::new(memory), turn: Arc::default() }
+    }
+
+    /// Calls `f` with the list's memory while no other operation is under way, in whatever process.
+    pub(super) fn locked<R>(
+        &self,
+        f: impl FnOnce(&dyn Mem, Word) -> Result<R, ListError>,
+    ) -> Result<R, ListError> {
+        match self {
+            Self::Arena { shared, lock, patience } => {
+                let mut guard = lock.acquire(LockWait::at_most(LONGEST), patience)?;
+                // Also if a holder died in it: slots say themselves whether they are whole.
+                guard.mend();
+                f(shared.words(), shared.at(LIST))
+            }
+            Self::Named { memory, turn } => {
+                let _turn = turn.try_lock_for(LONGEST).ok_or(ListError::Busy)?;
+                let _lock = FileLock::acquire(memory)?;
+                f(memory.region(), Word::at(0))
+            }
+        }
+    }
+}
+
+/// The lock of a named list: the kernel's, on its file, which it drops when the process dies.
+struct FileLock<'a>(&'a SharedMemory);
+
+impl<'a> FileLock<'a> {
+    fn acquire(memory: &'a SharedMemory) -> Result<Self, ListError> {
+        let locking = |source| Error::Os { what: "locking a named list", source };
+        let mut since = None;
+        let mut pause = Duration::from_micros(20);
+        while !foreign::try_lock_file(memory.as_fd()).map_err(locking)? {
+            if since.get_or_insert_with(Instant::now).elapsed() >= LONGEST {
+                return Err(ListError::Busy);
+            }
+            // The kernel's waiting form has no time-out.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+        Ok(Self(memory))
+    }
+}
+
+impl Drop for FileLock<'_> {
+    fn drop(&mut self) {
+        foreign::unlock_file(self.0.as_fd());
+    }
+}
+
+/// A list as it travels.
+#[derive(Serialize, Deserialize)]
+enum Wire {
+    Arena(u32),
+    Named(SharedMemory),
+}
+
+const WHAT: &str = "a ShareableList";
+
+impl Serialize for ShareableList {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match &self.place {
+            Place::Arena { shared, .. } => {
+                let hold = shared.structure().hold();
+                let attachment =
+                    scope::outgoing(WHAT, |out| out.attach_object(hold)).map_err(S::Error::custom)?;
+                s.serialize_newtype_variant("Wire", 0, "Arena", &attachment)
+            }
+            Place::Named { memory, .. } => s.serialize_newtype_variant("Wire", 1, "Named", &**memory),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ShareableList {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let (place, ends) = match Wire::deserialize(d)? {
+            Wire::Arena(attachment) => {
+                let hold =
+                    scope::incoming(WHAT, |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
+                let structure = Structure::open(hold, NAME).map_err(D::Error::custom)?;
+                let shared = Shared::of(structure, LIST + 1, WHAT).map_err(D::Error::custom)?;
+                let ends = find(shared.words(), shared.at(LIST), (shared.len() - LIST) * 8);
+                (Place::in_arena(shared), ends)
+            }
+            Wire::Named(memory) => {
+                let ends = find(memory.region(), Word::at(0), memory.len() as u64);
+                (Place::named(memory), ends)
+            }
+        };
+        Ok(Self { place, ends: ends.map_err(D::Error::custom)?.into() })
+    }
+}

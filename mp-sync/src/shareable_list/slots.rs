@@ -1,0 +1,217 @@
+//! Where what is in a list, and how an item becomes bytes: as CPython 3.11 does it.
+//!
+//! | bytes | what | written by |
+//! |---|---|---|
+//! | 8 | how many slots, `n` | its maker |
+//! | 8 (n + 1) | where each slot's data begins, counted from the first, and where the last one's ends | its maker |
+//! | … | data, each slot a multiple of 8 bytes | the holder of the lock |
+//! | 8 n | each slot's format: `q`, `d`, `xxxxxxx?`, `xxxxxx?x`, `24s` | the holder of the lock |
+//! | n | each slot's code: 0 a number, 1 text, 2 bytes, 3 nothing; [`TORN`] | the holder of the lock |
+//!
+//! A slot is written in this order: code [`TORN`], data, format, code. A process that is killed in between
+//! leaves [`TORN`]: that slot is an error until it is written again, and the others are as they were. The
+//! numbers of the first two rows are read once, when a handle is made, and checked; what is written over them
+//! later changes nothing.
+//!
+//! Python strips NULs from the end of texts and bytes, since its formats give the room and not the length. Ours does so
+//! only with the formats that Python writes: a value that ends in NUL gets its length with a `0` in front (`03s`), which
+//! Python understands as well.
+
+use super::{ListError, ListItem};
+use mp_core::foreign as mem_bytes;
+use mp_core::mem::{Mem, Word};
+
+/// The code of a slot that is being written.
+const TORN: u8 = 127;
+/// The most bytes that a format can say.
+pub(super) const MOST_ROOM: u64 = 9_999_992;
+/// The most bytes of a value that ends in NUL.
+const MOST_EXACT: usize = 999_999;
+
+/// The room for an item: for texts and bytes always a byte more, as in Python.
+pub(super) fn room(item: &ListItem, at_least: usize) -> u64 {
+    item.bytes().map_or(8, |b| (b.len().max(at_least) as u64 / 8 + 1).saturating_mul(8))
+}
+
+/// Bytes of a list whose slots have these rooms.
+pub(super) fn size(rooms: &[u64]) -> u64 {
+    16 + 8 * rooms.len() as u64 + rooms.iter().sum::<u64>() + 9 * rooms.len() as u64
+}
+
+/// A list's memory: the words, and where the slots are.
+#[derive(Clone, Copy)]
+pub(super) struct Slots<'a> {
+    pub(super) mem: &'a dyn Mem,
+    pub(super) base: Word,
+    pub(super) ends: &'a [u64],
+}
+
+/// Writes where the slots are into new memory; that they are there, for [`Slots`].
+pub(super) fn lay_out(mem: &dyn Mem, base: Word, rooms: &[u64]) -> Vec<u64> {
+    let mut end = 0;
+    let rooms = rooms.iter().map(|room| {
+        end += room;
+        end
+    });
+    let ends: Vec<u64> = std::iter::once(0).chain(rooms).collect();
+    mem.store_relaxed(base, ends.len() as u64 - 1);
+    ends.iter().zip(1..).for_each(|(&v, i)| mem.store_relaxed(base.plus(i), v));
+    ends
+}
+
+/// Reads where the slots are, and checks that all of it is within `bytes`.
+pub(super) fn find(mem: &dyn Mem, base: Word, bytes: u64) -> Result<Vec<u64>, ListError> {
+    let wrong = || ListError::Malformed("the memory holds no list: its slots don't fit into it".into());
+    if bytes < 16 {
+        return Err(wrong());
+    }
+    let n = mem.load_relaxed(base);
+    // Each slot has 8 bytes of data at least, 8 of offset, 8 of format, and a code.
+    if n > bytes / 25 {
+        return Err(wrong());
+    }
+    let ends: Vec<u64> = (1..n + 2).map(|i| mem.load_relaxed(base.plus(i))).collect();
+    let ordered = ends[0] == 0 && ends.windows(2).all(|w| w[0] + 8 <= w[1] && w[1] <= bytes);
+    let last = ends.last().copied().unwrap_or(0);
+    if !ordered || ends.iter().any(|e| e % 8 != 0) || 16 + 8 * n + last + 9 * n > bytes {
+        return Err(wrong());
+    }
+    Ok(ends)
+}
+
+impl Slots<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.ends.len() - 1
+    }
+
+    fn check(&self, slot: usize) -> Result<(), ListError> {
+        if slot < self.len() { Ok(()) } else { Err(ListError::NoSlot { slot, len: self.len() }) }
+    }
+
+    fn data_at(&self, slot: usize) -> u64 {
+        16 + 8 * self.len() as u64 + self.ends[slot]
+    }
+
+    /// How many bytes a text in that slot can have.
+    pub(super) fn room(&self, slot: usize) -> Result<u64, ListError> {
+        self.check(slot)?;
+        Ok(self.ends[slot + 1] - self.ends[slot])
+    }
+
+    fn format_at(&self, slot: usize) -> u64 {
+        self.data_at(0) + self.ends[self.len()] + 8 * slot as u64
+    }
+
+    fn code_at(&self, slot: usize) -> u64 {
+        self.format_at(self.len()) + slot as u64
+    }
+
+    fn read(&self, at: u64, to: &mut [u8]) {
+        mem_bytes::read(self.mem, self.base, at, to);
+    }
+
+    fn write(&self, at: u64, from: &[u8]) {
+        mem_bytes::write(self.mem, self.base, at, from);
+    }
+
+    /// What is in a slot; `format` is its format as Python has it.
+    pub(super) fn get(&self, slot: usize) -> Result<ListItem, ListError> {
+        self.check(slot)?;
+        let mut code = [0];
+        self.read(self.code_at(slot), &mut code);
+        if code[0] == TORN {
+            return Err(ListError::Torn { slot });
+        }
+        let format = self.format(slot)?;
+        let mut eight = [0; 8];
+        self.read(self.data_at(slot), &mut eight);
+        Ok(match (format.as_str(), code[0]) {
+            ("q", 0) => ListItem::Int(i64::from_ne_bytes(eight)),
+            ("d", 0) => ListItem::Float(f64::from_ne_bytes(eight)),
+            ("xxxxxxx?", 0) => ListItem::Bool(eight[7] != 0),
+            (_, 3) => ListItem::None,
+            (text, 1) => String::from_utf8(self.bytes(slot, text)?)
+                .map(ListItem::Str)
+                .map_err(|_| ListError::NotText { slot })?,
+            (bytes, 2) => ListItem::Bytes(self.bytes(slot, bytes)?),
+            (_, code) => return Err(unknown(slot, &format, code)),
+        })
+    }
+
+    fn bytes(&self, slot: usize, format: &str) -> Result<Vec<u8>, ListError> {
+        let len = format.strip_suffix('s').and_then(|n| n.parse::<u64>().ok());
+        let len = len.filter(|&n| n <= self.ends[slot + 1] - self.ends[slot]);
+        let len = len.ok_or_else(|| unknown(slot, format, 1))?;
+        let mut bytes = vec![0; len as usize];
+        self.read(self.data_at(slot), &mut bytes);
+        if !format.starts_with('0') {
+            let end = bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+            bytes.truncate(end);
+        }
+        Ok(bytes)
+    }
+
+    /// A slot's format, as Python's `struct` has it.
+    pub(super) fn format(&self, slot: usize) -> Result<String, ListError> {
+        self.check(slot)?;
+        let mut format = [0; 8];
+        self.read(self.format_at(slot), &mut format);
+        let end = format.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+        let text = std::str::from_utf8(&format[..end]);
+        text.map(str::to_owned).map_err(|_| ListError::NotText { slot })
+    }
+
+    /// Replaces what is in a slot. Nothing has changed when it fails.
+    pub(super) fn set(&self, slot: usize, item: &ListItem) -> Result<(), ListError> {
+        let room = self.room(slot)?;
+        let (format, code) = match item {
+            ListItem::None => ("xxxxxx?x".to_owned(), 3),
+            ListItem::Bool(_) => ("xxxxxxx?".to_owned(), 0),
+            ListItem::Int(_) => ("q".to_owned(), 0),
+            ListItem::Float(_) => ("d".to_owned(), 0),
+            ListItem::Str(s) => (sized(s.as_bytes(), slot, room)?, 1),
+            ListItem::Bytes(b) => (sized(b, slot, room)?, 2),
+        };
+        self.write(self.code_at(slot), &[TORN]);
+        // The data is not changed before the code says that it is being changed.
+        self.mem.fence_after_rmw();
+        let at = self.data_at(slot);
+        match item {
+            ListItem::None => self.write(at, &[0; 8]),
+            ListItem::Bool(v) => self.write(at, &[0, 0, 0, 0, 0, 0, 0, u8::from(*v)]),
+            ListItem::Int(v) => self.write(at, &v.to_ne_bytes()),
+            ListItem::Float(v) => self.write(at, &v.to_ne_bytes()),
+            ListItem::Str(_) | ListItem::Bytes(_) => {
+                let bytes = item.bytes().unwrap_or_default();
+                self.write(at, bytes);
+                // As Python pads, in words.
+                let padded = (bytes.len() as u64).next_multiple_of(8).min(room);
+                self.write(at + bytes.len() as u64, &[0; 8][..padded as usize - bytes.len()]);
+                for word in (padded..room).step_by(8) {
+                    self.write(at + word, &[0; 8]);
+                }
+            }
+        }
+        let mut eight = [0; 8];
+        eight[..format.len()].copy_from_slice(format.as_bytes());
+        self.write(self.format_at(slot), &eight);
+        // A swap of the word that has it: ordered after all of the above.
+        self.write(self.code_at(slot), &[code]);
+        Ok(())
+    }
+}
+
+fn unknown(slot: usize, format: &str, code: u8) -> ListError {
+    ListError::Malformed(format!(
+        "slot {slot} has format {format:?} and code {code}, which go together nowhere"
+    ))
+}
+
+/// The format of a text or of bytes in a slot with that room.
+fn sized(bytes: &[u8], slot: usize, room: u64) -> Result<String, ListError> {
+    let exact = bytes.last() == Some(&0);
+    if bytes.len() as u64 > room || exact && bytes.len() > MOST_EXACT {
+        return Err(ListError::NoRoom { slot, asked: bytes.len(), room: room as usize });
+    }
+    Ok(if exact { format!("0{}s", bytes.len()) } else { format!("{room}s") })
+}

@@ -1,0 +1,250 @@
+//! Tensors whose element type is known when the program runs.
+
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::dispatch;
+use crate::element::Element;
+use crate::tensor::Tensor;
+use crate::tensor::display::Show;
+use crate::tensor::methods::{aliasing_methods, raw_methods, shape_methods, view_methods};
+use crate::tensor::mode::{Aliased, Exclusive, Frozen, Mode, Sendable, Shared};
+use crate::tensor::raw::Raw;
+use crate::view::View;
+use crate::wire::handle::Handle;
+use mp_core::DType;
+use mp_core::Storage;
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, scope};
+use mp_core::words::{Access, Kind};
+use mp_core::{Error, Result};
+
+/// A tensor whose element type is a value, in any [`Mode`]: [`AnyTensor`], [`AnyTensor<Frozen>`], [`AnyTensor<Shared>`].
+///
+/// ```
+/// use mp_tensor::{AnyTensor, DType, dispatch};
+///
+/// let t = AnyTensor::zeros(&[2, 3], "float32".parse()?)?;
+/// assert_eq!((t.dtype(), t.nbytes()), (DType::F32, 24));
+/// let row = t.freeze().select(0, 1)?; // views need no type
+/// assert_eq!(dispatch!(row.dtype(), T => row.downcast::<T>()?.len()), 3);
+///
+/// let ints = AnyTensor::zeros(&[4], DType::I64)?;
+/// let error = ints.downcast::<f64>().unwrap_err();
+/// assert_eq!(error.to_string(), "a tensor of i64 where one of f64 is expected; ask its dtype() first");
+/// let ints = error.tensor.downcast::<i64>()?; // it came back
+/// assert_eq!(ints.as_slice()?, [0; 4]);
+/// # Ok::<(), mp_tensor::Error>(())
+/// ```
+///
+/// It travels as a typed one does; sender and receiver need not know the type.
+#[doc(alias("torch.Tensor", "DynTensor"))]
+pub struct AnyTensor<M: Mode = Exclusive> {
+    raw: Raw<M>,
+    dtype: DType,
+}
+
+/// A tensor has another element type than was asked for. It comes back.
+pub struct DowncastError<M: Mode> {
+    /// The tensor.
+    pub tensor: AnyTensor<M>,
+    /// The type asked for.
+    pub expected: DType,
+}
+
+impl<M: Mode> fmt::Debug for DowncastError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DowncastError")
+            .field("expected", &self.expected)
+            .field("found", &self.tensor.dtype)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M: Mode> fmt::Display for DowncastError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Error::DType { expected: self.expected, found: self.tensor.dtype }.fmt(f)
+    }
+}
+
+impl<M: Mode> std::error::Error for DowncastError<M> {}
+
+impl<M: Mode> From<DowncastError<M>> for Error {
+    fn from(e: DowncastError<M>) -> Self {
+        Error::DType { expected: e.expected, found: e.tensor.dtype }
+    }
+}
+
+impl<T: Element, M: Mode> From<Tensor<T, M>> for AnyTensor<M> {
+    fn from(t: Tensor<T, M>) -> Self {
+        Self { raw: t.raw, dtype: T::DTYPE }
+    }
+}
+
+impl<M: Aliased> Clone for AnyTensor<M> {
+    fn clone(&self) -> Self {
+        Self { raw: self.raw.clone(), dtype: self.dtype }
+    }
+}
+
+impl<M: Mode> AnyTensor<M> {
+    shape_methods!(raw.view);
+    raw_methods!();
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The same elements, as a leaf that requires no gradients.
+    #[must_use]
+    pub fn detach(mut self) -> Self {
+        self.raw.grad = Default::default();
+        self
+    }
+
+    /// The same tensor, typed.
+    ///
+    /// # Errors
+    /// The tensor, when its elements have another type.
+    pub fn downcast<T: Element>(self) -> std::result::Result<Tensor<T, M>, DowncastError<M>> {
+        if self.dtype == T::DTYPE {
+            return Ok(Tensor::of(self.raw));
+        }
+        Err(DowncastError { tensor: self, expected: T::DTYPE })
+    }
+
+    fn show(&self) -> Show<'_> {
+        Show {
+            name: M::NAME,
+            dtype: self.dtype,
+            storage: self.raw.storage(),
+            view: &self.raw.view,
+            requires_grad: self.requires_grad(),
+        }
+    }
+}
+
+impl AnyTensor<Exclusive> {
+    /// A tensor whose elements are whatever the memory held.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], or [`Error::Shape`] for a shape that is too large.
+    pub fn empty(shape: &[usize], dtype: DType) -> Result<Self> {
+        Ok(Self { raw: Raw::new(shape, dtype.size())?, dtype })
+    }
+
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// As [`AnyTensor::empty`].
+    pub fn zeros(shape: &[usize], dtype: DType) -> Result<Self> {
+        dispatch!(dtype, T => Ok(Tensor::<T>::zeros(shape)?.into()))
+    }
+
+    /// A copy of the bytes of the elements, in row-major order and the byte order of this machine.
+    ///
+    /// # Errors
+    /// As [`AnyTensor::empty`], and [`Error::Shape`] when there are more or fewer bytes.
+    #[doc(alias = "frombuffer")]
+    pub fn from_bytes(bytes: &[u8], shape: &[usize], dtype: DType) -> Result<Self> {
+        let asked = View::contiguous(shape)?.len().saturating_mul(dtype.size());
+        if bytes.len() != asked {
+            let why = format!("{} bytes for shape {shape:?} of {dtype}, which has {asked}", bytes.len());
+            return Err(Error::Shape(why));
+        }
+        dispatch!(dtype, T => {
+            let mut t = Tensor::<T>::empty(shape)?;
+            bytemuck::cast_slice_mut(t.as_mut_slice()?).copy_from_slice(bytes);
+            Ok(t.into())
+        })
+    }
+
+    /// Makes it readable by any process and writable by none, for ever.
+    pub fn freeze(self) -> AnyTensor<Frozen> {
+        AnyTensor { raw: self.raw.open(Kind::Frozen), dtype: self.dtype }
+    }
+
+    /// Makes it readable and writable by any process, through relaxed atomics.
+    #[doc(alias = "share_memory_")]
+    pub fn share(self) -> AnyTensor<Shared> {
+        AnyTensor { raw: self.raw.open(Kind::Shared), dtype: self.dtype }
+    }
+}
+
+/// Views, as those of [`Tensor`].
+impl<M: Aliased> AnyTensor<M> {
+    view_methods!(by_ref);
+    aliasing_methods!();
+
+    fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
+        let view = f(*self.raw.view)?;
+        Ok(Self { raw: self.raw.another(view), dtype: self.dtype })
+    }
+
+    fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
+        let views = f(*self.raw.view)?.into_iter();
+        Ok(views.map(|v| Self { raw: self.raw.another(v), dtype: self.dtype }).collect())
+    }
+}
+
+/// Views by value, as those of [`Tensor`].
+impl AnyTensor<Exclusive> {
+    view_methods!(by_value);
+
+    fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
+        let view = f(*self.raw.view)?;
+        Ok(Self { raw: self.raw.viewed(view), dtype: self.dtype })
+    }
+}
+
+impl<M: Mode<Keep = Storage>> AnyTensor<M> {
+    fn receive(inc: &mut mp_core::message::Arrived, handle: Handle, access: Access) -> Result<Self> {
+        let dtype = handle.dtype()?;
+        Ok(Self { raw: Raw::receive(inc, handle, access, dtype)?, dtype })
+    }
+}
+
+impl Message for AnyTensor<Exclusive> {
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
+        self.raw.lend::<C>(out, self.dtype)
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        self.raw.take_back(back, self.dtype);
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
+        let handle = C::read_bytes(inc, Handle::read)?;
+        Self::receive(inc.arrived(), handle, Access::Exclusive)
+    }
+}
+
+impl<M: Sendable> Serialize for AnyTensor<M> {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        scope::outgoing(M::WHAT, |out| self.raw.send(out, self.dtype)).map_err(S::Error::custom)?.serialize(s)
+    }
+}
+
+impl<'de, M: Sendable> Deserialize<'de> for AnyTensor<M> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let handle = Handle::deserialize(d)?;
+        scope::incoming(M::WHAT, |inc| Self::receive(inc, handle, M::ACCESS)).map_err(D::Error::custom)
+    }
+}
+
+/// In one line.
+impl<M: Mode> fmt::Debug for AnyTensor<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.show(), f)
+    }
+}
+
+/// In rows.
+impl<M: Mode> fmt::Display for AnyTensor<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.show(), f)
+    }
+}

@@ -1,0 +1,84 @@
+//! Element types: which Rust types tensors can have elements of, and what can be done with them atomically.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use mp_core::DType;
+
+#[macro_use]
+mod dispatch;
+mod scalars;
+
+pub use scalars::{Bool, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A type that tensors have elements of: plain numbers of 1 to 16 bytes, for which every bit pattern is a value.
+///
+/// `bool` and enums are not among them: another process could write a pattern that is none of their values. For truth
+/// values there is [`Bool`](crate::Bool).
+pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed + 'static {
+    /// It, as a value.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($variant:ident $t:ty;)*) => {$(
+        // Reads and writes of storages choose their width by it.
+        const _: () = assert!(size_of::<$t>() == DType::$variant.size());
+        impl sealed::Sealed for $t {}
+        impl Element for $t {
+            const DTYPE: DType = DType::$variant;
+        }
+    )*};
+}
+dispatch::each_dtype!(elements);
+
+/// Elements that can be added and subtracted, also atomically: integers and floating-point numbers.
+pub trait Number: Element {
+    /// Whether sums are sums of the bits, as those of integers are.
+    #[doc(hidden)]
+    const INTEGER: bool;
+    /// The sum; integers wrap.
+    fn plus(self, other: Self) -> Self;
+    /// The difference; integers wrap.
+    fn minus(self, other: Self) -> Self;
+}
+
+/// Integers: what can also be compared and combined bit by bit, atomically.
+pub trait Integer: Number + Ord {}
+
+macro_rules! numbers {
+    (integers $($t:ty)*) => {$(
+        impl Number for $t {
+            const INTEGER: bool = true;
+            #[inline]
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+            #[inline]
+            fn minus(self, other: Self) -> Self {
+                self.wrapping_sub(other)
+            }
+        }
+        impl Integer for $t {}
+    )*};
+    (floats $($t:ty)*) => {$(
+        impl Number for $t {
+            const INTEGER: bool = false;
+            #[inline]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline]
+            fn minus(self, other: Self) -> Self {
+                self - other
+            }
+        }
+    )*};
+}
+numbers!(integers u8 i8 u16 i16 u32 i32 u64 i64);
+numbers!(floats f16 bf16 f32 f64);

@@ -1,0 +1,80 @@
+//! Tensors that are copies of files: read by the kernel, so that a file that shrinks meanwhile is an error.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use crate::{Element, Tensor};
+use mp_core::foreign;
+use mp_core::{Error, Result};
+
+/// Checks that a file has `elements` of `T` at byte `offset`; how many bytes these are.
+pub(crate) fn fits<T: Element>(file_len: u64, offset: u64, elements: usize) -> Result<u64> {
+    let bytes = (elements as u64).checked_mul(size_of::<T>() as u64);
+    match bytes.and_then(|n| n.checked_add(offset)) {
+        Some(end) if end <= file_len => Ok(end - offset),
+        _ => Err(Error::Shape(format!(
+            "{elements} elements of {} at byte {offset} of a file that has {file_len} bytes",
+            T::DTYPE
+        ))),
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// A copy of elements in an open file or memfd, from byte `offset` on, in row-major order.
+    ///
+    /// ```
+    /// use mp_tensor::Tensor;
+    ///
+    /// let exported = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], &[4])?.to_memfd()?;
+    /// let again = Tensor::<f32>::from_fd(&exported, 4, &[3])?;
+    /// assert_eq!(again.to_vec(), [2.0, 3.0, 4.0]);
+    /// # Ok::<(), mp_tensor::Error>(())
+    /// ```
+    ///
+    /// The file is read, not mapped, so that nothing that its maker does to it, then or later, reaches this process: if it
+    /// shrinks meanwhile, that is an error. The bytes are taken as they are, in this machine's order; `offset` need
+    /// not be aligned.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the file is too short, [`Error::NotShared`] when it is no regular file or shrank, [`Error::Os`]
+    /// when it can't be read, and as [`Tensor::empty`].
+    #[doc(alias = "rebuild_storage_fd")]
+    pub fn from_fd(file: impl AsFd, offset: u64, shape: &[usize]) -> Result<Self> {
+        Self::read(file.as_fd(), offset, shape)
+    }
+
+    /// A copy of elements in POSIX shared memory, from byte `offset` on, in row-major order. Files of torch's `file_system`
+    /// strategy have their elements from byte 64 on.
+    ///
+    /// # Errors
+    /// As [`from_fd`](Self::from_fd), and as [`SharedMemory::open`](mp_core::SharedMemory::open).
+    #[doc(alias = "rebuild_storage_filename")]
+    pub fn from_shm(name: &str, offset: u64, shape: &[usize]) -> Result<Self> {
+        let name = mp_core::foreign::checked(name)?;
+        Self::read(foreign::open(name)?.0.as_fd(), offset, shape)
+    }
+
+    /// A copy of elements in a file, from byte `offset` on, in row-major order.
+    ///
+    /// # Errors
+    /// As [`from_fd`](Self::from_fd).
+    pub fn from_file(path: impl AsRef<Path>, offset: u64, shape: &[usize]) -> Result<Self> {
+        Self::read(foreign::open_to_read(path.as_ref())?.as_fd(), offset, shape)
+    }
+
+    fn read(file: BorrowedFd<'_>, offset: u64, shape: &[usize]) -> Result<Self> {
+        let file_len = foreign::length(file)?;
+        // Before memory is asked for: a wrong shape may be a huge one.
+        let elements = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
+        let bytes = fits::<T>(file_len, offset, elements)?;
+        let mut tensor = Self::empty(shape)?;
+        let to: &mut [u8] = bytemuck::cast_slice_mut(tensor.as_mut_slice()?);
+        let got = foreign::read_at(file, offset, to)? as u64;
+        if got < bytes {
+            return Err(Error::NotShared(format!(
+                "the file had {file_len} bytes and shrank while it was read: {got} of {bytes} came"
+            )));
+        }
+        Ok(tensor)
+    }
+}

@@ -1,0 +1,180 @@
+//! Coordinates and values.
+
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{index, malformed};
+use crate::view::dims::Dims;
+use crate::{Element, Frozen, Number, Readable, Sendable, Tensor};
+use mp_core::Result;
+
+/// A sparse tensor: the coordinates of some elements, and their values; all others are 0. Torch's layout `sparse_coo`.
+///
+/// ```
+/// use mp_tensor::{ShareMemory, SparseCoo};
+///
+/// let indices = [[0_i64, 1, 1], [2, 0, 2]].share_memory()?.freeze(); // a column for each element
+/// let values = [3.0_f32, 4.0, 5.0].share_memory()?.freeze();
+/// let s = SparseCoo::new(indices, values, &[2, 3])?;
+/// assert_eq!((s.nnz(), s.is_coalesced()), (3, true));
+/// assert_eq!(s.to_dense()?.as_slice()?, [0.0, 0.0, 3.0, 4.0, 0.0, 5.0]);
+/// # Ok::<(), mp_tensor::Error>(())
+/// ```
+///
+/// It travels as its parts, whose memory is shared.
+#[derive(Clone)]
+#[doc(alias = "sparse_coo_tensor")]
+pub struct SparseCoo<T: Element, M: Sendable = Frozen> {
+    indices: Tensor<i64, M>,
+    values: Tensor<T, M>,
+    shape: Dims<usize>,
+    coalesced: bool,
+}
+
+impl<T: Element, M: Sendable> SparseCoo<T, M> {
+    /// Of `indices` (a row for each sparse dimension, a column for each element), `values` (an entry for each element, of as
+    /// many dimensions as are left), and the shape.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`](mp_core::Error::Malformed) when they don't fit each other, or an index is out of range;
+    /// [`Error::Shape`](mp_core::Error::Shape) when there are too many dimensions;
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy of the process.
+    pub fn new(indices: Tensor<i64, M>, values: Tensor<T, M>, shape: &[usize]) -> Result<Self> {
+        let shape = Dims::from_slice(shape)?;
+        indices.raw.here()?;
+        let &[sparse, n] = indices.shape() else {
+            return malformed(format!(
+                "sparse indices of shape {:?}, not [dimensions, elements]",
+                indices.shape()
+            ));
+        };
+        let dense = &shape[sparse.min(shape.len())..];
+        // As many elements as there is memory for their coordinates.
+        let whole = sparse <= shape.len() && indices.raw.view.is_injective() && (sparse > 0 || n < 2);
+        if !whole || values.shape().first() != Some(&n) || &values.shape()[1..] != dense {
+            return malformed(format!(
+                "sparse indices of shape {:?} and values of shape {:?} don't make a tensor of shape {shape:?}",
+                indices.shape(),
+                values.shape()
+            ));
+        }
+        let mut s = Self { indices, values, shape, coalesced: true };
+        let mut last: Option<Vec<usize>> = None;
+        for k in 0..n {
+            let here = s.coordinates(k)?;
+            s.coalesced &= last.is_none_or(|last| last < here);
+            last = Some(here);
+        }
+        Ok(s)
+    }
+
+    /// Where the `k`-th element is, checked.
+    fn coordinates(&self, k: usize) -> Result<Vec<usize>> {
+        let n = self.nnz();
+        let all = self.shape.iter().take(self.sparse_dim()).enumerate();
+        all.map(|(d, &size)| index(self.indices.load_nth(d * n + k), size, "index")).collect()
+    }
+
+    /// The coordinates: a row for each sparse dimension, a column for each element.
+    pub fn indices(&self) -> &Tensor<i64, M> {
+        &self.indices
+    }
+
+    /// The values, an entry for each element.
+    pub fn values(&self) -> &Tensor<T, M> {
+        &self.values
+    }
+
+    /// The shape of the whole.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How many elements are noted.
+    #[doc(alias = "_nnz")]
+    pub fn nnz(&self) -> usize {
+        self.values.shape()[0]
+    }
+
+    /// How many dimensions have coordinates; the others are those of the values.
+    pub fn sparse_dim(&self) -> usize {
+        self.indices.shape()[0]
+    }
+
+    /// Whether the coordinates were in order, each once, when it was made or received.
+    pub fn is_coalesced(&self) -> bool {
+        self.coalesced
+    }
+}
+
+impl<T: Number, M: Sendable> SparseCoo<T, M> {
+    /// All elements, with zeros where nothing is noted; values of the same coordinates are added.
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`]; [`Error::Malformed`](mp_core::Error::Malformed) when an index out of range was
+    /// written into shared memory meanwhile.
+    pub fn to_dense(&self) -> Result<Tensor<T>> {
+        let mut dense = Tensor::zeros(&self.shape)?;
+        if dense.is_empty() {
+            // Beside a dimension of no entries, the others may be as large as they like.
+            return Ok(dense);
+        }
+        let inner: usize = self.values.shape()[1..].iter().product();
+        let to: &mut [T] = dense.as_mut_slice()?;
+        for k in 0..self.nnz() {
+            let here = self.coordinates(k)?;
+            let at = here.iter().zip(self.shape.iter()).fold(0, |at, (i, n)| at * n + i) * inner;
+            for (j, to) in to[at..at + inner].iter_mut().enumerate() {
+                *to = to.plus(self.values.load_nth(k * inner + j));
+            }
+        }
+        Ok(dense)
+    }
+}
+
+impl<T: Element> SparseCoo<T, Frozen> {
+    /// The elements of a tensor that are not 0.
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`].
+    #[doc(alias = "to_sparse")]
+    pub fn from_dense<N: Readable>(dense: &Tensor<T, N>) -> Result<Self> {
+        let (shape, rank) = (dense.shape(), dense.ndim());
+        let noted: Vec<_> = dense.iter().enumerate().filter(|(_, v)| *v != T::zeroed()).collect();
+        let mut indices = Tensor::<i64>::empty(&[rank, noted.len()])?;
+        let to = indices.as_mut_slice()?;
+        for (k, &(mut i, _)) in noted.iter().enumerate() {
+            for d in (0..rank).rev() {
+                to[d * noted.len() + k] = (i % shape[d]) as i64;
+                i /= shape[d];
+            }
+        }
+        let values = Tensor::from_iter(noted.iter().map(|(_, v)| *v))?;
+        Self::new(indices.freeze(), values.freeze(), shape)
+    }
+}
+
+impl<T: Element, M: Sendable> fmt::Debug for SparseCoo<T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SparseCoo")
+            .field("shape", &self.shape)
+            .field("indices", &self.indices)
+            .field("values", &self.values)
+            .finish()
+    }
+}
+
+impl<T: Element, M: Sendable> Serialize for SparseCoo<T, M> {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        (&self.indices, &self.values, &self.shape).serialize(s)
+    }
+}
+
+impl<'de, T: Element, M: Sendable> Deserialize<'de> for SparseCoo<T, M> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let (indices, values, shape) = <(Tensor<i64, M>, Tensor<T, M>, Dims<usize>)>::deserialize(d)?;
+        Self::new(indices, values, &shape).map_err(D::Error::custom)
+    }
+}

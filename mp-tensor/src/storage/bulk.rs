@@ -1,0 +1,76 @@
+//! # Safety
+//! Many elements of a shared tensor at once. Unsafe, because it is assembly: the compiler turns a loop of atomic loads into
+//! one load an element and no better, while the processor's string instructions move them at the speed of `memcpy`. Sound,
+//! because
+//! - `rep movs` of the element's width is defined as a row of loads and stores of that width (Intel SDM vol. 2B, MOVS;
+//!   AMD APM vol. 3, MOVS), each of an element aligned to its size, which is a relaxed atomic access on x86-64 (Intel
+//!   SDM vol. 3A, 9.1.1): the same as the loop that other processors run;
+//! - to the compiler it is a row of accesses it can't see into, not an access that races;
+//! - both sides are inside of what they are of: `Storage::at` checks the one, the other is a slice. They don't overlap:
+//!   no code has a slice of a shared tensor's memory.
+#![allow(unsafe_code)]
+
+use mp_core::Storage;
+
+use super::Elements;
+use crate::element::Element;
+
+/// Below this many bytes the loop is done before the string instruction has begun.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const SHORT: usize = 256;
+
+/// `rep movs`, for elements of the size of `T`.
+///
+/// # Safety
+/// `from` and `to` are valid for reading and writing `len` elements, by accesses that may race with relaxed atomics of
+/// the same width.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn move_elements<T: Element>(from: *const T, to: *mut T, len: usize) {
+    macro_rules! movs {
+        ($instruction:literal, $n:expr) => {
+            // SAFETY: the caller's promise; the direction flag is clear, as the ABI has it; the flags stay as they are.
+            unsafe {
+                std::arch::asm!(
+                    $instruction,
+                    inout("rcx") $n => _,
+                    inout("rsi") from => _,
+                    inout("rdi") to => _,
+                    options(nostack, preserves_flags)
+                )
+            }
+        };
+    }
+    match size_of::<T>() {
+        1 => movs!("rep movsb", len),
+        2 => movs!("rep movsw", len),
+        4 => movs!("rep movsd", len),
+        8 => movs!("rep movsq", len),
+        // Two numbers of 8 bytes.
+        _ => movs!("rep movsq", len * 2),
+    }
+}
+
+/// Reads elements from `first` on, each by a relaxed load.
+#[inline]
+pub(super) fn load_all<T: Element>(storage: &Storage, first: usize, to: &mut [T]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if size_of_val(to) >= SHORT {
+        let from = storage.at::<T>(first, to.len());
+        // SAFETY: `from` is checked, `to` is a slice; see above.
+        return unsafe { move_elements(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+    }
+    to.iter_mut().zip(first..).for_each(|(to, i)| *to = storage.load(i));
+}
+
+/// Writes elements from `first` on, each by a relaxed store.
+#[inline]
+pub(super) fn store_all<T: Element>(storage: &Storage, first: usize, from: &[T]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if size_of_val(from) >= SHORT {
+        let to = storage.at::<T>(first, from.len());
+        // SAFETY: `to` is checked, `from` is a slice; see above.
+        return unsafe { move_elements(from.as_ptr(), to.as_ptr(), from.len()) };
+    }
+    from.iter().zip(first..).for_each(|(v, i)| storage.store(i, *v));
+}

@@ -1,0 +1,66 @@
+//! Tensors of which there may be several: clones, views, and messages.
+
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::element::Element;
+use crate::tensor::Tensor;
+use crate::tensor::methods::{aliasing_methods, view_methods};
+use crate::tensor::mode::{Aliased, Sendable};
+use crate::tensor::raw::Raw;
+use crate::view::View;
+use crate::wire::handle::Handle;
+use mp_core::Result;
+use mp_core::message::scope;
+
+impl<T: Element, M: Aliased> Clone for Tensor<T, M> {
+    fn clone(&self) -> Self {
+        Self::of(self.raw.clone())
+    }
+}
+
+/// Views: other handles to the same storage. None copies an element.
+impl<T: Element, M: Aliased> Tensor<T, M> {
+    view_methods!(by_ref);
+    aliasing_methods!();
+
+    fn viewed(&self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
+        let view = f(*self.raw.view)?;
+        Ok(Self::of(self.raw.another(view)))
+    }
+
+    fn pieces(&self, f: impl FnOnce(View) -> Result<Vec<View>>) -> Result<Vec<Self>> {
+        Ok(f(*self.raw.view)?.into_iter().map(|v| Self::of(self.raw.another(v))).collect())
+    }
+}
+
+/// Views of whatever is in the storage. Not for borrowed tensors: beside a piece of one
+/// ([`chunk_mut`](Tensor::chunk_mut)) lie elements that its siblings write, and where pieces are cut along inner dimensions,
+/// also between its own.
+impl<T: Element, M: Sendable> Tensor<T, M> {
+    /// Any shape and strides, with this offset, within its storage.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](mp_core::Error::Shape) when some of it would lie outside, or a stride is negative.
+    pub fn as_strided(&self, shape: &[usize], strides: &[isize], offset: usize) -> Result<Self> {
+        let elements = self.storage().len() / size_of::<T>();
+        self.viewed(|v| v.as_strided(shape, strides, offset, elements))
+    }
+}
+
+impl<T: Element, M: Sendable> Serialize for Tensor<T, M> {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        scope::outgoing(M::WHAT, |out| self.raw.send(out, T::DTYPE)).map_err(S::Error::custom)?.serialize(s)
+    }
+}
+
+impl<'de, T: Element, M: Sendable> Deserialize<'de> for Tensor<T, M> {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let handle = Handle::deserialize(d)?;
+        scope::incoming(M::WHAT, |inc| Raw::receive(inc, handle, M::ACCESS, T::DTYPE))
+            .map(Self::of)
+            .map_err(D::Error::custom)
+    }
+}

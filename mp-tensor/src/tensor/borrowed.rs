@@ -1,0 +1,30 @@
+//! Views of borrowed tensors that may be written: seen otherwise by value, since there is one of each.
+
+use crate::element::Element;
+use crate::tensor::Tensor;
+use crate::tensor::methods::view_methods;
+use crate::tensor::mode::BorrowedMut;
+use crate::view::View;
+use mp_core::Result;
+
+/// Views, by value: each is of the elements that this one had.
+///
+/// ```
+/// use mp_tensor::Tensor;
+///
+/// let mut t = Tensor::<i32>::zeros(&[3, 3])?;
+/// t.view_mut().diagonal(0, 0, 1)?.fill(1)?;
+/// t.view_mut().slice(0, .., 2)?.select(1, 1)?.fill(7)?;
+/// assert_eq!(t.as_slice()?, [1, 7, 0, 0, 1, 0, 0, 7, 1]);
+/// # Ok::<(), mp_tensor::Error>(())
+/// ```
+///
+/// There is no `expand` or `unfold`: an element may not appear twice in what is written.
+impl<T: Element> Tensor<T, BorrowedMut<'_>> {
+    view_methods!(by_value);
+
+    fn viewed(self, f: impl FnOnce(View) -> Result<View>) -> Result<Self> {
+        let view = f(*self.raw.view)?;
+        Ok(Self::of(self.raw.viewed(view)))
+    }
+}

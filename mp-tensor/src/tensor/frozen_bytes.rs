@@ -1,0 +1,109 @@
+//! Frozen memory as bytes that own it.
+
+use std::fmt;
+use std::ops::Deref;
+
+use crate::element::Element;
+use crate::tensor::Tensor;
+use crate::tensor::mode::Frozen;
+use crate::tensor::raw::Raw;
+use crate::tensor::typed_storage::FrozenStorage;
+use crate::view::View;
+use mp_core::Result;
+
+/// The bytes of a frozen tensor whose elements lie in a row, in the byte order of this machine: `AsRef<[u8]>`, `Send`,
+/// `Sync` and `'static`, and never written again.
+///
+/// ```
+/// use mp_tensor::Tensor;
+///
+/// let rows = Tensor::<u16>::from_fn(&[2, 2], |i| i as u16)?.freeze();
+/// let bytes = rows.select(0, 1)?.into_bytes()?; // of the same memory, which lives as long as they do
+/// assert_eq!(bytes.as_ref(), [2, 0, 3, 0]);
+/// # Ok::<(), mp_tensor::Error>(())
+/// ```
+///
+/// With the feature `bytes`, `bytes::Bytes::from(bytes)` is the same memory again: what arrow, polars and burn build their
+/// buffers on.
+///
+/// In a forked copy of the process there are no bytes; a `bytes::Bytes` that was made before the fork must not be read there.
+#[derive(Clone)]
+pub struct FrozenBytes(
+    /// Contiguous.
+    Tensor<u8, Frozen>,
+);
+
+impl<T: Element> Tensor<T, Frozen> {
+    /// Its bytes, without copying.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](mp_core::Error::Shape) when it is not contiguous; [`Error::Forked`](mp_core::Error::Forked) in a
+    /// forked copy of the process.
+    pub fn into_bytes(self) -> Result<FrozenBytes> {
+        self.raw.contiguous()?;
+        let (size, Raw { keep, view, .. }) = (size_of::<T>(), self.raw);
+        // As many bytes as there are, so that nothing can overflow.
+        let view = View::from_parts(view.offset() * size, &[view.len() * size], &[1], keep.len())?;
+        Ok(FrozenBytes(Tensor::of(Raw { keep, view: view.into(), grad: Default::default() })))
+    }
+}
+
+impl From<FrozenStorage> for FrozenBytes {
+    fn from(all: FrozenStorage) -> Self {
+        Self(all.into_tensor())
+    }
+}
+
+impl AsRef<[u8]> for FrozenBytes {
+    fn as_ref(&self) -> &[u8] {
+        // It is contiguous; in a forked copy of the process, where there is no memory, there are no bytes.
+        self.0.as_slice().unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for FrozenStorage {
+    fn as_ref(&self) -> &[u8] {
+        self.as_tensor().as_slice().unwrap_or_default()
+    }
+}
+
+impl Deref for FrozenBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
+impl fmt::Debug for FrozenBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrozenBytes({} bytes of {:?})", self.0.len(), self.0.storage())
+    }
+}
+
+/// The same memory, counted.
+#[cfg(feature = "bytes")]
+impl From<FrozenBytes> for bytes::Bytes {
+    fn from(all: FrozenBytes) -> Self {
+        bytes::Bytes::from_owner(all)
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl<T: Element> TryFrom<Tensor<T, Frozen>> for bytes::Bytes {
+    type Error = mp_core::Error;
+
+    /// As [`into_bytes`](Tensor::into_bytes): the same memory.
+    ///
+    /// ```
+    /// use mp_tensor::Tensor;
+    ///
+    /// let t = Tensor::<u8>::from_fn(&[1 << 20], |i| i as u8)?.freeze();
+    /// let at = t.as_slice()?.as_ptr();
+    /// let bytes = bytes::Bytes::try_from(t)?;
+    /// assert_eq!((bytes.as_ptr(), bytes.slice(300..302).as_ref()), (at, &[44, 45][..]));
+    /// # Ok::<(), mp_tensor::Error>(())
+    /// ```
+    fn try_from(t: Tensor<T, Frozen>) -> Result<Self> {
+        Ok(t.into_bytes()?.into())
+    }
+}

@@ -1,0 +1,141 @@
+//! Ordinary memory into shared memory, by one copy.
+
+use crate::element::{Bool, Element};
+use crate::tensor::Tensor;
+use mp_core::{Error, Result};
+
+/// Slices, vectors and arrays, into shared memory: one copy, at the speed of `memcpy`.
+///
+/// ```
+/// use mp_tensor::ShareMemory;
+///
+/// let t = vec![1.0_f32, 2.0, 3.0].share_memory()?; // of one dimension
+/// assert_eq!((t.shape(), t.is_shared()), (&[3][..], true));
+/// let m = [[1_u8, 2, 3], [4, 5, 6]].share_memory()?; // of two
+/// assert_eq!((m.shape(), m[[1, 0]]), (&[2, 3][..], 4));
+/// # Ok::<(), mp_tensor::Error>(())
+/// ```
+///
+/// Tensors are in shared memory from the start. One that is made there ([`Tensor::empty`], [`zeros`](Tensor::zeros),
+/// [`from_fn`](Tensor::from_fn), [`from_iter`](Tensor::from_iter)) needs no copy at all.
+#[doc(alias = "share_memory_")]
+pub trait ShareMemory {
+    /// The type of the elements.
+    type Element: Element;
+
+    /// A copy in shared memory, the caller's alone.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`].
+    fn share_memory(&self) -> Result<Tensor<Self::Element>>;
+}
+
+impl<T: Element> ShareMemory for [T] {
+    type Element = T;
+    fn share_memory(&self) -> Result<Tensor<T>> {
+        Tensor::from_slice(self, &[self.len()])
+    }
+}
+
+impl<T: Element> ShareMemory for Vec<T> {
+    type Element = T;
+    fn share_memory(&self) -> Result<Tensor<T>> {
+        self[..].share_memory()
+    }
+}
+
+impl<T: Element, const N: usize> ShareMemory for [T; N] {
+    type Element = T;
+    fn share_memory(&self) -> Result<Tensor<T>> {
+        self[..].share_memory()
+    }
+}
+
+impl<T: Element, const N: usize, const M: usize> ShareMemory for [[T; N]; M] {
+    type Element = T;
+    fn share_memory(&self) -> Result<Tensor<T>> {
+        Tensor::from_slice(self.as_flattened(), &[M, N])
+    }
+}
+
+/// Each `bool` is a byte that is 0 or 1, so that it is one copy as well.
+impl ShareMemory for [bool] {
+    type Element = Bool;
+    fn share_memory(&self) -> Result<Tensor<Bool>> {
+        let bytes: &[u8] = bytemuck::cast_slice(self);
+        Tensor::from_slice(bytemuck::cast_slice(bytes), &[self.len()])
+    }
+}
+
+impl ShareMemory for Vec<bool> {
+    type Element = Bool;
+    fn share_memory(&self) -> Result<Tensor<Bool>> {
+        self[..].share_memory()
+    }
+}
+
+impl<const N: usize> ShareMemory for [bool; N] {
+    type Element = Bool;
+    fn share_memory(&self) -> Result<Tensor<Bool>> {
+        self[..].share_memory()
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// The elements of an iterator, as a tensor of one dimension. If it knows how many it has, they are written where they
+    /// are to be; else they are collected first.
+    ///
+    /// ```
+    /// use mp_tensor::Tensor;
+    ///
+    /// let squares = Tensor::from_iter((0..5).map(|i| i * i))?;
+    /// assert_eq!(squares.as_slice()?, [0, 1, 4, 9, 16]);
+    /// # Ok::<(), mp_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::empty`], and [`Error::Shape`] when it has another number of elements than it said.
+    #[allow(clippy::should_implement_trait, reason = "it can fail")]
+    pub fn from_iter(all: impl IntoIterator<Item = T>) -> Result<Self> {
+        let mut all = all.into_iter();
+        let (n, most) = all.size_hint();
+        if most != Some(n) {
+            return all.collect::<Vec<T>>().share_memory();
+        }
+        let mut t = Self::empty(&[n])?;
+        let mut written = 0;
+        for (to, v) in t.as_mut_slice()?.iter_mut().zip(&mut all) {
+            *to = v;
+            written += 1;
+        }
+        if written < n || all.next().is_some() {
+            return Err(Error::Shape(format!("an iterator that said {n} elements has {written} or more")));
+        }
+        Ok(t)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_iterator_that_lies_is_an_error() {
+        struct Lying(u8, usize);
+        impl Iterator for Lying {
+            type Item = u8;
+            fn next(&mut self) -> Option<u8> {
+                self.0 = self.0.checked_sub(1)?;
+                Some(self.0)
+            }
+            fn size_hint(&self) -> (usize, Option<usize>) {
+                (self.1, Some(self.1))
+            }
+        }
+        assert!(Tensor::from_iter(Lying(3, 4)).is_err());
+        assert!(Tensor::from_iter(Lying(3, 2)).is_err());
+        assert_eq!(Tensor::from_iter(Lying(3, 3)).unwrap().to_vec(), [2, 1, 0]);
+        assert!(Tensor::from_iter(Lying(3, usize::MAX)).is_err());
+        assert_eq!(Tensor::from_iter((0..9_u64).filter(|i| i % 4 == 0)).unwrap().to_vec(), [0, 4, 8]);
+    }
+}

@@ -1,0 +1,363 @@
+//! Views of views: each function gives another view of the same elements, or of some of them.
+
+use std::ops::{Bound, RangeBounds};
+
+use crate::view::dims::Dims;
+use crate::view::{View, row_major, wrong};
+use mp_core::Result;
+
+/// The ends of a range of indices below `n`.
+///
+/// # Errors
+/// When it is none.
+fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize, usize)> {
+    let start = match range.start_bound() {
+        Bound::Included(&s) => Some(s),
+        Bound::Excluded(&s) => s.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&e) => e.checked_add(1),
+        Bound::Excluded(&e) => Some(e),
+        Bound::Unbounded => Some(n),
+    };
+    match (start, end) {
+        (Some(s), Some(e)) if s <= e && e <= n => Ok((s, e)),
+        _ => {
+            let (s, e) = (range.start_bound(), range.end_bound());
+            wrong(format!("{what} {s:?} to {e:?}, of {n}"))
+        }
+    }
+}
+
+/// This many views, if there is memory for them: an empty tensor may have any number of entries.
+fn pieces(n: usize, all: impl Iterator<Item = Result<View>>) -> Result<Vec<View>> {
+    let mut pieces = Vec::new();
+    if pieces.try_reserve_exact(n).is_err() {
+        return wrong(format!("{n} views at once, which is more than there is memory for"));
+    }
+    for piece in all {
+        pieces.push(piece?);
+    }
+    Ok(pieces)
+}
+
+impl View {
+    fn dim(&self, dim: usize) -> Result<usize> {
+        match self.shape.get(dim) {
+            Some(&n) => Ok(n),
+            None => wrong(format!("dimension {dim} of a tensor with {} of them", self.rank())),
+        }
+    }
+
+    /// With what was changed noted.
+    fn noted(mut self) -> Result<Self> {
+        self.changed()?;
+        Ok(self)
+    }
+
+    /// `len` entries of a dimension, from `start` on.
+    pub(crate) fn narrow(mut self, dim: usize, start: usize, len: usize) -> Result<Self> {
+        self.cut(dim, start, len)?;
+        self.noted()
+    }
+
+    /// Leaves `len` entries of a dimension, from `start` on.
+    fn cut(&mut self, dim: usize, start: usize, len: usize) -> Result<()> {
+        let n = self.dim(dim)?;
+        if start.checked_add(len).is_none_or(|end| end > n) {
+            return wrong(format!("entries {start} + {len} of dimension {dim}, which has {n}"));
+        }
+        self.shape[dim] = len;
+        // Of an empty view the offset is of no use, and must not run out of the storage.
+        if !self.shape.contains(&0) {
+            self.offset += start * self.strides[dim] as usize;
+        }
+        Ok(())
+    }
+
+    /// Every `step`-th entry of a range of a dimension.
+    pub(crate) fn slice(self, dim: usize, range: impl RangeBounds<usize>, step: isize) -> Result<Self> {
+        let n = self.dim(dim)?;
+        let Ok(step) = usize::try_from(step) else {
+            return wrong(format!("step {step}: it must be greater than zero; copy to reverse a tensor"));
+        };
+        if step == 0 {
+            return wrong("step 0: it must be greater than zero".into());
+        }
+        let (start, end) = ends(&range, n, &format!("entries of dimension {dim} from"))?;
+        let mut v = self;
+        v.cut(dim, start, end - start)?;
+        v.shape[dim] = (end - start).div_ceil(step);
+        if v.shape[dim] > 1 {
+            // Inside of the storage, so that it is no more than that has elements.
+            v.strides[dim] = v.strides[dim].saturating_mul(isize::try_from(step).unwrap_or(isize::MAX));
+        }
+        v.noted()
+    }
+
+    /// One entry of a dimension, which disappears.
+    pub(crate) fn select(self, dim: usize, index: usize) -> Result<Self> {
+        let n = self.dim(dim)?;
+        if index >= n {
+            return wrong(format!("entry {index} of dimension {dim}, which has {n}"));
+        }
+        let mut v = self;
+        v.cut(dim, index, 1)?;
+        v.shape.remove(dim);
+        v.strides.remove(dim);
+        v.noted()
+    }
+
+    /// Two dimensions exchanged.
+    pub(crate) fn transpose(mut self, a: usize, b: usize) -> Result<Self> {
+        self.dim(a)?;
+        self.dim(b)?;
+        self.shape.swap(a, b);
+        self.strides.swap(a, b);
+        self.noted()
+    }
+
+    /// The transposed matrix; a vector or a scalar stays as it is.
+    pub(crate) fn t(self) -> Result<Self> {
+        match self.rank() {
+            0 | 1 => Ok(self),
+            2 => self.transpose(0, 1),
+            n => wrong(format!("t() of a tensor with {n} dimensions; permute() has a say about each")),
+        }
+    }
+
+    /// Dimensions in another order.
+    pub(crate) fn permute(self, order: &[usize]) -> Result<Self> {
+        let mut seen = 0_u32;
+        order.iter().filter(|d| **d < self.rank()).for_each(|d| seen |= 1 << d);
+        if order.len() != self.rank() || seen.count_ones() as usize != self.rank() {
+            return wrong(format!("{order:?} is no order of {} dimensions", self.rank()));
+        }
+        let mut v = self;
+        for (to, &from) in order.iter().enumerate() {
+            v.shape[to] = self.shape[from];
+            v.strides[to] = self.strides[from];
+        }
+        v.noted()
+    }
+
+    /// Another shape for the same elements in the same order, if strides can say it.
+    pub(crate) fn reshape(self, shape: &[usize]) -> Result<Self> {
+        let v = Self::contiguous(shape)?;
+        if v.len() != self.len() {
+            return wrong(format!(
+                "shape {:?} can't become {shape:?}: other number of elements ({} and {})",
+                self.shape(),
+                self.len(),
+                v.len()
+            ));
+        }
+        let strides = if self.is_contiguous() { Some(v.strides) } else { self.strides_for(&v.shape) };
+        match strides {
+            Some(strides) => Self::new(self.offset, v.shape, strides),
+            None => wrong(format!(
+                "shape {:?} with strides {:?} can't become {shape:?} without a copy; call contiguous() first",
+                self.shape(),
+                self.strides()
+            )),
+        }
+    }
+
+    /// Strides for a shape of as many elements, at least one; `None` if there are none.
+    ///
+    /// Dimensions that lie in a row are one run of elements; each run has to become whole dimensions of the new shape.
+    fn strides_for(&self, shape: &Dims<usize>) -> Option<Dims<isize>> {
+        let mut strides = row_major(shape);
+        let mut new = shape.len();
+        let mut old = self.rank();
+        while old > 0 {
+            // The run that ends with the dimension before `old`.
+            let inner = self.strides[old - 1];
+            let mut run = self.shape[old - 1];
+            old -= 1;
+            while old > 0 && (self.shape[old - 1] == 1 || self.strides[old - 1] == run as isize * inner) {
+                run *= self.shape[old - 1];
+                old -= 1;
+            }
+            let mut done = 1;
+            while new > 0 && (done < run || shape[new - 1] == 1) {
+                new -= 1;
+                strides[new] = done as isize * inner;
+                done *= shape[new];
+            }
+            if done != run {
+                return None;
+            }
+        }
+        Some(strides)
+    }
+
+    /// A range of dimensions as one.
+    pub(crate) fn flatten(self, dims: impl RangeBounds<usize>) -> Result<Self> {
+        let (start, end) = ends(&dims, self.rank(), "dimensions from")?;
+        let mut shape = Dims::from_slice(&self.shape()[..start])?;
+        let joined = self.shape()[start..end].iter().try_fold(1_usize, |n, &d| n.checked_mul(d));
+        let Some(joined) = joined else {
+            return wrong(format!("dimensions {start} to {end} have too many entries"));
+        };
+        shape.insert(start, joined)?;
+        for &n in &self.shape()[end..] {
+            let at = shape.len();
+            shape.insert(at, n)?;
+        }
+        self.reshape(&shape)
+    }
+
+    /// Without dimensions of one entry.
+    pub(crate) fn squeeze(mut self) -> Result<Self> {
+        for d in (0..self.rank()).rev() {
+            if self.shape[d] == 1 {
+                self.shape.remove(d);
+                self.strides.remove(d);
+            }
+        }
+        self.noted()
+    }
+
+    /// Without this dimension, if it has one entry.
+    pub(crate) fn squeeze_dim(mut self, dim: usize) -> Result<Self> {
+        if self.dim(dim)? == 1 {
+            self.shape.remove(dim);
+            self.strides.remove(dim);
+        }
+        self.noted()
+    }
+
+    /// With a further dimension of one entry.
+    pub(crate) fn unsqueeze(mut self, dim: usize) -> Result<Self> {
+        if dim > self.rank() {
+            return wrong(format!("a new dimension {dim} of a tensor with {} of them", self.rank()));
+        }
+        let n = self.shape.get(dim).map_or(1, |n| isize::try_from(*n).unwrap_or(isize::MAX));
+        let stride = self.strides.get(dim).map_or(1, |s| s.saturating_mul(n));
+        self.shape.insert(dim, 1)?;
+        self.strides.insert(dim, stride)?;
+        self.noted()
+    }
+
+    /// Dimensions of one entry repeated, and new ones in front.
+    pub(crate) fn expand(self, shape: &[usize]) -> Result<Self> {
+        let more = shape.len().checked_sub(self.rank());
+        let fits = |more: usize| self.shape.iter().zip(&shape[more..]).all(|(&n, &to)| n == to || n == 1);
+        let Some(more) = more.filter(|more| fits(*more)) else {
+            return wrong(format!("shape {:?} can't be expanded to {shape:?}", self.shape()));
+        };
+        let mut v = self;
+        v.shape = Dims::from_slice(shape)?;
+        v.strides = row_major(&v.shape);
+        for (d, &to) in shape.iter().enumerate() {
+            let same = d >= more && self.shape[d - more] == to;
+            v.strides[d] = if same { self.strides[d - more] } else { 0 };
+        }
+        v.noted()
+    }
+
+    /// Windows of `size` entries, `step` apart, of a dimension; they become a further dimension, the last one.
+    pub(crate) fn unfold(mut self, dim: usize, size: usize, step: usize) -> Result<Self> {
+        let n = self.dim(dim)?;
+        if step == 0 || size > n {
+            return wrong(format!(
+                "windows of {size} entries every {step} of dimension {dim}, which has {n}"
+            ));
+        }
+        let (stride, end) = (self.strides[dim], self.rank());
+        // Beside a dimension of no entries, this one may be of any length.
+        let Some(windows) = ((n - size) / step).checked_add(1) else {
+            return wrong(format!("windows of no entries of dimension {dim}, which has {n}: too many"));
+        };
+        self.shape[dim] = windows;
+        if self.shape[dim] > 1 {
+            self.strides[dim] = stride.saturating_mul(isize::try_from(step).unwrap_or(isize::MAX));
+        }
+        self.shape.insert(end, size)?;
+        self.strides.insert(end, stride)?;
+        self.noted()
+    }
+
+    /// The elements whose indices of two dimensions differ by `offset`, as the last dimension.
+    pub(crate) fn diagonal(self, offset: isize, a: usize, b: usize) -> Result<Self> {
+        if a == b {
+            return wrong(format!("a diagonal of dimension {a} with itself"));
+        }
+        let (rows, columns) = (self.dim(a)?, self.dim(b)?);
+        let far = offset.unsigned_abs();
+        let (row, column) = if offset < 0 { (far, 0) } else { (0, far) };
+        let n = rows.saturating_sub(row).min(columns.saturating_sub(column));
+        let mut v = if n == 0 {
+            // Nothing, wherever it would begin.
+            self.narrow(a, 0, 0)?
+        } else {
+            self.narrow(a, row, n)?.narrow(b, column, n)?
+        };
+        let stride = v.strides[a].saturating_add(v.strides[b]);
+        for d in [a.max(b), a.min(b)] {
+            v.shape.remove(d);
+            v.strides.remove(d);
+        }
+        let end = v.rank();
+        v.shape.insert(end, n)?;
+        v.strides.insert(end, stride)?;
+        v.noted()
+    }
+
+    /// Cut into `chunks` of equal length along a dimension; the last one may be shorter.
+    pub(crate) fn chunk(self, chunks: usize, dim: usize) -> Result<Vec<Self>> {
+        let n = self.dim(dim)?;
+        if chunks == 0 {
+            return wrong(format!("no chunks along dimension {dim}"));
+        }
+        self.split(n.div_ceil(chunks).max(1), dim)
+    }
+
+    /// Cut into pieces of `size` entries along a dimension; the last one may be shorter.
+    pub(crate) fn split(self, size: usize, dim: usize) -> Result<Vec<Self>> {
+        let n = self.dim(dim)?;
+        if size == 0 {
+            return wrong(format!("pieces of no entries along dimension {dim}"));
+        }
+        let at = (0..n.max(1)).step_by(size);
+        pieces(n.max(1).div_ceil(size), at.map(|at| self.narrow(dim, at, size.min(n - at))))
+    }
+
+    /// Cut into pieces of these sizes along a dimension.
+    pub(crate) fn split_sizes(self, sizes: &[usize], dim: usize) -> Result<Vec<Self>> {
+        let n = self.dim(dim)?;
+        let sum = sizes.iter().try_fold(0_usize, |sum, &size| sum.checked_add(size));
+        if sum != Some(n) {
+            return wrong(format!("sizes {sizes:?} don't add up to the {n} entries of dimension {dim}"));
+        }
+        let mut at = 0;
+        let pieces = sizes.iter().map(|&size| {
+            let piece = self.narrow(dim, at, size);
+            at += size;
+            piece
+        });
+        pieces.collect()
+    }
+
+    /// Each entry of a dimension.
+    pub(crate) fn unbind(self, dim: usize) -> Result<Vec<Self>> {
+        let n = self.dim(dim)?;
+        pieces(n, (0..n).map(|i| self.select(dim, i)))
+    }
+
+    /// Any shape and strides within a storage of `elements` elements.
+    pub(crate) fn as_strided(
+        self,
+        shape: &[usize],
+        strides: &[isize],
+        offset: usize,
+        elements: usize,
+    ) -> Result<Self> {
+        Self::from_parts(offset, shape, strides, elements)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! What an automatic differentiation needs to know of a tensor, as metadata: nothing here computes gradients.
+
+use mp_core::DType;
+use mp_core::{Error, Result};
+
+/// Whether gradients are wanted, and whether the tensor is a result of something that has a gradient.
+///
+/// As the bits of a word, for the reason that [`Grant`](mp_core::words::Grant) has.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Grad(u64);
+
+const REQUIRES: u64 = 1;
+const RESULT: u64 = 2;
+/// It is no gradient's, but of a tensor that was moved into a message: its number there is in the upper half.
+const LENT: u64 = 4;
+
+impl std::fmt::Debug for Grad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grad").field("requires", &self.requires()).field("is_leaf", &self.is_leaf()).finish()
+    }
+}
+
+impl Grad {
+    /// What is left in a tensor that was moved into a message, as this attachment: by that it finds what was its own, if the
+    /// message stays.
+    pub(crate) fn lent(attachment: u32) -> Self {
+        Self(u64::from(attachment) << 32 | LENT)
+    }
+
+    /// As which attachment it was moved into a message.
+    pub(crate) fn lent_as(self) -> Option<u32> {
+        (self.0 & LENT != 0).then_some((self.0 >> 32) as u32)
+    }
+
+    pub(crate) fn requires(self) -> bool {
+        self.0 & REQUIRES != 0
+    }
+
+    pub(crate) fn is_leaf(self) -> bool {
+        self.0 != REQUIRES | RESULT
+    }
+
+    /// Of a view of it, or of what was computed of it.
+    pub(crate) fn derived(self) -> Self {
+        if self.requires() { Self(REQUIRES | RESULT) } else { Self(0) }
+    }
+
+    pub(crate) fn set(&mut self, requires: bool, dtype: DType) -> Result<()> {
+        if requires && !dtype.is_floating_point() && !dtype.is_complex() {
+            return Err(Error::Shape(format!(
+                "a tensor of {dtype} can't require gradients; floating-point and complex ones can"
+            )));
+        }
+        if !self.is_leaf() {
+            let why = "requires_grad can be changed of leaves only; call detach() first";
+            return Err(Error::Shape(why.into()));
+        }
+        self.0 = self.0 & !REQUIRES | u64::from(requires);
+        Ok(())
+    }
+
+    pub(crate) fn set_result(&mut self) {
+        self.0 |= RESULT;
+    }
+
+    /// # Errors
+    /// When the tensor has a history, which can't travel.
+    pub(crate) fn to_wire(self) -> Result<bool> {
+        if self.is_leaf() { Ok(self.requires()) } else { Err(Error::NonLeaf) }
+    }
+
+    /// As bits, to be kept elsewhere for a while.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn from_wire(requires: bool) -> Self {
+        Self(requires.into())
+    }
+}

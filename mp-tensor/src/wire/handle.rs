@@ -1,0 +1,290 @@
+//! A tensor as it travels: which attachment it is a view of, its element type, and which elements.
+//!
+//! A few bytes in one piece, since a codec takes its time for each number of a list:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | rank, `GRAD`, `WIDE`, `STRIDED`, `SIZED` |
+//! | 1 | element type |
+//! | 4 | which attachment |
+//! | 4, or 8 if `WIDE` | offset |
+//! | as many for each dimension | shape |
+//! | as many for each dimension, if `STRIDED` | strides |
+//! | 8, if `SIZED` | how many bytes the storage has; without them it ends with the last element |
+//!
+//! Numbers are in little-endian order, strides two's complement; without them the view is row-major.
+
+use std::fmt;
+use std::num::NonZero;
+use std::sync::Arc;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::view::dims::Dims;
+use crate::view::recent;
+use crate::view::{MAX_RANK, View};
+use mp_core::DType;
+use mp_core::{Error, Result};
+
+const RANK: u8 = 0xF;
+const GRAD: u8 = 1 << 4;
+const WIDE: u8 = 1 << 5;
+const STRIDED: u8 = 1 << 6;
+const SIZED: u8 = 1 << 7;
+/// Flags, type and attachment.
+const HEAD: usize = 6;
+/// The most bytes.
+pub(crate) const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
+
+/// A tensor as it travels: `Handle<&View>` leaves, `Handle` arrives. The view need not lie within the storage.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle<V = Arc<View>> {
+    pub(crate) what: What,
+    pub(crate) view: V,
+    /// How many bytes the storage has; `None` if it ends where the view does.
+    pub(crate) storage: Option<NonZero<u64>>,
+}
+
+/// Which attachment, which element type, and whether gradients are wanted; as the bits of a word, for the reason that
+/// [`Grant`](mp_core::words::Grant) has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct What(u64);
+
+impl What {
+    #[inline]
+    pub(crate) fn new(attachment: u32, dtype: u8, requires: bool) -> Self {
+        Self(u64::from(attachment) | u64::from(dtype) << 32 | u64::from(requires) << 40)
+    }
+    #[inline]
+    pub(crate) fn attachment(self) -> u32 {
+        self.0 as u32
+    }
+    #[inline]
+    fn dtype(self) -> u8 {
+        (self.0 >> 32) as u8
+    }
+    #[inline]
+    pub(crate) fn requires(self) -> bool {
+        self.0 >> 40 != 0
+    }
+}
+
+impl Handle<&View> {
+    pub(crate) fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
+        /// Writes numbers in `N` bytes each; how many bytes are left.
+        fn put<const N: usize>(to: &mut [u8], numbers: impl Iterator<Item = u64>) -> &mut [u8] {
+            let mut to = to;
+            for n in numbers {
+                let Some((first, rest)) = to.split_first_chunk_mut::<N>() else { return &mut [] };
+                first.iter_mut().zip(n.to_le_bytes()).for_each(|(to, byte)| *to = byte);
+                to = rest;
+            }
+            to
+        }
+        let (offset, shape, strides) = (self.view.offset(), self.view.shape(), self.view.unusual_strides());
+        let large = |n: usize| n > u32::MAX as usize;
+        let wide = large(offset)
+            || shape.iter().any(|&n| large(n))
+            || strides.iter().any(|&stride| large(stride as usize));
+        let flags = [
+            (self.what.requires(), GRAD),
+            (wide, WIDE),
+            (!strides.is_empty(), STRIDED),
+            (self.storage.is_some(), SIZED),
+        ];
+        bytes[0] = flags.iter().filter(|(on, _)| *on).fold(shape.len() as u8, |all, (_, flag)| all | flag);
+        bytes[1] = self.what.dtype();
+        bytes[2..HEAD].copy_from_slice(&self.what.attachment().to_le_bytes());
+        let numbers = std::iter::once(offset as u64).chain(shape.iter().map(|&n| n as u64));
+        let strides = strides.iter().map(|&stride| stride as u64);
+        let to = if wide {
+            let to = put::<8>(&mut bytes[HEAD..], numbers);
+            put::<8>(to, strides)
+        } else {
+            let to = put::<4>(&mut bytes[HEAD..], numbers);
+            put::<4>(to, strides)
+        };
+        let left = put::<8>(to, self.storage.into_iter().map(NonZero::get)).len();
+        &bytes[..MOST - left]
+    }
+}
+
+impl Handle {
+    /// The element type that it says it has.
+    #[inline]
+    pub(crate) fn dtype(&self) -> Result<DType> {
+        DType::from_code(self.what.dtype()).ok_or_else(|| unknown(self.what.dtype()))
+    }
+
+    #[inline]
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+        let malformed = || malformed(bytes.len());
+        let (head, numbers) = bytes.split_first_chunk::<HEAD>().ok_or_else(malformed)?;
+        let [mut flags, dtype, attachment @ ..] = *head;
+        let (mut numbers, mut storage) = (numbers, None);
+        if flags & SIZED != 0 {
+            let (rest, last) = numbers.split_last_chunk().ok_or_else(malformed)?;
+            (numbers, flags) = (rest, flags & !SIZED);
+            storage = Some(NonZero::new(u64::from_le_bytes(*last)).ok_or_else(malformed)?);
+        }
+        let rank = usize::from(flags & RANK);
+        let (wide, strided) = (flags & WIDE != 0, flags & STRIDED != 0);
+        let count = 1 + rank * if strided { 2 } else { 1 };
+        let known = flags & !(RANK | GRAD | WIDE | STRIDED) == 0 && rank <= MAX_RANK;
+        if !known || numbers.len() != count * if wide { 8 } else { 4 } {
+            return Err(malformed());
+        }
+        let view = match same(numbers, flags) {
+            Some(view) => view,
+            None => read_view(numbers, rank, flags)?,
+        };
+        let attachment = u32::from_le_bytes(attachment);
+        Ok(Self { what: What::new(attachment, dtype, flags & GRAD != 0), view, storage })
+    }
+}
+
+#[cold]
+fn unknown(dtype: u8) -> Error {
+    Error::Malformed(format!("a tensor with the unknown element type {dtype}"))
+}
+
+#[cold]
+fn malformed(len: usize) -> Error {
+    Error::Malformed(format!("{len} bytes are no handle to a tensor"))
+}
+
+/// The view that was made last, if it is the one that these numbers are, and an ordinary one.
+#[inline]
+fn same(numbers: &[u8], flags: u8) -> Option<Arc<View>> {
+    let mut numbers = numbers.as_chunks().0.iter().map(|n| u32::from_le_bytes(*n) as usize);
+    let offset = numbers.next().filter(|_| flags & (WIDE | STRIDED) == 0)?;
+    recent::same(offset, numbers)
+}
+
+/// The view that these numbers are. There are as many as the rank and the flags say.
+#[inline(never)]
+fn read_view(numbers: &[u8], rank: usize, flags: u8) -> Result<Arc<View>> {
+    let mut all = [0; 1 + 2 * MAX_RANK];
+    // More than the address space has are refused below, by the view.
+    if flags & WIDE != 0 {
+        let numbers = numbers.as_chunks().0;
+        all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u64::from_le_bytes(*n) as usize);
+    } else {
+        let numbers = numbers.as_chunks().0;
+        all.iter_mut().zip(numbers).for_each(|(to, n)| *to = u32::from_le_bytes(*n) as usize);
+    }
+    let (offset, shape) = (all[0], &all[1..1 + rank]);
+    if flags & STRIDED == 0 {
+        return recent::row_major(offset, shape);
+    }
+    let mut strides = Dims::filled(rank, 0_isize);
+    strides.iter_mut().zip(&all[1 + rank..]).for_each(|(to, &n)| *to = n as isize);
+    Ok(Arc::new(View::from_elsewhere(offset, Dims::from_slice(shape)?, strides)?))
+}
+
+impl Serialize for Handle<&View> {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        s.serialize_bytes(self.write(&mut [0; MOST]))
+    }
+}
+
+impl<'de> Deserialize<'de> for Handle {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Handle;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the bytes of a handle to a tensor")
+            }
+            #[inline]
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> std::result::Result<Handle, E> {
+                Handle::read(bytes).map_err(E::custom)
+            }
+            // Formats without bytes write them as a list.
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Handle, A::Error> {
+                let (mut bytes, mut len) = ([0; MOST], 0);
+                while let Some(byte) = seq.next_element::<u8>()? {
+                    *bytes.get_mut(len).ok_or_else(|| A::Error::custom("more bytes than a handle has"))? =
+                        byte;
+                    len += 1;
+                }
+                Handle::read(&bytes[..len]).map_err(A::Error::custom)
+            }
+        }
+        d.deserialize_bytes(Bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn through(view: View, requires: bool) -> (usize, Result<Handle>) {
+        let storage = requires.then_some(NonZero::new(1 << 40).unwrap());
+        let handle = Handle { what: What::new(7, DType::F32.code(), requires), view: &view, storage };
+        let mut bytes = [0; MOST];
+        let bytes = handle.write(&mut bytes);
+        (bytes.len(), Handle::read(bytes))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let of = |offset, shape: &[usize], strides: &[isize]| {
+            View::from_parts(offset, shape, strides, usize::MAX).unwrap()
+        };
+        let row = View::contiguous(&[3, 4]).unwrap();
+        let wide = of(1 << 40, &[2], &[1 << 33]);
+        let full = of(1 << 33, &[1; 8], &[9; 8]);
+        let overlaps = of(5, &[2, 3], &[0, 0]);
+        let scalar = View::contiguous(&[]).unwrap();
+        for (view, len) in [
+            (row, 6 + 12),
+            (wide, 6 + 24),
+            (full, MOST - 8),
+            (overlaps, 6 + 20),
+            (scalar, 6 + 4),
+            (View::NONE, 6 + 8),
+        ] {
+            for sized in [false, true] {
+                let (written, read) = through(view, sized);
+                let read = read.unwrap();
+                assert_eq!(
+                    (written, read.what.attachment(), read.what.requires(), read.storage.map(NonZero::get)),
+                    (len + if sized { 8 } else { 0 }, 7, sized, sized.then_some(1 << 40)),
+                    "{view:?}"
+                );
+            }
+            let read = through(view, false).1.unwrap();
+            assert_eq!(read.dtype().unwrap(), DType::F32);
+            assert_eq!(format!("{:?}", read.view), format!("{view:?}"));
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_errors() {
+        let good = [1, DType::F32.code(), 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0];
+        assert!(Handle::read(&good).is_ok());
+        for cut in 0..good.len() {
+            assert!(Handle::read(&good[..cut]).is_err(), "{cut}");
+        }
+        let with = |i: usize, byte: u8| {
+            let mut bytes = good;
+            bytes[i] = byte;
+            Handle::read(&bytes)
+        };
+        for flags in [0, 2, 9, 15, 1 | WIDE, 1 | STRIDED, 1 | SIZED] {
+            assert!(with(0, flags).is_err(), "flags {flags:#x}");
+        }
+        assert!(with(1, 255).unwrap().dtype().is_err());
+        // Beyond the end of memory, and backwards.
+        let wide = |offset: u64, n: u64, stride: i64| {
+            let numbers = [offset, n, stride as u64].map(u64::to_le_bytes).concat();
+            Handle::read(&[&[1 | WIDE | STRIDED, DType::F32.code(), 0, 0, 0, 0][..], &numbers].concat())
+        };
+        assert!(wide(0, u64::MAX, 1).is_err() && wide(0, 4, -1).is_err());
+        let far = wide(u64::MAX, 4, i64::MAX).unwrap();
+        assert!(far.view.within(usize::MAX).is_err());
+    }
+}
