@@ -216,14 +216,16 @@ impl<'de> serde::Deserialize<'de> for Forged {
 fn a_tensor_can_not_be_passed_off_as_a_value() {
     let _alone = alone();
     use mp::message::{Message, Outgoing};
-    // The header that a Value<u64> has.
-    let name = std::any::type_name::<u64>().as_bytes();
-    let header = [1, mp_core::fnv1a(name), 1, 8 | 8 << 32, 0, 0, 0, 0, 7];
-    let tensor = Tensor::from_slice(&header, &[9]).unwrap().share();
+    // The header of the structure that a Value<u64> is, and its words.
+    let name = mp_core::fnv1a(b"mp_sync::Lock<u64> of 8 bytes aligned to 8");
+    let mut words = [0; 17];
+    words[..3].copy_from_slice(&[6, name, 9]);
+    words[8 + 3] = 1;
+    let tensor = Tensor::from_slice(&words, &[17]).unwrap().share();
     let mut out = Outgoing::default();
     Forged(tensor).encode::<mp_reduce::MessagePack>(&mut out).unwrap();
     let taken = Value::<u64>::decode::<mp_reduce::MessagePack>(&mut out.into_incoming());
-    assert!(taken.unwrap_err().to_string().contains("no object at all"));
+    assert!(taken.unwrap_err().to_string().contains("no structure at all"));
 }
 
 fn atomics(rank: usize, (flags, pair): (RawArray<u16>, RawValue<Pair>)) -> Outcome {
