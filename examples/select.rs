@@ -21,12 +21,12 @@ fn main() -> mp::Result<()> {
     let (jobs, results) = (Queue::bounded(2)?, Queue::bounded(2)?);
     let stop = Event::new()?;
     let child = Process::spawn(worker, (jobs.clone(), results.clone()))?;
-    let (mut next, patience, begin) = (1, Duration::from_millis(300), Instant::now());
+    let (mut next, most, begin) = (1, Duration::from_millis(300), Instant::now());
     loop {
         // Room in one queue, messages in another, an event, a process: one wait. Of those that are ready, each has the same
         // chance.
         let room = jobs.room();
-        match mp::select(&[&room, &results, &stop, &child], Some(patience))? {
+        match mp::select(&[&room, &results, &stop, &child], Some(most))? {
             Some(0) if jobs.try_put(next).is_ok() => next += 1,
             Some(1) => {
                 // Another consumer may have been faster; here there is none.
@@ -42,7 +42,7 @@ fn main() -> mp::Result<()> {
             Some(3) => break,
             Some(_) => {}
             None => {
-                println!("nothing for {patience:?}");
+                println!("nothing for {most:?}");
                 stop.set()?;
             }
         }

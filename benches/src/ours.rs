@@ -12,7 +12,7 @@ use std::time::Duration;
 use mp::{FrozenTensor, Options, Queue, StartMethod, Tensor, start_processes};
 use serde::{Deserialize, Serialize};
 
-use crate::process::{PATIENCE, pin};
+use crate::process::{DEADLINE, pin};
 use crate::work::tensor::{self, Amount, Receiver, Sender};
 use crate::work::{Link, Outcome, Plan, now, small};
 use crate::{Result, stats};
@@ -62,10 +62,10 @@ where
     let ends = Ends { out: back.clone(), into: there.clone(), cpu, count };
     let process = start_processes(child, ends, Options::nprocs(1))?;
     let figure = work(Ends { out: there, into: back, cpu: None, count })?;
-    if process.join_timeout(PATIENCE)? {
+    if process.join_timeout(DEADLINE)? {
         return Ok(Some(figure));
     }
-    Err(format!("the child didn't end within {PATIENCE:?}").into())
+    Err(format!("the child didn't end within {DEADLINE:?}").into())
 }
 
 fn closed() -> crate::Failure {

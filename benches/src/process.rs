@@ -19,7 +19,7 @@ use crate::{Result, limits};
 pub(crate) const CHILD: &str = "__child";
 
 /// How long a process waits for the other one.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A running child. Dropped, it is killed.
 #[derive(Debug)]
@@ -56,18 +56,18 @@ impl Child {
     /// Lets the child end and waits for it.
     ///
     /// # Errors
-    /// The child failed, or doesn't end within [`PATIENCE`].
+    /// The child failed, or doesn't end within [`DEADLINE`].
     pub(crate) fn finish(mut self) -> Result<()> {
         drop(self.process.stdin.take());
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < DEADLINE {
             match self.process.try_wait()? {
                 None => std::thread::sleep(Duration::from_micros(200)),
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => return Err(format!("{} failed: {status}", self.role).into()),
             }
         }
-        Err(format!("{} didn't end within {PATIENCE:?}", self.role).into())
+        Err(format!("{} didn't end within {DEADLINE:?}", self.role).into())
     }
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn linger() -> Result<()> {
 /// Spins until `ready`.
 ///
 /// # Errors
-/// It isn't ready within [`PATIENCE`].
+/// It isn't ready within [`DEADLINE`].
 #[inline(always)]
 pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<()> {
     let mut spins = 0_u32;
@@ -135,16 +135,16 @@ pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<()> {
     while !ready() {
         spins = spins.wrapping_add(1);
         if spins.is_multiple_of(1 << 20) {
-            out_of_patience(&mut since)?;
+            past_deadline(&mut since)?;
         }
     }
     Ok(())
 }
 
 #[cold]
-fn out_of_patience(since: &mut Option<Instant>) -> Result<()> {
-    if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-        return Err(format!("the other process hasn't answered within {PATIENCE:?}").into());
+fn past_deadline(since: &mut Option<Instant>) -> Result<()> {
+    if since.get_or_insert_with(Instant::now).elapsed() > DEADLINE {
+        return Err(format!("the other process hasn't answered within {DEADLINE:?}").into());
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ const CASES: u32 = 300;
 /// How many choices a schedule has at most; then all actors go on, in turn.
 const CHOICES: usize = 400;
 /// An actor that has not come to an end after this many more steps never does.
-const PATIENCE: u32 = 20_000;
+const MOST_TURNS: u32 = 20_000;
 
 thread_local!(static AT_RANDOM: Cell<bool> = const { Cell::new(false) });
 
@@ -100,7 +100,7 @@ impl<A: Actor> Played<A> {
     fn goes_on(&mut self) -> bool {
         // A generator of a full period: every order of turns comes, some time.
         let mut random = 1_u32;
-        for _ in 0..PATIENCE {
+        for _ in 0..MOST_TURNS {
             let running = self.running();
             if running.is_empty() {
                 return true;

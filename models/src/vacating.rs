@@ -13,7 +13,7 @@ pub const DEAD: usize = 0;
 /// Has it as well, and leaves it.
 pub const LEAVER: usize = 1;
 /// From here on, the actors that recover for dead ones.
-pub const SEERS: usize = 2;
+pub const VISITORS: usize = 2;
 /// The most actors.
 pub const ACTORS: usize = 5;
 

@@ -135,7 +135,7 @@ fn what_a_lost_worker_wrote_last_is_in_the_error() {
 }
 
 #[test]
-fn who_killed_a_worker_is_told_as_it_is_of_other_processes() {
+fn the_killer_of_a_worker_is_told_as_it_is_of_other_processes() {
     let pool = Pool::builder().processes(1).stderr(Output::Capture).build().unwrap();
     let gate = Gate::new();
     let result = pool.apply_async(stop_at, (gate.clone(), 0));

@@ -311,7 +311,7 @@ fn loom_return_and_reclaim() {
 /// As above, with two consumers that look because something was noted before: neither's finding nothing hides
 /// what the other missed.
 #[test]
-fn loom_two_look_in_vain() {
+fn loom_two_find_nothing() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

@@ -123,7 +123,7 @@ fn wide_numbers_where_they_can_be_read() {
 /// serde has no place for 128-bit numbers where it buffers values, in any format: then they are refused
 /// before they are sent, and the value comes back.
 #[test]
-fn wide_numbers_that_nobody_could_read_are_not_put() {
+fn wide_numbers_that_no_reader_knows_are_not_put() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     #[serde(tag = "kind")]
     enum Tagged {

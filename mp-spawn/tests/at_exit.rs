@@ -70,12 +70,9 @@ fn failures_of_a_context_that_were_asked_for_are_not_printed() {
     for how in 1..8 {
         assert_eq!(printed(asks_a_context, how), "", "{how}");
     }
-    let nobody_asked = printed(asks_a_context, 0);
-    assert!(
-        nobody_asked.starts_with("mp: rank ") && nobody_asked.contains("it went wrong"),
-        "{nobody_asked}"
-    );
-    assert_eq!(nobody_asked.lines().count(), 1, "{nobody_asked}");
+    let not_asked = printed(asks_a_context, 0);
+    assert!(not_asked.starts_with("mp: rank ") && not_asked.contains("it went wrong"), "{not_asked}");
+    assert_eq!(not_asked.lines().count(), 1, "{not_asked}");
     let of_the_other = printed(asks_a_context, 8);
     assert!(of_the_other.starts_with("mp: rank 1 (pid "), "{of_the_other}");
 }

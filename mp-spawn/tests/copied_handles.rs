@@ -31,7 +31,7 @@ fn in_the_copy((): ()) -> Outcome {
 }
 
 #[test]
-fn they_are_refused_and_end_nobody() {
+fn they_are_refused_and_end_no_process() {
     alone(|()| {
         // SAFETY: what runs in the copy needs nothing of other threads.
         unsafe { allow_fork() };

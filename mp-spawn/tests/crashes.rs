@@ -149,7 +149,7 @@ fn the_function_that_panics() {
 }
 
 #[test]
-fn a_panic_arrives_with_its_backtrace_if_somebody_wants_it() {
+fn a_panic_arrives_with_its_backtrace_if_that_is_wanted() {
     let backtrace = |method: StartMethod, wanted: &str| {
         let options = Options::nprocs(1).start_method(method).stderr(Output::Null);
         let options = options.env("RUST_BACKTRACE", wanted).env_remove("RUST_LIB_BACKTRACE");

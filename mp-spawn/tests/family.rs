@@ -74,7 +74,7 @@ fn middle(_: usize, meeting: String) -> Outcome {
 }
 
 #[test]
-fn nobody_outlives_a_parent_that_was_killed() {
+fn no_process_outlives_a_parent_that_was_killed() {
     by_each_method(|| {
         within_a_second("child and grandchild of a parent that was killed", |round| {
             let meeting = Meeting::new(&format!("killed-{round}"));
@@ -94,7 +94,7 @@ fn nobody_outlives_a_parent_that_was_killed() {
 }
 
 #[test]
-fn nobody_outlives_a_parent_that_executes_another_program() {
+fn no_process_outlives_a_parent_that_executes_another_program() {
     /// From the main thread or from another one, both of which can start processes.
     fn executes(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
@@ -128,7 +128,7 @@ fn nobody_outlives_a_parent_that_executes_another_program() {
 }
 
 #[test]
-fn nobody_outlives_a_parent_that_panics() {
+fn no_process_outlives_a_parent_that_panics() {
     /// With the context of its child in its hands, which ends it, or out of them.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
@@ -157,7 +157,7 @@ fn nobody_outlives_a_parent_that_panics() {
 }
 
 #[test]
-fn nobody_outlives_a_parent_that_ends() {
+fn no_process_outlives_a_parent_that_ends() {
     /// In good order, with a child that it doesn't wait for, whose child waits for none.
     fn ends(_: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-go");
@@ -180,7 +180,7 @@ fn nobody_outlives_a_parent_that_ends() {
 }
 
 #[test]
-fn nobody_outlives_a_chain_whose_top_was_killed() {
+fn no_process_outlives_a_chain_whose_top_was_killed() {
     fn top(_: usize, meeting: String) -> Outcome {
         start_processes(middle, meeting, Options::nprocs(2))?.join_timeout(LIFETIME)?;
         Ok(())
@@ -211,7 +211,7 @@ fn errors_come_up_through_the_generations() {
 }
 
 #[test]
-fn the_test_itself_is_nobodys_child() {
+fn the_test_itself_is_no_child() {
     assert_eq!((mp_spawn::rank(), mp_spawn::parent_pid(), mp_spawn::name()), (None, None, None));
     assert!(!mp_spawn::is_child());
     mp_spawn::init();

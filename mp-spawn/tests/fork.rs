@@ -50,7 +50,7 @@ fn files() -> Vec<String> {
 }
 
 #[test]
-fn nobody_is_copied_unless_somebody_allows_it() {
+fn no_process_is_copied_unless_the_program_allows_it() {
     // Not `alone`, which allows it. Here it is not allowed, and no process is copied.
     let test = |(): ()| {
         let error = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap_err();
@@ -325,7 +325,7 @@ fn copies_of_copies_have_an_end() {
 }
 
 #[test]
-fn nobody_outlives_the_original() {
+fn no_copy_outlives_the_original() {
     for how in [libc::SIGKILL, libc::SIGTERM] {
         let meeting = Meeting::new(&format!("fork-outlives-{how}"));
         let original = |meeting: String| -> Outcome {

@@ -204,7 +204,7 @@ fn one_that_was_made_ahead_and_dies_is_replaced() {
 }
 
 #[test]
-fn nobody_outlives_the_parent() {
+fn no_process_outlives_the_parent() {
     let meeting = Meeting::new("forkserver-orphans");
     let parent = |name: String| -> Outcome {
         let workers = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(3))?;

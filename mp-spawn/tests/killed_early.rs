@@ -25,7 +25,7 @@ fn script(folder: &Folder, words: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn one_that_is_killed_before_it_reports_has_exited_by_its_signal() {
+fn a_child_that_is_killed_before_it_reports_has_exited_by_its_signal() {
     for (name, number) in [("KILL", libc::SIGKILL), ("TERM", libc::SIGTERM), ("SEGV", libc::SIGSEGV)] {
         let folder = Folder::new(&format!("killed-early-{name}"));
         let program = script(&folder, &format!("ulimit -c 0; kill -{name} $$"));

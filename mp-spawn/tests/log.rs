@@ -112,7 +112,7 @@ fn a_fork_server_that_is_replaced_is_told_of() {
 }
 
 #[test]
-fn nothing_is_told_unless_somebody_asks() {
+fn nothing_is_logged_unless_a_logger_asks() {
     let text = printed(|()| {
         let results = start_processes(work, (), Options::nprocs(2)).unwrap().results().unwrap();
         assert!(results[1].is_err());

@@ -119,7 +119,7 @@ fn more_processes_than_allowed_are_an_error_with_the_limit() {
 }
 
 #[test]
-fn who_gives_up_its_user_before_it_needs_memory_is_told() {
+fn a_worker_that_gives_up_its_user_before_it_needs_memory_is_told() {
     fn late((): ()) -> Result<Option<String>, String> {
         if !give_up_privileges()? {
             return Ok(None);

@@ -101,7 +101,7 @@ fn teed_lines_are_whole_and_say_whose_they_are() {
 
 #[test]
 #[allow(unsafe_code)]
-fn who_joins_sees_all_output_first() {
+fn a_join_ends_when_all_output_was_seen() {
     let middle = |(): ()| -> Outcome {
         for _ in 0..20 {
             let context =
@@ -194,7 +194,7 @@ fn memory_is_bounded_whatever_is_written() {
 }
 
 #[test]
-fn a_grandchild_that_keeps_the_pipe_delays_nobody() {
+fn a_grandchild_that_keeps_the_pipe_delays_no_process() {
     fn middle(meeting: String) -> Outcome {
         let sleeper = std::process::Command::new("/bin/sleep").arg("60").spawn()?;
         say(&meeting, &sleeper.id().to_string())?;
@@ -253,7 +253,7 @@ fn on_a_terminal(nprocs: usize) -> Result<Option<String>, Box<dyn std::error::Er
 }
 
 #[test]
-fn on_a_terminal_each_rank_has_a_colour_unless_nobody_wants_any() {
+fn on_a_terminal_each_rank_has_a_colour_unless_colours_are_off() {
     for (no_color, begin, end) in [("", "\x1b[", "\x1b[0m"), ("1", "", "")] {
         let builder = Process::builder().env("NO_COLOR", no_color);
         let process = builder.spawn(on_a_terminal, 7).unwrap();
@@ -318,7 +318,7 @@ fn a_terminal_that_stands_still_holds_up_neither_starts_nor_failures() {
 }
 
 #[test]
-fn whoever_holds_standard_output_can_wait_for_who_writes_there() {
+fn a_thread_that_holds_standard_output_can_wait_for_processes_that_write_there() {
     let (tell, told) = channel();
     let held = std::io::stdout().lock();
     // Another thread, so that the test has an end if this one waits for ever.

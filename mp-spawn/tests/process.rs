@@ -271,7 +271,7 @@ fn a_process_ends_its_daemons_at_its_exit() {
 }
 
 #[test]
-fn a_failure_that_nobody_asked_for_is_printed_at_exit() {
+fn a_failure_that_was_not_asked_for_is_printed_at_exit() {
     let worker = |_: usize, (): ()| -> Result<(), SpawnError> {
         drop(Process::builder().name("orphan").spawn(|(): ()| Err::<(), _>("not joined"), ())?);
         Ok(())
@@ -295,7 +295,7 @@ fn the_parent_can_be_watched() {
 }
 
 #[test]
-fn a_panic_in_what_is_called_at_the_end_is_nobody_elses() {
+fn a_panic_in_what_is_called_at_the_end_stays_there() {
     let (tell, told) = std::sync::mpsc::channel();
     let first = Process::spawn(|name: String| wait_for_word(&name), Meeting::new("unused").name);
     let first = first.unwrap();
@@ -308,7 +308,7 @@ fn a_panic_in_what_is_called_at_the_end_is_nobody_elses() {
 }
 
 #[test]
-fn failures_that_nobody_asks_for_keep_no_descriptors() {
+fn failures_that_are_not_asked_for_keep_no_descriptors() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let fail = || {
         let child = Process::spawn(|(): ()| Err::<(), _>("it went wrong"), ()).unwrap();
@@ -325,7 +325,7 @@ fn failures_that_nobody_asks_for_keep_no_descriptors() {
 }
 
 #[test]
-fn who_has_seen_the_end_at_the_sentinel_is_told_how_it_was() {
+fn a_process_whose_end_was_seen_at_the_sentinel_says_how_it_was() {
     for round in 0..200 {
         let child = Process::spawn(|(): ()| {}, ()).unwrap();
         assert_eq!(mp_spawn::wait(&[&child], Some(DEADLINE)).unwrap(), [0]);
@@ -337,7 +337,7 @@ fn who_has_seen_the_end_at_the_sentinel_is_told_how_it_was() {
 }
 
 #[test]
-fn sentinels_tell_who_has_ended_and_all_can_be_asked_to() {
+fn sentinels_tell_which_processes_have_ended_and_all_can_be_asked_to() {
     let meeting = Meeting::new("sentinels");
     let worker = |rank: usize, meeting: String| -> Outcome {
         if rank == 2 {

@@ -373,7 +373,7 @@ fn a_program_of_a_file_system_without_privileges_is_executed() {
 }
 
 #[test]
-fn whoever_lent_itself_another_user_starts_nothing_that_would_be_executed() {
+fn a_process_with_another_effective_user_starts_nothing_that_would_be_executed() {
     if !is_root() {
         return println!("SKIPPED: only root can lend itself another user");
     }

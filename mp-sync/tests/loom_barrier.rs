@@ -189,7 +189,7 @@ fn loom_last_arrival_ends_the_phase() {
 
 /// A party that falls asleep at a barrier is woken by the last one to come.
 #[test]
-fn loom_who_sleeps_is_woken_by_the_last_one() {
+fn loom_a_sleeper_is_woken_by_the_last_party() {
     loom::model(|| {
         let m = memory();
         let waits = |m: &HeapMem, me: u32| {
@@ -211,7 +211,7 @@ fn loom_who_sleeps_is_woken_by_the_last_one() {
 /// A party that comes late, and finds in its place an arrival of a phase that began meanwhile, leaves it
 /// there: each of three waits at a barrier for one ends a phase of its own.
 #[test]
-fn loom_who_comes_late_takes_no_place_of_a_later_phase() {
+fn loom_a_late_party_takes_no_place_of_a_later_phase() {
     loom::model(|| {
         let m = memory();
         let wait = |m: &HeapMem, me: u32| {
@@ -386,7 +386,7 @@ fn loom_the_last_one_dies_while_it_ends_the_phase() {
 /// The last of three is dead, and the party that does what it left is killed as well, at any step: the third
 /// one does the rest.
 #[test]
-fn loom_who_repairs_dies_too() {
+fn loom_a_process_that_recovers_dies_too() {
     // In the middle of arriving; arrived; arrived, and everything else is to be done.
     for (left_at, steps, acts) in
         [3, 6, 8].into_iter().flat_map(|at| STEPS.flat_map(move |s| [(at, s, false), (at, s, true)]))

@@ -181,7 +181,7 @@ fn measure(what: &str, things: impl Fn() -> (Thing, Thing)) {
     let (least, median, most) = (all[0], all[ROUNDS / 2], all[ROUNDS - 1]);
     println!("{what:32} {least:>6} {median:>6} {most:>6} us (least, median, most of {ROUNDS})");
     assert!(least <= 2_000, "{what}: at best after {least} us");
-    // Without the wake-up it is the rest of a slice of 100 ms: 80.
+    // Without the wake-up it is the rest of a poll interval: 80 ms.
     assert!(median <= 25_000, "{what}: half of them after {median} us or more");
 }
 

@@ -408,7 +408,7 @@ fn a_path_that_the_loader_can_not_be_told_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn a_token_of_somebody_else_is_left_alone_and_nothing_is_started() {
+fn a_token_of_another_program_is_left_alone_and_nothing_is_started() {
     let folder = Folder::new("tokens");
     let host = folder.host("host.c", &["-ldl"]);
     // No token, one for a program, and one for a library of another build.

@@ -1,13 +1,10 @@
 //! Processes of one family connect to each other, and no other process connects to them.
 
-use std::time::Duration;
-
 use mp::{ConnectError, Listener, Process, SocketOptions};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use mp_tests::DEADLINE;
 
 fn options() -> Result<SocketOptions, mp::Error> {
-    Ok(SocketOptions::new().authkey_of_family()?.handshake_timeout(PATIENCE))
+    Ok(SocketOptions::new().authkey_of_family()?.handshake_timeout(DEADLINE))
 }
 
 /// Connects, and says something.
@@ -23,7 +20,7 @@ fn host(name: &str) -> (String, Listener) {
 }
 
 fn met(listener: &Listener) -> Result<String, ConnectError> {
-    let connection = listener.accept_timeout(PATIENCE)?.expect("no process connected");
+    let connection = listener.accept_timeout(DEADLINE)?.expect("no process connected");
     Ok(connection.recv().unwrap())
 }
 

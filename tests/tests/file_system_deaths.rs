@@ -93,7 +93,7 @@ fn all_killed(directory: &Path) {
 }
 
 #[test]
-fn after_the_death_of_everybody_the_next_start_removes_all() {
+fn after_the_death_of_all_processes_the_next_start_removes_all() {
     let scratch = Scratch::new("all-killed");
     for round in 0..5 {
         let output = scratch.program("all-killed").output().unwrap();

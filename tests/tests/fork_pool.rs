@@ -51,7 +51,7 @@ fn left(before: (u64, u64, u64)) {
 }
 
 #[test]
-fn nobody_is_copied_unless_it_was_allowed() {
+fn no_process_is_copied_unless_it_was_allowed() {
     fn original(_: usize, (): ()) -> Outcome {
         let refused = copies(2).build();
         assert!(

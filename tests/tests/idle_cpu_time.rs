@@ -40,7 +40,7 @@ const WAYS: usize = 14;
 /// Waits in the way of its rank.
 fn waits(way: usize, t: &Things) -> Outcome {
     let until = Instant::now() + TIME;
-    let vain = match way {
+    let nothing = match way {
         0 => t.empty.get_deadline(until).is_err(),
         1 => t.full.put_deadline(1, until).is_err(),
         2 => t.heavy.put_deadline(vec![0; 600], until).is_err(),
@@ -57,11 +57,11 @@ fn waits(way: usize, t: &Things) -> Outcome {
         // A future, which is polled again only when it is woken.
         _ => {
             let mut future = std::pin::pin!(ready(t.heavy.room_for(610)));
-            let vain = poll_once(&mut future).is_pending();
-            vain && select(&[&t.event], Some(TIME))?.is_none()
+            let nothing = poll_once(&mut future).is_pending();
+            nothing && select(&[&t.event], Some(TIME))?.is_none()
         }
     };
-    if vain { Ok(()) } else { Err(format!("what way {way} waits for has come").into()) }
+    if nothing { Ok(()) } else { Err(format!("what way {way} waits for has come").into()) }
 }
 
 /// How much processor time this process used for it, in µs.
@@ -79,7 +79,7 @@ fn measured(way: usize, (things, results): (Things, Queue<(usize, u64)>)) -> Out
 }
 
 #[test]
-fn those_who_wait_use_no_processor() {
+fn processes_that_wait_use_no_processor() {
     let _alone = alone();
     let things = Things {
         empty: Queue::bounded(4).unwrap(),

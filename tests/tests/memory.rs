@@ -201,7 +201,7 @@ fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
 }
 
 #[test]
-fn a_death_costs_what_the_dead_did_not_what_lives() {
+fn a_death_costs_what_the_process_did_not_what_lives() {
     let _alone = alone();
     let few = price_of_a_death(&tensors(10, 64));
     let live = tensors(200_000, 64);
@@ -308,7 +308,7 @@ fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
 }
 
 /// A burst, of whose memory the kernel takes nothing.
-fn burst_in_vain(_: usize, (): ()) -> Outcome {
+fn burst_that_frees_nothing(_: usize, (): ()) -> Outcome {
     burst();
     Arena::current()?.empty_cache()?;
     burst();
@@ -320,5 +320,5 @@ fn burst_in_vain(_: usize, (): ()) -> Outcome {
 fn where_the_kernel_takes_no_memory_back_messages_use_it_again() {
     let _alone = alone();
     let options = Options::nprocs(1).env("MP_MUTANT", "arena.groups.memory-not-taken");
-    join(&start_processes(burst_in_vain, (), options).unwrap()).unwrap();
+    join(&start_processes(burst_that_frees_nothing, (), options).unwrap()).unwrap();
 }

@@ -154,7 +154,7 @@ fn a_value_that_does_not_read_what_it_wrote_comes_back_too() {
 }
 
 #[test]
-fn queues_that_nobody_has_any_more_release_what_is_in_them() {
+fn queues_without_handles_release_what_is_in_them() {
     leaves_nothing(|| {
         let queue = Queue::bounded(8).unwrap();
         (0..5).for_each(|_| give(&queue, parcel(Mood::Fine)));

@@ -275,14 +275,14 @@ fn puts(_: usize, (queue, at): (Queue<Vec<usize>>, u64)) -> Outcome {
 fn a_producer_is_killed_at_every_access_of_its_share() {
     let test = || {
         arena();
-        for_every_access(one_is_killed);
+        for_every_access(a_process_is_killed);
     };
     if let Err(panic) = thread::spawn(test).join() {
         std::panic::resume_unwind(panic);
     }
 }
 
-fn one_is_killed(at: u64) -> bool {
+fn a_process_is_killed(at: u64) -> bool {
     let queue = Queue::bounded(4 * SHARE).unwrap();
     let (crowd, put, _) = crowd();
     let context = one_process(puts, (queue.clone(), at));

@@ -137,7 +137,7 @@ fn set_slots(_: usize, (name, ready): (String, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn a_killed_writer_of_a_named_list_keeps_nobody_waiting() {
+fn a_killed_writer_of_a_named_list_delays_no_reader() {
     let name = Name::new();
     let list = ShareableList::create_with_room(&name.0, [0.into(), "".into()], 30).unwrap();
     for _ in 0..10 {

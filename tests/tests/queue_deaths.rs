@@ -11,7 +11,7 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// For what takes a few slices of sleep.
+/// For what takes a few poll intervals.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Holds a queue until it gets a message to end.
@@ -71,7 +71,7 @@ fn waiting_for_a_process_that_has_ended_ends() {
 }
 
 #[test]
-fn as_long_as_somebody_else_has_the_queue_the_wait_goes_on() {
+fn as_long_as_another_process_has_the_queue_the_wait_goes_on() {
     let _alone = alone();
     let held = held_by(2);
     let before = Arena::current().unwrap().memory_stats().deaths;
@@ -143,7 +143,7 @@ fn square(_: usize, (jobs, results): (Queue<u64>, Queue<(u32, u64)>)) -> Outcome
 }
 
 #[test]
-fn a_stopped_consumer_delays_nobody_else() {
+fn a_stopped_consumer_delays_no_other_process() {
     let _alone = alone();
     let (jobs, results) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
     let context = start_processes(square, (jobs.clone(), results.clone()), Options::nprocs(2)).unwrap();

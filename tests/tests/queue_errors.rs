@@ -119,7 +119,7 @@ fn put_two(_: usize, (queue, large): (Rows, Queue<String>)) -> Outcome {
 }
 
 #[test]
-fn a_full_arena_while_somebody_waits_in_put() {
+fn a_full_arena_while_a_producer_waits() {
     let _alone = alone();
     arena();
     let before = in_use();

@@ -40,7 +40,7 @@ fn futures_of_two_processes_answer_each_other() {
     let _alone = alone();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(echo, (there.clone(), back.clone()));
-    // If each waited for a slice to end, it would take longer than `block_on` waits.
+    // If each waited for a poll interval to end, it would take longer than `block_on` waits.
     block_on(async {
         for i in 0..4000 {
             there.put_async(i).await.unwrap();
@@ -189,7 +189,7 @@ fn channels_and_connections_are_futures_too() {
 }
 
 #[test]
-fn tasks_of_the_dead_are_told_to_futures() {
+fn tasks_of_dead_consumers_are_told_to_futures() {
     let _alone = alone();
     fn takes_one(_: usize, (tasks, ready): (JoinableQueue<u32>, Queue<()>)) -> Outcome {
         let _task = block_on(tasks.get_async())?.ok_or("closed")?;
@@ -309,12 +309,12 @@ fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing() {
                 let mut got = Vec::new();
                 loop {
                     // Every other task gives up again and again.
-                    let patience = if i % 2 == 0 { Duration::from_millis(1) } else { DEADLINE };
-                    match tokio::time::timeout(patience, queue.get_async()).await {
+                    let time = if i % 2 == 0 { Duration::from_millis(1) } else { DEADLINE };
+                    match tokio::time::timeout(time, queue.get_async()).await {
                         Ok(Ok(Some(i))) => got.push(i),
                         Ok(Ok(None)) => return got,
                         Ok(Err(e)) => panic!("{e}"),
-                        Err(_) => assert!(i % 2 == 0, "nothing within {patience:?}"),
+                        Err(_) => assert!(i % 2 == 0, "nothing within {time:?}"),
                     }
                 }
             })
@@ -331,7 +331,7 @@ fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing() {
 }
 
 #[test]
-fn one_who_was_stopped_while_it_waited_goes_on() {
+fn a_process_that_was_stopped_while_it_waited_goes_on() {
     let _alone = alone();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(echo, (there.clone(), back.clone()));

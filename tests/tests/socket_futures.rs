@@ -117,7 +117,7 @@ fn a_message_that_is_begun_is_sent_to_its_end_and_one_that_is_not_is_not_sent() 
 }
 
 #[test]
-fn who_blocks_and_who_is_a_future_share_one_end() {
+fn threads_that_block_and_futures_share_one_end() {
     let _alone = alone();
     let (here, there) = pair("share");
     // A message is begun, and dropped; a thread that blocks sends the next one, and a future one more.
@@ -137,7 +137,7 @@ fn who_blocks_and_who_is_a_future_share_one_end() {
 }
 
 #[test]
-fn who_says_nothing_is_given_up_while_a_future_waits_and_keeps_nobody_out() {
+fn a_silent_program_is_given_up_while_a_future_waits_and_keeps_no_other_out() {
     let _alone = alone();
     let options = SocketOptions::new().handshake_timeout(MOMENT);
     let listener = options.listen(name("silent")).unwrap();
@@ -190,7 +190,7 @@ fn three_processes_connect_as_futures() {
 }
 
 #[test]
-fn a_dropped_future_has_connected_to_nobody() {
+fn a_dropped_future_has_connected_to_no_program() {
     let _alone = alone();
     // With a key the proof is waited for.
     let options = SocketOptions::new().authkey("secret");
@@ -212,7 +212,7 @@ fn a_dropped_future_has_connected_to_nobody() {
 }
 
 #[test]
-fn a_future_is_told_that_nobody_answers() {
+fn a_future_is_told_that_no_program_answers() {
     let _alone = alone();
     let options = SocketOptions::new().authkey("secret").handshake_timeout(MOMENT);
     let absent = block_on(options.connect_async(name("unheard")));

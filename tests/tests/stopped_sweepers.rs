@@ -50,7 +50,7 @@ fn has_much(_: usize, things: Things) -> Outcome {
 }
 
 /// Visits and sweeps a child of its own, whose queues and locks it does not have.
-fn sees_to(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
+fn sweeps(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     let context = start_processes(has_much, things, Options::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have waited".into());
@@ -130,7 +130,7 @@ fn nothing_comes_twice(here: &Here, at: u64) {
 /// Everything that is waited for.
 fn round(at: u64, how: i32, wait: bool) -> bool {
     let (things, here) = things();
-    let context = one_process(sees_to, (things, at, how));
+    let context = one_process(sweeps, (things, at, how));
     let pid = context.pids()[0];
     let reached = if how == STOP { stopped(&context) } else { killed(&context) };
     if !wait {
@@ -148,19 +148,19 @@ fn round(at: u64, how: i32, wait: bool) -> bool {
 }
 
 #[test]
-fn who_is_stopped_while_it_sweeps_holds_nobody_up() {
+fn a_sweeper_that_is_stopped_holds_up_no_other_process() {
     // Most rounds without waiting for the next look for the dead.
     for_every_access(|at| round(at, STOP, at.is_multiple_of(16)));
 }
 
 #[test]
-fn who_is_killed_while_it_sweeps_holds_nobody_up() {
+fn a_sweeper_that_is_killed_holds_up_no_other_process() {
     for_every_access(|at| round(at, KILL, at.is_multiple_of(16)));
 }
 
 /// A stopped sweeper holds up only the memory of that dead process: processes that die later are swept.
 #[test]
-fn while_one_is_stopped_others_that_die_are_swept() {
+fn while_a_sweeper_is_stopped_others_that_die_are_swept() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
@@ -169,7 +169,7 @@ fn while_one_is_stopped_others_that_die_are_swept() {
         .step_by(8)
         .find_map(|at| {
             let (things, here) = things();
-            let context = one_process(sees_to, (things, at, STOP));
+            let context = one_process(sweeps, (things, at, STOP));
             assert!(stopped(&context), "it has ended before change {at}");
             others_go_on(&here, at);
             Arena::current().unwrap().sweep().unwrap();
@@ -208,7 +208,7 @@ fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
 }
 
 /// Visits and sweeps a child that has a queue; stops there twice.
-fn sees_to_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
+fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
     let context = start_processes(has_queue, queue, Options::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have stopped".into());
@@ -227,7 +227,7 @@ fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();
     let queue = Queue::unbounded().unwrap();
     queue.put(sender).unwrap();
-    let context = one_process(sees_to_queue, (queue.clone(), at, again));
+    let context = one_process(sweeps_queue, (queue.clone(), at, again));
     let pid = context.pids()[0];
     let reached = stopped(&context);
     drop(queue);
@@ -250,7 +250,7 @@ fn leaves(at: u64, again: u64) -> bool {
 
 /// Wherever it is stopped, and whenever the queue is dropped: no process is left with the messages in it.
 #[test]
-fn who_is_stopped_has_no_message_of_a_queue_that_another_leaves() {
+fn a_stopped_process_has_no_message_of_a_queue_that_another_leaves() {
     for_every_access(|at| leaves(at, u64::MAX));
 }
 
@@ -266,5 +266,5 @@ fn slots() -> usize {
 
 /// Not stopped.
 fn round_of(things: Things) -> bool {
-    killed(&one_process(sees_to, (things, u64::MAX - 1, STOP)))
+    killed(&one_process(sweeps, (things, u64::MAX - 1, STOP)))
 }

@@ -74,7 +74,7 @@ fn beside_one_that_is_stopped(at: u64) {
 }
 
 #[test]
-fn who_is_stopped_while_it_makes_slabs_holds_up_nobody() {
+fn a_process_that_is_stopped_while_it_makes_slabs_holds_up_no_other() {
     const LEAST: u64 = 60;
     let scratch = Scratch::new("slabs");
     let end = (1..1000).find(|at| scratch.run(&format!("stopped {at}")).contains("to the end"));

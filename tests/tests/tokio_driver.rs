@@ -163,7 +163,7 @@ fn polled_in(runtime: &Runtime) -> (Waiting, UnixStream) {
 }
 
 #[test]
-fn that_a_runtime_has_no_io_is_nobodys_panic() {
+fn a_runtime_without_io_makes_no_thread_panic() {
     let _alone = alone();
     fn leaves(_: usize, (): ()) -> Outcome {
         let (_future, _there) = polled_in(&without_io());
@@ -195,7 +195,7 @@ fn a_future_outlives_its_runtime() {
 }
 
 #[test]
-fn a_runtime_that_ends_wakes_who_waits_in_its_context() {
+fn a_runtime_that_ends_wakes_waiters_in_its_context() {
     let _alone = alone();
     let runtime = with_io();
     let (mut future, mut there) = waiting();
@@ -219,7 +219,7 @@ fn a_runtime_that_ends_wakes_who_waits_in_its_context() {
 }
 
 #[test]
-fn a_future_leaves_a_runtime_that_nobody_runs() {
+fn a_future_leaves_a_runtime_that_no_thread_runs() {
     let _alone = alone();
     let (runtime, other) = (with_io(), with_io());
     let (future, mut there) = polled_in(&runtime);
@@ -234,7 +234,7 @@ fn a_future_leaves_a_runtime_that_nobody_runs() {
 }
 
 #[test]
-fn two_wait_for_one_descriptor_and_one_may_go() {
+fn two_futures_wait_for_one_descriptor_and_one_may_go() {
     let _alone = alone();
     let all = async {
         let (mut a, b) = UnixStream::pair().unwrap();
@@ -319,7 +319,7 @@ fn receives_one(_: usize, (at, go): (String, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn a_message_that_is_begun_is_sent_to_its_end_when_nobody_runs_its_runtime() {
+fn a_message_that_is_begun_is_sent_to_its_end_when_no_thread_runs_its_runtime() {
     let _alone = alone();
     let go = Queue::bounded(1).unwrap();
     let listener = SocketOptions::new().listen(name("begun")).unwrap();

@@ -153,7 +153,7 @@ fn with_few_files_there_are_as_many_tensors_and_queues() {
 }
 
 #[test]
-fn a_file_size_limit_set_later_kills_nobody() {
+fn a_file_size_limit_set_later_kills_no_process() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         limit(Resource::Fsize, 4096);

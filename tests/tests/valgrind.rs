@@ -8,7 +8,7 @@ use mp::{FrozenTensor, Options, Pool, Queue, Signal, SpawnError, StartMethod, Te
 use mp_tests::{Outcome, failure, give, join, next, one_process, send, take};
 
 /// Memcheck makes a program some thirty times slower, and machines are shared.
-const PATIENCE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = Duration::from_secs(240);
 /// What memcheck may use, of 64 KiB pages of shadows and the arena.
 const MOST_KIB: u64 = 3 << 20;
 
@@ -35,7 +35,7 @@ fn helper_does_a_bit_of_everything() {
     let fails = |_: usize, (): ()| Err::<(), _>("it went wrong");
     let error = failure(&one_process(fails, ()));
     assert!(error.to_string().contains("it went wrong"), "{error}");
-    let sleeps = |_: usize, (): ()| std::thread::sleep(PATIENCE); // sleep: until it is killed
+    let sleeps = |_: usize, (): ()| std::thread::sleep(DEADLINE); // sleep: until it is killed
     let context = one_process(sleeps, ());
     context.kill(0).unwrap();
     let SpawnError::ProcessExited(exited) = failure(&context) else { panic!("{context:?}") };
@@ -54,7 +54,7 @@ fn helper_does_a_bit_of_everything() {
     println!("helper: tensors");
 
     let pool = Pool::new(2).unwrap();
-    let squares = pool.task(square).map_async(0..20).get_timeout(PATIENCE).unwrap().unwrap();
+    let squares = pool.task(square).map_async(0..20).get_timeout(DEADLINE).unwrap().unwrap();
     assert!(squares.into_iter().eq((0..20).map(|number| number * number)));
     drop(pool);
     println!("helper: pool");
@@ -120,7 +120,7 @@ fn under_memcheck(workers_too: bool) {
         if let Some(status) = running.0.try_wait().unwrap() {
             break status;
         }
-        assert!(begun.elapsed() < PATIENCE, "it still runs: {}\n{}", said(), log());
+        assert!(begun.elapsed() < DEADLINE, "it still runs: {}\n{}", said(), log());
         std::thread::sleep(Duration::from_millis(5)); // sleep: between two looks at what another process did
     };
     assert!(status.success() && said().contains("helper: fork server"), "{status}: {}\n{}", said(), log());

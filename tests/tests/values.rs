@@ -57,7 +57,7 @@ fn hold(_: usize, (pair, ready): (Value<Pair>, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn a_killed_holder_is_reported_to_all_until_somebody_recovers() {
+fn a_killed_holder_is_reported_to_all_until_a_process_recovers() {
     let _alone = alone();
     let pair = Value::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
@@ -110,7 +110,7 @@ fn a_stopped_holder_is_waited_for() {
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
     assert!(matches!(pair.try_lock(), Err(LockError::Held { .. })));
-    // Longer than a slice, after which it asks whether the holder is dead.
+    // Longer than a poll interval, after which it asks whether the holder is dead.
     let begin = Instant::now();
     let error = pair.lock_timeout(Duration::from_millis(250)).unwrap_err();
     assert!(matches!(error, LockError::Held { pid: p, .. } if p == pid), "{error}");
@@ -246,7 +246,7 @@ fn raw_values_need_no_lock() {
 }
 
 #[test]
-fn values_that_nobody_has_are_gone() {
+fn values_without_handles_are_gone() {
     let _alone = alone();
     let before = in_use().0;
     let (value, array) = (Value::new(1_u64).unwrap(), Array::<u8>::zeros(10_000).unwrap());

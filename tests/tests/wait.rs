@@ -137,7 +137,7 @@ fn answers(_: usize, (there, back, empty): (Queue<u64>, Queue<u64>, Queue<u64>))
 }
 
 #[test]
-fn who_is_asleep_is_woken_and_not_only_found_after_a_slice() {
+fn a_sleeper_is_woken_and_not_only_found_after_a_poll_interval() {
     let _alone = alone();
     let queue = || Queue::bounded(1).unwrap();
     let (there, back, empty) = (queue(), queue(), queue());
@@ -146,7 +146,7 @@ fn who_is_asleep_is_woken_and_not_only_found_after_a_slice() {
     let (a, mut b) = UnixStream::pair().unwrap();
     let socket = Descriptor(&a);
     let lists: [&[&dyn Waitable]; 2] = [&[&empty, &back], &[&back, &socket]];
-    // 4000 slices are longer than the deadline.
+    // 4000 poll intervals are longer than the deadline.
     let until = Instant::now() + DEADLINE;
     for i in 0..4000 {
         give(&there, i);
@@ -230,15 +230,15 @@ fn a_side_that_dies_is_found() {
     let (permits, ready) = (BoundedSemaphore::new(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(holds, (sender, permits.clone(), ready.clone()));
     take(&ready);
-    let nobody = Queue::<u8>::bounded(1).unwrap();
-    assert!(wait(&[&receiver, &permits, &nobody], Some(MOMENT)).unwrap().is_empty());
+    let idle = Queue::<u8>::bounded(1).unwrap();
+    assert!(wait(&[&receiver, &permits, &idle], Some(MOMENT)).unwrap().is_empty());
     signal(context.pids()[0], Signal::KILL);
     failure(&context);
-    assert_eq!(wait(&[&nobody, &receiver], Some(DEADLINE)).unwrap(), [1]);
-    assert_eq!(wait(&[&permits, &nobody], Some(DEADLINE)).unwrap(), [0]);
+    assert_eq!(wait(&[&idle, &receiver], Some(DEADLINE)).unwrap(), [1]);
+    assert_eq!(wait(&[&permits, &idle], Some(DEADLINE)).unwrap(), [0]);
     let (a, _b) = UnixStream::pair().unwrap();
     permits.try_acquire().unwrap().keep();
-    assert!(wait(&[&permits, &nobody, &Descriptor(a)], Some(MOMENT)).unwrap().is_empty());
+    assert!(wait(&[&permits, &idle, &Descriptor(a)], Some(MOMENT)).unwrap().is_empty());
 }
 
 type Two = (Queue<u64>, Queue<u64>, Queue<u64>);
@@ -252,7 +252,7 @@ fn looks_for_ever(_: usize, (a, b, ready): Two) -> Outcome {
 }
 
 #[test]
-fn those_who_wait_and_are_killed_or_stopped_keep_nothing_from_others() {
+fn waiters_that_are_killed_or_stopped_keep_nothing_from_others() {
     let _alone = alone();
     fn takes(_: usize, (a, _, got): Two) -> Outcome {
         while let Some(value) = next(&a)? {

@@ -1,4 +1,4 @@
-//! A sleeper is woken when what it waits for is there, and not only when its slice is over: so much earlier
+//! A sleeper is woken when what it waits for is there, and not only when its poll interval is over: so much earlier
 //! that a missing wake-up shows, also on a busy machine.
 
 use std::cell::RefCell;
@@ -10,13 +10,13 @@ use mp::{Barrier, Condition, Event, JoinError, JoinableQueue, Lock, Queue, Queue
 
 const ROUNDS: u32 = 20;
 /// Waiting processes check again after that time, woken or not.
-const SLICE: Duration = mp_core::SLICE;
+const INTERVAL: Duration = mp_core::SLICE;
 /// After this time a waiter is asleep.
 const ASLEEP: Duration = Duration::from_millis(8);
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// In each round one thread waits; this one makes it ready when the other is asleep, and `prepare`s the next
-/// round when it has continued. It fails if all of them together took as long as a good part of their slices.
+/// round when it has continued. It fails if all of them together took as long as a good part of their poll intervals.
 fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prepare: impl Fn()) {
     let mut took = Duration::ZERO;
     thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prep
         }
         drop(begin);
     });
-    assert!(took < SLICE * ROUNDS / 2, "{name}: {took:?} for {ROUNDS} wake-ups");
+    assert!(took < INTERVAL * ROUNDS / 2, "{name}: {took:?} for {ROUNDS} wake-ups");
 }
 
 /// As above, of what is ready when this thread drops what it has, and taken again for the next round.
@@ -109,7 +109,7 @@ fn a_message_wakes_and_so_does_room_for_one() {
 }
 
 #[test]
-fn the_last_task_that_is_done_wakes_who_joins() {
+fn the_last_task_that_is_done_wakes_a_join() {
     let queue = JoinableQueue::bounded(1).unwrap();
     let lease = RefCell::new(None);
     let prepare = || {
@@ -121,7 +121,7 @@ fn the_last_task_that_is_done_wakes_who_joins() {
 }
 
 #[test]
-fn the_last_task_that_is_lost_wakes_who_joins() {
+fn the_last_task_that_is_lost_wakes_a_join() {
     let queue = JoinableQueue::bounded(1).unwrap();
     let lease = RefCell::new(None);
     let prepare = || {

@@ -42,7 +42,7 @@ cargo xtask <task> [options]
              --survivors  also those that have a reason on the page
              --untried    those that are not on the page  --most S  no test that usually takes S seconds
              --jobs N     N at once
-             --write      the page as it is now       --patience N  times as long as a test usually takes
+             --write      the page as it is now       --slower N  times as long as a test usually takes
   leaks    PROGRAM ARGUMENTS...: a test program, and what it leaves behind (as `cargo test` runs each)
   api      writes docs/api.txt: every public path, which the step doc compares
   help     this page

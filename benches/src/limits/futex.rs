@@ -8,7 +8,7 @@ use rustix::time::Timespec;
 
 use super::Link;
 use crate::Result;
-use crate::process::PATIENCE;
+use crate::process::DEADLINE;
 use crate::shm::{APART, Region};
 
 /// Bytes needed.
@@ -49,7 +49,7 @@ impl Link for Futex {
 
     fn receive(&mut self) -> Result<u64> {
         let word = self.region.word32(self.into);
-        let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let limit = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
         while word.load(Ordering::Acquire) == self.received {
             match futex::wait(word, Flags::empty(), self.received, Some(&limit)) {
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}

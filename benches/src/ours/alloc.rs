@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use mp::{FrozenTensor, Options, Queue, Tensor, start_processes};
 
-use crate::process::PATIENCE;
+use crate::process::DEADLINE;
 use crate::work::alloc::{self, Heap, Private};
 use crate::work::{Outcome, Plan, now};
 use crate::{Result, stats};
@@ -67,8 +67,8 @@ fn race<H: Heap + 'static>(plan: &Plan, processes: usize) -> Outcome {
     for _ in 0..processes {
         go.put(0)?;
     }
-    if !group.join_timeout(PATIENCE)? {
-        return Err(format!("the processes didn't end within {PATIENCE:?}").into());
+    if !group.join_timeout(DEADLINE)? {
+        return Err(format!("the processes didn't end within {DEADLINE:?}").into());
     }
     let mut all = Vec::new();
     while let Ok(Some(figure)) = figures.try_get() {

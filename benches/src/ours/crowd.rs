@@ -5,7 +5,7 @@ use std::time::Duration;
 use mp::{Event, FrozenTensor, Options, Queue, SharedTensor, Tensor, start_processes};
 
 use crate::Result;
-use crate::process::PATIENCE;
+use crate::process::DEADLINE;
 use crate::work::record::{self, Record, record};
 use crate::work::{Outcome, Plan, now};
 
@@ -63,8 +63,8 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
         std::thread::sleep(Duration::from_millis(1));
     }
     queue.close();
-    if !all.join_timeout(PATIENCE)? {
-        return Err(format!("they didn't end within {PATIENCE:?}").into());
+    if !all.join_timeout(DEADLINE)? {
+        return Err(format!("they didn't end within {DEADLINE:?}").into());
     }
     let took = now() - start;
     let counts = counts.to_vec();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mp::{Options, Queue, SpawnError, start_processes};
 use serde::{Deserialize, Serialize};
 
-use crate::process::PATIENCE;
+use crate::process::DEADLINE;
 use crate::work::{Outcome, Plan, now};
 use crate::{Result, stats};
 
@@ -21,11 +21,11 @@ struct Meeting {
 fn worker(rank: usize, meeting: Meeting) -> Result<()> {
     if rank > 0 {
         meeting.there.put(rank)?;
-        meeting.never.get_timeout(PATIENCE)?;
+        meeting.never.get_timeout(DEADLINE)?;
         return Err("this rank was not ended".into());
     }
     for _ in 0..meeting.others {
-        meeting.there.get_timeout(PATIENCE)?;
+        meeting.there.get_timeout(DEADLINE)?;
     }
     // Asleep by now, as one that waits for long.
     std::thread::sleep(Duration::from_millis(2));
@@ -37,7 +37,7 @@ fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {
         let meeting = Meeting { there: Queue::bounded(4)?, never: Queue::bounded(4)?, others };
-        let told = start_processes(worker, meeting, Options::nprocs(1 + others))?.join_timeout(PATIENCE);
+        let told = start_processes(worker, meeting, Options::nprocs(1 + others))?.join_timeout(DEADLINE);
         let then = now();
         let at: u64 = match told {
             Err(SpawnError::ProcessRaised(raised)) if raised.who.rank == Some(0) => raised.message.parse()?,

@@ -3,7 +3,7 @@
 use mp::{Event, Lock, Options, start_processes};
 
 use crate::Result;
-use crate::process::{PATIENCE, pin};
+use crate::process::{DEADLINE, pin};
 use crate::work::lock::{self, Counts, Section};
 use crate::work::{Outcome, Plan};
 
@@ -34,8 +34,8 @@ pub(crate) fn contended(plan: &Plan) -> Outcome {
     let process = start_processes(child, (section.clone(), over.clone(), cpu), Options::nprocs(1))?;
     let figure = lock::contended(&mut section, plan, 2_000_000)?;
     over.set()?;
-    if process.join_timeout(PATIENCE)? {
+    if process.join_timeout(DEADLINE)? {
         return Ok(Some(figure));
     }
-    Err(format!("the child didn't end within {PATIENCE:?}").into())
+    Err(format!("the child didn't end within {DEADLINE:?}").into())
 }

@@ -165,7 +165,7 @@ impl Link for Sleepy {
             if let Some(sample) = self.busy.into.receive()? {
                 return Ok(*sample);
             }
-            self.listener.timed_wait(|_| {}, process::PATIENCE)?;
+            self.listener.timed_wait(|_| {}, process::DEADLINE)?;
         }
     }
 }

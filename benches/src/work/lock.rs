@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{Plan, now};
 use crate::Result;
-use crate::process::PATIENCE;
+use crate::process::DEADLINE;
 
 /// What the lock protects: how often each of two processes was inside.
 pub(crate) type Counts = [u64; 2];
@@ -49,7 +49,7 @@ pub(crate) fn contended(section: &mut impl Section, plan: &Plan, full: u64) -> R
     };
     // The other one warms up meanwhile.
     while enter(0)? < full / 20 {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > DEADLINE {
             return Err("the other process doesn't begin".into());
         }
     }

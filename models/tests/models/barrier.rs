@@ -276,7 +276,7 @@ fn a_death_breaks_it_for_all_or_for_none() {
 }
 
 #[test]
-fn who_breaks_it_is_killed_too() {
+fn a_process_that_breaks_it_is_killed_too() {
     explore(3, 1, 0, (2, 0), Bug::None);
 }
 
@@ -294,21 +294,21 @@ fn resets_are_told_apart_from_passing() {
 }
 
 #[test]
-fn nobody_goes_on_before_the_last_one_has_acted() {
+fn no_party_goes_on_before_the_last_has_acted() {
     act(1, 1, 2, (0, 0), Bug::None);
     act(2, 2, 2, (0, 0), Bug::None);
     act(3, 3, 1, (0, 0), Bug::None);
 }
 
 #[test]
-fn who_dies_while_it_acts_breaks_it() {
+fn a_party_that_dies_while_it_acts_breaks_it() {
     act(2, 2, 2, (1, 0), Bug::None);
     act(2, 2, 1, (2, 0), Bug::None);
     act(3, 3, 1, (1, 1), Bug::None);
 }
 
 #[test]
-fn who_comes_while_somebody_acts_waits() {
+fn a_party_that_comes_while_another_acts_waits() {
     act(1, 2, 2, (0, 0), Bug::None);
     act(1, 3, 1, (1, 0), Bug::None);
     act(1, 2, 2, (1, 1), Bug::None);
@@ -326,13 +326,13 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "passed before the last one had acted")]
-fn who_ends_it_for_one_who_acts_is_found_out() {
+fn an_end_for_a_party_that_acts_is_found_out() {
     act(2, 2, 1, (0, 0), Bug::HelpsWhoActs);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn who_leaves_the_end_to_the_last_one_waits_for_ever() {
+fn a_party_that_leaves_the_end_to_the_last_waits_for_ever() {
     explore(2, 1, 0, (1, 0), Bug::NoHelp);
 }
 

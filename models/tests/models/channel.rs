@@ -295,7 +295,7 @@ fn it_is_told_also_when_sweepers_are_killed() {
 }
 
 #[test]
-fn it_is_told_also_when_one_who_sees_to_the_dead_is_stopped() {
+fn it_is_told_also_when_a_visitor_is_stopped() {
     Setup { sweepers: 2, ..BASE }.explore(1, 1);
 }
 

@@ -195,7 +195,7 @@ impl Actor for Process {
                 }
             }
             Doing::Sleep => {
-                // FUTEX_WAIT compares and falls asleep in one; then only a wake-up, or the end of a slice, ends it.
+                // FUTEX_WAIT compares and falls asleep in one; then only a wake-up, or a poll interval, ends it.
                 let woken = ghost.woken.contains(&self.mine.index);
                 let same = self.bug == Bug::SleepsAnyway
                     || m.load(SLOTS.at(self.mine.index)) as u32 == self.mine.slot.pack() as u32;
@@ -296,23 +296,23 @@ fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
 }
 
 #[test]
-fn each_token_wakes_one_even_without_slices() {
+fn each_token_wakes_one_even_without_poll_intervals() {
     explore(1, 0, 0, false, Bug::None);
     explore(2, 0, 0, false, Bug::None);
 }
 
 #[test]
-fn the_token_of_a_dead_one_goes_on() {
+fn the_token_of_a_dead_waiter_goes_on() {
     explore(1, 1, 0, true, Bug::None);
 }
 
 #[test]
-fn the_tokens_of_two_dead_ones_go_on() {
+fn the_tokens_of_two_dead_waiters_go_on() {
     explore_in(1, 2, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
 }
 
 #[test]
-fn who_takes_a_token_over_may_get_its_own() {
+fn a_waiter_that_takes_a_token_over_may_get_its_own() {
     explore_in(2, 1, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
 }
 
@@ -324,7 +324,7 @@ fn all_are_notified_while_another_one_notifies() {
 }
 
 #[test]
-fn a_stopped_one_keeps_its_token() {
+fn a_stopped_waiter_keeps_its_token() {
     explore(1, 1, 1, true, Bug::None);
 }
 
@@ -340,7 +340,7 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_token_that_is_left_with_the_dead_is_found_out() {
+fn a_token_that_is_left_with_a_dead_waiter_is_found_out() {
     explore(1, 1, 0, true, Bug::NoTakeOver);
 }
 
@@ -352,6 +352,6 @@ fn a_token_that_is_kept_beside_another_is_found_out() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn who_sleeps_anyway_is_found_out() {
+fn a_waiter_that_sleeps_anyway_is_found_out() {
     explore(1, 0, 0, false, Bug::SleepsAnyway);
 }

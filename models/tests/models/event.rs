@@ -151,26 +151,26 @@ fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), poll_int
     let world = World::new(Memory::new(2), actors, Ghost { poll_interval, ..Ghost::default() });
     // No setter is left, and it is not set: a waiter that has seen no setting since it began waits in vain,
     // rightly.
-    let in_vain = move |w: &World<Process>| {
+    let unset = move |w: &World<Process>| {
         let sets = |p: &Process| !matches!(p.doing, Doing::Wake(_)) || p.left > 1;
-        let nobody_sets = (waiters..all).all(|i| w.fates[i] != Fate::Running || !sets(&w.actors[i]));
+        let no_actor_sets = (waiters..all).all(|i| w.fates[i] != Fate::Running || !sets(&w.actors[i]));
         let set = EventWord(w.memory.peek(EVENT)).is_set();
         let saw_none = |i: usize| !w.ghost.begun.iter().any(|b| b.0 == i && b.1 < w.ghost.set);
-        nobody_sets && !set && (0..waiters).any(|i| w.fates[i] == Fate::Running && saw_none(i))
+        no_actor_sets && !set && (0..waiters).any(|i| w.fates[i] == Fate::Running && saw_none(i))
     };
-    let wedged = move |w: &World<Process>| w.fates.contains(&Fate::Running) && !in_vain(w);
+    let wedged = move |w: &World<Process>| w.fates.contains(&Fate::Running) && !unset(w);
     world.explore(kills, stops, |_| {}, wedged);
 }
 
 #[test]
-fn nobody_oversleeps_even_without_slices() {
+fn no_waiter_oversleeps_even_without_poll_intervals() {
     explore(2, &[1], (0, 0), false, Bug::None);
     explore(2, &[2], (0, 0), false, Bug::None);
     explore(1, &[2, 1], (0, 0), false, Bug::None);
 }
 
 #[test]
-fn a_setting_is_seen_although_who_set_it_was_killed() {
+fn a_setting_is_seen_although_its_setter_was_killed() {
     explore(2, &[2], (1, 0), true, Bug::None);
     explore(1, &[1, 2], (2, 0), true, Bug::None);
 }
@@ -197,7 +197,7 @@ fn a_setting_that_is_forgotten_is_found_out() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn who_does_not_look_again_oversleeps() {
+fn a_waiter_that_does_not_look_again_oversleeps() {
     explore(1, &[1], (0, 0), false, Bug::NoSecondLook);
 }
 

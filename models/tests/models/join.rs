@@ -162,7 +162,7 @@ impl Process {
     }
 
     /// The first thing that a dead actor left, and that another one has to recover.
-    fn seen_to(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
+    fn visit(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let dead: Vec<Fate> = match self.bug {
             Bug::NoVisit => return None,
             Bug::TimeIsDeath => {
@@ -195,14 +195,14 @@ impl Process {
 
     /// Whether all that can be recovered was recovered, and what is unfinished belongs to a stopped actor, or
     /// to none.
-    fn is_in_vain(&self, m: &Memory, fates: &[Fate]) -> bool {
+    fn waits_for_ever(&self, m: &Memory, fates: &[Fate]) -> bool {
         let intends =
             |fate: Fate, e: u64| (0..fates.len()).any(|a| fates[a] == fate && m.peek(intent(a)) == e);
         // What a dead actor intended, and a stopped one intends, only the stopped one can settle.
         let in_doubt = (1..=ENVELOPES).any(|e| intends(Fate::Killed, e) && intends(Fate::Stopped, e));
-        let seen_to = left(m, fates).is_none() && !untold(m, fates);
-        let nobody = fates[HEIR] != Fate::Ended && not_begun(m, &self.chain);
-        in_doubt || seen_to && (waits_for_a_stopped(m, fates) || nobody)
+        let visited = left(m, fates).is_none() && !untold(m, fates);
+        let no_actor = fates[HEIR] != Fate::Ended && not_begun(m, &self.chain);
+        in_doubt || visited && (waits_for_a_stopped(m, fates) || no_actor)
     }
 
     /// What comes after recovering for dead actors: the joiner counts, the heir does what is left.
@@ -215,7 +215,7 @@ impl Process {
         let others_gone = fates[WORKER].gone() && fates[HEIR].gone();
         if unfinished > 0 {
             // Its time is over when no actor is left that could do what it waits for.
-            ghost.gave_up = others_gone && self.is_in_vain(m, fates);
+            ghost.gave_up = others_gone && self.waits_for_ever(m, fates);
             return ghost.gave_up;
         }
         assert!(ghost.open.is_empty(), "joined, and {:?} are unfinished", ghost.open);
@@ -355,7 +355,7 @@ impl Actor for Process {
             }
             // The heir begins when the worker is gone.
             Doing::Look if me == HEIR && !fates[WORKER].gone() => Doing::Look,
-            Doing::Look => self.seen_to(m, fates).unwrap_or_else(|| self.then(me)),
+            Doing::Look => self.visit(m, fates).unwrap_or_else(|| self.then(me)),
             Doing::Settle(settle) => match settle.step(m) {
                 None => doing,
                 Some(Settled::Owned(_)) => unreachable!("everything is delivered again here"),
@@ -419,7 +419,7 @@ const TWO: (u32, u32) = (2, 0);
 const GROWS: (u32, u32) = (1, 2);
 
 #[test]
-fn who_joins_is_not_told_that_all_is_done_while_a_subtask_is_not() {
+fn a_join_does_not_end_while_a_subtask_is_not_done() {
     explore(ONE, ALL, (0, 0), Bug::None);
     explore(TWO, ALL, (0, 0), Bug::None);
 }
@@ -431,18 +431,18 @@ fn nor_when_the_queue_grows_meanwhile() {
 
 /// What a killed worker had is lost, and not waited for; what it had not begun is done by another one.
 #[test]
-fn the_task_of_a_killed_one_is_counted_as_lost() {
+fn the_task_of_a_killed_consumer_is_counted_as_lost() {
     explore(ONE, ALL, (1, 0), Bug::None);
     explore(GROWS, FEW, (1, 0), Bug::None);
 }
 
 #[test]
-fn who_sees_to_it_is_killed_too() {
+fn the_visitor_is_killed_too() {
     explore(ONE, FEW, (2, 0), Bug::None);
 }
 
 #[test]
-fn a_stopped_one_holds_up_only_those_who_wait_for_its_task() {
+fn a_stopped_consumer_holds_up_only_waiters_for_its_task() {
     explore(ONE, ALL, (0, 1), Bug::None);
     explore(GROWS, FEW, (0, 1), Bug::None);
     explore(ONE, FEW, (1, 1), Bug::None);
@@ -459,18 +459,18 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "are unfinished")]
-fn who_looks_once_is_told_too_early() {
+fn a_join_that_looks_once_ends_too_early() {
     explore(TWO, ALL, (0, 0), Bug::LooksOnce);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_a_visit_the_task_of_the_dead_is_waited_for() {
+fn without_a_visit_the_task_of_a_dead_consumer_is_waited_for() {
     explore(ONE, FEW, (1, 0), Bug::NoVisit);
 }
 
 #[test]
 #[should_panic(expected = "tasks are lost")]
-fn a_stopped_one_that_is_taken_for_dead_is_found_out() {
+fn a_stopped_process_that_is_taken_for_dead_is_found_out() {
     explore(ONE, ALL, (0, 1), Bug::TimeIsDeath);
 }

@@ -393,7 +393,7 @@ fn it_survives_the_sweeper_too() {
 }
 
 #[test]
-fn who_is_stopped_with_a_message_delays_no_other_one() {
+fn a_consumer_that_is_stopped_with_a_message_delays_no_other() {
     let s = Setup { items: 2, slots: 2, ..BASE };
     s.check(s.world(), 0, 1);
     let s = Setup { producers: 2, consumers: 1, ..BASE };
@@ -404,7 +404,7 @@ fn who_is_stopped_with_a_message_delays_no_other_one() {
 /// The dead consumer's message comes to the other consumer, also where the process that was returning it is
 /// stopped.
 #[test]
-fn a_visitor_that_is_stopped_delays_nobody() {
+fn a_visitor_that_is_stopped_delays_no_process() {
     let s = Setup { sweepers: 2, ..BASE };
     let mut world = s.world();
     while world.ghost.committed.is_empty() {
@@ -431,7 +431,7 @@ fn what_is_given_back_comes_again_until_the_limit() {
 /// A consumer is stopped between its look at the envelopes and its note that there was nothing, while others
 /// find nothing, too, and return something: no sweeper notes it again.
 #[test]
-fn who_looked_in_vain_hides_nothing_that_came_back_since() {
+fn a_consumer_that_found_nothing_hides_nothing_that_came_back_since() {
     Setup { items: 2, gives_back: 2, sweepers: 0, ..BASE }.explore(0);
 }
 

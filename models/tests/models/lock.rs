@@ -1,4 +1,4 @@
-//! The lock, exhaustively: any kill at any access, adopters killed too, stops, sleepers that no slice wakes. The steps are
+//! The lock, exhaustively: any kill at any access, adopters killed too, stops, sleepers without a poll interval. The steps are
 //! the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
@@ -176,7 +176,7 @@ fn explore(processes: usize, times: u32, kills: u32, stops: u32, poll_interval: 
 }
 
 #[test]
-fn nobody_oversleeps_even_without_slices() {
+fn no_waiter_oversleeps_even_without_poll_intervals() {
     explore(3, 1, 0, 0, false, Bug::None);
     explore(2, 2, 0, 0, false, Bug::None);
 }
@@ -208,7 +208,7 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn who_forgets_the_other_sleepers_leaves_them_asleep() {
+fn a_holder_that_forgets_the_other_sleepers_leaves_them_asleep() {
     explore(3, 1, 0, 0, false, Bug::ForgetsSleepers);
 }
 

@@ -201,24 +201,24 @@ fn explore(processes: usize, (kills, stops): (u32, u32), poll_interval: bool, bu
 }
 
 #[test]
-fn nobody_oversleeps_even_without_slices() {
+fn no_waiter_oversleeps_even_without_poll_intervals() {
     explore(2, (0, 0), false, Bug::None);
     explore(3, (0, 0), false, Bug::None);
 }
 
 #[test]
-fn what_a_killed_one_began_is_done_again() {
+fn what_a_killed_process_began_is_done_again() {
     explore(2, (1, 0), true, Bug::None);
     explore(3, (1, 0), true, Bug::None);
 }
 
 #[test]
-fn who_does_it_again_is_killed_too() {
+fn a_process_that_does_it_again_is_killed_too() {
     explore(3, (2, 0), true, Bug::None);
 }
 
 #[test]
-fn a_stopped_one_holds_up_nobody_who_comes_when_it_is_done() {
+fn a_stopped_process_holds_up_none_that_comes_when_it_is_done() {
     explore(3, (0, 1), true, Bug::None);
     explore(3, (1, 1), true, Bug::None);
 }
@@ -246,7 +246,7 @@ fn what_is_said_too_early_is_found_out() {
 
 #[test]
 #[should_panic(expected = "two do it")]
-fn a_stopped_one_that_is_taken_for_dead_is_found_out() {
+fn a_stopped_process_that_is_taken_for_dead_is_found_out() {
     explore(2, (0, 1), true, Bug::TimeIsDeath);
 }
 

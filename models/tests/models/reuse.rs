@@ -308,14 +308,14 @@ fn a_slab_changes_its_size_under_its_users() {
 }
 
 #[test]
-fn users_of_both_sizes_and_one_who_changes_it() {
+fn users_of_both_sizes_and_a_process_that_changes_it() {
     let programs: [&[Op]; 3] = [&[Use(SMALL, 0)], &[Make(LARGE)], &[Use(LARGE, 0)]];
     explore(world(SMALL, &programs), 1, 0);
     explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Make(SMALL)], &[Use(SMALL, 0)]]), 1, 0);
 }
 
 #[test]
-fn two_who_change_it_at_once() {
+fn two_processes_change_it_at_once() {
     explore(world(SMALL, &[&[Make(LARGE), Use(LARGE, 0)], &[Make(LARGE), Use(LARGE, 0)]]), 2, 0);
     explore(world(SMALL, &[&[Make(LARGE)], &[Make(LARGE), Make(SMALL)]]), 1, 0);
 }

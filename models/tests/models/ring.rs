@@ -351,7 +351,7 @@ fn closing_strands_nothing() {
 }
 
 #[test]
-fn batches_are_put_and_taken_by_those_who_are_killed_and_stopped() {
+fn batches_are_put_and_taken_by_processes_that_are_killed_and_stopped() {
     let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     s.explore(1, 0);
     s.explore(0, 1);
@@ -432,7 +432,7 @@ fn half_a_message_is_seen() {
 /// Hints may lag, but an actor has to help them.
 #[test]
 #[should_panic(expected = "wedged")]
-fn where_hints_stay_nobody_goes_on() {
+fn where_hints_stay_no_process_goes_on() {
     let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     let (mut world, ring) = (s.world(), chain(s.slots, 0).first);
     world.memory.lose([ring.head, ring.tail]);

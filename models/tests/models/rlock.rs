@@ -26,7 +26,7 @@ enum Bug {
     /// The first level that is dropped releases the lock.
     ReleasesEarly,
     /// A thread that recovers doesn't note that it repairs the data.
-    ForgetsMending,
+    ForgetsRecovering,
     /// A stopped holder is taken for dead.
     TimeIsDeath,
     /// A thread that comes back from waiting has the lock once only.
@@ -141,7 +141,7 @@ impl Thread {
                 self.recovering = true;
                 return Doing::Unlock(Unlock::new(LOCK, false));
             }
-            _ => Depth::new(1, self.recovering && self.bug != Bug::ForgetsMending),
+            _ => Depth::new(1, self.recovering && self.bug != Bug::ForgetsRecovering),
         };
         self.levels = if self.let_go > 0 && !torn { self.let_go } else { depth.levels() };
         match self.bug {
@@ -319,21 +319,21 @@ const TWICE: (u32, bool) = (2, false);
 const WAITS: (u32, bool) = (1, true);
 
 #[test]
-fn nobody_oversleeps_even_without_slices() {
+fn no_waiter_oversleeps_even_without_poll_intervals() {
     explore(&[ONCE, ONCE], (0, 0), false, Bug::None);
     explore(&[TWICE, WAITS], (0, 0), false, Bug::None);
     explore(&[ONCE, ONCE, WAITS], (0, 0), false, Bug::None);
 }
 
 #[test]
-fn what_a_killed_process_had_is_marked_and_mended() {
+fn what_a_killed_process_had_is_marked_and_recovered() {
     explore(&[ONCE, ONCE, TWICE], (1, 0), true, Bug::None);
     explore(&[WAITS, ONCE, ONCE], (1, 0), true, Bug::None);
     explore(&[ONCE, ONCE, WAITS], (1, 0), true, Bug::None);
 }
 
 #[test]
-fn who_recovers_is_killed_too() {
+fn a_process_that_recovers_is_killed_too() {
     explore(&[ONCE, ONCE, ONCE], (2, 0), true, Bug::None);
 }
 
@@ -374,7 +374,7 @@ fn a_release_of_the_first_level_is_found_out() {
 #[test]
 #[should_panic(expected = "still marked")]
 fn a_mark_that_stays_is_found_out() {
-    explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::ForgetsMending);
+    explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::ForgetsRecovering);
 }
 
 #[test]
@@ -385,6 +385,6 @@ fn a_stopped_holder_taken_for_dead_is_found_out() {
 
 #[test]
 #[should_panic(expected = "and its depth says")]
-fn who_comes_back_with_too_few_levels_is_found_out() {
+fn a_thread_that_comes_back_with_too_few_levels_is_found_out() {
     explore(&[WAITS, ONCE], (0, 0), false, Bug::ForgetsOthers);
 }

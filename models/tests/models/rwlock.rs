@@ -297,25 +297,25 @@ fn readers_and_writers_exclude_each_other() {
 }
 
 #[test]
-fn one_is_killed() {
+fn a_process_is_killed() {
     explore(2, 1, (1, 0), Bug::None);
     explore(1, 2, (1, 0), Bug::None);
 }
 
 #[test]
-fn who_mends_is_killed_too() {
+fn a_process_that_recovers_is_killed_too() {
     explore(1, 2, (2, 0), Bug::None);
     explore(2, 1, (2, 0), Bug::None);
 }
 
 #[test]
-fn one_is_stopped() {
+fn a_process_is_stopped() {
     explore(2, 1, (0, 1), Bug::None);
     explore(1, 1, (1, 1), Bug::None);
 }
 
 #[test]
-fn who_reads_again_is_not_overlooked() {
+fn a_reader_that_reads_again_is_not_overlooked() {
     explore_again((2, 1), 1, (0, 0), Bug::None);
     explore_again((2, 1), 1, (1, 0), Bug::None);
     explore_again((1, 1), 1, (1, 1), Bug::None);

@@ -116,7 +116,7 @@ fn seat(m: &Memory, block: BlockAt, i: u32) -> Seat {
 }
 
 /// An actor that frees the block must be right that it has no holder.
-fn nobody_holds(m: &Memory, block: BlockAt, fates: &[Fate]) {
+fn check_without_holder(m: &Memory, block: BlockAt, fates: &[Fate]) {
     for i in 0..SEATS {
         let held = match seat(m, block, i) {
             Seat::Free | Seat::Block(_) => false,
@@ -261,7 +261,7 @@ impl Actor for Process {
                 None => return false,
                 Some(Released::Held) => after(*then),
                 Some(Released::ToFree(state)) => {
-                    nobody_holds(m, block, fates);
+                    check_without_holder(m, block, fates);
                     Doing::Freed(Unclaim::new(block, state), *then)
                 }
             },
@@ -305,7 +305,7 @@ impl Actor for Process {
                 None => return false,
                 Some(Released::Held) => Doing::Next,
                 Some(Released::ToFree(state)) => {
-                    nobody_holds(m, block, fates);
+                    check_without_holder(m, block, fates);
                     Doing::Unclaim(state)
                 }
             },

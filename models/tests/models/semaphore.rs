@@ -1,5 +1,5 @@
 //! Permits, exhaustively: any kill at any access, also of a process that gives a dead process's permit back,
-//! stops, sleepers that no slice wakes. The steps are the ones that run in processes.
+//! stops, sleepers without a poll interval. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -196,20 +196,20 @@ fn explore(
 }
 
 #[test]
-fn nobody_oversleeps_even_without_slices() {
+fn no_waiter_oversleeps_even_without_poll_intervals() {
     explore(3, 1, 1, (0, 0), false, Bug::None);
     explore(2, 1, 2, (0, 0), false, Bug::None);
     explore(3, 2, 1, (0, 0), false, Bug::None);
 }
 
 #[test]
-fn permits_of_the_dead_return() {
+fn permits_of_dead_holders_return() {
     explore(2, 1, 2, (1, 0), true, Bug::None);
     explore(3, 2, 1, (1, 0), true, Bug::None);
 }
 
 #[test]
-fn who_gives_them_back_is_killed_too() {
+fn a_process_that_gives_them_back_is_killed_too() {
     explore(3, 1, 1, (2, 0), true, Bug::None);
 }
 
@@ -248,6 +248,6 @@ fn a_lost_wake_up_is_found_out() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn who_does_not_look_again_oversleeps() {
+fn a_waiter_that_does_not_look_again_oversleeps() {
     explore(2, 1, 1, (0, 0), false, Bug::NoSecondLook);
 }

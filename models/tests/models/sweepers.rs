@@ -436,14 +436,14 @@ fn a_stale_intent_takes_no_message_of_a_queue_that_its_member_does_not_hold() {
 }
 
 #[test]
-fn one_who_holds_the_queue_may_lease_it_for_the_other_dead_one() {
+fn a_visitor_that_holds_the_queue_may_lease_it_for_the_other_dead_member() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
 /// The message is in no slot yet when a visitor looks, and its producer is done with it when that visitor
 /// asks.
 #[test]
-fn a_message_that_is_just_being_put_is_not_taken_for_one_that_nobody_has() {
+fn a_message_that_is_just_being_put_is_not_taken_for_one_without_an_owner() {
     explore(Setup { stale_holds: true, ..BASE }.put(), 0, 0);
 }
 
@@ -474,6 +474,6 @@ fn without_asking_for_the_seat_the_message_is_never_found() {
 
 #[test]
 #[should_panic(expected = "swept while it is visited")]
-fn who_does_not_look_for_others_sweeps_under_their_hands() {
+fn a_sweeper_that_does_not_look_for_others_sweeps_under_their_hands() {
     explore(Setup { rash: true, ..BASE }.alone(), 0, 1);
 }

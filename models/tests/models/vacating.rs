@@ -15,7 +15,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{Known, killed, member};
 use mp_models::random::at_random;
 use mp_models::vacating::{
-    DEAD, LEAVER, MESSAGE, NO_PAGES, OTHER_USE, Pages, QUEUE, SEERS, SLAB, TOKEN, TOLD, has_no_seats,
+    DEAD, LEAVER, MESSAGE, NO_PAGES, OTHER_USE, Pages, QUEUE, SLAB, TOKEN, TOLD, VISITORS, has_no_seats,
     is_deserted, is_remembered, is_visited, is_waited_for, memory, presence, seat_of, seats, state, tenancy,
     visiting,
 };
@@ -83,10 +83,10 @@ struct Setup {
     /// The leaver uses the memory again.
     reuses: bool,
     /// How many there are besides the dead actor and the leaver.
-    seers: usize,
+    visitors: usize,
 }
 
-const BASE: Setup = Setup { bug: Bug::None, reuses: false, seers: 2 };
+const BASE: Setup = Setup { bug: Bug::None, reuses: false, visitors: 2 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
@@ -246,8 +246,8 @@ impl Actor for Process {
                 Some(None) => Doing::Quit { sweeps: false },
                 Some(counted) => {
                     self.counted = counted;
-                    let others =
-                        (SEERS..SEERS + self.setup.seers).filter(|&a| a != me && self.setup.bug != Bug::Rash);
+                    let others = (VISITORS..VISITORS + self.setup.visitors)
+                        .filter(|&a| a != me && self.setup.bug != Bug::Rash);
                     let others = others.map(|a| (visiting(a), member(a))).collect();
                     Doing::Alone(Alone::new(dead as u32, others, Known::new(me, fates)))
                 }
@@ -416,7 +416,7 @@ impl Actor for Process {
 
 /// The dead actor and the leaver have the queue, with a message in it.
 fn world(setup: Setup) -> World<Process> {
-    let actors = (0..SEERS + setup.seers).map(|a| {
+    let actors = (0..VISITORS + setup.visitors).map(|a| {
         let doing = match a {
             DEAD | LEAVER => Doing::Leave(release(a, QUEUE.seat(a as u32), seat_of(a))),
             _ => Doing::Look,
@@ -438,7 +438,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         }
     };
     let wedged = |w: &World<Process>| {
-        let sees = w.count(SEERS..w.fates.len(), Fate::Running) > 0;
+        let sees = w.count(VISITORS..w.fates.len(), Fate::Running) > 0;
         // What a stopped actor has stays its own.
         sees && w.fates[LEAVER] != Fate::Stopped
     };
@@ -446,22 +446,22 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 }
 
 #[test]
-fn whoever_leaves_a_queue_leaves_no_message_in_it_to_one_who_is_stopped() {
+fn a_process_that_leaves_a_queue_leaves_no_message_to_a_stopped_one() {
     explore(world(BASE), 0, 1);
     explore(world(BASE), 1, 0);
 }
 
 #[test]
-fn who_comes_late_changes_nothing_that_is_in_use_again() {
+fn a_visitor_that_comes_late_changes_nothing_that_is_in_use_again() {
     explore(world(Setup { reuses: true, ..BASE }), 0, 0);
 }
 
 #[test]
 fn long_random_schedules() {
     at_random(|| {
-        for seers in 2..=3 {
+        for visitors in 2..=3 {
             for (kills, stops) in [(1, 1), (2, 1), (0, 2)] {
-                explore(world(Setup { reuses: true, seers, ..BASE }), kills, stops);
+                explore(world(Setup { reuses: true, visitors, ..BASE }), kills, stops);
             }
         }
     });
@@ -473,25 +473,25 @@ fn with(bug: Bug) -> World<Process> {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_sweeper_who_gives_up_seats_in_queues_has_their_messages() {
+fn a_sweeper_that_gives_up_seats_in_queues_has_their_messages() {
     explore(with(Bug::OldOrder), 0, 1);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_sweeper_who_takes_what_has_no_seats_has_its_messages() {
+fn a_sweeper_that_takes_what_has_no_seats_has_its_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
 /// The actor that gave them up is stopped before it checked whether they were the last.
 #[test]
 #[should_panic(expected = "wedged")]
-fn seats_that_are_given_up_are_not_yet_seen_to() {
+fn seats_that_are_given_up_are_not_yet_recovered() {
     explore(with(Bug::Trusting), 0, 1);
 }
 
 #[test]
 #[should_panic(expected = "tells a queue that it doesn't have")]
-fn who_does_not_look_for_others_gives_up_seats_under_their_hands() {
+fn a_sweeper_that_does_not_look_for_others_gives_up_seats_under_their_hands() {
     explore(with(Bug::Rash), 0, 0);
 }

@@ -1,5 +1,5 @@
 //! Waiting for two things at once, exhaustively: an actor that only observes sleeps at both words, beside one
-//! that takes from the first thing. Kills and stops at any access, sleepers that no slice wakes. The steps at
+//! that takes from the first thing. Kills and stops at any access, sleepers without a poll interval. The steps at
 //! the words are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
@@ -230,7 +230,7 @@ fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), po
 }
 
 #[test]
-fn nobody_oversleeps_beside_one_who_waits_for_two() {
+fn no_waiter_oversleeps_beside_one_that_waits_for_two() {
     // What was made is left to be seen.
     explore(0, (1, 0), (0, 0), false, Bug::None);
     explore(0, (0, 1), (0, 0), false, Bug::None);
@@ -239,13 +239,13 @@ fn nobody_oversleeps_beside_one_who_waits_for_two() {
 }
 
 #[test]
-fn the_killed_keep_nobody_asleep_beyond_a_slice() {
+fn killed_actors_keep_no_waiter_asleep_beyond_a_poll_interval() {
     explore(1, (1, 1), (1, 0), true, Bug::None);
     explore(1, (2, 0), (2, 0), true, Bug::None);
 }
 
 #[test]
-fn nor_do_the_stopped() {
+fn stopped_actors_keep_no_waiter_asleep_beyond_a_poll_interval() {
     explore(1, (1, 1), (0, 1), true, Bug::None);
     explore(1, (2, 0), (0, 1), true, Bug::None);
     explore(1, (2, 0), (1, 1), true, Bug::None);
@@ -268,19 +268,19 @@ fn a_wake_up_that_is_not_passed_on_is_found_out() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn who_does_not_look_at_all_of_them_oversleeps() {
+fn a_waiter_that_does_not_look_at_all_of_them_oversleeps() {
     explore(0, (0, 1), (0, 0), false, Bug::LooksAtOne);
 }
 
 /// A maker that makes something, and is stopped before it wakes a waiter.
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_slices_the_stopped_keep_others_asleep() {
+fn without_poll_intervals_stopped_actors_keep_others_asleep() {
     explore(0, (1, 0), (0, 1), false, Bug::None);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_slices_so_do_the_killed() {
+fn without_poll_intervals_killed_actors_keep_others_asleep() {
     explore(0, (1, 0), (1, 0), false, Bug::None);
 }

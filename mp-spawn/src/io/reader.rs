@@ -28,9 +28,9 @@ use crate::io::captured::Pipe;
 use crate::io::tee::Tee;
 
 /// For how long a terminal may stand still before waiters stop waiting for it.
-const PATIENCE: Duration = Duration::from_millis(200);
+const STILL: Duration = Duration::from_millis(200);
 /// How long this process waits for one before it exits.
-const PATIENCE_AT_EXIT: Duration = Duration::from_secs(2);
+const WAIT_AT_EXIT: Duration = Duration::from_secs(2);
 
 /// The thread that reads.
 #[derive(Debug)]
@@ -146,16 +146,18 @@ impl Reader {
         let mut written = self.written.lock();
         loop {
             let Some(ended) = pipe.state.lock().ended else { return true };
-            let patience = written.map_or(ended, |written| written.max(ended)) + PATIENCE;
+            let still_until = written.map_or(ended, |written| written.max(ended)) + STILL;
             let now = Instant::now();
-            if patience <= now {
+            if still_until <= now {
                 return true;
             }
             if until.is_some_and(|until| until <= now) {
                 return false;
             }
             // Whatever the reason to continue, the state is checked again.
-            let _ = self.moved.wait_until(&mut written, until.map_or(patience, |until| until.min(patience)));
+            let _ = self
+                .moved
+                .wait_until(&mut written, until.map_or(still_until, |until| until.min(still_until)));
         }
     }
 
@@ -205,7 +207,7 @@ impl Reader {
 /// At exit: what workers had written before they were seen to end is written.
 pub(crate) fn pass_on_at_exit() {
     let Some(reader) = Reader::ours() else { return };
-    let until = Instant::now() + PATIENCE_AT_EXIT;
+    let until = Instant::now() + WAIT_AT_EXIT;
     let asked = reader.asked.lock().clone();
     let mut written = reader.written.lock();
     let is_left = |pipe: &Arc<Pipe>| pipe.state.lock().ended.is_some();

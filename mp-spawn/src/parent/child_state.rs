@@ -65,7 +65,7 @@ pub(crate) struct Watch {
     /// How many crashed processes had their memory released after its end.
     swept: usize,
     seen: Seen,
-    patience: Duration,
+    timeout: Duration,
     returns: bool,
     /// When its time to say hello is over.
     pub(crate) hello_until: Option<Instant>,
@@ -89,7 +89,7 @@ pub(crate) struct Common {
     pub(crate) program: Arc<PathBuf>,
     pub(crate) function: Arc<str>,
     /// How long a process may take until it says hello.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     /// Whether a function that returns sends a value.
     pub(crate) returns: bool,
     pub(crate) method: StartMethod,
@@ -97,7 +97,7 @@ pub(crate) struct Common {
 
 impl Watch {
     pub(crate) fn new(common: Common, order: Order, launched: Launched, id: u64) -> Watch {
-        let Common { group, program, function, patience, returns, method } = common;
+        let Common { group, program, function, timeout, returns, method } = common;
         let handle = Arc::new(launched.handle);
         // Others of its start are waited for together, by way of the supervisor; and what a function returns may have
         // to be taken while the process lives.
@@ -117,14 +117,14 @@ impl Watch {
             member: None,
             swept: 0,
             seen: Seen::default(),
-            hello_until: deadline(patience),
+            hello_until: deadline(timeout),
             young_until,
             handle,
             group,
             program,
             method,
             function,
-            patience,
+            timeout,
             returns,
         }
     }
@@ -233,24 +233,24 @@ impl Watch {
     }
 
     /// Its time to say hello is over.
-    pub(crate) fn out_of_patience(&mut self) {
+    pub(crate) fn hello_is_overdue(&mut self) {
         // Its hello may have arrived unread: this process may have been stopped meanwhile.
         self.receive();
         if self.hello_until.take().is_none() {
             return;
         }
         let doing = Doing::of(self.who.pid);
-        if doing.as_ref().is_some_and(|doing| doing.is_excused(self.patience))
+        if doing.as_ref().is_some_and(|doing| doing.is_excused(self.timeout))
             && !mp_core::mutant!("spawn.hello.stopped-not-excused")
         {
-            self.hello_until = deadline(self.patience);
+            self.hello_until = deadline(self.timeout);
             return;
         }
         self.fail(SpawnError::Timeout {
             who: self.who.clone().into(),
             program: self.program.as_ref().clone(),
             method: self.method,
-            waited: self.patience,
+            waited: self.timeout,
             doing: doing.map_or_else(String::new, |doing| doing.to_string()),
         });
     }
@@ -287,7 +287,7 @@ impl Watch {
         let mut seen = std::mem::take(&mut self.seen);
         seen.last_words = self.group.drain(self.rank);
         let sent_by_us = asked == Some(crate::error::exit_status::Signal::KILL);
-        seen.out_of_memory = exit.is_kill() && !sent_by_us && oom::killed_somebody();
+        seen.out_of_memory = exit.is_kill() && !sent_by_us && oom::killed_a_process();
         if let Some((at, error)) = diagnosis::of_exit(self.subject(), seen, exit, asked, now()) {
             self.group.failed(self.rank, at, error);
         }

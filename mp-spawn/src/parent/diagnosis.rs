@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_reported_is_told_by_its_method() {
+    fn a_child_that_never_reported_is_told_by_its_method() {
         let said = |method| {
             let subject = Subject { method, ..subject() };
             of_exit(subject, Seen::default(), Exit::Code(3), None, 1).unwrap().1.to_string()
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sent_sigkill() {
+    fn sender_of_sigkill() {
         let killed = Exit::Signal { signal: Signal::KILL, core_dumped: false };
         assert!(text(running(), killed, Some(Signal::KILL)).contains("this program sent the signal"));
         assert!(text(running(), killed, None).contains("which mp did not send"));

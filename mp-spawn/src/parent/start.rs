@@ -94,7 +94,7 @@ pub(crate) fn start(
         group: Arc::clone(&group),
         program: Arc::new(command.program.clone()),
         function: Arc::from(function.name.as_str()),
-        patience: options.handshake,
+        timeout: options.handshake,
         returns,
         method,
     };

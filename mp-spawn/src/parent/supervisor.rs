@@ -332,7 +332,7 @@ impl Supervisor {
             }
             StartMethod::ForkServer => {
                 outbox.address(None, ends, &setup.environment, &particulars.files).map_err(refused)?;
-                fork_server::launch(&batch.command, outbox, batch.common.patience)?
+                fork_server::launch(&batch.command, outbox, batch.common.timeout)?
             }
             StartMethod::Fork => {
                 particulars.ends = ends;
@@ -491,7 +491,7 @@ impl Supervisor {
                 deaf.push(id);
             }
             if over(watch.hello_until) {
-                watch.out_of_patience();
+                watch.hello_is_overdue();
             }
         }
         let deaf: Vec<_> = deaf.iter().filter_map(|id| watches.by_id.remove(id)).collect();

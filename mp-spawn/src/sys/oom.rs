@@ -46,7 +46,7 @@ pub(crate) fn begin() {
 }
 
 /// Whether the kernel may have killed a process that has ended just now by a SIGKILL that this process has not sent.
-pub(crate) fn killed_somebody() -> bool {
+pub(crate) fn killed_a_process() -> bool {
     TALLY.lock().puts_down_one(count(), Instant::now())
 }
 

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_not_have_said_anything_is_excused() {
+    fn a_process_that_can_not_have_said_anything_is_excused() {
         let doing = |state, ran| Doing { state, ran: Duration::from_millis(ran), place: None };
         let waited = Duration::from_secs(10);
         for state in ['T', 't', 'D'] {

@@ -72,7 +72,7 @@ fn produce(queue: &Queue<Padded>, at: u64) -> u64 {
 }
 
 #[test]
-fn who_closes_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
+fn a_closer_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
     for_every_access(|at| {
         let (queue, came) = (Queue::bounded(2).unwrap(), Tensor::zeros(&[2]).unwrap().share());
         let consumer = one_process(consume, (queue.clone(), came.clone()));
@@ -90,7 +90,7 @@ fn who_closes_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
 }
 
 #[test]
-fn who_closes_a_full_queue_or_a_full_segment_is_killed_at_every_access() {
+fn a_closer_of_a_full_queue_or_a_full_segment_is_killed_at_every_access() {
     let bounded: fn() -> _ = || Queue::bounded(2);
     // The first segment is full, and no process has made another one.
     let growing: fn() -> _ = || Queue::growing(1000);
@@ -188,7 +188,7 @@ fn take_dead_letters(_: usize, (queue, got, at): (Queue<Numbered>, SharedTensor<
 }
 
 #[test]
-fn who_takes_dead_letters_is_killed_at_every_access() {
+fn a_taker_of_dead_letters_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = few(1);
         (0..FEW).for_each(|_| drop(queue.try_get_ack().unwrap()));
@@ -216,7 +216,7 @@ fn give_up_twice(_: usize, (queue, at): (Queue<Numbered>, u64)) -> Outcome {
 }
 
 #[test]
-fn who_gives_a_message_up_for_the_last_time_is_killed_at_every_access() {
+fn a_consumer_that_gives_a_message_up_for_the_last_time_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = few(2);
         let context = one_process(give_up_twice, (queue.clone(), at));

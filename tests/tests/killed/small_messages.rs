@@ -116,7 +116,7 @@ fn a_consumer_is_killed_at_every_access() {
 
 /// Messages that were put for others, and are leased: none is lost.
 #[test]
-fn one_that_leases_is_killed_at_every_access() {
+fn a_leasing_consumer_is_killed_at_every_access() {
     for_every_access(|at| {
         let script = script(at, KILL);
         let (queue, got) = (script.0.clone(), script.1.clone());

@@ -1,7 +1,7 @@
 //! Real processes that are killed, or stopped, at their n-th access to shared memory while they use what this process
 //! waits for, for every n of a script.
 //!
-//! After each death: no process waits longer than a slice for the killed process, what it held is released,
+//! After each death: no process waits longer than a poll interval for the killed process, what it held is released,
 //! and nothing of it is left.
 
 use std::time::Duration;
@@ -172,7 +172,7 @@ fn a_process_is_killed_at_every_access_of_setting_an_event() {
         let copy = event.clone();
         let waiter = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
         let killed = killed(&one_process(set_event, (event.clone(), at)));
-        // If it was set, the waiter is woken within a slice; else this process sets it.
+        // If it was set, the waiter is woken within a poll interval; else this process sets it.
         if !event.is_set() {
             event.set().unwrap();
         }
@@ -260,7 +260,7 @@ fn a_process_is_killed_at_every_access_of_notifying() {
         });
         eventually("it waits", || args.1.waiting() == 1);
         let killed = killed(&one_process(notify, args.clone()));
-        // A waiter notified by the victim is awake, or wakes within a slice; else this process notifies.
+        // A waiter notified by the victim is awake, or wakes within a poll interval; else this process notifies.
         args.1.notify_one().unwrap();
         match waiter.join().unwrap() {
             Ok(()) | Err(LockError::OwnerDied { .. }) => {}

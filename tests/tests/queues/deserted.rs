@@ -12,7 +12,7 @@ use mp_tests::task::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, give, join, one_process, send, signal, take};
 use rustix::process::Signal;
 
-/// Several slices of sleep: a wait that is deserted ends within one.
+/// Several poll intervals: a wait that is deserted ends within one.
 const A_WHILE: Duration = Duration::from_millis(350);
 
 fn has_it(_: usize, queue: Queue<u32>) -> Outcome {
@@ -243,9 +243,9 @@ fn drops_them((queues, go, dropped): (Queue<Queue<u32>>, Queue<()>, Queue<u64>))
     Ok(())
 }
 
-/// The waiter sleeps for slices of 100 ms: one that looks while the handle is going must not sleep through such a slice.
+/// A waiter that looks while the handle is going must not sleep until its poll interval ends.
 #[test]
-fn a_waiter_hears_of_the_last_drop_of_another_process_without_a_slice() {
+fn a_waiter_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
     let _alone = alone();
     let (queues, go, dropped) =
         (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -269,5 +269,5 @@ fn a_waiter_hears_of_the_last_drop_of_another_process_without_a_slice() {
     times.sort_unstable();
     println!("microseconds: median {}, most {}", times[1500], times[2999]);
     let late = times.iter().filter(|time| **time > 80_000).count();
-    assert!(late <= 1, "{late} of 3000 waiters have slept through a slice: {:?}", &times[2990..]);
+    assert!(late <= 1, "{late} of 3000 waiters have slept for a poll interval: {:?}", &times[2990..]);
 }

@@ -76,7 +76,7 @@ fn holds_one(_: usize, (jobs, ready): (Queue<u32>, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn behind_the_end_one_waits_for_what_others_work_on_and_is_told_whose_it_is() {
+fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders() {
     let _alone = alone();
     let (jobs, told) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
     let tasks = jobs.tasks();
@@ -126,7 +126,7 @@ fn holds_a_task(_: usize, (tasks, ready): (JoinableQueue<u32>, Queue<u32>)) -> O
 }
 
 #[test]
-fn who_joins_in_vain_is_told_whom_it_waited_for() {
+fn a_join_that_times_out_names_the_processes_it_waited_for() {
     let _alone = alone();
     let (tasks, told) = (JoinableQueue::unbounded().unwrap(), Queue::bounded(4).unwrap());
     (0..3).for_each(|task| tasks.put(task).unwrap());

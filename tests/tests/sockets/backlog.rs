@@ -55,7 +55,7 @@ fn one_thread_connects_and_sends_and_then_accepts() {
 }
 
 #[test]
-fn what_was_sent_by_one_that_left_before_it_was_accepted_is_received() {
+fn what_a_program_sent_that_left_before_it_was_accepted_is_received() {
     let _alone = alone();
     let listener = Listener::bind(name("left")).unwrap();
     for i in 0..3_u32 {
@@ -122,7 +122,7 @@ fn a_key_on_the_other_side_only_is_the_error_of_the_first_receive() {
 }
 
 #[test]
-fn one_that_is_no_listener_of_this_library_is_the_error_of_the_first_receive() {
+fn a_foreign_listener_is_the_error_of_the_first_receive() {
     let _alone = alone();
     let address = SocketAddr::from_abstract_name(&name("foreign")[1..]).unwrap();
     let foreign = UnixListener::bind_addr(&address).unwrap();

@@ -166,7 +166,7 @@ fn long_messages_come_through_and_longer_ones_are_refused() {
 }
 
 #[test]
-fn who_does_not_know_the_key_is_refused() {
+fn a_program_without_the_key_is_refused() {
     let _alone = alone();
     let name = name("key");
     let listener = SocketOptions::new().authkey("right").listen(name.as_str()).unwrap();
@@ -207,7 +207,7 @@ fn who_does_not_know_the_key_is_refused() {
 fn another_user_is_refused() {
     let _alone = alone();
     #[allow(unsafe_code)]
-    fn becomes_nobody(_: usize, name: String) -> Outcome {
+    fn becomes_another_user(_: usize, name: String) -> Outcome {
         // SAFETY: it takes a number.
         if unsafe { libc::setuid(65_534) } != 0 {
             println!("SKIPPED: only root can become another user");
@@ -219,7 +219,7 @@ fn another_user_is_refused() {
     }
     let name = name("user");
     let listener = Listener::bind(name.as_str()).unwrap();
-    let context = one_process(becomes_nobody, name);
+    let context = one_process(becomes_another_user, name);
     let joined = mp_tests::join(&context);
     let here = listener.accept_timeout(Duration::ZERO);
     joined.unwrap();
@@ -229,7 +229,7 @@ fn another_user_is_refused() {
 }
 
 #[test]
-fn one_who_says_nothing_keeps_nobody_out_and_is_given_up() {
+fn a_silent_program_keeps_no_other_out_and_is_given_up() {
     let _alone = alone();
     let name = name("silent");
     let options = SocketOptions::new().handshake_timeout(Duration::from_millis(500));
@@ -424,7 +424,7 @@ fn a_message_that_comes_in_pieces_is_waited_for_in_pieces() {
 }
 
 #[test]
-fn one_who_keeps_the_directory_locked_is_named_and_keeps_nobody_from_leaving() {
+fn a_process_that_keeps_the_directory_locked_is_named_and_keeps_none_from_leaving() {
     let _alone = alone();
     let (at, other) = (path("locked"), path("locked").with_file_name("other"));
     let listener = Listener::bind(at.clone()).unwrap();
@@ -442,7 +442,7 @@ fn one_who_keeps_the_directory_locked_is_named_and_keeps_nobody_from_leaving() {
 }
 
 #[test]
-fn a_path_is_replaced_only_if_nobody_listens_there() {
+fn a_path_is_replaced_only_if_no_process_listens_there() {
     let _alone = alone();
     fn listens(_: usize, (path, ready): (PathBuf, Queue<()>)) -> Outcome {
         let _listener = Listener::bind(path)?;
@@ -507,7 +507,7 @@ fn the_end_of_the_other_program_is_told() {
 }
 
 #[test]
-fn who_has_all_the_time_in_the_world_meets_too() {
+fn a_handshake_without_a_time_limit_succeeds() {
     let options = SocketOptions::new().handshake_timeout(Duration::MAX);
     let (here, there) = pair(&options, &name("patient"));
     here.send(1_u8).unwrap();

@@ -39,7 +39,7 @@ fn receives(_: usize, name: String) -> Outcome {
 }
 
 #[test]
-fn who_sends_to_one_that_is_stopped_waits_no_longer_than_told() {
+fn a_sender_to_a_stopped_process_waits_no_longer_than_told() {
     let _alone = alone();
     let name = name("stopped");
     let listener = Listener::bind(name.clone()).unwrap();

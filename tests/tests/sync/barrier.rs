@@ -8,7 +8,7 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// Longer than a slice, after which waiting processes look for dead ones.
+/// Longer than a poll interval, after which waiting processes look for dead ones.
 const LONG: Duration = Duration::from_millis(250);
 
 fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> Outcome {
@@ -26,7 +26,7 @@ fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> O
 }
 
 #[test]
-fn nobody_passes_before_all_have_come() {
+fn no_party_passes_before_all_have_come() {
     let _alone = alone();
     let args = (Barrier::new(4).unwrap(), 50, Lock::new([0; 2]).unwrap());
     let context = start_processes(pass, args.clone(), Options::nprocs(4)).unwrap();
@@ -53,7 +53,7 @@ fn party(barrier: &Barrier, enrolled: bool) -> (ProcessContext, u32) {
 }
 
 #[test]
-fn a_barrier_breaks_when_one_that_waits_or_is_enrolled_is_killed() {
+fn a_barrier_breaks_when_a_party_that_waits_or_is_enrolled_is_killed() {
     let _alone = alone();
     for enrolled in [false, true] {
         let barrier = Barrier::new(3).unwrap();
@@ -162,7 +162,7 @@ fn act_for_long(_: usize, (barrier, ready): (Barrier, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn who_is_killed_while_it_acts_breaks_the_barrier_and_who_is_stopped_takes_long() {
+fn a_party_that_acts_breaks_the_barrier_when_killed_and_delays_it_when_stopped() {
     let _alone = alone();
     let (barrier, ready) = (Barrier::new(2).unwrap(), Queue::bounded(1).unwrap());
     for killed in [true, false] {

@@ -104,7 +104,7 @@ fn died<T>(result: Result<T, LockError>, pid: u32) {
 const SHORT: Duration = Duration::from_millis(20);
 
 #[test]
-fn a_killed_holder_is_reported_to_all_until_somebody_recovers() {
+fn a_killed_holder_is_reported_to_all_until_a_process_recovers() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::Lock);
@@ -159,7 +159,7 @@ fn only_the_thread_that_has_it_has_it_again() {
 }
 
 #[test]
-fn a_dead_reader_keeps_nobody_waiting() {
+fn a_dead_reader_delays_no_writer() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::Read);
@@ -211,7 +211,7 @@ fn a_stopped_holder_is_waited_for_and_named() {
         let (context, pid) = holder(&locks, held);
         signal(pid, Signal::STOP);
         eventually("it is stopped", || threads_are(pid, 'T'));
-        // Longer than a slice, after which it asks whether the holder is dead.
+        // Longer than a poll interval, after which it asks whether the holder is dead.
         let long = Duration::from_millis(250);
         match held {
             Held::Lock => held_by(locks.0.lock_timeout(long), pid),
@@ -226,7 +226,7 @@ fn a_stopped_holder_is_waited_for_and_named() {
 
 /// Whichever place it has among the readers.
 #[test]
-fn a_stopped_reader_is_named_and_not_one_beside_it_that_goes_on() {
+fn a_stopped_reader_is_named_and_not_a_reader_beside_it_that_goes_on() {
     let _alone = alone();
     let locks = locks();
     let readers = [holder(&locks, Held::Read), holder(&locks, Held::Read), holder(&locks, Held::Read)];

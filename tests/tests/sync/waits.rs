@@ -14,7 +14,7 @@ use mp_tests::{
 use rustix::process::Signal;
 
 const SHORT: Duration = Duration::from_millis(20);
-/// Longer than a slice, after which waiting processes look for dead ones.
+/// Longer than a poll interval, after which waiting processes look for dead ones.
 const LONG: Duration = Duration::from_millis(250);
 
 fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)) -> Outcome {
@@ -52,7 +52,7 @@ fn keep_permits(_: usize, (semaphore, ready): (Semaphore, Queue<u32>)) -> Outcom
 }
 
 #[test]
-fn permits_of_a_killed_process_return_and_those_of_a_stopped_one_do_not() {
+fn permits_of_a_killed_process_return_and_those_of_a_stopped_process_do_not() {
     let _alone = alone();
     let (semaphore, ready) = (Semaphore::new(3).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(keep_permits, (semaphore.clone(), ready.clone()));
@@ -107,7 +107,7 @@ fn wait_for_event(_: usize, (event, ready): (Event, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn an_event_wakes_all_who_wait_also_when_it_is_cleared_at_once() {
+fn an_event_wakes_all_waiters_also_when_it_is_cleared_at_once() {
     let _alone = alone();
     let (event, ready) = (Event::new().unwrap(), Queue::bounded(4).unwrap());
     let args = (event.clone(), ready.clone());
@@ -296,7 +296,7 @@ fn hold_and_die(_: usize, (jobs, ready): (RLock<u64>, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn who_has_other_guards_comes_back_with_the_lock_whatever_happens() {
+fn a_waiter_with_other_guards_comes_back_with_the_lock_whatever_happens() {
     let _alone = alone();
     let desk: Desk =
         (RLock::new(7).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());

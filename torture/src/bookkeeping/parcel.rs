@@ -15,7 +15,7 @@ pub(crate) struct Job {
     bytes: Vec<u8>,
     tensors: Vec<FrozenTensor<u64>>,
     /// One that thousands of messages hold.
-    everybodys: Option<FrozenTensor<u64>>,
+    common: Option<FrozenTensor<u64>>,
     /// The last one: by now the process holds all that the message needs.
     pause: Pause,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Parcel {
 }
 
 /// What is in the tensor that all messages hold.
-pub(crate) const EVERYBODYS: u64 = 77;
+pub(crate) const COMMON: u64 = 77;
 
 fn elements(number: u64, i: u64, random: &mut Random) -> mp::Result<Tensor<u64>> {
     let len = match random.below(1000) {
@@ -82,7 +82,7 @@ impl Job {
     pub(crate) fn new(
         number: u64,
         from: u64,
-        everybodys: &FrozenTensor<u64>,
+        common: &FrozenTensor<u64>,
         random: &mut Random,
     ) -> mp::Result<Self> {
         let bytes = match random.below(100) {
@@ -102,7 +102,7 @@ impl Job {
             from,
             bytes: vec![mix(number) as u8; bytes as usize],
             tensors: tensors?,
-            everybodys: random.percent(20).then(|| everybodys.clone()),
+            common: random.percent(20).then(|| common.clone()),
             pause: Pause(random.percent(1)),
         })
     }
@@ -115,8 +115,8 @@ impl Job {
         for (i, tensor) in self.tensors.iter().enumerate() {
             check_elements(number, i as u64 + 1, tensor.as_slice()?)?;
         }
-        match &self.everybodys {
-            Some(t) if t.iter().any(|v| v != EVERYBODYS) => {
+        match &self.common {
+            Some(t) if t.iter().any(|v| v != COMMON) => {
                 Err(format!("torn: the tensor that all have, in message {number}").into())
             }
             _ => Ok(()),
@@ -128,10 +128,10 @@ impl Parcel {
     pub(crate) fn new(
         number: u64,
         from: u64,
-        everybodys: &FrozenTensor<u64>,
+        common: &FrozenTensor<u64>,
         random: &mut Random,
     ) -> mp::Result<Self> {
-        Self::answer(Job::new(number, from, everybodys, random)?, random)
+        Self::answer(Job::new(number, from, common, random)?, random)
     }
 
     /// What a worker makes of a job.

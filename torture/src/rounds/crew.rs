@@ -17,7 +17,7 @@ use crate::workloads::work::{Post, work};
 
 /// For so long a worker may do nothing while others work: they wait for each other, but not longer than one of them is
 /// stopped at most.
-const PATIENCE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(20);
 /// The longest stop.
 const MOST_STOPPED: u64 = 200;
 
@@ -73,7 +73,7 @@ pub(crate) struct Crew {
     pub(crate) groups: Vec<Group>,
     pub(crate) board: Board,
     places: Vec<Place>,
-    everybodys: FrozenTensor<u64>,
+    common: FrozenTensor<u64>,
     random: Random,
     env: Option<(String, String)>,
     methods: &'static [StartMethod],
@@ -84,7 +84,7 @@ pub(crate) struct Crew {
 impl Crew {
     pub(crate) fn new(
         groups: Vec<Group>,
-        everybodys: FrozenTensor<u64>,
+        common: FrozenTensor<u64>,
         random: Random,
         args: &Args,
     ) -> Result<Self, Finding> {
@@ -105,7 +105,7 @@ impl Crew {
         let board = Board::new(places.len())?;
         let (env, methods) = (args.env.clone(), copies::methods(args.copies()));
         let (clock, signals) = (Clock::new(), Signals::default());
-        Ok(Self { groups, board, places, everybodys, random, env, methods, clock, signals })
+        Ok(Self { groups, board, places, common, random, env, methods, clock, signals })
     }
 
     fn start(&mut self, at: usize) -> Result<(), Finding> {
@@ -114,7 +114,7 @@ impl Crew {
         let post = Post {
             work: group.work(place.index)?,
             ledger: group.ledger.clone(),
-            everybodys: self.everybodys.clone(),
+            common: self.common.clone(),
             row: self.board.row(at),
             seed: self.random.next(),
         };
@@ -174,15 +174,15 @@ impl Crew {
             let quiet = beats == place.beats && place.stopped.is_none();
             place.quiet = if quiet { place.quiet + passed } else { Duration::ZERO };
             place.beats = beats;
-            if place.quiet <= PATIENCE {
+            if place.quiet <= DEADLINE {
                 continue;
             }
             let group = place.group;
-            if self.somebody_waits_for_a_disk() {
+            if self.a_worker_waits_for_a_disk() {
                 self.places.iter_mut().for_each(|place| place.quiet = Duration::ZERO);
             } else {
                 let kind = self.groups[group].kind.name();
-                return Err(Finding::hang(format!("worker {at} ({kind}) does nothing for {PATIENCE:?}")));
+                return Err(Finding::hang(format!("worker {at} ({kind}) does nothing for {DEADLINE:?}")));
             }
         }
         Ok(())
@@ -190,7 +190,7 @@ impl Crew {
 
     /// Whether one of them can't go on before a disk does, which has to bring a page of the program, say: others may wait for
     /// that one.
-    fn somebody_waits_for_a_disk(&self) -> bool {
+    fn a_worker_waits_for_a_disk(&self) -> bool {
         let waits = |process: &Process<()>| {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap_or_default();
             stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
@@ -305,7 +305,7 @@ impl Drop for Crew {
         for place in &self.places {
             if let Some(process) = &place.process {
                 _ = process.kill();
-                process.wait_timeout(PATIENCE);
+                process.wait_timeout(DEADLINE);
                 _ = process.status();
             }
         }

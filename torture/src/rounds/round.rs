@@ -7,7 +7,7 @@ use mp::{SharingStrategy, Tensor, set_sharing_strategy};
 use crate::args::Args;
 use crate::bookkeeping::leaks::InUse;
 use crate::bookkeeping::ledger::Account;
-use crate::bookkeeping::parcel::EVERYBODYS;
+use crate::bookkeeping::parcel::COMMON;
 use crate::random::Random;
 use crate::reporting::finding::Finding;
 use crate::rounds::crew::{Crew, Signals};
@@ -78,9 +78,9 @@ pub(crate) fn round(
     } else {
         SharingStrategy::FileDescriptor
     })?;
-    let everybodys = Tensor::full(&[500], EVERYBODYS)?.freeze();
+    let common = Tensor::full(&[500], COMMON)?.freeze();
     let groups = groups(args.processes, args.copies(), &mut random)?;
-    let mut crew = Crew::new(groups, everybodys, random, args)?;
+    let mut crew = Crew::new(groups, common, random, args)?;
     let end = torture(&mut crew, time, seen);
     let (signals, state) = (crew.signals, crew.describe());
     drop(crew);

@@ -123,7 +123,7 @@ impl Worker {
             for _ in 0..=self.random.below(IN_POOL) {
                 let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { break };
                 self.row.note(Op::Submit, number);
-                let job = Job::new(number, self.mark, &self.everybodys, &mut self.random)?;
+                let job = Job::new(number, self.mark, &self.common, &mut self.random)?;
                 let task = Task { job, once: tries == 0, ledger: self.ledger.clone() };
                 results.push((number, pool.task(answer).retries(tries).apply_async(task)));
                 self.ledger.put(number);

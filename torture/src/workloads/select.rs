@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::workloads::work::{LONG, Worker};
 
 /// So often in a row nothing may be where something was said to be.
-const IN_VAIN: u32 = 100_000;
+const FRUITLESS: u32 = 100_000;
 
 /// Where producers put.
 #[derive(Clone, Serialize, Deserialize)]
@@ -177,7 +177,7 @@ impl Worker {
         let parent = parent_process().ok_or("a worker without a parent")?;
         let mut child: Option<Child> = None;
         let mut open = vec![Source::Bounded, Source::Growing, Source::Channel, Source::Pipe];
-        let mut in_vain = 0;
+        let mut fruitless = 0;
         while !open.is_empty() {
             if child.is_none() && self.random.below(400) == 0 {
                 self.row.note(Op::Child, 0);
@@ -210,22 +210,22 @@ impl Worker {
                 return Err(format!("hang: none of {sources:?} became ready").into());
             }
             for source in found.into_iter().map(|i| sources[i]) {
-                in_vain += 1;
+                fruitless += 1;
                 match source {
                     Source::Bell => _ = from.bell.clear()?,
                     Source::Parent => return Err("torn: the parent was said to have ended".into()),
                     Source::Child => child.take().map_or(Ok(()), Child::join)?,
                     _ => match from.take(source)? {
                         Found::Message(parcel) => {
-                            in_vain = 0;
+                            fruitless = 0;
                             self.got_by(source as u8, &parcel)?;
                         }
                         Found::End => open.retain(|&other| other != source),
                         Found::Nothing => {}
                     },
                 }
-                if in_vain > IN_VAIN {
-                    return Err(format!("hang: {source:?} was ready {in_vain} times, for nothing").into());
+                if fruitless > FRUITLESS {
+                    return Err(format!("hang: {source:?} was ready {fruitless} times, for nothing").into());
                 }
             }
         }

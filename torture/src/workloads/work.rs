@@ -18,7 +18,7 @@ use crate::workloads::locks::Locks;
 use crate::workloads::select::{Inlets, Outlets};
 use crate::workloads::sockets::Service;
 
-/// Longer than the patience with a worker that does nothing.
+/// Longer than the deadline of a worker that does nothing.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// How many messages are on their way in a pipe.
 pub(crate) const IN_PIPE: u64 = 4;
@@ -55,7 +55,7 @@ pub(crate) enum Work {
 pub(crate) struct Post {
     pub(crate) work: Work,
     pub(crate) ledger: Ledger,
-    pub(crate) everybodys: FrozenTensor<u64>,
+    pub(crate) common: FrozenTensor<u64>,
     pub(crate) row: Row,
     pub(crate) seed: u64,
 }
@@ -69,7 +69,7 @@ pub(crate) fn work(post: Post) -> mp::Result<()> {
 
 pub(crate) struct Worker {
     pub(crate) ledger: Ledger,
-    pub(crate) everybodys: FrozenTensor<u64>,
+    pub(crate) common: FrozenTensor<u64>,
     pub(crate) row: Row,
     pub(crate) random: Random,
     pub(crate) mark: u64,
@@ -79,10 +79,10 @@ pub(crate) struct Worker {
 
 impl Worker {
     fn new(post: Post) -> (Self, Work) {
-        let Post { work, ledger, everybodys, row, seed } = post;
+        let Post { work, ledger, common, row, seed } = post;
         let mark = row.mark();
         let random = Random::new(seed);
-        (Self { ledger, everybodys, row, random, mark, last: HashMap::new() }, work)
+        (Self { ledger, common, row, random, mark, last: HashMap::new() }, work)
     }
 
     fn run(mut self, work: Work) -> mp::Result<()> {
@@ -117,7 +117,7 @@ impl Worker {
     pub(crate) fn next(&mut self, op: Op) -> mp::Result<Option<Parcel>> {
         let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { return Ok(None) };
         self.row.note(op, number);
-        Ok(Some(Parcel::new(number, self.mark, &self.everybodys, &mut self.random)?))
+        Ok(Some(Parcel::new(number, self.mark, &self.common, &mut self.random)?))
     }
 
     /// Notes how a put ended.
@@ -163,7 +163,7 @@ impl Worker {
             && let Some(number) = self.ledger.begin()
         {
             self.row.note(Op::Put, number);
-            let job = Job::new(number, self.mark, &self.everybodys, &mut self.random)?;
+            let job = Job::new(number, self.mark, &self.common, &mut self.random)?;
             put(self, number, job)?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::Leak;
 
 /// How long a file that may be another program's has to go.
-const PATIENCE: Duration = Duration::from_secs(2);
+const DEADLINE: Duration = Duration::from_secs(2);
 
 const SHARED: &str = "/dev/shm";
 
@@ -33,7 +33,7 @@ impl Shared {
 
     /// What has come since, and is the program's as far as one can tell.
     pub(super) fn left_by(&self, program: u32) -> Vec<Leak> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + DEADLINE;
         let me = rustix::process::geteuid().as_raw();
         loop {
             let mut new = Self::now().0;
@@ -42,7 +42,7 @@ impl Shared {
                 new.into_iter().partition(|path| names_process(path, program));
             // What a living process has open is not left, nor what has its number: all of the program's have ended.
             let mut others = if others.is_empty() { others } else { without_open(others) };
-            others.retain(|path| !names_a_living_one(path) && path.symlink_metadata().is_ok());
+            others.retain(|path| !names_a_living_process(path) && path.symlink_metadata().is_ok());
             if others.is_empty() || Instant::now() > until {
                 let told = |path: &PathBuf| format!("file {}", path.display());
                 let ours = ours.iter().map(|path| Leak::certain(told(path)));
@@ -82,7 +82,7 @@ fn names_process(path: &Path, pid: u32) -> bool {
 }
 
 /// Whether one of the numbers in a file's name is that of a living process.
-fn names_a_living_one(path: &Path) -> bool {
+fn names_a_living_process(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // Small numbers are counters, and those of processes that live as long as the system.
     let lives = |part: &str| {

@@ -10,7 +10,7 @@ use rustix::process::{Signal, WaitOptions, kill_process, wait};
 use super::{Leak, pid};
 
 /// How long processes may take to notice that the program has ended.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Another number of seconds for that: tests leave processes on purpose.
 const SECONDS: &str = "MP_LEAKS_SECONDS";
@@ -18,7 +18,7 @@ const SECONDS: &str = "MP_LEAKS_SECONDS";
 /// Waits for all that the program has left, names those that are still there after the deadline, and kills them.
 pub(super) fn left() -> Vec<Leak> {
     let wanted = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
-    let until = Instant::now() + wanted.map_or(PATIENCE, Duration::from_secs);
+    let until = Instant::now() + wanted.map_or(DEADLINE, Duration::from_secs);
     let (mut leaks, mut named) = (Vec::new(), BTreeSet::new());
     let mut pause = Duration::from_millis(1);
     loop {
@@ -38,7 +38,7 @@ pub(super) fn left() -> Vec<Leak> {
             for number in children(std::process::id()) {
                 pid(number).map(|pid| kill_process(pid, Signal::KILL));
             }
-            if Instant::now() > until + PATIENCE {
+            if Instant::now() > until + DEADLINE {
                 return leaks;
             }
         }

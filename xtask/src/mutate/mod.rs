@@ -44,7 +44,7 @@ struct Wanted {
     /// Write the page.
     write: bool,
     /// A test hangs if it takes longer than without a mutation, times this.
-    patience: u32,
+    slower: u32,
     /// How many mutations are tried at once.
     jobs: usize,
     /// A test that takes longer without a mutation is left out.
@@ -62,7 +62,7 @@ const MOST: Duration = Duration::from_secs(600);
 
 /// The task.
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
-    let patience = args.value("--patience")?.map_or(Ok(3), |n| n.parse());
+    let slower = args.value("--slower")?.map_or(Ok(3), |n| n.parse());
     let jobs = args.value("--jobs")?.map_or(Ok(processors()), |n| n.parse());
     let most = args.value("--most")?.map_or(Ok(MOST), |n| n.parse().map(Duration::from_secs));
     let wanted = Wanted {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
         survivors: args.flag("--survivors"),
         untried: args.flag("--untried"),
         write: args.flag("--write"),
-        patience: patience.map_err(|e| format!("--patience: {e}"))?,
+        slower: slower.map_err(|e| format!("--slower: {e}"))?,
         jobs: jobs.map_err(|e| format!("--jobs: {e}"))?,
         most: most.map_err(|e| format!("--most: {e}"))?,
     };
@@ -98,7 +98,7 @@ pub(crate) fn step(session: &mut Session) -> Outcome {
         survivors: false,
         untried: false,
         write: false,
-        patience: 3,
+        slower: 3,
         jobs: processors(),
         most: MOST,
     };
@@ -140,7 +140,7 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
     let used = plans.iter().flat_map(|(.., runs)| runs);
     let programs = Programs::build(session, used.map(|run| run.suite.clone()).collect())?;
 
-    let lab = Lab { programs, usual: Mutex::default(), patience: wanted.patience, most: wanted.most };
+    let lab = Lab { programs, usual: Mutex::default(), slower: wanted.slower, most: wanted.most };
     let started = Instant::now();
     let queue = Mutex::new(plans.iter());
     let found = Mutex::new(BTreeMap::new());
@@ -215,7 +215,7 @@ struct Lab {
     programs: Programs,
     /// How long each run takes without a mutation.
     usual: Mutex<HashMap<(Run, u32), Duration>>,
-    patience: u32,
+    slower: u32,
     most: Duration,
 }
 
@@ -248,7 +248,7 @@ impl Lab {
         if usual >= self.most {
             return Ok(None);
         }
-        let time = usual * self.patience + Duration::from_secs(10);
+        let time = usual * self.slower + Duration::from_secs(10);
         match trial::run(&self.programs, run, Some(name), every, Limit::of(time))? {
             End::Passed(_) => Ok(None),
             End::Failed(test) => Ok(Some((run.of(test), "found"))),

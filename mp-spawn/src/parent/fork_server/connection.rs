@@ -23,7 +23,7 @@ use crate::child::clone::Slip;
 use crate::error::exit_status::Exit;
 use crate::error::failed;
 use crate::error::{Result, SpawnError};
-use crate::parent::fork_server::patience::Patience;
+use crate::parent::fork_server::deadline::ServerDeadline;
 use crate::parent::launch::{self, Command, Launched, Particulars};
 use crate::parent::supervisor;
 use crate::protocol::frame::{self, Inbox, Kind};
@@ -160,7 +160,7 @@ impl Server {
     pub(crate) fn begin(
         command: &Command,
         preload: Option<FunctionRef>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<std::result::Result<Server, Buried>> {
         let refused = |error| failed("the start of the fork server", Some(&command.program), error);
         let (slip, file) = Slip::new().map_err(refused)?;
@@ -184,10 +184,10 @@ impl Server {
         kept("fork server: process", &life.handle.sentinel());
         supervisor::watch_server(&life)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
-        let mut answer = server.serve(preload, file.as_fd(), Patience::of(patience));
+        let mut answer = server.serve(preload, file.as_fd(), ServerDeadline::of(timeout));
         let preloads = matches!(answer, Ok(Answer::Preloading));
         if preloads {
-            answer = server.hear(&mut Patience::while_it_preloads(what, patience));
+            answer = server.hear(&mut ServerDeadline::while_it_preloads(what, timeout));
         }
         let why = match answer {
             Ok(Answer::Done) => return Ok(Ok(server)),
@@ -220,18 +220,18 @@ impl Server {
     pub(crate) fn start(
         &mut self,
         outbox: &mut Outbox,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Result<Launched>, Trouble> {
-        let mut patience = Patience::of(patience);
+        let mut limit = ServerDeadline::of(timeout);
         let ahead = self.ordered.is_some();
-        let mut made = self.take(&mut patience)?;
+        let mut made = self.take(&mut limit)?;
         if ahead {
             match made {
                 Ok(waiting) if waiting.is_there() => made = Ok(waiting),
                 // It may have been refused for lack of something that there is by now.
                 gone => {
                     self.lost = gone.ok().map(|gone| gone.pid);
-                    made = self.take(&mut patience)?;
+                    made = self.take(&mut limit)?;
                 }
             }
         }
@@ -241,7 +241,7 @@ impl Server {
             let _ = outbox.flush(socket.as_fd());
             // From here on this start has it.
             self.slip.clear();
-            self.order_ahead(&mut patience);
+            self.order_ahead(&mut limit);
             Launched { pid, handle, socket, nonce }
         }))
     }
@@ -252,20 +252,20 @@ impl Server {
     }
 
     /// A process that waits for its start message.
-    fn take(&mut self, patience: &mut Patience) -> Result<Result<Made>, Trouble> {
+    fn take(&mut self, limit: &mut ServerDeadline) -> Result<Result<Made>, Trouble> {
         let answer = if self.ordered.is_none() {
-            if let Err(error) = self.order(true, patience)? {
+            if let Err(error) = self.order(true, limit)? {
                 return Ok(Err(error));
             }
-            self.hear(patience)?
+            self.hear(limit)?
         } else if self.slip.read().is_some() {
             Answer::Done
         } else {
             // It is just being made, or couldn't be.
             let mut bytes = Vec::new();
             append(&mut bytes, Kind::Ask, &[])?;
-            self.send(&bytes, &[], patience)?;
-            self.hear(patience)?
+            self.send(&bytes, &[], limit)?;
+            self.hear(limit)?
         };
         match (answer, self.slip.read()) {
             (Answer::Done, Some(pid)) => {
@@ -283,14 +283,14 @@ impl Server {
     }
 
     /// Asks for the process of the next start. If that is impossible, the next start asks itself, and reports why.
-    fn order_ahead(&mut self, patience: &mut Patience) {
+    fn order_ahead(&mut self, limit: &mut ServerDeadline) {
         if self.ordered.is_none() {
-            let _ = self.order(false, patience);
+            let _ = self.order(false, limit);
         }
     }
 
     /// Asks for a process; with `and_ask`, also for an answer when it is made.
-    fn order(&mut self, and_ask: bool, patience: &mut Patience) -> Result<Result<()>, Trouble> {
+    fn order(&mut self, and_ask: bool, limit: &mut ServerDeadline) -> Result<Result<()>, Trouble> {
         let (ours, theirs) = match launch::socket_pair() {
             Ok(pair) => pair,
             Err(error) => return Ok(Err(failed("socketpair", None, error))),
@@ -311,7 +311,7 @@ impl Server {
         // From here on it may be made, even if the server crashes before all is sent.
         kept("fork server: socket of the next process", &ours);
         self.ordered = Some(Ordered { socket: ours, nonce });
-        self.send(&bytes, &fds, patience).map(Ok)
+        self.send(&bytes, &fds, limit).map(Ok)
     }
 
     /// Sends it its start message.
@@ -319,20 +319,20 @@ impl Server {
         &mut self,
         preload: Option<FunctionRef>,
         slip: BorrowedFd<'_>,
-        mut patience: Patience,
+        mut limit: ServerDeadline,
     ) -> Result<Answer, Trouble> {
         let payload = rmp_serde::to_vec(&Serve { preload }).map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
         append(&mut bytes, Kind::Serve, &payload)?;
-        self.send(&bytes, &[slip], &mut patience)?;
-        self.hear(&mut patience)
+        self.send(&bytes, &[slip], &mut limit)?;
+        self.hear(&mut limit)
     }
 
     fn send(
         &self,
         mut rest: &[u8],
         mut fds: &[BorrowedFd<'_>],
-        patience: &mut Patience,
+        limit: &mut ServerDeadline,
     ) -> Result<(), Trouble> {
         while !rest.is_empty() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -347,7 +347,7 @@ impl Server {
                     fds = &[];
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, patience)?,
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, limit)?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(Trouble::Gone),
                 Err(error) => return Err(error.to_string().into()),
             }
@@ -355,7 +355,7 @@ impl Server {
         Ok(())
     }
 
-    fn hear(&mut self, patience: &mut Patience) -> Result<Answer, Trouble> {
+    fn hear(&mut self, limit: &mut ServerDeadline) -> Result<Answer, Trouble> {
         loop {
             if let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
                 if frame.kind != Kind::Answer {
@@ -368,22 +368,22 @@ impl Server {
                 Ok(((bytes, _), 1..)) => self.inbox.push(bytes),
                 Ok(_) | Err(Errno::CONNRESET) => return Err(Trouble::Gone),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::IN, patience)?,
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, limit)?,
                 Err(error) => return Err(error.to_string().into()),
             }
         }
     }
 
     /// Waits until the socket is ready.
-    fn wait(&self, ready: PollFlags, patience: &mut Patience) -> Result<(), Trouble> {
-        let left = patience.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+    fn wait(&self, ready: PollFlags, limit: &mut ServerDeadline) -> Result<(), Trouble> {
+        let left = limit.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         // Its end too: a process that it has left behind may hold the other end of the socket.
         let sentinel = self.life.handle.sentinel();
         let mut fds = [PollFd::new(&self.socket, ready), PollFd::new(&sentinel, PollFlags::IN)];
         match rustix::event::poll(&mut fds, left.as_ref()) {
             Ok(0) => {
                 let doing = Doing::of(self.life.pid);
-                if patience.is_left_for(self.life.pid, doing.as_ref()) {
+                if limit.is_left_for(self.life.pid, doing.as_ref()) {
                     return Ok(());
                 }
                 let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_somebody_has_got_is_not_touched() {
+    fn a_process_that_was_handed_out_is_not_touched() {
         let (slip, _) = Slip::new().unwrap();
         let (mut child, known) = sleeper();
         slip.write(known);

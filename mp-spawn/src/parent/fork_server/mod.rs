@@ -29,7 +29,7 @@
 //! [`Options::handshake_timeout`]: crate::Options::handshake_timeout
 
 pub(crate) mod connection;
-pub(crate) mod patience;
+pub(crate) mod deadline;
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ const MOST_DEAD: usize = 4;
 
 /// Starts a process: takes the one that was made ahead, or asks the server, which is started first if there is none, and anew
 /// if it has died. From any thread.
-pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration) -> Result<Launched> {
+pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) -> Result<Launched> {
     let mut slot = SERVER.lock();
     let mut dead: Vec<Buried> = Vec::new();
     let (server, begun, launched) = loop {
@@ -118,7 +118,7 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration)
                 continue;
             }
             Some(server) => (server, None),
-            None => match Server::begin(command, preload(), patience)? {
+            None => match Server::begin(command, preload(), timeout)? {
                 Ok(server) => {
                     let pid = server.pid();
                     (server, Some(pid))
@@ -131,7 +131,7 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, patience: Duration)
             },
         };
         // If this fails, no process has got the start message.
-        match server.start(outbox, patience) {
+        match server.start(outbox, timeout) {
             Ok(launched) => break (server, begun, launched),
             Err(why) => {
                 let buried = server.bury(WHAT, &why);

@@ -15,7 +15,7 @@ use crate::sys::log_event::{self, event};
 use crate::sys::proc_stat::Doing;
 
 /// How long to wait for a server.
-pub(crate) struct Patience {
+pub(crate) struct ServerDeadline {
     time: Duration,
     /// When that is over.
     pub(crate) until: Option<Instant>,
@@ -35,14 +35,18 @@ enum More {
     },
 }
 
-impl Patience {
-    pub(crate) fn of(time: Duration) -> Patience {
-        Patience { time, until: deadline(time), more: More::Times(5) }
+impl ServerDeadline {
+    pub(crate) fn of(time: Duration) -> ServerDeadline {
+        ServerDeadline { time, until: deadline(time), more: More::Times(5) }
     }
 
     /// For what a server preloads.
-    pub(crate) fn while_it_preloads(what: String, time: Duration) -> Patience {
-        Patience { time, until: deadline(time), more: More::Preloading { what: Some(what), before: None } }
+    pub(crate) fn while_it_preloads(what: String, time: Duration) -> ServerDeadline {
+        ServerDeadline {
+            time,
+            until: deadline(time),
+            more: More::Preloading { what: Some(what), before: None },
+        }
     }
 
     /// The time is over: whether there is more of it for the server with this process id, which is doing this, as far as is
@@ -103,17 +107,17 @@ mod tests {
     fn what_is_preloaded_may_take_any_time_and_only_one_that_stands_still_is_given_up() {
         let (mut child, stopped) = stopped();
         let running = Doing::of(std::process::id()).unwrap();
-        let mut patience = Patience::while_it_preloads("f".to_string(), Duration::from_millis(1));
+        let mut limit = ServerDeadline::while_it_preloads("f".to_string(), Duration::from_millis(1));
         for doing in
             [Some(&running), Some(&running), None, Some(&running), Some(&stopped), None, Some(&stopped)]
         {
-            assert!(patience.is_left_for(child.id(), doing), "{doing:?}");
+            assert!(limit.is_left_for(child.id(), doing), "{doing:?}");
         }
         // Since the last time.
-        assert!(!patience.is_left_for(child.id(), Some(&stopped)));
+        assert!(!limit.is_left_for(child.id(), Some(&stopped)));
         // Where it is to answer, it is given up at once.
-        assert!(!Patience::of(Duration::from_millis(1)).is_left_for(child.id(), Some(&stopped)));
-        assert!(!Patience::of(Duration::from_millis(1)).is_left_for(child.id(), None));
+        assert!(!ServerDeadline::of(Duration::from_millis(1)).is_left_for(child.id(), Some(&stopped)));
+        assert!(!ServerDeadline::of(Duration::from_millis(1)).is_left_for(child.id(), None));
         child.kill().unwrap();
         child.wait().unwrap();
     }
