@@ -446,7 +446,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 }
 
 #[test]
-fn a_process_that_leaves_a_queue_leaves_no_message_to_a_stopped_one() {
+fn a_process_that_leaves_a_queue_leaves_no_message_to_a_stopped_process() {
     explore(world(BASE), 0, 1);
     explore(world(BASE), 1, 0);
 }

@@ -1,5 +1,5 @@
 //! Words that the glossary has better ones for (docs/glossary.md): comments, texts and pages name the process, thread, owner,
-//! waiter, peer or caller that acts. Names in code are not looked at.
+//! waiter, peer or caller that acts; so do names of tests and of other items. Names of fields and variables are not looked at.
 
 use super::mask::{Line, is_word};
 use super::{File, Finding, Tree};
@@ -21,6 +21,49 @@ const REFUSED: &[&str] = &[
     concat!("so ", "many"),
 ];
 
+/// Words that no item has in its name; with `_` between them where they are several.
+const REFUSED_IN_NAMES: &[&str] = &[
+    concat!("no", "body"),
+    concat!("no", "bodys"),
+    concat!("some", "body"),
+    concat!("some", "bodys"),
+    concat!("any", "body"),
+    concat!("every", "body"),
+    concat!("every", "bodys"),
+    concat!("who", "ever"),
+    concat!("whom", "ever"),
+    concat!("who", "m"),
+    concat!("one_", "who"),
+    concat!("those_", "who"),
+    concat!("who_", "waits"),
+    concat!("the_", "dead"),
+    concat!("dead_", "one"),
+    concat!("dead_", "ones"),
+    concat!("killed_", "one"),
+    concat!("stopped_", "one"),
+    concat!("living_", "one"),
+    concat!("see_", "to"),
+    concat!("sees_", "to"),
+    concat!("seen_", "to"),
+    concat!("me", "nd"),
+    concat!("me", "nds"),
+    concat!("me", "nded"),
+    concat!("me", "nding"),
+    concat!("pati", "ence"),
+    concat!("pict", "ure"),
+    concat!("va", "in"),
+];
+
+/// A test or function whose name begins with this has no subject.
+const NO_SUBJECT: &str = concat!("who", "_");
+
+/// What an item begins with.
+const ITEMS: &[&str] =
+    &["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "macro_rules!"];
+
+/// Where names are not yet what they should be.
+const NOT_YET: &[&str] = &["mp-core/src/", "mp-queue/src/", "mp-sync/src/", "mp-pool/src/"];
+
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().flat_map(check_file).collect()
 }
@@ -41,7 +84,45 @@ fn check_file(file: &File) -> Vec<Finding> {
             findings.push(Finding::new(&file.path, number + 1, message));
         }
     }
+    if file.path.ends_with(".rs") && !NOT_YET.iter().any(|folder| file.path.starts_with(folder)) {
+        findings.extend(check_names(file));
+    }
     findings
+}
+
+fn check_names(file: &File) -> impl Iterator<Item = Finding> + '_ {
+    file.lines().iter().enumerate().flat_map(move |(number, line)| {
+        let refused = items(&line.code).filter_map(|name| Some((name, refused_in(name)?)));
+        refused.map(move |(name, word)| {
+            let message = format!("`{word}` in `{name}`: name what acts, in the words of docs/glossary.md");
+            Finding::new(&file.path, number + 1, message)
+        })
+    })
+}
+
+/// Names of the items that begin on a line; and what may be a variant: a line of its own that begins with a capital.
+fn items(code: &str) -> impl Iterator<Item = &str> {
+    let words = || code.split(|c: char| !is_word(c) && c != '!').filter(|word| !word.is_empty());
+    let pairs = words().zip(words().skip(1)).filter(|(kind, _)| ITEMS.contains(kind)).map(|(_, name)| name);
+    let first = words().next().filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase()));
+    pairs.chain(first.filter(|_| code.starts_with("    ") && !code.starts_with("     ")))
+}
+
+/// The refused word of a name, if it has one.
+fn refused_in(name: &str) -> Option<&'static str> {
+    let mut snake = String::new();
+    for (i, c) in name.char_indices() {
+        // `TheDead` is `the_dead`, and `THE_DEAD` too.
+        if c.is_ascii_uppercase() && name[..i].ends_with(|before: char| before.is_ascii_lowercase()) {
+            snake.push('_');
+        }
+        snake.push(c.to_ascii_lowercase());
+    }
+    if snake.starts_with(NO_SUBJECT) {
+        return Some(NO_SUBJECT);
+    }
+    let padded = format!("_{snake}_");
+    REFUSED_IN_NAMES.iter().copied().find(|word| padded.contains(&format!("_{word}_")))
 }
 
 /// Comments and literals of each line; blanks stand for code.
@@ -69,13 +150,42 @@ mod tests {
     }
 
     #[test]
-    fn prose_is_read_and_names_are_not() {
+    fn prose_is_read_and_names_of_variables_are_not() {
         let [none, ever] = [REFUSED[0], REFUSED[4]];
-        let text = format!(
-            "fn {none}_waits() {{ Holder::{none} }}\n// {ever} waits\nlet text = \"{none} waits\";\n"
-        );
+        let text =
+            format!("let {none} = {{ Holder::{none} }};\n// {ever} waits\nlet text = \"{none} waits\";\n");
         assert_eq!(found("a.rs", &text), [2, 3]);
         assert_eq!(found("a.md", &format!("fine\nThere is {none}.\n`{none}_waits`\n")), [2]);
         assert_eq!(found("a.txt", none), [0; 0]);
+    }
+
+    #[test]
+    fn names_of_items_are_read() {
+        let line = |text: &str| found("a/tests/b.rs", text);
+        let refused = [
+            "fn no^body_waits() {}",
+            "async fn a_waiter_that_no^body_wakes_waits() {}",
+            "fn wh^o_waits_is_woken() {}",
+            "pub(crate) struct Some^body;",
+            "const PATI^ENCE: u32 = 1;",
+            "    fn sees_^to(&self) {}",
+            "mod pict^ure;",
+            "    Every^body,",
+            "    Men^ding(u32),",
+            "fn the_task_of_the_^dead_is_done() {}",
+        ];
+        for text in refused {
+            assert_eq!(line(&text.replace('^', "")), [1], "{text}");
+        }
+        for text in [
+            "fn a_waiter_is_woken() {}",
+            "fn depend() {}",
+            "struct Who;",
+            "fn ones() {}",
+            "    Holder::new(),",
+        ] {
+            assert_eq!(line(text), [0; 0], "{text}");
+        }
+        assert_eq!(found("mp-core/src/a.rs", &refused[0].replace('^', "")), [0; 0]);
     }
 }
