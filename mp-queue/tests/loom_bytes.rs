@@ -8,7 +8,7 @@ use loom::thread;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::sync::HeapMem;
 use mp_core::words::{Holder, Member, Owner};
-use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Slot, SlotState, Ticket, Weight};
+use mp_queue::ring::{Get, GetEnd, PutEnd, PutWithin, RingAt, Slot, SlotState, Taken, Ticket, Weight};
 
 const LIMIT: u64 = 3;
 const SLOTS: u32 = 3;
@@ -67,13 +67,13 @@ fn put_owned(m: &HeapMem, me: u32, (e, owner): (u32, Owner), bytes: u64) -> PutE
 /// Takes the message that is there.
 fn get(m: &HeapMem, me: u32) -> (u32, Owner) {
     match run(Get::new(RING, intent(me), OWNER, member(me)), m) {
-        Got::Envelope(e, owner, _) => (e, owner),
+        GetEnd::Done(Taken::Envelope(e, owner, _)) => (e, owner),
         end => panic!("{end:?}"),
     }
 }
 
 fn is_empty(m: &HeapMem, me: u32) -> bool {
-    run(Get::new(RING, intent(me), OWNER, member(me)), m) == Got::Empty
+    run(Get::new(RING, intent(me), OWNER, member(me)), m) == GetEnd::Empty
 }
 
 /// Takes the oldest message, and puts another one of `bytes` bytes in the same envelope, beside its caller.

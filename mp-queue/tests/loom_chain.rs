@@ -9,8 +9,8 @@ use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::sync::HeapMem;
 use mp_core::words::{Holder, Member, Owner};
 use mp_queue::ring::{
-    ChainAt, CloseChain, Enclose, Extend, Get, Got, Link, Put, PutEnd, PutSmall, PutSmallEnd, RingAt, Slot,
-    SlotState, Small, Ticket,
+    ChainAt, CloseChain, Enclose, Extend, Get, GetEnd, Link, Put, PutEnd, PutSmall, RingAt, Slot, SlotState,
+    Small, Taken, Ticket,
 };
 
 const OWNER: Column = Column { base: Word::at(48), stride: 24 };
@@ -82,17 +82,19 @@ fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
     let (mut got, mut i) = (Vec::new(), 0);
     loop {
         match run(Get::new(chain().segment(i), intent(me), OWNER, member(me)), m) {
-            Got::Envelope(e, ..) => {
+            GetEnd::Done(Taken::Envelope(e, ..)) => {
                 assert_eq!(m.load_relaxed(PAYLOAD.of(e)), u64::from(e) + 100, "torn, or not yet visible");
                 got.push(e);
             }
-            Got::Empty => return (got, false),
-            Got::Closed => match chain().link(i).map(|link| Link::unpack(m.load(link))) {
+            GetEnd::Empty => return (got, false),
+            GetEnd::Closed => match chain().link(i).map(|link| Link::unpack(m.load(link))) {
                 Some(Link::Open) => i += 1,
                 Some(Link::None) => return (got, false),
                 Some(Link::End) | None => return (got, true),
             },
-            Got::Small(..) | Got::Stray(_) => panic!("no message is small, and all are there"),
+            GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_)) => {
+                panic!("no message is small, and all are there")
+            }
         }
     }
 }
@@ -140,19 +142,19 @@ fn loom_a_small_message_is_leased_or_taken() {
     loom::model(|| {
         let (m, ring) = (memory(), chain().first);
         let small = |n: u8| Small::new(&[n; Small::MOST]).unwrap();
-        assert!(matches!(run(PutSmall::new(ring, small(5)), &*m), PutSmallEnd::Done(_)));
+        assert!(matches!(run(PutSmall::new(ring, small(5)), &*m), PutEnd::Done(_)));
         let taker = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 let got = run(Get::new(ring, intent(1), OWNER, member(1)), &*m);
                 // Its place is used again at once: a thread that has seen the message there must not take
                 // this one for it.
-                let again = matches!(run(PutSmall::new(ring, small(6)), &*m), PutSmallEnd::Done(_));
+                let again = matches!(run(PutSmall::new(ring, small(6)), &*m), PutEnd::Done(_));
                 (got, again)
             })
         };
         let found = run(Get::new(ring, intent(0), OWNER, member(0)).leasing(), &*m);
-        let leased = if let Got::Small(message, ticket) = found {
+        let leased = if let GetEnd::Done(Taken::Small(message, ticket)) = found {
             let mine = Owner { holder: Holder::Member(member(0)), seq: 1 };
             m.store(OWNER.of(0), mine.pack());
             let words = (OWNER.of(0), PLACE.of(0));
@@ -165,12 +167,12 @@ fn loom_a_small_message_is_leased_or_taken() {
         };
         let (got, again) = taker.join().unwrap();
         let taken = match got {
-            Got::Small(message, _) => Some(message),
-            Got::Empty => None,
+            GetEnd::Done(Taken::Small(message, _)) => Some(message),
+            GetEnd::Empty => None,
             other => panic!("{other:?}"),
         };
         let left = match run(Get::new(ring, intent(0), OWNER, member(0)), &*m) {
-            Got::Small(message, _) => Some(message),
+            GetEnd::Done(Taken::Small(message, _)) => Some(message),
             _ => None,
         };
         let numbers: Vec<_> = [leased, taken, left].into_iter().flatten().collect();

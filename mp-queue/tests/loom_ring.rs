@@ -10,8 +10,8 @@ use mp_core::steps::{BlockAt, EnvelopesAt, Release, Released, Unclaim};
 use mp_core::sync::HeapMem;
 use mp_core::words::{BlockId, BlockState, Group, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
-    Advance, Close, Extend, Get, Got, Link, Note, Put, PutEnd, PutSmall, PutSmallEnd, Reclaim, Return,
-    ReturnsAt, RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Ticket,
+    Advance, Close, Extend, Get, GetEnd, Link, Note, Put, PutEnd, PutSmall, Reclaim, Return, ReturnsAt,
+    RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Taken, Ticket,
 };
 
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
@@ -84,18 +84,18 @@ fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutEnd {
 fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     loop {
         match run(Get::new(ring(slots), intent(me), OWNER, member(me)), m) {
-            Got::Envelope(e, owner, _) => {
+            GetEnd::Done(Taken::Envelope(e, owner, _)) => {
                 assert_eq!(owner.holder, Holder::Member(member(me)));
                 let payload = m.load_relaxed(PAYLOAD.of(e));
                 assert_eq!(payload, u64::from(e) + 100, "torn, or not yet visible");
                 return Some(payload);
             }
-            Got::Small(small, _) => {
+            GetEnd::Done(Taken::Small(small, _)) => {
                 return Some(u64::from_le_bytes(small.bytes().0[..8].try_into().unwrap()));
             }
-            Got::Stray(e) => panic!("{e} is not in it"),
-            Got::Closed => return None,
-            Got::Empty => thread::yield_now(),
+            GetEnd::Done(Taken::Stray(e)) => panic!("{e} is not in it"),
+            GetEnd::Closed => return None,
+            GetEnd::Empty => thread::yield_now(),
         }
     }
 }
@@ -110,7 +110,7 @@ fn loom_small_messages() {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 for n in 0..2 {
-                    while run(PutSmall::new(ring(1), numbers(n)), &*m) == PutSmallEnd::Full {
+                    while run(PutSmall::new(ring(1), numbers(n)), &*m) == PutEnd::Full(()) {
                         thread::yield_now();
                     }
                 }
@@ -129,7 +129,7 @@ fn loom_small_messages_beside_envelopes() {
     loom::model(|| {
         let m = memory(2);
         let small = Small::new(&[7; Small::MOST]).unwrap();
-        assert!(matches!(run(PutSmall::new(ring(2), small), &*m), PutSmallEnd::Done(_)));
+        assert!(matches!(run(PutSmall::new(ring(2), small), &*m), PutEnd::Done(_)));
         assert!(matches!(put(&m, 2, 0, 0), PutEnd::Done(_)));
         let other = {
             let m = Arc::clone(&m);
@@ -373,13 +373,13 @@ fn loom_batches() {
             loop {
                 let get = Get::new(ring(2), intent(1), OWNER, member(1)).batched(last);
                 match run(get, &*m) {
-                    Got::Envelope(e, _, ticket) => {
+                    GetEnd::Done(Taken::Envelope(e, _, ticket)) => {
                         assert_eq!((e, m.load_relaxed(PAYLOAD.of(e))), (wanted, u64::from(wanted) + 100));
                         last = Some(ticket);
                         break;
                     }
-                    Got::Empty => thread::yield_now(),
-                    Got::Closed | Got::Small(..) | Got::Stray(_) => {
+                    GetEnd::Empty => thread::yield_now(),
+                    GetEnd::Closed | GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_)) => {
                         panic!("no thread closes, no message is small")
                     }
                 }
@@ -408,8 +408,11 @@ fn loom_the_last_sender_leaves() {
             })
         };
         let look = || run(Get::new(ring(1), intent(1), OWNER, member(1)), &*m);
-        if look() == Got::Empty && BlockState::unpack(m.load(TOKEN.state)).life != Life::Live {
-            assert!(matches!(look(), Got::Envelope(0, ..)), "told so before all was received");
+        if look() == GetEnd::Empty && BlockState::unpack(m.load(TOKEN.state)).life != Life::Live {
+            assert!(
+                matches!(look(), GetEnd::Done(Taken::Envelope(0, ..))),
+                "told so before all was received"
+            );
         }
         sender.join().unwrap();
     });

@@ -52,7 +52,7 @@ pub use error::{Error, Result};
 pub use mp_core::message::{self, Message};
 pub use mp_macros::Message;
 pub use pack::{
-    Encoded, Lent, PackError, TypeFingerprint, Written, from_bytes, pack, pack_as, pack_unless, to_bytes,
-    unpack, unpack_as, unpack_plain, unpack_with,
+    Encoded, Lent, PackError, TypeFingerprint, from_bytes, pack, pack_as, pack_unless, to_bytes, unpack,
+    unpack_as, unpack_plain, unpack_with,
 };
 pub use reduce::{Reduce, reduced};

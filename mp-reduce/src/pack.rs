@@ -2,7 +2,6 @@
 
 use std::any::type_name;
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::thread::LocalKey;
@@ -130,10 +129,7 @@ pub fn pack_as<T: Message>(
     value: &mut T,
     seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<Envelope>,
 ) -> Result<(Envelope, Lent)> {
-    match pack_unless(value, |_| None::<Infallible>, seal)? {
-        Written::Envelope(envelope, lent) => Ok((envelope, lent)),
-        Written::Plain(never) => match never {},
-    }
+    pack_unless(value, |_| None, seal)
 }
 
 /// What a value has lent to its message, which has not left yet: its exclusive tensors are empty meanwhile.
@@ -184,42 +180,33 @@ fn unpacked<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error
     error.into()
 }
 
-/// What a value was written into.
-#[derive(Debug)]
-pub enum Written<S> {
-    /// An envelope, and what the value has lent to it.
-    Envelope(Envelope, Lent),
-    /// Its bytes were taken as they are, as this.
-    Plain(S),
-}
-
-/// As [`pack_as`], unless nothing is attached and `plain` takes the bytes.
+/// As [`pack_as`], unless nothing is attached and `plain` takes the bytes: then they are the message, and nothing is lent.
 ///
 /// # Errors
 /// As [`pack_as`].
 #[inline]
-pub fn pack_unless<T: Message, S>(
+pub fn pack_unless<T: Message, M>(
     value: &mut T,
-    plain: impl FnOnce(&[u8]) -> Option<S>,
-    seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<Envelope>,
-) -> Result<Written<S>> {
+    plain: impl FnOnce(&[u8]) -> Option<M>,
+    seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<M>,
+) -> Result<(M, Lent)> {
     let mut out = take(&OUTGOING);
     if let Err(e) = of_its_own::<T, _>(|| value.encode::<MessagePack>(&mut out)) {
         return Err(unpacked(value, &mut out, e));
     }
     if let Some(taken) = out.plain().and_then(plain) {
         used(out);
-        return Ok(Written::Plain(taken));
+        return Ok((taken, Lent(None)));
     }
     match seal(&mut out) {
-        Ok(envelope) => {
+        Ok(sealed) => {
             let lent = if out.lends() {
                 Lent(Some(out))
             } else {
                 used(out);
                 Lent(None)
             };
-            Ok(Written::Envelope(envelope, lent))
+            Ok((sealed, lent))
         }
         Err(e) => Err(unpacked(value, &mut out, e)),
     }

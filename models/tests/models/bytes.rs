@@ -8,7 +8,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
 use mp_models::random::at_random;
 use mp_models::ring::{ENVELOPES, OWNER, PLACE, Sweep, chain, free, intent, memory, owner, slots};
-use mp_queue::ring::{Get, Got, PutEnd, PutWithin, RingAt, Weight};
+use mp_queue::ring::{Get, GetEnd, PutEnd, PutWithin, RingAt, Taken, Weight};
 
 /// What each envelope weighs.
 const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];
@@ -127,27 +127,27 @@ impl Actor for Process {
             Doing::Get(get) => match get.step(m) {
                 None => doing,
                 // It counts as put once it is in the queue again.
-                Some(Got::Envelope(e, owner, _)) if self.again > 0 => {
+                Some(GetEnd::Done(Taken::Envelope(e, owner, _))) if self.again > 0 => {
                     ghost.committed.retain(|&c| c != e);
                     self.again -= 1;
                     self.putting = e;
                     self.put(me, owner)
                 }
-                Some(Got::Envelope(e, ..)) => {
+                Some(GetEnd::Done(Taken::Envelope(e, ..))) => {
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     ghost.consumed.push(e);
                     ghost.consumed.sort_unstable();
                     Doing::Free(e)
                 }
-                Some(Got::Empty) if self.last => return true,
-                Some(Got::Empty) => {
+                Some(GetEnd::Empty) if self.last => return true,
+                Some(GetEnd::Empty) => {
                     self.last = fates[..setup.producers].iter().all(|f| f.gone());
                     self.get(me)
                 }
-                Some(Got::Small(..) | Got::Stray(_)) => {
+                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_))) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(Got::Closed) => unreachable!("no actor closes"),
+                Some(GetEnd::Closed) => unreachable!("no actor closes"),
             },
             Doing::Free(e) => {
                 free(m, *e, me);

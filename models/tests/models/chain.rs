@@ -9,7 +9,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{
     ENVELOPES, Ghost, OWNER, PLACE, Sweep, chain, free, intent, left, memory, owner, slots,
 };
-use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, Got, Link, Put, PutEnd};
+use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, GetEnd, Link, Put, PutEnd, Taken};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -106,7 +106,7 @@ impl Actor for Process {
             },
             Doing::Get(i, get) => match get.step(m) {
                 None => Some(doing),
-                Some(Got::Envelope(e, _, _)) => {
+                Some(GetEnd::Done(Taken::Envelope(e, _, _))) => {
                     let next = ghost.committed.iter().find(|e| !ghost.consumed.contains(e));
                     // With one consumer at a time that is not killed, the order is exact.
                     assert!(self.sweepers - self.producers > 1 || next == Some(&e), "another order");
@@ -114,12 +114,12 @@ impl Actor for Process {
                     ghost.consumed.push(e);
                     Some(Doing::Free(e))
                 }
-                Some(Got::Empty) => self.again(me, fates),
-                Some(Got::Small(..) | Got::Stray(_)) => {
+                Some(GetEnd::Empty) => self.again(me, fates),
+                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_))) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(Got::Closed) if *i == 1 => None,
-                Some(Got::Closed) => Some(Doing::Follow(*i)),
+                Some(GetEnd::Closed) if *i == 1 => None,
+                Some(GetEnd::Closed) => Some(Doing::Follow(*i)),
             },
             Doing::Follow(i) => match Link::unpack(m.load(self.chain.link(*i).expect("not the last"))) {
                 Link::None => self.again(me, fates),

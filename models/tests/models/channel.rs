@@ -14,7 +14,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{
     Around, ENVELOPES, Left, META, OWNER, PLACE, chain, free, intent, left, memory, own, owner, slots,
 };
-use mp_queue::ring::{ChainAt, Get, Got, Put, PutEnd, Settle};
+use mp_queue::ring::{ChainAt, Get, GetEnd, Put, PutEnd, Settle, Taken};
 
 /// The token of the senders, where nothing else is in this model.
 const TOKEN: BlockAt = BlockAt { id: 1, state: META.base, inline: 2, per_page: 1 };
@@ -162,24 +162,24 @@ impl Actor for Process {
             }
             Doing::Get(get) => match get.step(m) {
                 None => doing,
-                Some(Got::Envelope(e, ..)) => {
+                Some(GetEnd::Done(Taken::Envelope(e, ..))) => {
                     assert!(!ghost.received.contains(&e), "message {e} twice");
                     ghost.received.push(e);
                     ghost.received.sort_unstable();
                     Doing::Free(e)
                 }
-                Some(Got::Empty) if self.told => {
+                Some(GetEnd::Empty) if self.told => {
                     for sender in (0..self.senders).filter(|s| !ghost.left.contains(s)) {
                         assert_eq!(fates[sender], Fate::Killed, "told the end before sender {sender} left");
                     }
                     assert_eq!(ghost.sent, ghost.received, "told so before all was received");
                     return true;
                 }
-                Some(Got::Empty) => Doing::Ask,
-                Some(Got::Small(..) | Got::Stray(_)) => {
+                Some(GetEnd::Empty) => Doing::Ask,
+                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_))) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(Got::Closed) => unreachable!("no actor closes"),
+                Some(GetEnd::Closed) => unreachable!("no actor closes"),
             },
             Doing::Ask => {
                 self.told = BlockState::unpack(m.load(TOKEN.state)).life != Life::Live;

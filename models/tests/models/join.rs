@@ -13,7 +13,8 @@ use mp_models::ring::{
     slots,
 };
 use mp_queue::ring::{
-    Census, ChainAt, Extend, Get, Got, Link, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, any_noted,
+    Census, ChainAt, Extend, Get, GetEnd, Link, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, Taken,
+    any_noted,
 };
 
 /// The envelope of each task, which puts the next one before it is done. Each goes into one that was looked at before, or
@@ -271,13 +272,13 @@ impl Actor for Process {
             },
             Doing::Get(get) => match get.step(m) {
                 None => doing,
-                Some(Got::Envelope(e, ..)) => {
+                Some(GetEnd::Done(Taken::Envelope(e, ..))) => {
                     assert!(me != WORKER || e == TASKS[self.begun], "envelope {e}");
                     Doing::Deliver(e, None)
                 }
                 // The heir: a full first segment says nothing about the second one.
-                Some(Got::Closed) => Doing::Link,
-                Some(Got::Empty) if me == HEIR => {
+                Some(GetEnd::Closed) => Doing::Link,
+                Some(GetEnd::Empty) if me == HEIR => {
                     if self.is_over(m, fates) {
                         return true;
                     }

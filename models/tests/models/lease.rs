@@ -11,8 +11,8 @@ use mp_models::ring::{
     number_of, own, owner, returns, slots, small,
 };
 use mp_queue::ring::{
-    ChainAt, Enclose, Get, Got, Note, Put, PutEnd, PutSmall, PutSmallEnd, Reclaim, Return, Settle, Settled,
-    Small, Ticket, any_noted,
+    ChainAt, Enclose, Get, GetEnd, Note, Put, PutEnd, PutSmall, Reclaim, Return, Settle, Settled, Small,
+    Taken, Ticket, any_noted,
 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -167,11 +167,11 @@ impl Actor for Process {
                 self.note_committed(m, ghost);
                 match end {
                     None => Some(doing),
-                    Some(PutSmallEnd::Done(_)) => Some(Doing::Claim),
-                    Some(PutSmallEnd::Full) => {
+                    Some(PutEnd::Done(_)) => Some(Doing::Claim),
+                    Some(PutEnd::Full(())) => {
                         Some(Doing::PutSmall(PutSmall::new(self.chain.first, small(self.items.start - 1))))
                     }
-                    Some(PutSmallEnd::Closed) => unreachable!("no actor closes"),
+                    Some(PutEnd::Closed(())) => unreachable!("no actor closes"),
                 }
             }
             Doing::Copy(message, ticket) => {
@@ -201,17 +201,19 @@ impl Actor for Process {
             },
             Doing::Get(get) => match get.step(m) {
                 None => Some(doing),
-                Some(Got::Envelope(e, owner, _)) => {
+                Some(GetEnd::Done(Taken::Envelope(e, owner, _))) => {
                     assert_eq!(owner.holder, Holder::Leased(member(me)));
                     Some(Doing::Deliver(e, None))
                 }
-                Some(Got::Empty) if self.last => None,
-                Some(Got::Empty) => {
+                Some(GetEnd::Empty) if self.last => None,
+                Some(GetEnd::Empty) => {
                     self.last = self.over(m, fates);
                     Some(self.look_again(me))
                 }
-                Some(Got::Small(message, ticket)) => Some(Doing::Copy(message, ticket)),
-                Some(Got::Closed | Got::Stray(_)) => unreachable!("no actor closes, and all are there"),
+                Some(GetEnd::Done(Taken::Small(message, ticket))) => Some(Doing::Copy(message, ticket)),
+                Some(GetEnd::Closed | GetEnd::Done(Taken::Stray(_))) => {
+                    unreachable!("no actor closes, and all are there")
+                }
             },
             Doing::Deliver(e, None) => {
                 assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "another actor has it, too");

@@ -7,7 +7,7 @@ use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
 use mp_models::ring::{ENVELOPES, Ghost, OWNER, PLACE, Sweep, chain, intent, item, memory, number_of, small};
-use mp_queue::ring::{Advance, Close, Get, Got, Put, PutEnd, PutSmall, PutSmallEnd, RingAt, Ticket};
+use mp_queue::ring::{Advance, Close, Get, GetEnd, Put, PutEnd, PutSmall, RingAt, Taken, Ticket};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -122,17 +122,17 @@ impl Actor for Process {
                 committed(m, self.ring, ghost);
                 match end {
                     None => return false,
-                    Some(PutSmallEnd::Done(ticket)) => {
+                    Some(PutEnd::Done(ticket)) => {
                         self.add(ticket);
                         Doing::Claim
                     }
-                    Some(PutSmallEnd::Full | PutSmallEnd::Closed) if self.run.is_some() => {
+                    Some(PutEnd::Full(()) | PutEnd::Closed(())) if self.run.is_some() => {
                         let put = Box::new(Doing::PutSmall(self.put_small()));
                         let (first, last) = self.run.take().expect("there is one");
                         Doing::Advance(Advance::tail(self.ring, first, last), Some(put))
                     }
-                    Some(PutSmallEnd::Full) => Doing::PutSmall(self.put_small()),
-                    Some(PutSmallEnd::Closed) => {
+                    Some(PutEnd::Full(())) => Doing::PutSmall(self.put_small()),
+                    Some(PutEnd::Closed(())) => {
                         assert!(ghost.closed);
                         Doing::Claim
                     }
@@ -162,7 +162,7 @@ impl Actor for Process {
             }
             Doing::Get(get) => match get.step(m) {
                 None => return false,
-                Some(Got::Envelope(e, owner, ticket)) => {
+                Some(GetEnd::Done(Taken::Envelope(e, owner, ticket))) => {
                     self.add(ticket);
                     assert_eq!(owner.holder, Holder::Member(member(me)));
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
@@ -171,7 +171,7 @@ impl Actor for Process {
                     ghost.consumed.sort_unstable();
                     Doing::Free(e, owner)
                 }
-                Some(Got::Small(message, ticket)) => {
+                Some(GetEnd::Done(Taken::Small(message, ticket))) => {
                     self.add(ticket);
                     let e = number_of(message);
                     assert!(!ghost.consumed.contains(&e), "message {e} twice");
@@ -181,14 +181,14 @@ impl Actor for Process {
                     self.get_next(me)
                 }
                 // The batch ends here, and what follows is waited for without one.
-                Some(Got::Empty | Got::Closed) if self.run.is_some() => {
+                Some(GetEnd::Empty | GetEnd::Closed) if self.run.is_some() => {
                     let (first, last) = self.run.take().expect("there is one");
                     Doing::Advance(Advance::head(self.ring, first, last), None)
                 }
-                Some(Got::Empty) if self.last => return true,
-                Some(Got::Closed) => return true,
-                Some(Got::Stray(e)) => panic!("{e} is not in it"),
-                Some(Got::Empty) => {
+                Some(GetEnd::Empty) if self.last => return true,
+                Some(GetEnd::Closed) => return true,
+                Some(GetEnd::Done(Taken::Stray(e))) => panic!("{e} is not in it"),
+                Some(GetEnd::Empty) => {
                     self.last = fates[..self.producers].iter().all(|f| f.gone());
                     self.get(me)
                 }

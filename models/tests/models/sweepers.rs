@@ -17,7 +17,8 @@ use mp_models::ring::{
     slots, tenancy, visiting,
 };
 use mp_queue::ring::{
-    Content, Get, Got, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, Slot, SlotState, any_noted,
+    Content, Get, GetEnd, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, Slot, SlotState, Taken,
+    any_noted,
 };
 
 /// Dead from the beginning; its intent names the message.
@@ -161,9 +162,9 @@ impl Actor for Process {
             },
             Doing::Get(get) => match get.step(m) {
                 None => doing,
-                Some(Got::Envelope(..)) => Doing::Done,
-                Some(Got::Empty) => look_again(me),
-                Some(Got::Small(..) | Got::Stray(_) | Got::Closed) => {
+                Some(GetEnd::Done(Taken::Envelope(..))) => Doing::Done,
+                Some(GetEnd::Empty) => look_again(me),
+                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_)) | GetEnd::Closed) => {
                     unreachable!("no actor closes, and it is an envelope")
                 }
             },

@@ -24,7 +24,7 @@ use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
 use crate::queue::channel::End;
 use crate::queue::put_as;
-use crate::raw::{Ended, Wait};
+use crate::raw::{Unmet, Wait};
 
 /// One end of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
 /// [`connect`](crate::connect)): sends and receives values of any type that is a message, and raw bytes.
@@ -238,24 +238,23 @@ impl Connection {
             }
         };
         end.raw().arena().me().map_err(Error::from)?;
-        let ready = || Ok(end.raw().memory().is_ready());
+        let ready = || end.raw().memory().is_ready().then_some(Ok(()));
         let patience = end.raw().getting();
         let parking = end.raw().memory().not_empty();
-        let found = match end.raw().within(
-            Wait::at_most(timeout),
-            (patience, None),
-            (parking, None),
-            ready,
-            || end.alone(),
-        )? {
-            Ended::Attempted => {
-                // It may have been woken in the place of a process that would have received.
-                parking.wake_one();
-                true
-            }
-            Ended::Alone(_) => true,
-            Ended::Waited => false,
-        };
+        let found =
+            match end
+                .raw()
+                .within(Wait::at_most(timeout), (patience, None), (parking, None), ready, || end.alone())
+            {
+                Ok(()) => {
+                    // It may have been woken in the place of a process that would have received.
+                    parking.wake_one();
+                    true
+                }
+                Err(Unmet::Alone(_)) => true,
+                Err(Unmet::Waited) => false,
+                Err(Unmet::Failed(error)) => return Err(error.into()),
+            };
         self.looked();
         Ok(found)
     }

@@ -9,10 +9,9 @@ use mp_reduce::Error;
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::raw::handles::For;
-use crate::raw::not_put;
-use crate::raw::parcel::{Item, Letter, Parcel};
+use crate::raw::payload::{Payload, Unsent};
 use crate::raw::{Raw, Wait};
-use crate::ring::Ticket;
+use crate::ring::{PutEnd, Ticket};
 
 /// How many messages are put or taken before sleepers are woken.
 const MOST: u32 = 64;
@@ -76,26 +75,26 @@ impl<'a> Run<'a> {
     }
 
     /// Puts the next one; `false` where that needs more than this.
-    pub(crate) fn put(&mut self, mut item: Item<'_>) -> Result<bool, Error> {
+    pub(crate) fn put(&mut self, payload: &mut Payload) -> Result<bool, Error> {
         // In the last segment of a queue that grows, what is in earlier ones counts, too.
         let segments = self.raw.memory().segments();
         if segments > 1 && self.segment + 1 == segments {
             return Ok(false);
         }
-        let ticket = self.raw.memory().put_next(self.segment, &mut item, self.last())?;
-        if let Some(ticket) = ticket {
-            self.add(ticket);
+        match self.raw.memory().put_next(self.segment, payload, self.last())? {
+            PutEnd::Done(ticket) => self.add(ticket),
+            PutEnd::Full(()) | PutEnd::Closed(()) => return Ok(false),
         }
-        Ok(ticket.is_some())
+        Ok(true)
     }
 
     /// Takes the next one, if it is here.
-    fn get(&mut self) -> Result<Option<Parcel>, Error> {
-        let Some((parcel, ticket)) = self.raw.memory().get_next(self.segment, self.last())? else {
+    fn get(&mut self) -> Result<Option<Payload>, Error> {
+        let Some((payload, ticket)) = self.raw.memory().get_next(self.segment, self.last())? else {
             return Ok(None);
         };
         self.add(ticket);
-        Ok(Some(parcel))
+        Ok(Some(payload))
     }
 
     pub(crate) fn tell(&mut self) {
@@ -188,38 +187,34 @@ impl<T: Message> Queue<T> {
         let mut run = Run::new(raw, true);
         let mut put = 0;
         loop {
-            let Some(value) = values.next() else { return Ok(put) };
-            let written = match Letter::attempt(raw, self.fingerprint(), value) {
-                Err(PutError::Full(value)) => {
+            let Some(mut value) = values.next() else { return Ok(put) };
+            let written = match Unsent::attempt(raw, self.fingerprint(), &mut value) {
+                Err(PutError::Full(())) => {
                     // Consumers that make room have to be woken.
                     run.tell();
-                    Letter::write(raw, self.fingerprint(), value, wait, || raw.deserted(For::Room))
+                    Unsent::write(raw, self.fingerprint(), &mut value, wait, || raw.deserted(For::Room))
                 }
                 end => end,
             };
-            let mut letter = match written {
-                Ok(letter) => letter,
-                Err(error) => return Err(PutManyError { put, error, rest: values }),
+            let mut unsent = match written {
+                Ok(unsent) => unsent,
+                Err(e) => return Err(PutManyError { put, error: e.map(|()| value), rest: values }),
             };
-            match run.put(letter.item()) {
-                Ok(true) => {}
+            let end = match run.put(&mut unsent.payload) {
+                Ok(true) => Ok(()),
                 Ok(false) => {
                     // Consumers that make room have to be woken.
                     run.tell();
-                    match raw.put(letter.item(), wait, || raw.deserted(For::Room)) {
-                        Ok(crate::raw::PutRaw::Done) => run = Run::new(raw, true),
-                        end => {
-                            let error = not_put(letter.back(), end);
-                            return Err(PutManyError { put, error, rest: values });
-                        }
-                    }
+                    let end = raw.put(&mut unsent.payload, wait, || raw.deserted(For::Room));
+                    end.map(|()| run = Run::new(raw, true))
                 }
-                Err(error) => {
-                    let error = not_put(letter.back(), Err(error));
-                    return Err(PutManyError { put, error, rest: values });
-                }
+                Err(error) => Err(PutError::Failed { value: (), error }),
+            };
+            if let Err(e) = end {
+                let error = e.map(|()| unsent.back(value));
+                return Err(PutManyError { put, error, rest: values });
             }
-            letter.sent();
+            unsent.sent(value);
             put += 1;
         }
     }
@@ -277,8 +272,8 @@ impl<T: Message> Queue<T> {
         let mut got = 1;
         let mut run = Run::new(self.raw(), false);
         while got < most {
-            let Some(parcel) = run.get()? else { break };
-            into.push(parcel.unpack(self.fingerprint()).map_err(GetError::from)?);
+            let Some(payload) = run.get()? else { break };
+            into.push(payload.unpack(self.fingerprint()).map_err(GetError::from)?);
             got += 1;
         }
         Ok(got)

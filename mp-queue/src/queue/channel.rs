@@ -22,9 +22,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
 use crate::queue::put_as;
-use crate::raw::nothing;
-use crate::raw::parcel::Parcel;
-use crate::raw::{Alone, Ended, Raw, Wait};
+use crate::raw::payload::Payload;
+use crate::raw::{Alone, Raw, Unmet, Wait};
 
 /// One side of a channel: a handle to the queue, and one to the side's token.
 pub(crate) struct End {
@@ -114,17 +113,17 @@ impl End {
 
     /// Takes a message; the other side's absence is reported only when the queue is empty.
     #[inline]
-    pub(crate) fn get(&self, into: &mut Option<Parcel>, wait: Wait) -> Result<Ended, Error> {
-        match self.raw.get(into, wait, || self.alone())? {
-            Ended::Waited => match self.alone() {
-                None => Ok(Ended::Waited),
+    fn get(&self, into: &mut Option<Payload>, wait: Wait) -> Result<(), GetError> {
+        match self.raw.get(into, wait, || self.alone()) {
+            Err(GetError::Empty) => match self.alone() {
+                None => Err(GetError::Empty),
                 // What the senders put before they were gone comes first.
-                Some(alone) => Ok(match self.raw.get(into, Wait::Never, || None)? {
-                    Ended::Attempted => Ended::Attempted,
-                    Ended::Waited | Ended::Alone(_) => Ended::Alone(alone),
-                }),
+                Some(alone) => match self.raw.get(into, Wait::Never, || None) {
+                    Err(GetError::Empty) => Err(Unmet::Alone(alone).into()),
+                    end => end,
+                },
             },
-            end => Ok(end),
+            end => end,
         }
     }
 
@@ -135,11 +134,11 @@ impl End {
         fingerprint: TypeFingerprint<T>,
         wait: Wait,
     ) -> Result<T, GetError> {
-        let mut parcel = None;
-        match (self.get(&mut parcel, wait)?, parcel) {
-            (Ended::Attempted, Some(parcel)) => Ok(parcel.unpack(fingerprint)?),
-            (Ended::Attempted, None) => Err(GetError::Disconnected),
-            (end, _) => Err(nothing(end)),
+        let mut payload = None;
+        self.get(&mut payload, wait)?;
+        match payload {
+            Some(payload) => Ok(payload.unpack(fingerprint)?),
+            None => Err(GetError::Disconnected),
         }
     }
 }

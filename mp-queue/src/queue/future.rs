@@ -21,10 +21,9 @@ use crate::queue::joinable::{JoinError, JoinableQueue, over};
 use crate::queue::lease::{Lease, read};
 use crate::queue::waitable::{Envelopes, Tasks};
 use crate::raw::handles::For;
-use crate::raw::memory::Taken;
-use crate::raw::parcel::{Letter, Parcel};
-use crate::raw::{Alone, Ended, PutRaw, Raw, Wait};
-use crate::raw::{not_put, nothing};
+use crate::raw::payload::{Payload, Unsent};
+use crate::raw::{Alone, Raw, Unmet, Wait};
+use crate::ring::GetEnd;
 
 /// Polls for a message; none if the queue is closed and drained.
 pub(crate) fn poll_get(
@@ -33,39 +32,41 @@ pub(crate) fn poll_get(
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
     what: impl FnOnce() -> Watched,
-) -> Poll<Result<Option<Parcel>, GetError>> {
+) -> Poll<Result<Option<Payload>, GetError>> {
     let look = || {
-        let mut parcel = None;
-        if let Ended::Attempted = raw.get(&mut parcel, Wait::Never, || None)? {
-            return Ok(Some(Ok(parcel)));
-        }
-        let Some(alone) = alone() else { return Ok(None) };
-        // What producers put before they were gone comes first.
-        Ok::<_, Error>(Some(match raw.get(&mut parcel, Wait::Never, || None)? {
-            Ended::Attempted => Ok(parcel),
-            Ended::Waited | Ended::Alone(_) => Err(nothing(Ended::Alone(alone))),
-        }))
+        let mut payload = None;
+        let mut attempt = || match raw.get(&mut payload, Wait::Never, || None) {
+            Err(GetError::Empty) => None,
+            end => Some(end),
+        };
+        let end = attempt().or_else(|| {
+            let alone = alone()?;
+            // What producers put before they were gone comes first.
+            Some(attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
+        });
+        Ok::<_, Error>(end.map(|end| end.map(|()| payload)))
     };
     poll_until(watch, cx, what, look).map(|found| found?)
 }
 
 /// Polls until the message is put; until then it is the caller's. `what` is the room for its weight.
-pub(crate) fn poll_put<T: Message>(
+pub(crate) fn poll_put(
     watch: &mut Option<Watch>,
     cx: &Context<'_>,
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
     what: impl FnOnce(u64) -> Watched,
-    letter: &mut Letter<T>,
-) -> Poll<Result<PutRaw, Error>> {
-    let weight = letter.item().weight();
+    unsent: &mut Unsent,
+) -> Poll<Result<(), PutError<()>>> {
+    let weight = unsent.payload.weight();
     let look = || {
-        Ok::<_, Error>(match raw.put(letter.item(), Wait::Never, || None)? {
-            PutRaw::Not(_) => alone().map(|alone| PutRaw::Not(Ended::Alone(alone))),
+        Ok::<_, Error>(match raw.put(&mut unsent.payload, Wait::Never, || None) {
+            Err(PutError::Full(())) => alone().map(|alone| Err(Unmet::Alone(alone).into())),
             end => Some(end),
         })
     };
-    poll_until(watch, cx, || what(weight), look)
+    let end = poll_until(watch, cx, || what(weight), look);
+    end.map(|end| end.unwrap_or_else(|error| Err(PutError::Failed { value: (), error })))
 }
 
 /// Polls until what is in `value` is written, which waits only where too many messages are on their way. Until then it stays
@@ -77,19 +78,20 @@ pub(crate) fn poll_write<T: Message>(
     fingerprint: TypeFingerprint<T>,
     alone: impl Fn() -> Option<Alone>,
     value: &mut Option<T>,
-) -> Poll<Result<Option<Letter<T>>, PutError<T>>> {
+) -> Poll<Result<Option<(T, Unsent)>, PutError<T>>> {
     let look = || {
-        let Some(unwritten) = value.take() else { return Ok(Some(Ok(None))) };
-        Ok::<_, Error>(match Letter::attempt(raw, fingerprint, unwritten) {
-            Ok(letter) => Some(Ok(Some(letter))),
-            Err(PutError::Full(unwritten)) => match alone() {
-                Some(alone) => Some(Err(not_put(unwritten, Ok(PutRaw::Not(Ended::Alone(alone)))))),
-                None => {
-                    *value = Some(unwritten);
-                    None
-                }
-            },
-            Err(e) => Some(Err(e)),
+        let Some(mut unwritten) = value.take() else { return Ok(Some(Ok(None))) };
+        let end = match Unsent::attempt(raw, fingerprint, &mut unwritten) {
+            Ok(unsent) => return Ok(Some(Ok(Some((unwritten, unsent))))),
+            Err(PutError::Full(())) => alone().map(|alone| Unmet::Alone(alone).into()),
+            Err(e) => Some(e),
+        };
+        Ok::<_, Error>(match end {
+            Some(e) => Some(Err(e.map(|()| unwritten))),
+            None => {
+                *value = Some(unwritten);
+                None
+            }
         })
     };
     let what = || Arc::new(Envelopes(raw.clone())) as Watched;
@@ -104,7 +106,7 @@ pub(crate) fn poll_write<T: Message>(
 /// A message that is on its way; its value goes back to where it came from if it is dropped before.
 struct Lent<'a, T: Message> {
     from: &'a mut Option<T>,
-    letter: Option<Letter<T>>,
+    unsent: Option<(T, Unsent)>,
 }
 
 /// Nothing in it is pinned.
@@ -112,8 +114,8 @@ impl<T: Message> Unpin for Lent<'_, T> {}
 
 impl<T: Message> Drop for Lent<'_, T> {
     fn drop(&mut self) {
-        if let Some(letter) = self.letter.take() {
-            *self.from = Some(letter.back());
+        if let Some((value, unsent)) = self.unsent.take() {
+            *self.from = Some(unsent.back(value));
         }
     }
 }
@@ -128,20 +130,21 @@ async fn put<T: Message>(
 ) -> Result<(), PutError<T>> {
     let mut watch = None;
     let written = poll_fn(|cx| poll_write(&mut watch, cx, raw, fingerprint, &alone, from)).await?;
-    let Some(letter) = written else { return Ok(()) };
-    let mut lent = Lent { from, letter: Some(letter) };
+    let Some(unsent) = written else { return Ok(()) };
+    let mut lent = Lent { from, unsent: Some(unsent) };
     let mut watch = None;
     let end = poll_fn(|cx| {
-        let Some(letter) = &mut lent.letter else { return Poll::Ready(Ok(PutRaw::Done)) };
-        poll_put(&mut watch, cx, raw, &alone, &what, letter)
+        let Some((_, unsent)) = &mut lent.unsent else { return Poll::Ready(Ok(())) };
+        poll_put(&mut watch, cx, raw, &alone, &what, unsent)
     });
-    match (end.await, lent.letter.take()) {
-        (_, None) => Ok(()),
-        (Ok(PutRaw::Done), Some(letter)) => {
-            letter.sent();
+    let end = end.await;
+    let Some((value, unsent)) = lent.unsent.take() else { return Ok(()) };
+    match end {
+        Ok(()) => {
+            unsent.sent(value);
             Ok(())
         }
-        (end, Some(letter)) => Err(not_put(letter.back(), end)),
+        Err(e) => Err(e.map(|()| unsent.back(value))),
     }
 }
 
@@ -184,7 +187,7 @@ impl<T: Message> Queue<T> {
         let alone = || self.raw().deserted(For::Message);
         let mut watch = None;
         let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), alone, what)).await?;
-        Ok(got.map(|parcel| parcel.unpack(self.fingerprint())).transpose()?)
+        Ok(got.map(|payload| payload.unpack(self.fingerprint())).transpose()?)
     }
 
     /// Puts a message, as a future, which is ready when it is put: as [`put`](Self::put), it waits while the queue is full.
@@ -244,36 +247,32 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
             || look_for_lease(raw, || raw.deserted(For::Message)),
         )
         .await?;
-        match found {
-            Ok(leased) => read(raw, self.fingerprint(), leased).map(Some),
-            Err(None) => Ok(None),
-            Err(Some(alone)) => Err(nothing(Ended::Alone(alone))),
-        }
+        found?.map(|leased| read(raw, self.fingerprint(), leased)).transpose()
     }
 }
 
-/// Leases a message, if there is one; `Err(None)` at the end.
+/// Leases a message, if there is one; none at the end.
 fn look_for_lease(
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
-) -> Result<Option<Result<Leased, Option<Alone>>>, Error> {
+) -> Result<Option<Result<Option<Leased>, GetError>>, Error> {
     raw.arena().me()?;
     raw.memory().redeliver();
     let mut leased = None;
     let mut found = raw.attempt_lease(&mut leased)?;
-    let gone = if let Taken::Empty = found { alone() } else { None };
+    let gone = if let GetEnd::Empty = found { alone() } else { None };
     if gone.is_some() {
         // What producers put before they were gone comes first.
         found = raw.attempt_lease(&mut leased)?;
     }
     Ok(match found {
-        Taken::Message => {
+        GetEnd::Done(()) => {
             raw.memory().made_room(1);
-            leased.map(Ok)
+            Some(Ok(leased))
         }
-        Taken::Empty => gone.map(|alone| Err(Some(alone))),
+        GetEnd::Empty => gone.map(|alone| Err(Unmet::Alone(alone).into())),
         // What other processes work on may come back.
-        Taken::Closed => (!raw.others_lease()).then_some(Err(None)),
+        GetEnd::Closed => (!raw.others_lease()).then_some(Ok(None)),
     })
 }
 
@@ -337,7 +336,7 @@ pub(crate) async fn recv<T: Message>(
 ) -> Result<T, GetError> {
     let mut watch = None;
     match poll_fn(|cx| poll_get(&mut watch, cx, end.raw(), || end.alone(), &what)).await? {
-        Some(parcel) => Ok(parcel.unpack(fingerprint)?),
+        Some(payload) => Ok(payload.unpack(fingerprint)?),
         None => Err(GetError::Disconnected),
     }
 }
@@ -387,8 +386,8 @@ mod tests {
                 Some(Alone::Disconnected)
             };
             let mut into = None;
-            let end = queue.raw().get(&mut into, wait, puts_and_leaves).unwrap();
-            assert!(matches!(end, Ended::Attempted) && into.is_some(), "{end:?} after {wait:?}");
+            let end = queue.raw().get(&mut into, wait, puts_and_leaves);
+            assert!(end.is_ok() && into.is_some(), "{end:?} after {wait:?}");
         }
     }
 
@@ -400,7 +399,7 @@ mod tests {
             Some(Alone::Disconnected)
         };
         let found = look_for_lease(queue.raw(), puts_and_leaves).unwrap();
-        let Some(Ok(leased)) = found else { panic!("{found:?}") };
+        let Some(Ok(Some(leased))) = found else { panic!("{found:?}") };
         drop(queue.raw().memory().finish(&leased).unwrap());
     }
 }

@@ -14,7 +14,7 @@ use crate::queue::batch::PutManyError;
 use crate::queue::lease::{Lease, Whom};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::Room;
-use crate::raw::{Ended, Wait};
+use crate::raw::{Unmet, Wait};
 use crate::ring::Counted;
 
 /// A queue of tasks that can wait until all of them are done.
@@ -265,14 +265,14 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         let mut found = Counted::default();
         let done = || {
             found = raw.memory().census();
-            Ok(found.unfinished == 0)
+            (found.unfinished == 0).then_some(Ok(()))
         };
         match raw.within(wait, (&patience, None), (raw.memory().finished(), None), done, || None) {
-            Ok(Ended::Attempted) => over(found),
-            Ok(_) => {
+            Ok(()) => over(found),
+            Err(Unmet::Failed(error)) => Err(JoinError::Failed(error)),
+            Err(Unmet::Waited | Unmet::Alone(_)) => {
                 Err(JoinError::Unfinished { tasks: found.unfinished, holders: raw.leaseholders(Whom::All) })
             }
-            Err(error) => Err(JoinError::Failed(error)),
         }
     }
 

@@ -15,10 +15,8 @@ use crate::error::{GetError, Leaseholder};
 use crate::queue::Queue;
 use crate::queue::waitable::Tasks;
 use crate::raw::handles::For;
-use crate::raw::memory::Taken;
-use crate::raw::nothing;
-use crate::raw::{Alone, Ended, Raw, Wait};
-use crate::ring::Link;
+use crate::raw::{Alone, Raw, Unmet, Wait};
+use crate::ring::{GetEnd, Link};
 
 /// A message that is being worked on. [`done`](Self::done) takes it out of the queue for good; if this is dropped
 /// without it, by a panic say, or if the process dies, the message goes to another consumer.
@@ -100,19 +98,19 @@ pub(crate) enum Whom {
 
 impl Raw {
     /// Leases a message: one that came back, else the oldest one.
-    pub(crate) fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<Taken, Error> {
+    pub(crate) fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<GetEnd<()>, Error> {
         if self.memory().any_returned()
             && let Some(leased) = self.memory().lease_returned()?
         {
             *into = Some(leased);
-            return Ok(Taken::Message);
+            return Ok(GetEnd::Done(()));
         }
         let mut i = self.head_segment();
         loop {
             match self.memory().lease(i, into)? {
-                Taken::Closed => match self.memory().link(i) {
-                    Link::None => return Ok(Taken::Empty),
-                    Link::End => return Ok(Taken::Closed),
+                GetEnd::Closed => match self.memory().link(i) {
+                    Link::None => return Ok(GetEnd::Empty),
+                    Link::End => return Ok(GetEnd::Closed),
                     Link::Open => i += 1,
                 },
                 end => {
@@ -153,44 +151,30 @@ impl Raw {
         &self,
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
-    ) -> Result<Result<Leased, Option<Ended>>, Error> {
-        self.arena().me()?;
+    ) -> Result<Option<Leased>, GetError> {
+        self.arena().me().map_err(Error::from)?;
         self.memory().redeliver();
         let asleep = Patience::none();
-        let mut leased = None;
-        let mut closed = false;
         loop {
-            let attempt = || {
-                closed = match self.attempt_lease(&mut leased)? {
-                    Taken::Message => return Ok(true),
-                    Taken::Empty => return Ok(false),
-                    // What other processes work on may come back.
-                    Taken::Closed => true,
-                };
-                Ok(true)
+            let mut leased = None;
+            let attempt = || match self.attempt_lease(&mut leased) {
+                // What other processes work on may come back.
+                Ok(GetEnd::Done(()) | GetEnd::Closed) => Some(Ok(())),
+                Ok(GetEnd::Empty) => None,
+                Err(error) => Some(Err(GetError::Failed(error))),
             };
             let at = (self.memory().not_empty(), Some(For::Message));
-            let end = self.within(wait, (self.getting(), None), at, attempt, &alone)?;
-            match (end, leased.take()) {
-                (Ended::Attempted, Some(leased)) => {
-                    self.memory().made_room(1);
-                    return Ok(Ok(leased));
-                }
-                (Ended::Attempted, None) if closed => {
-                    let over = || Ok(!self.others_lease() || self.memory().any_returned());
-                    match self.within(
-                        wait,
-                        (&asleep, None),
-                        (self.memory().finished(), None),
-                        over,
-                        || None,
-                    )? {
-                        Ended::Attempted if !self.others_lease() => return Ok(Err(None)),
-                        Ended::Attempted => {}
-                        end => return Ok(Err(Some(end))),
-                    }
-                }
-                (end, _) => return Ok(Err(Some(end))),
+            self.within(wait, (self.getting(), None), at, attempt, &alone)?;
+            if leased.is_some() {
+                self.memory().made_room(1);
+                return Ok(leased);
+            }
+            let over =
+                || (!self.others_lease() || self.memory().any_returned()).then_some(Ok::<_, Unmet>(()));
+            let at = (self.memory().finished(), None);
+            self.within(wait, (&asleep, None), at, over, || None)?;
+            if !self.others_lease() {
+                return Ok(None);
             }
         }
     }
@@ -276,13 +260,13 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     }
 
     fn lease_within(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
-        match self.raw().lease(wait, || self.raw().deserted(For::Message))? {
-            Ok(leased) => read(self.raw(), self.fingerprint(), leased).map(Some),
-            Err(None) => Ok(None),
-            Err(Some(Ended::Waited)) if self.raw().memory().is_at_end() => {
+        match self.raw().lease(wait, || self.raw().deserted(For::Message)) {
+            Ok(Some(leased)) => read(self.raw(), self.fingerprint(), leased).map(Some),
+            Ok(None) => Ok(None),
+            Err(GetError::Empty) if self.raw().memory().is_at_end() => {
                 Err(GetError::Leased { holders: self.raw().leaseholders(Whom::Others) })
             }
-            Err(Some(end)) => Err(nothing(end)),
+            Err(e) => Err(e),
         }
     }
 

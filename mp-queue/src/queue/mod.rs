@@ -26,8 +26,8 @@ use crate::error::{GetError, PutError};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::Room;
 use crate::raw::handles::{Able, DesertedWhen, For};
-use crate::raw::parcel;
-use crate::raw::{Alone, Ended, PutRaw, Raw, Wait, not_put, nothing};
+use crate::raw::payload::Unsent;
+use crate::raw::{Alone, Raw, Wait};
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///
@@ -371,22 +371,16 @@ pub(crate) fn put_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<(), PutError<T>> {
-    let mut sealed = match parcel::write(raw, fingerprint, &mut value) {
-        Ok(sealed) => sealed,
-        Err(e) => match parcel::write_later(raw, fingerprint, &mut value, e, wait, &alone) {
-            Ok(sealed) => sealed,
-            Err(e) => return Err(e.map(|()| value)),
-        },
+    let mut unsent = match Unsent::write(raw, fingerprint, &mut value, wait, &alone) {
+        Ok(unsent) => unsent,
+        Err(e) => return Err(e.map(|()| value)),
     };
-    match raw.put(parcel::item(&mut sealed), wait, alone) {
-        Ok(PutRaw::Done) => {
-            parcel::sent(sealed, value);
+    match raw.put(&mut unsent.payload, wait, alone) {
+        Ok(()) => {
+            unsent.sent(value);
             Ok(())
         }
-        end => {
-            parcel::back(sealed, &mut value);
-            Err(not_put(value, end))
-        }
+        Err(e) => Err(e.map(|()| unsent.back(value))),
     }
 }
 
@@ -398,14 +392,10 @@ pub(crate) fn get_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<Option<T>, GetError> {
-    let mut parcel = None;
-    match raw.get(&mut parcel, wait, alone)? {
-        Ended::Attempted => {
-            let Some(parcel) = parcel else { return Ok(None) };
-            Ok(Some(parcel.unpack(fingerprint)?))
-        }
-        end => Err(nothing(end)),
-    }
+    let mut payload = None;
+    raw.get(&mut payload, wait, alone)?;
+    let Some(payload) = payload else { return Ok(None) };
+    Ok(Some(payload.unpack(fingerprint)?))
 }
 
 impl<T: Message> Serialize for Queue<T> {

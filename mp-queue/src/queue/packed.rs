@@ -11,9 +11,8 @@ use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::queue::batch::Run;
-use crate::raw::nothing;
-use crate::raw::parcel::{Parcel, seal};
-use crate::raw::{Ended, PutRaw, Wait};
+use crate::raw::Wait;
+use crate::raw::payload::{Payload, seal};
 
 /// A message that is encoded already, and in no queue: to be put without running any code of the value, for
 /// example while holding a lock.
@@ -33,16 +32,16 @@ use crate::raw::{Ended, PutRaw, Wait};
 ///
 /// It belongs to this process: when this dies, so does the message. Dropped, it releases what is in it.
 pub struct Packed<T> {
-    parcel: Parcel,
+    payload: Payload,
     fingerprint: TypeFingerprint<T>,
 }
 
 impl<T> fmt::Debug for Packed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = std::any::type_name::<T>();
-        match &self.parcel {
-            Parcel::Envelope(envelope) => write!(f, "Packed<{name}>({})", envelope.id()),
-            Parcel::Small(_) => write!(f, "Packed<{name}>(small)"),
+        match &self.payload {
+            Payload::Envelope(envelope) => write!(f, "Packed<{name}>({})", envelope.id()),
+            Payload::Small(_) => write!(f, "Packed<{name}>(small)"),
         }
     }
 }
@@ -51,9 +50,9 @@ impl<T: Message> Packed<T> {
     /// Its number: no two messages that exist at the same time have the same one. As long as it is in a queue, it keeps it.
     /// `None` if it was [taken](Queue::try_get_packed) and is so small that it has none.
     pub fn number(&self) -> Option<EnvelopeId> {
-        match &self.parcel {
-            Parcel::Envelope(envelope) => Some(envelope.id()),
-            Parcel::Small(_) => None,
+        match &self.payload {
+            Payload::Envelope(envelope) => Some(envelope.id()),
+            Payload::Small(_) => None,
         }
     }
 
@@ -62,7 +61,7 @@ impl<T: Message> Packed<T> {
     /// # Errors
     /// When it can't be decoded; its bytes are in the error.
     pub fn unpack(self) -> Result<T, Error> {
-        self.parcel.unpack(self.fingerprint)
+        self.payload.unpack(self.fingerprint)
     }
 }
 
@@ -78,7 +77,7 @@ impl<T: Message> Queue<T> {
                 // The message is the value now.
                 lent.sent();
                 drop_caught(value);
-                Ok(Packed { parcel: Parcel::Envelope(envelope), fingerprint })
+                Ok(Packed { payload: Payload::Envelope(envelope), fingerprint })
             }
             Err(error) => Err(PackError { value, error }),
         }
@@ -89,13 +88,7 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// As [`try_put`](Self::try_put); the message comes back.
     pub fn try_put_packed(&self, mut packed: Packed<T>) -> Result<(), PutError<Packed<T>>> {
-        match self.raw().put(packed.parcel.item(), Wait::Never, || None) {
-            Ok(PutRaw::Done) => Ok(()),
-            Ok(PutRaw::Closed) => Err(PutError::Closed(packed)),
-            Ok(PutRaw::TooLarge { bytes, limit }) => Err(PutError::TooLarge { value: packed, bytes, limit }),
-            Ok(PutRaw::Not(_)) => Err(PutError::Full(packed)),
-            Err(error) => Err(PutError::Failed { value: packed, error }),
-        }
+        self.raw().put(&mut packed.payload, Wait::Never, || None).map_err(|e| e.map(|()| packed))
     }
 
     /// Puts packed messages, the first ones first, as long as the queue is not full. Returns how many; the
@@ -107,15 +100,17 @@ impl<T: Message> Queue<T> {
         let mut run = Run::new(self.raw(), true);
         let mut put = 0;
         while let Some(mut packed) = from.pop_front() {
-            match run.put(packed.parcel.item()) {
+            match run.put(&mut packed.payload) {
                 Ok(true) => {}
                 Ok(false) => {
                     // It may need more than that: the next segment, say.
                     run.tell();
-                    let end = self.raw().put(packed.parcel.item(), Wait::Never, || None);
-                    if !matches!(end, Ok(PutRaw::Done)) {
+                    if let Err(end) = self.raw().put(&mut packed.payload, Wait::Never, || None) {
                         from.push_front(packed);
-                        return end.map(|_| put);
+                        return match end {
+                            PutError::Failed { error, .. } => Err(error),
+                            _ => Ok(put),
+                        };
                     }
                     run = Run::new(self.raw(), true);
                 }
@@ -134,13 +129,9 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// As [`try_get`](Self::try_get).
     pub fn try_get_packed(&self) -> Result<Option<Packed<T>>, GetError> {
-        let mut parcel = None;
-        match self.raw().get(&mut parcel, Wait::Never, || None)? {
-            Ended::Attempted => {
-                let fingerprint = self.fingerprint();
-                Ok(parcel.map(|parcel| Packed { parcel, fingerprint }))
-            }
-            end => Err(nothing(end)),
-        }
+        let mut payload = None;
+        self.raw().get(&mut payload, Wait::Never, || None)?;
+        let fingerprint = self.fingerprint();
+        Ok(payload.map(|payload| Packed { payload, fingerprint }))
     }
 }

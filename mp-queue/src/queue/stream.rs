@@ -17,9 +17,8 @@ use crate::queue::channel::{Receiver, Sender};
 use crate::queue::future::{poll_get, poll_put};
 use crate::queue::waitable::Envelopes;
 use crate::raw::handles::{Able, For};
-use crate::raw::not_put;
-use crate::raw::parcel::Letter;
-use crate::raw::{Alone, PutRaw, Raw};
+use crate::raw::payload::Unsent;
+use crate::raw::{Alone, Raw};
 
 /// The messages of a [`Queue`] or a [`Receiver`] as a stream; see [`Queue::stream`].
 pub struct Messages<Q> {
@@ -48,7 +47,7 @@ impl<T: Message> Sends for Sender<T> {
 pub struct Outlet<Q: Sends> {
     of: Q,
     watch: Option<Watch>,
-    waiting: Option<Letter<Q::Message>>,
+    waiting: Option<(Q::Message, Unsent)>,
 }
 
 /// Nothing in it is pinned.
@@ -128,7 +127,7 @@ macro_rules! stream {
                 let watched: fn(&$of<T>) -> Watched = $watched;
                 let what = || watched(of);
                 let got = match ready!(poll_get(watch, cx, raw(of), || alone(of), what)) {
-                    Ok(Some(parcel)) => Some(parcel.unpack(of.fingerprint()).map_err(GetError::from)),
+                    Ok(Some(payload)) => Some(payload.unpack(of.fingerprint()).map_err(GetError::from)),
                     Ok(None) | Err(GetError::Disconnected) => None,
                     Err(e) => Some(Err(e)),
                 };
@@ -162,20 +161,17 @@ macro_rules! sink {
         impl<T: Message> Outlet<$of<T>> {
             fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<T>>> {
                 let Self { of, watch, waiting } = self;
-                let Some(letter) = waiting else { return Poll::Ready(Ok(())) };
+                let Some((_, unsent)) = waiting else { return Poll::Ready(Ok(())) };
                 let raw: fn(&$of<T>) -> &Raw = $raw;
                 let alone: fn(&$of<T>) -> Option<Alone> = $alone;
                 let room: fn(&$of<T>, u64) -> Watched = $room;
                 let put =
-                    ready!(poll_put(watch, cx, raw(of), || alone(of), |weight| room(of, weight), letter));
-                match (put, waiting.take()) {
-                    (_, None) => Poll::Ready(Ok(())),
-                    (Ok(PutRaw::Done), Some(letter)) => {
-                        letter.sent();
-                        Poll::Ready(Ok(()))
-                    }
-                    (end, Some(letter)) => Poll::Ready(Err(not_put(letter.back(), end))),
-                }
+                    ready!(poll_put(watch, cx, raw(of), || alone(of), |weight| room(of, weight), unsent));
+                let Some((value, unsent)) = waiting.take() else { return Poll::Ready(Ok(())) };
+                Poll::Ready(match put {
+                    Ok(()) => Ok(unsent.sent(value)),
+                    Err(e) => Err(e.map(|()| unsent.back(value))),
+                })
             }
         }
 
@@ -189,13 +185,16 @@ macro_rules! sink {
                 poll_envelope(&mut this.watch, cx, raw(&this.of))
             }
 
-            fn start_send(self: Pin<&mut Self>, value: T) -> Result<(), Self::Error> {
+            fn start_send(self: Pin<&mut Self>, mut value: T) -> Result<(), Self::Error> {
                 let this = self.get_mut();
                 if this.waiting.is_some() {
                     return Err(PutError::Full(value));
                 }
                 let raw: fn(&$of<T>) -> &Raw = $raw;
-                this.waiting = Some(Letter::attempt(raw(&this.of), this.of.fingerprint(), value)?);
+                match Unsent::attempt(raw(&this.of), this.of.fingerprint(), &mut value) {
+                    Ok(unsent) => this.waiting = Some((value, unsent)),
+                    Err(e) => return Err(e.map(|()| value)),
+                }
                 Ok(())
             }
 

@@ -4,7 +4,7 @@ pub(crate) mod handles;
 pub(crate) mod header;
 pub(crate) mod memory;
 pub(crate) mod pace;
-pub(crate) mod parcel;
+pub(crate) mod payload;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use mp_reduce::Error;
 use crate::error::{GetError, PutError};
 use crate::raw::handles::{Able, DesertedWhen, For, Handle, Handles};
 use crate::raw::header::{Made, Size};
-use crate::raw::memory::{Given, RingMemory, Rings, Taken};
+use crate::raw::memory::{RingMemory, Rings};
 use crate::raw::pace::Pace;
-use crate::raw::parcel::{Item, Parcel};
-use crate::ring::{Content, Link, RingAt};
+use crate::raw::payload::Payload;
+use crate::ring::{Content, GetEnd, Link, PutEnd, RingAt};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 
@@ -48,15 +48,39 @@ impl Wait {
     }
 }
 
-/// How a wait ended.
+/// Why a wait ended without what was waited for.
 #[derive(Debug)]
-pub(crate) enum Ended {
-    /// There is nothing more to wait for.
-    Attempted,
+pub(crate) enum Unmet {
     /// The time is over.
     Waited,
-    /// What is waited for will never come: no other process or handle could bring it.
+    /// It will never come: no other process or handle could bring it.
     Alone(Alone),
+    /// Waiting itself failed.
+    Failed(Error),
+}
+
+impl From<Unmet> for PutError<()> {
+    #[cold]
+    fn from(unmet: Unmet) -> Self {
+        match unmet {
+            Unmet::Waited => PutError::Full(()),
+            Unmet::Alone(Alone::Deserted(last, pid)) => PutError::Deserted { value: (), last, pid },
+            Unmet::Alone(Alone::Disconnected) => PutError::Disconnected(()),
+            Unmet::Failed(error) => PutError::Failed { value: (), error },
+        }
+    }
+}
+
+impl From<Unmet> for GetError {
+    #[cold]
+    fn from(unmet: Unmet) -> Self {
+        match unmet {
+            Unmet::Waited => GetError::Empty,
+            Unmet::Alone(Alone::Deserted(last, pid)) => GetError::Deserted { last, pid },
+            Unmet::Alone(Alone::Disconnected) => GetError::Disconnected,
+            Unmet::Failed(error) => GetError::Failed(error),
+        }
+    }
 }
 
 /// Which side is gone.
@@ -71,19 +95,6 @@ pub(crate) enum Alone {
 /// How long a waiter sleeps first where a process may be about to give up the queue; twice as long then, and
 /// so on.
 const NAP: Duration = Duration::from_millis(1);
-
-/// What a put ended with; unless it is done, the message is given back.
-#[derive(Debug)]
-pub(crate) enum PutRaw {
-    Done,
-    Closed,
-    /// The message alone is more than may be in the queue.
-    TooLarge {
-        bytes: u64,
-        limit: u64,
-    },
-    Not(Ended),
-}
 
 /// What this process knows of one side of a queue: hints, on which nothing depends. Threads at the other side
 /// write other cache lines.
@@ -271,30 +282,29 @@ impl Raw {
 
     /// Puts a message; an envelope is emptied only if it is put. Wakes no waiter.
     #[inline]
-    pub(crate) fn attempt_put(&self, item: &mut Item<'_>) -> Result<Given, Error> {
+    fn attempt_put(&self, payload: &mut Payload) -> Result<PutEnd<()>, Error> {
         if self.memory.segments() == 1 {
-            return Ok(self.memory.put(0, item)?);
+            return Ok(self.memory.put(0, payload)?);
         }
-        self.put_in_chain(item)
+        self.put_in_chain(payload)
     }
 
-    fn put_in_chain(&self, item: &mut Item<'_>) -> Result<Given, Error> {
+    fn put_in_chain(&self, payload: &mut Payload) -> Result<PutEnd<()>, Error> {
         let mut i = self.local.put.segment.load(Ordering::Relaxed);
         loop {
             // What is still in earlier segments counts, too.
             let last = i + 1 == self.memory.segments();
             if last && self.memory.len() >= self.capacity() {
-                return Ok(if self.memory.is_closed(i) { Given::Closed } else { Given::Full });
+                return Ok(if self.memory.is_closed(i) { PutEnd::Closed(()) } else { PutEnd::Full(()) });
             }
-            match self.memory.put(i, item)? {
-                Given::Done => return Ok(Given::Done),
-                end if last => return Ok(end),
-                Given::Full | Given::Closed => match self.memory.extend(&self.hold, i)? {
+            match self.memory.put(i, payload)? {
+                end if last || matches!(end, PutEnd::Done(_)) => return Ok(end),
+                _ => match self.memory.extend(&self.hold, i)? {
                     Link::Open => {
                         i += 1;
                         self.local.put.segment.fetch_max(i, Ordering::Relaxed);
                     }
-                    Link::End => return Ok(Given::Closed),
+                    Link::End => return Ok(PutEnd::Closed(())),
                     Link::None => {}
                 },
             }
@@ -303,15 +313,15 @@ impl Raw {
 
     /// Takes a message, if there is one. Wakes no waiter.
     #[inline]
-    pub(crate) fn attempt_get(&self, into: &mut Option<Parcel>) -> Result<Taken, Error> {
+    fn attempt_get(&self, into: &mut Option<Payload>) -> Result<GetEnd<()>, Error> {
         // In a forked copy there are no words to look at.
         self.arena().me()?;
         self.memory.gets();
         if self.memory.any_returned()
             && let Some(envelope) = self.memory.take_returned(false)?
         {
-            *into = Some(Parcel::Envelope(envelope));
-            return Ok(Taken::Message);
+            *into = Some(Payload::Envelope(envelope));
+            return Ok(GetEnd::Done(()));
         }
         if self.memory.segments() == 1 {
             return Ok(self.memory.get(0, into)?);
@@ -319,13 +329,13 @@ impl Raw {
         self.get_from_chain(into)
     }
 
-    fn get_from_chain(&self, into: &mut Option<Parcel>) -> Result<Taken, Error> {
+    fn get_from_chain(&self, into: &mut Option<Payload>) -> Result<GetEnd<()>, Error> {
         let mut i = self.local.get.segment.load(Ordering::Relaxed);
         loop {
             match self.memory.get(i, into)? {
-                Taken::Closed if i + 1 < self.memory.segments() => match self.memory.link(i) {
-                    Link::None => return Ok(Taken::Empty),
-                    Link::End => return Ok(Taken::Closed),
+                GetEnd::Closed if i + 1 < self.memory.segments() => match self.memory.link(i) {
+                    Link::None => return Ok(GetEnd::Empty),
+                    Link::End => return Ok(GetEnd::Closed),
                     Link::Open => {
                         i += 1;
                         self.local.get.segment.fetch_max(i, Ordering::Relaxed);
@@ -336,40 +346,34 @@ impl Raw {
         }
     }
 
-    /// Puts a message, and wakes consumers that wait for it.
+    /// Puts a message, and wakes consumers that wait for it. It stays the caller's unless it is put.
     #[inline]
     pub(crate) fn put(
         &self,
-        mut item: Item<'_>,
+        payload: &mut Payload,
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
-    ) -> Result<PutRaw, Error> {
-        let mut closed = false;
+    ) -> Result<(), PutError<()>> {
         let limit = self.memory.bytes_bound();
-        if limit != 0 && item.weight() > limit {
-            return Ok(PutRaw::TooLarge { bytes: item.weight(), limit });
+        if limit != 0 && payload.weight() > limit {
+            return Err(PutError::TooLarge { value: (), bytes: payload.weight(), limit });
         }
         let attempt = || {
-            Ok(match self.attempt_put(&mut item)? {
-                Given::Done => true,
-                Given::Closed => {
-                    closed = true;
-                    true
+            Some(match self.attempt_put(payload) {
+                Ok(PutEnd::Done(_)) => Ok(()),
+                Ok(PutEnd::Closed(())) => Err(PutError::Closed(())),
+                Ok(PutEnd::Full(())) if self.memory.is_unbounded() => {
+                    Err(PutError::Failed { value: (), error: self.too_many() })
                 }
-                Given::Full if self.memory.is_unbounded() => return Err(self.too_many()),
-                Given::Full => false,
+                Ok(PutEnd::Full(())) => return None,
+                Err(error) => Err(PutError::Failed { value: (), error }),
             })
         };
         let how = (&self.local.put.patience, Some(&self.local.put.pace));
-        Ok(match self.within(wait, how, (self.memory.not_full(), Some(For::Room)), attempt, alone)? {
-            Ended::Attempted if closed => PutRaw::Closed,
-            Ended::Attempted => {
-                self.local.put.pace.moves();
-                self.memory.not_empty().wake_one();
-                PutRaw::Done
-            }
-            end => PutRaw::Not(end),
-        })
+        self.within(wait, how, (self.memory.not_full(), Some(For::Room)), attempt, alone)?;
+        self.local.put.pace.moves();
+        self.memory.not_empty().wake_one();
+        Ok(())
     }
 
     /// Why nothing more can be put into a queue that never waits.
@@ -379,16 +383,16 @@ impl Raw {
         mp_core::Error::TooManyMessages(Box::new(self.arena().on_their_way(block, len))).into()
     }
 
-    /// Attempts until it succeeds, looking again when there may be an envelope for one more message.
+    /// Attempts until it ends, looking again when there may be an envelope for one more message.
     /// Consumers of this queue wake it; consumers of other queues, which free envelopes too, do not: those
     /// are noticed within [`SLICE`].
     #[cold]
-    pub(crate) fn wait_for_envelope(
+    pub(crate) fn wait_for_envelope<R>(
         &self,
         wait: Wait,
-        attempt: impl FnMut() -> Result<bool, Error>,
+        attempt: impl FnMut() -> Option<Result<R, PutError<()>>>,
         alone: impl Fn() -> Option<Alone>,
-    ) -> Result<Ended, Error> {
+    ) -> Result<R, PutError<()>> {
         let at = (self.memory.not_full(), Some(For::Room));
         self.within(wait, (&self.local.put.patience, None), at, attempt, alone)
     }
@@ -398,76 +402,68 @@ impl Raw {
     #[inline]
     pub(crate) fn get(
         &self,
-        into: &mut Option<Parcel>,
+        into: &mut Option<Payload>,
         wait: Wait,
         alone: impl Fn() -> Option<Alone>,
-    ) -> Result<Ended, Error> {
-        let attempt = || {
-            Ok(match self.attempt_get(into)? {
-                Taken::Message | Taken::Closed => true,
-                Taken::Empty => false,
-            })
+    ) -> Result<(), GetError> {
+        let attempt = || match self.attempt_get(into) {
+            Ok(GetEnd::Done(()) | GetEnd::Closed) => Some(Ok(())),
+            Ok(GetEnd::Empty) => None,
+            Err(error) => Some(Err(GetError::Failed(error))),
         };
         let how = (&self.local.get.patience, Some(&self.local.get.pace));
-        let end = self.within(wait, how, (self.memory.not_empty(), Some(For::Message)), attempt, alone)?;
+        let end = self.within(wait, how, (self.memory.not_empty(), Some(For::Message)), attempt, alone);
         if into.is_some() {
             self.local.get.pace.moves();
             self.memory.made_room(1);
         }
-        Ok(end)
+        end
     }
 
-    /// Attempts until it succeeds, or the wait ends: spinning first, at the pace of the messages if there is
+    /// Attempts until it ends, or the wait does: spinning first, at the pace of the messages if there is
     /// one, then asleep in slices. Once a slice it looks for dead members, and after each sleep whether
     /// another process or handle is left.
     #[inline]
-    pub(crate) fn within(
+    pub(crate) fn within<R, E: From<Unmet>>(
         &self,
         wait: Wait,
         (patience, pace): (&Patience, Option<&Pace>),
         at: (Parking, Option<For>),
-        mut attempt: impl FnMut() -> Result<bool, Error>,
+        mut attempt: impl FnMut() -> Option<Result<R, E>>,
         alone: impl Fn() -> Option<Alone>,
-    ) -> Result<Ended, Error> {
-        match wait.deadline() {
-            _ if attempt()? => Ok(Ended::Attempted),
-            None => Ok(Ended::Waited),
-            Some(deadline) => {
-                if let Some(pace) = pace
-                    && patience.looks()
-                    && self.memory.capacity() >= Pace::LEAST_SLOTS
-                {
-                    pace.hold_off();
-                }
-                self.wait(deadline, patience, at, attempt, alone)
-            }
+    ) -> Result<R, E> {
+        if let Some(end) = attempt() {
+            return end;
         }
+        let Some(deadline) = wait.deadline() else { return Err(Unmet::Waited.into()) };
+        if let Some(pace) = pace
+            && patience.looks()
+            && self.memory.capacity() >= Pace::LEAST_SLOTS
+        {
+            pace.hold_off();
+        }
+        self.wait(deadline, patience, at, attempt, alone)
     }
 
-    fn wait(
+    fn wait<R, E: From<Unmet>>(
         &self,
         deadline: Option<Instant>,
         patience: &Patience,
         (parking, what): (Parking, Option<For>),
-        mut attempt: impl FnMut() -> Result<bool, Error>,
+        mut attempt: impl FnMut() -> Option<Result<R, E>>,
         alone: impl Fn() -> Option<Alone>,
-    ) -> Result<Ended, Error> {
-        let mut look = || match attempt() {
-            Ok(true) => Some(Ok(Ended::Attempted)),
-            Ok(false) => None,
-            Err(e) => Some(Err(e)),
-        };
+    ) -> Result<R, E> {
         let mut swept = None;
         let mut blocked = None;
         let mut nap = NAP;
         loop {
-            if let Some(found) = patience.look(&mut look) {
+            if let Some(found) = patience.look(&mut attempt) {
                 return found;
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
-                let Some(alone) = alone() else { return Ok(Ended::Waited) };
+                let Some(alone) = alone() else { return Err(Unmet::Waited.into()) };
                 // What the others put before they were gone comes first.
-                return look().unwrap_or(Ok(Ended::Alone(alone)));
+                return attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into()));
             }
             // Before it looks which handles are left: of several that are blocked, the last one sees that all
             // are.
@@ -475,7 +471,7 @@ impl Raw {
                 blocked = self.handle.as_deref().zip(what).map(|(handle, what)| handle.blocked(what));
             }
             let announced = parking.announce();
-            if let Some(found) = look() {
+            if let Some(found) = attempt() {
                 return found;
             }
             // A process notes that it gives the queue up while it still has it; the release, a little later, wakes no waiter. Checked
@@ -483,7 +479,7 @@ impl Raw {
             let about_to_go = nap < SLICE && self.one_is_going();
             // After it was announced: the last handle that is dropped wakes the sleepers.
             if let Some(alone) = alone() {
-                return look().unwrap_or(Ok(Ended::Alone(alone)));
+                return attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into()));
             }
             let asleep = Instant::now();
             let swept_at = *swept.get_or_insert(asleep);
@@ -496,7 +492,7 @@ impl Raw {
             if parking.sleep(announced, until) {
                 nap = NAP;
                 // First what it was woken for: a look at the clock would be part of the message's way.
-                let found = look();
+                let found = attempt();
                 patience.slept(asleep);
                 if let Some(found) = found {
                     return found;
@@ -504,7 +500,7 @@ impl Raw {
             }
             // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
             if swept_at.elapsed() >= SLICE {
-                self.arena().sweep_if_due()?;
+                self.arena().sweep_if_due().map_err(|e| Unmet::Failed(e.into()))?;
                 swept = None;
             }
         }
@@ -532,28 +528,5 @@ impl Raw {
             }
         };
         deserted.then_some(Alone::Deserted(last, pid))
-    }
-}
-
-/// The message returns to its sender.
-#[cold]
-pub(crate) fn not_put<T>(value: T, end: Result<PutRaw, Error>) -> PutError<T> {
-    match end {
-        Ok(PutRaw::Closed) => PutError::Closed(value),
-        Ok(PutRaw::TooLarge { bytes, limit }) => PutError::TooLarge { value, bytes, limit },
-        Ok(PutRaw::Not(Ended::Alone(Alone::Deserted(last, pid)))) => PutError::Deserted { value, last, pid },
-        Ok(PutRaw::Not(Ended::Alone(Alone::Disconnected))) => PutError::Disconnected(value),
-        Ok(PutRaw::Done | PutRaw::Not(_)) => PutError::Full(value),
-        Err(error) => PutError::Failed { value, error },
-    }
-}
-
-/// Why nothing was got.
-#[cold]
-pub(crate) fn nothing(end: Ended) -> GetError {
-    match end {
-        Ended::Alone(Alone::Deserted(last, pid)) => GetError::Deserted { last, pid },
-        Ended::Alone(Alone::Disconnected) => GetError::Disconnected,
-        Ended::Attempted | Ended::Waited => GetError::Empty,
     }
 }

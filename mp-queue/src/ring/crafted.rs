@@ -78,7 +78,7 @@ fn small(text: &[u8]) -> Small {
 
 fn put_small(m: &HeapMem, text: &[u8]) -> Ticket {
     match ends(PutSmall::new(ring(), small(text)), m) {
-        PutSmallEnd::Done(ticket) => ticket,
+        PutEnd::Done(ticket) => ticket,
         end => panic!("{end:?}"),
     }
 }
@@ -111,9 +111,9 @@ fn hints_are_helped_by_each_operation() {
     assert_eq!(hint(&m, ring().tail), ticket(1));
     assert_eq!(put_small(&m, b"one"), ticket(1));
     assert_eq!(hint(&m, ring().tail), ticket(2));
-    assert!(matches!(run(Get::new(ring(), INTENT, OWNERS, me()), &m), Got::Envelope(0, ..)));
+    assert!(matches!(run(Get::new(ring(), INTENT, OWNERS, me()), &m), GetEnd::Done(Taken::Envelope(0, ..))));
     assert_eq!(hint(&m, ring().head), ticket(1));
-    assert!(matches!(run(Find::new(ring()), &m), Found::Small(..)));
+    assert!(matches!(run(Find::new(ring()), &m), GetEnd::Done(Found::Small(..))));
     assert_eq!(hint(&m, ring().head), ticket(2));
     // A batch leaves the hint to its end.
     m.store(ring().tail, ticket(0).pack());
@@ -133,9 +133,9 @@ fn laps_that_go_round_in_a_circle_end_every_operation() {
     for at in [ring().head, ring().tail] {
         m.store(at, Ticket { lap: (1 << 38) - 5, index: 0 }.pack());
     }
-    assert_eq!(ends(Find::new(ring()), &m), Found::Empty);
+    assert_eq!(ends(Find::new(ring()), &m), GetEnd::Empty);
     assert!(matches!(ends(to_put(ring(), 0), &m), PutEnd::Full(_)));
-    assert_eq!(ends(PutSmall::new(ring(), small(b"x")), &m), PutSmallEnd::Full);
+    assert_eq!(ends(PutSmall::new(ring(), small(b"x")), &m), PutEnd::Full(()));
     assert!(!ends(Close::new(ring()), &m));
 }
 
@@ -143,7 +143,7 @@ fn laps_that_go_round_in_a_circle_end_every_operation() {
 fn a_message_that_names_no_envelope_is_taken_away() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(ENVELOPES)));
-    assert_eq!(run(Find::new(ring()), &m), Found::Stray(ENVELOPES));
+    assert_eq!(run(Find::new(ring()), &m), GetEnd::Done(Found::Stray(ENVELOPES)));
     assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
 }
 
@@ -153,7 +153,9 @@ fn a_small_message_that_is_to_be_leased_stays_and_is_whole() {
     let m = memory();
     put_small(&m, b"first one");
     let found = run(Find::new(ring()).leasing(), &m);
-    assert!(matches!(found, Found::Small(message, at) if text(message) == b"first one" && at == ticket(0)));
+    assert!(
+        matches!(found, GetEnd::Done(Found::Small(message, at)) if text(message) == b"first one" && at == ticket(0))
+    );
     assert_eq!(slot(&m, 0).lap, LAP);
     // Between its two looks the slot's next message comes.
     let mut find = Find::new(ring()).leasing();
@@ -162,7 +164,9 @@ fn a_small_message_that_is_to_be_leased_stays_and_is_whole() {
     m.store(ring().slot(0), next);
     m.store(ring().slot(0).plus(1), 0);
     assert!(m.cas_pair(ring().slot(0), [next, 0], [next | 1 << 24, 0]));
-    assert!(!matches!(run(find, &m), Found::Small(message, _) if text(message) == b"first one"));
+    assert!(
+        !matches!(run(find, &m), GetEnd::Done(Found::Small(message, _)) if text(message) == b"first one")
+    );
 }
 
 #[test]
@@ -170,7 +174,7 @@ fn a_slot_that_was_taken_is_empty_in_both_words() {
     let m = memory();
     put_small(&m, b"nine ones");
     assert_ne!(m.load(ring().slot(0).plus(1)), 0);
-    assert!(matches!(run(Find::new(ring()), &m), Found::Small(..)));
+    assert!(matches!(run(Find::new(ring()), &m), GetEnd::Done(Found::Small(..))));
     assert_eq!(m.load(ring().slot(0).plus(1)), 0);
     // And a slot that is not empty, which is garbage, is repaired before it is used.
     m.store(ring().slot(1).plus(1), 77);
@@ -184,7 +188,7 @@ fn a_full_ring_that_is_closed_refuses_as_closed() {
     assert!(matches!(run(to_put(ring(), 0), &m), PutEnd::Full(_)));
     assert!(run(Close::new(ring()), &m));
     assert!(matches!(run(to_put(ring(), 0), &m), PutEnd::Closed(_)));
-    assert_eq!(run(PutSmall::new(ring(), small(b"x")), &m), PutSmallEnd::Closed);
+    assert_eq!(run(PutSmall::new(ring(), small(b"x")), &m), PutEnd::Closed(()));
     assert!(!run(Close::new(ring()), &m));
 }
 

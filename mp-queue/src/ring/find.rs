@@ -5,9 +5,9 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::EnvelopeId;
 
 use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
-use super::{RingAt, Small};
+use super::{GetEnd, RingAt, Small};
 
-/// What was found.
+/// What [`Find`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Found {
     /// An envelope is in this slot, under this ticket, and not taken yet.
@@ -17,10 +17,6 @@ pub enum Found {
     /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there,
     /// for [`Enclose`](super::Enclose).
     Small(Small, Ticket),
-    /// Nothing is queued.
-    Empty,
-    /// Nothing is queued, and nothing will be.
-    Closed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -95,8 +91,8 @@ impl Find {
     }
 
     #[inline]
-    fn small(&self) -> Option<Found> {
-        Some(Found::Small(Small::in_slot([self.word, self.rest])?, self.ticket))
+    fn small(&self) -> Option<GetEnd<Found>> {
+        Some(GetEnd::Done(Found::Small(Small::in_slot([self.word, self.rest])?, self.ticket)))
     }
 
     // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of
@@ -108,10 +104,10 @@ impl Find {
 }
 
 impl Steps for Find {
-    type Out = Found;
+    type Out = GetEnd<Found>;
 
     #[inline(always)]
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Found> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<GetEnd<Found>> {
         match self.pc {
             Pc::Head => {
                 self.ticket = Ticket::unpack(m.load(self.ring.head));
@@ -127,22 +123,22 @@ impl Steps for Find {
                                 if e < self.ring.envelopes
                                     || mp_core::mutant!("ring.find.stray-not-seen") =>
                             {
-                                return Some(Found::Envelope(self.slot, self.ticket));
+                                return Some(GetEnd::Done(Found::Envelope(self.slot, self.ticket)));
                             }
                             Some(_) => self.pc = Pc::Drop,
                             None => self.pc = Pc::Rest,
                         }
                     }
                     (Lag::At, SlotState::Stray { .. }) => self.pc = Pc::Drop,
-                    (Lag::At, SlotState::Closed) => return Some(Found::Closed),
+                    (Lag::At, SlotState::Closed) => return Some(GetEnd::Closed),
                     // A slot behind the head would mean that the head had passed it: it never does.
-                    (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(Found::Empty),
+                    (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(GetEnd::Empty),
                     (Lag::Ahead, _) => self.pc = Pc::Help,
                 }
             }
             Pc::Help => {
                 if !self.turns.one_more() && !mp_core::mutant!("ring.find.turns-not-counted") {
-                    return Some(Found::Empty);
+                    return Some(GetEnd::Empty);
                 }
                 let next = self.ticket.over(self.slot, self.ring.slots);
                 if m.cas(self.ring.head, self.ticket.pack(), next.pack()).is_err() {
@@ -154,7 +150,7 @@ impl Steps for Find {
                 let e = (self.word & 0xff_ffff) as EnvelopeId;
                 let taken = m.cas(self.slot_at(), self.word, self.slot.taken().pack()).is_ok();
                 self.pc = Pc::Head;
-                return taken.then_some(Found::Stray(e));
+                return taken.then_some(GetEnd::Done(Found::Stray(e)));
             }
             // If the slot has changed since, this is another message's: then it can't be taken either.
             Pc::Rest => {

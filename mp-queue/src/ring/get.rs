@@ -7,9 +7,21 @@ use super::find::{Find, Found};
 use super::slot::{Slot, SlotState, Ticket};
 use super::{RingAt, Small};
 
-/// How a get ended.
+/// How an attempt to get ended, on every floor. `M` is the message: of a step machine what it has found or taken; on the floors
+/// above, which leave it in a place of the caller's, nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Got {
+pub enum GetEnd<M = Taken> {
+    /// A message.
+    Done(M),
+    /// Nothing is queued.
+    Empty,
+    /// Nothing is queued, and nothing will be.
+    Closed,
+}
+
+/// What [`Get`] took.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Taken {
     /// The envelope is the caller's now, with this owner word; it was taken under this ticket.
     Envelope(EnvelopeId, Owner, Ticket),
     /// The slot named an envelope that does not exist, or is not queued: a process wrote garbage. The slot is
@@ -19,10 +31,6 @@ pub enum Got {
     ///
     /// [`Enclose`]: super::Enclose
     Small(Small, Ticket),
-    /// Nothing is queued.
-    Empty,
-    /// Nothing is queued, and nothing will be.
-    Closed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -98,21 +106,23 @@ impl Get {
 }
 
 impl Steps for Get {
-    type Out = Got;
+    type Out = GetEnd;
 
     #[inline(always)]
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Got> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<GetEnd> {
         match self.pc {
             Pc::Find => match self.find.step(m)? {
-                Found::Envelope(slot, ticket) => {
+                GetEnd::Done(Found::Envelope(slot, ticket)) => {
                     *self = self.found(slot, ticket);
                     // Its line comes over while the slot is being taken.
                     m.will_write(self.owners.of(self.envelope()));
                 }
-                Found::Stray(e) => return Some(Got::Stray(e)),
-                Found::Small(small, ticket) => return Some(Got::Small(small, ticket)),
-                Found::Empty => return Some(Got::Empty),
-                Found::Closed => return Some(Got::Closed),
+                GetEnd::Done(Found::Stray(e)) => return Some(GetEnd::Done(Taken::Stray(e))),
+                GetEnd::Done(Found::Small(small, ticket)) => {
+                    return Some(GetEnd::Done(Taken::Small(small, ticket)));
+                }
+                GetEnd::Empty => return Some(GetEnd::Empty),
+                GetEnd::Closed => return Some(GetEnd::Closed),
             },
             Pc::Intend => {
                 if !mp_core::mutant!("ring.get.intent-skipped") {
@@ -159,13 +169,14 @@ impl Steps for Get {
                 if !mp_core::mutant!("ring.get.stray-intent-not-cleared") {
                     m.store(self.intent, 0);
                 }
-                return Some(Got::Stray(self.envelope()));
+                return Some(GetEnd::Done(Taken::Stray(self.envelope())));
             }
             Pc::Clear => {
                 if !mp_core::mutant!("ring.get.intent-not-cleared") {
                     m.store(self.intent, 0);
                 }
-                return Some(Got::Envelope(self.envelope(), self.owner, self.ticket));
+                let taken = Taken::Envelope(self.envelope(), self.owner, self.ticket);
+                return Some(GetEnd::Done(taken));
             }
         }
         None
@@ -217,16 +228,16 @@ mod tests {
         assert!(matches!(put(1), PutEnd::Done(_)));
         assert!(matches!(put(1), PutEnd::Full(_)));
         idle();
-        assert!(matches!(get(), Got::Envelope(0, ..)));
+        assert!(matches!(get(), GetEnd::Done(Taken::Envelope(0, ..))));
         idle();
         // Its owner word says that it is not queued, as a process wrote garbage: the word is the same
         // afterwards.
         let garbage = Owner { holder: Holder::Free, seq: 9 };
         m.store(OWNERS.of(1), garbage.pack());
-        assert_eq!(get(), Got::Stray(1));
+        assert_eq!(get(), GetEnd::Done(Taken::Stray(1)));
         assert_eq!(m.load(OWNERS.of(1)), garbage.pack());
         idle();
-        assert_eq!(get(), Got::Empty);
+        assert_eq!(get(), GetEnd::Empty);
         idle();
     }
 
@@ -240,8 +251,8 @@ mod tests {
             assert!(late.step(&m).is_none());
         }
         let other = Get::new(ring(), Word::at(8 * 11), OWNERS, Member::new(2, 1));
-        assert!(matches!(run(other, &m), Got::Envelope(0, ..)));
-        assert_eq!(run(late, &m), Got::Empty);
+        assert!(matches!(run(other, &m), GetEnd::Done(Taken::Envelope(0, ..))));
+        assert_eq!(run(late, &m), GetEnd::Empty);
         assert_eq!(m.load(INTENT), 0);
     }
 }

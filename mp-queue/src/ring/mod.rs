@@ -46,7 +46,7 @@
 //! | a hint with an index beyond the ring | it counts as the first slot's |
 //! | a hint that lags | helped in one step to where its slot says that it is ([`Ticket::over`]) |
 //! | a hint that is ahead | the ring looks empty, or full, until it gets there |
-//! | a slot that names no envelope, or one that is not queued | it is taken, and is an error of that get ([`Got::Stray`]) |
+//! | a slot that names no envelope, or one that is not queued | it is taken, and is an error of that get ([`Taken::Stray`]) |
 //! | laps that go round in a circle | after 65,536 turns the ring is empty, full or closed for this call |
 //! | an intent that names no envelope | is cleared |
 //! | a small message whose length is too large | is cut |
@@ -73,13 +73,13 @@ pub use census::{Census, Counted};
 pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
 pub use find::{Find, Found};
-pub use get::{Get, Got};
+pub use get::{Get, GetEnd, Taken};
 pub use lease::{Note, Reclaim, Return, ReturnsAt, any_noted};
 pub use put::{Advance, Put, PutEnd};
 pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;
 pub use slot::{Content, Slot, SlotState, Ticket};
-pub use small::{Enclose, PutSmall, PutSmallEnd, Small};
+pub use small::{Enclose, PutSmall, Small};
 pub use within::{Fits, PutWithin, Weight};
 
 #[cfg(doc)]

@@ -6,15 +6,16 @@ use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 use super::RingAt;
 use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
 
-/// How a put ended.
+/// How an attempt to put ended, of every kind of message and on every floor. A message that was not put is still the
+/// caller's; `Back` is what the caller has to know of it then: of an envelope, its owner word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum PutEnd {
-    /// Published under this ticket; the envelope is no longer the caller's.
+pub enum PutEnd<Back = Owner> {
+    /// Published under this ticket; the message is no longer the caller's.
     Done(Ticket),
-    /// No slot was free; the envelope is still the caller's, its owner word is given back.
-    Full(Owner),
-    /// The ring is closed; the envelope is still the caller's, its owner word is given back.
-    Closed(Owner),
+    /// No slot was free.
+    Full(Back),
+    /// The ring is closed.
+    Closed(Back),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -28,8 +28,8 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{Holder, Member, Owner, Place};
 
-use super::RingAt;
 use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
+use super::{PutEnd, RingAt};
 
 /// A message of up to [`MOST`](Self::MOST) bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -90,17 +90,6 @@ impl Small {
     }
 }
 
-/// How a put of a small message ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum PutSmallEnd {
-    /// Published under this ticket.
-    Done(Ticket),
-    /// No slot was free.
-    Full,
-    /// The ring is closed.
-    Closed,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Tail,
@@ -152,10 +141,10 @@ impl PutSmall {
 }
 
 impl Steps for PutSmall {
-    type Out = PutSmallEnd;
+    type Out = PutEnd<()>;
 
     #[inline(always)]
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutSmallEnd> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutEnd<()>> {
         match self.pc {
             Pc::Tail => {
                 self.ticket = Ticket::unpack(m.load(self.ring.tail));
@@ -168,21 +157,21 @@ impl Steps for PutSmall {
                 match (self.ticket.lag(slot), slot.state) {
                     (Lag::At, SlotState::Empty) => self.pc = Pc::Publish,
                     (Lag::Behind, SlotState::Last(_)) if mp_core::mutant!("ring.small.last-not-seen") => {
-                        return Some(PutSmallEnd::Full);
+                        return Some(PutEnd::Full(()));
                     }
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
-                        return Some(PutSmallEnd::Closed);
+                        return Some(PutEnd::Closed(()));
                     }
                     (Lag::At | Lag::Ahead, _) => {
                         self.seen = slot;
                         self.pc = Pc::Help;
                     }
-                    (Lag::Behind, _) => return Some(PutSmallEnd::Full),
+                    (Lag::Behind, _) => return Some(PutEnd::Full(())),
                 }
             }
             Pc::Help => {
                 if !self.turns.one_more() {
-                    return Some(PutSmallEnd::Full);
+                    return Some(PutEnd::Full(()));
                 }
                 let next = self.ticket.over(self.seen, self.ring.slots);
                 if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
@@ -194,9 +183,9 @@ impl Steps for PutSmall {
                 let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty };
                 let full = self.message.slot(self.ticket.lap);
                 self.pc = match m.cas_pair(self.slot_at(), [empty.pack(), 0], full) {
-                    true if self.batched => return Some(PutSmallEnd::Done(self.ticket)),
+                    true if self.batched => return Some(PutEnd::Done(self.ticket)),
                     true if mp_core::mutant!("ring.small.tail-not-helped") => {
-                        return Some(PutSmallEnd::Done(self.ticket));
+                        return Some(PutEnd::Done(self.ticket));
                     }
                     true => Pc::Advance,
                     false => {
@@ -220,7 +209,7 @@ impl Steps for PutSmall {
             }
             Pc::Advance => {
                 _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
-                return Some(PutSmallEnd::Done(self.ticket));
+                return Some(PutEnd::Done(self.ticket));
             }
         }
         None

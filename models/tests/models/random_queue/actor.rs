@@ -7,7 +7,7 @@ use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Fate, Memory};
 use mp_models::members::member;
 use mp_models::ring::{ENVELOPES, MAX_ACTORS, OWNER, PLACE, Sweep, chain, free, intent, owner, slots};
-use mp_queue::ring::{Close, Get, Got, Put, PutEnd, RingAt, Slot};
+use mp_queue::ring::{Close, Get, GetEnd, Put, PutEnd, RingAt, Slot, Taken};
 
 use super::schedule::LAST_SWEEPER;
 
@@ -144,20 +144,20 @@ impl Actor for Process {
             },
             Doing::Get(get) => match get.step(m) {
                 None => Some(doing),
-                Some(Got::Envelope(e, owner, _)) => {
+                Some(GetEnd::Done(Taken::Envelope(e, owner, _))) => {
                     assert_eq!(owner.holder, Holder::Member(member(me)));
                     ghost.received.push(ghost.content[e as usize].expect("a message"));
                     Some(Doing::Free(e))
                 }
-                Some(Got::Empty) => {
+                Some(GetEnd::Empty) => {
                     assert!(ghost.was_empty[me], "found empty, which it never was");
                     let more = fates.contains(&Fate::Running) && me != LAST_SWEEPER;
                     more.then_some(Doing::Start)
                 }
-                Some(Got::Small(..) | Got::Stray(_)) => {
+                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_))) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(Got::Closed) => {
+                Some(GetEnd::Closed) => {
                     assert!(ghost.closed && ghost.queue.is_empty(), "an end before the end");
                     None
                 }

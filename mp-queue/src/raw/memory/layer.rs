@@ -7,8 +7,8 @@ use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Arena, InDoubt, RingLayer};
 
-use super::{RingMemory, Taken};
-use crate::ring::{Link, Settle, Settled, Surroundings};
+use super::RingMemory;
+use crate::ring::{GetEnd, Link, Settle, Settled, Surroundings};
 
 /// The arena around an intent.
 struct Around<'a> {
@@ -97,10 +97,10 @@ unsafe impl RingLayer for Rings {
             loop {
                 match ring.get(i, &mut message) {
                     // Dropping an envelope releases what is attached to it.
-                    Ok(Taken::Message) => message = None,
+                    Ok(GetEnd::Done(())) => message = None,
                     // The slot is taken.
                     Err(mp_core::Error::Malformed(_)) => {}
-                    Ok(Taken::Empty | Taken::Closed) | Err(_) => break,
+                    Ok(GetEnd::Empty | GetEnd::Closed) | Err(_) => break,
                 }
             }
             if ring.link(i) != Link::Open {

@@ -8,11 +8,11 @@ use mp_core::message::Outgoing;
 use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Envelope, Leased};
 
-use super::{RingMemory, Taken};
+use super::RingMemory;
 use crate::raw::header::consumers;
 use crate::ring::{
-    Census, Counted, Enclose, Get, Got, Link, Note, Reclaim, Return, ReturnsAt, Slot, Small, Ticket,
-    any_noted,
+    Census, Counted, Enclose, Get, GetEnd, Link, Note, Reclaim, Return, ReturnsAt, Slot, Small, Taken,
+    Ticket, any_noted,
 };
 
 impl RingMemory {
@@ -77,7 +77,7 @@ impl RingMemory {
     }
 
     /// Leases a message of segment `i`, as [`get`](Self::get).
-    pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<Taken> {
+    pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<GetEnd<()>> {
         let arena = self.arena;
         loop {
             let got = arena.with_intent(|me, intent| {
@@ -85,21 +85,21 @@ impl RingMemory {
                 run(get, Self::words(arena))
             })?;
             return Ok(match got {
-                Got::Envelope(id, owner, _) => {
+                GetEnd::Done(Taken::Envelope(id, owner, _)) => {
                     // SAFETY: `Get` has just made this process its leaseholder, and ends once.
                     *into = Some(unsafe { arena.lease_from_raw(id, owner) });
-                    Taken::Message
+                    GetEnd::Done(())
                 }
-                Got::Small(small, ticket) => match self.enclose(i, small, ticket)? {
+                GetEnd::Done(Taken::Small(small, ticket)) => match self.enclose(i, small, ticket)? {
                     Some(leased) => {
                         *into = Some(leased);
-                        Taken::Message
+                        GetEnd::Done(())
                     }
                     None => continue,
                 },
-                Got::Stray(e) => return Err(self.stray(e)),
-                Got::Empty => Taken::Empty,
-                Got::Closed => Taken::Closed,
+                GetEnd::Done(Taken::Stray(e)) => return Err(self.stray(e)),
+                GetEnd::Empty => GetEnd::Empty,
+                GetEnd::Closed => GetEnd::Closed,
             });
         }
     }
@@ -265,7 +265,7 @@ mod tests {
             assert!(raw.others_lease(), "its slot is empty, and no process is its leaseholder yet");
             run(get, m)
         });
-        let Got::Envelope(id, owner, _) = got.unwrap() else { panic!("there is a message") };
+        let GetEnd::Done(Taken::Envelope(id, owner, _)) = got.unwrap() else { panic!("there is a message") };
         assert!(!raw.others_lease(), "a lease of this process");
         run(memory.returning(id, owner), m);
         assert_eq!(queue.get().unwrap(), Some(text));

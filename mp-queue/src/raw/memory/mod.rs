@@ -6,15 +6,15 @@
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run, run_straight};
-use mp_core::words::{BlockId, EnvelopeId, Holder, Member};
+use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
 use crate::raw::handles::DesertedWhen;
 use crate::raw::header::{Header, Made, consumers};
-use crate::raw::parcel::{Item, Parcel};
+use crate::raw::payload::Payload;
 use crate::ring::{
-    Advance, ChainAt, CloseChain, Extend, Find, Fits, Found, Get, Got, Link, Put, PutEnd, PutSmall,
-    PutSmallEnd, PutWithin, RingAt, Slot, Small, Standing, Ticket, Weight,
+    Advance, ChainAt, CloseChain, Extend, Find, Fits, Found, Get, GetEnd, Link, Put, PutEnd, PutSmall,
+    PutWithin, RingAt, Slot, Small, Standing, Taken, Ticket, Weight,
 };
 
 #[cfg(test)]
@@ -34,22 +34,6 @@ pub(crate) struct RingMemory {
     bytes: u64,
     /// Small messages may be in their slots.
     smalls: bool,
-}
-
-/// What a get found.
-#[derive(Debug)]
-pub(crate) enum Taken {
-    Message,
-    Empty,
-    Closed,
-}
-
-/// What became of a put.
-#[derive(Debug)]
-pub(crate) enum Given {
-    Done,
-    Full,
-    Closed,
 }
 
 impl RingMemory {
@@ -175,28 +159,38 @@ impl RingMemory {
 
     /// Puts a message into segment `i`, once. It stays the caller's unless it is done.
     #[inline]
-    pub(crate) fn put(&self, i: u32, item: &mut Item<'_>) -> mp_core::Result<Given> {
-        let arena = self.arena;
-        let envelope = match item {
-            Item::Envelope(envelope) => envelope,
-            Item::Small(small) => {
-                return Ok(match self.put_small(i, *small, |put| put)? {
-                    PutSmallEnd::Done(_) => Given::Done,
-                    PutSmallEnd::Full => Given::Full,
-                    PutSmallEnd::Closed => Given::Closed,
-                });
-            }
+    pub(crate) fn put(&self, i: u32, payload: &mut Payload) -> mp_core::Result<PutEnd<()>> {
+        let envelope = match payload {
+            Payload::Envelope(envelope) => envelope,
+            Payload::Small(small) => return self.put_small(i, *small, |put| put),
         };
-        let (id, owner) = (envelope.id(), envelope.owner());
-        let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
         if self.bytes != 0 {
-            return self.put_within(i, words, envelope);
+            return self.put_within(i, envelope);
         }
-        let m = *Self::words(arena);
-        let end = arena.with_intent(|me, intent| {
-            run_straight(Put::new(self.chain.segment(i), intent, words, me, owner), &m)
-        })?;
-        Ok(Self::given(envelope, end))
+        let (ring, m) = (self.chain.segment(i), *Self::words(self.arena));
+        self.put_envelope(envelope, |me, intent, words, owner| {
+            run_straight(Put::new(ring, intent, words, me, owner), &m)
+        })
+    }
+
+    /// As [`put`](Self::put), after the ticket of the last message of a batch. Full is also a queue where a batch can't help.
+    pub(crate) fn put_next(
+        &self,
+        i: u32,
+        payload: &mut Payload,
+        last: Option<Ticket>,
+    ) -> mp_core::Result<PutEnd<()>> {
+        if self.bytes != 0 {
+            return Ok(PutEnd::Full(()));
+        }
+        let envelope = match payload {
+            Payload::Envelope(envelope) => envelope,
+            Payload::Small(small) => return self.put_small(i, *small, |put| put.batched(last)),
+        };
+        self.put_envelope(envelope, |me, intent, words, owner| {
+            let put = Put::new(self.chain.segment(i), intent, words, me, owner).batched(last);
+            run(put, Self::words(self.arena))
+        })
     }
 
     #[inline]
@@ -205,7 +199,7 @@ impl RingMemory {
         i: u32,
         small: Small,
         how: impl FnOnce(PutSmall) -> PutSmall,
-    ) -> mp_core::Result<PutSmallEnd> {
+    ) -> mp_core::Result<PutEnd<()>> {
         // In a forked copy there are no words to change.
         self.arena.me()?;
         let m = *Self::words(self.arena);
@@ -214,35 +208,34 @@ impl RingMemory {
 
     /// As [`put`](Self::put), if the queue's bound of bytes allows it.
     #[cold]
-    fn put_within(
-        &self,
-        i: u32,
-        words: (EnvelopeId, Word, Word),
-        envelope: &mut Envelope,
-    ) -> mp_core::Result<Given> {
-        let (arena, owner) = (self.arena, envelope.owner());
+    fn put_within(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutEnd<()>> {
         envelope.free_tail()?;
-        let weight = Weight { ends: arena.tail_words(), bytes: envelope.weight(), limit: self.bytes };
-        let end = arena.with_intent(|me, intent| {
+        let weight = Weight { ends: self.arena.tail_words(), bytes: envelope.weight(), limit: self.bytes };
+        self.put_envelope(envelope, |me, intent, words, owner| {
             let put = PutWithin::new(self.chain.segment(i), intent, words, me, owner, weight);
-            run(put, Self::words(arena))
-        })?;
-        Ok(Self::given(envelope, end))
+            run(put, Self::words(self.arena))
+        })
     }
 
-    /// What became of an envelope that was put.
+    /// Puts an envelope: `steps` do it, for this process, with the intent word of this thread, and the envelope with its words.
     #[inline]
-    fn given(envelope: &mut Envelope, end: PutEnd) -> Given {
-        let owner = envelope.owner();
-        let (given, owner) = match end {
-            PutEnd::Done(_) => (Given::Done, owner.then(Holder::Queued)),
-            PutEnd::Full(owner) => (Given::Full, owner),
-            PutEnd::Closed(owner) => (Given::Closed, owner),
+    fn put_envelope(
+        &self,
+        envelope: &mut Envelope,
+        steps: impl FnOnce(Member, Word, (EnvelopeId, Word, Word), Owner) -> PutEnd,
+    ) -> mp_core::Result<PutEnd<()>> {
+        let (arena, id, owner) = (self.arena, envelope.id(), envelope.owner());
+        let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
+        let end = arena.with_intent(|me, intent| steps(me, intent, words, owner))?;
+        let (end, owner) = match end {
+            PutEnd::Done(ticket) => (PutEnd::Done(ticket), owner.then(Holder::Queued)),
+            PutEnd::Full(owner) => (PutEnd::Full(()), owner),
+            PutEnd::Closed(owner) => (PutEnd::Closed(()), owner),
         };
         // SAFETY: published, it is the ring's; neither published nor freed, it is still this process's, with the owner
         // word given back.
         unsafe { envelope.set_owner(owner) };
-        given
+        Ok(end)
     }
 
     /// Bounds the bytes that may be in it. Called before another process has it; it has one segment.
@@ -312,19 +305,19 @@ impl RingMemory {
 
     /// Takes a message out of segment `i`, once; into `into`, if there is one.
     #[inline(always)]
-    pub(crate) fn get(&self, i: u32, into: &mut Option<Parcel>) -> mp_core::Result<Taken> {
+    pub(crate) fn get(&self, i: u32, into: &mut Option<Payload>) -> mp_core::Result<GetEnd<()>> {
         // In a forked copy there are no words to look at.
         self.arena.me()?;
         let m = *Self::words(self.arena);
         match run_straight(Find::new(self.chain.segment(i)), &m) {
-            Found::Small(small, _) => {
-                *into = Some(Parcel::Small(small));
-                Ok(Taken::Message)
+            GetEnd::Done(Found::Small(small, _)) => {
+                *into = Some(Payload::Small(small));
+                Ok(GetEnd::Done(()))
             }
-            Found::Envelope(slot, ticket) => self.get_envelope(i, slot, ticket, into),
-            Found::Stray(e) => Err(self.stray(e)),
-            Found::Empty => Ok(Taken::Empty),
-            Found::Closed => Ok(Taken::Closed),
+            GetEnd::Done(Found::Envelope(slot, ticket)) => self.get_envelope(i, slot, ticket, into),
+            GetEnd::Done(Found::Stray(e)) => Err(self.stray(e)),
+            GetEnd::Empty => Ok(GetEnd::Empty),
+            GetEnd::Closed => Ok(GetEnd::Closed),
         }
     }
 
@@ -334,8 +327,8 @@ impl RingMemory {
         i: u32,
         slot: Slot,
         ticket: Ticket,
-        into: &mut Option<Parcel>,
-    ) -> mp_core::Result<Taken> {
+        into: &mut Option<Payload>,
+    ) -> mp_core::Result<GetEnd<()>> {
         let arena = self.arena;
         let (m, ring) = (*Self::words(arena), self.chain.segment(i));
         // The envelope comes over while the slot is being taken, and the next one while this message is read.
@@ -351,18 +344,18 @@ impl RingMemory {
             run_straight(get.found(slot, ticket), &m)
         })?;
         Ok(match got {
-            Got::Envelope(id, owner, _) => {
+            GetEnd::Done(Taken::Envelope(id, owner, _)) => {
                 // SAFETY: `Get` has just made this process its owner, and ends once.
-                *into = Some(Parcel::Envelope(unsafe { arena.envelope_from_raw(id, owner) }));
-                Taken::Message
+                *into = Some(Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }));
+                GetEnd::Done(())
             }
-            Got::Small(small, _) => {
-                *into = Some(Parcel::Small(small));
-                Taken::Message
+            GetEnd::Done(Taken::Small(small, _)) => {
+                *into = Some(Payload::Small(small));
+                GetEnd::Done(())
             }
-            Got::Stray(e) => return Err(self.stray(e)),
-            Got::Empty => Taken::Empty,
-            Got::Closed => Taken::Closed,
+            GetEnd::Done(Taken::Stray(e)) => return Err(self.stray(e)),
+            GetEnd::Empty => GetEnd::Empty,
+            GetEnd::Closed => GetEnd::Closed,
         })
     }
 
@@ -376,56 +369,25 @@ impl RingMemory {
         ))
     }
 
-    /// As [`put`](Self::put), after the ticket of the last message of a batch; its own if it is done.
-    pub(crate) fn put_next(
+    /// As [`get`](Self::get), after the ticket of the last message of a batch.
+    pub(crate) fn get_next(
         &self,
         i: u32,
-        item: &mut Item<'_>,
         last: Option<Ticket>,
-    ) -> mp_core::Result<Option<Ticket>> {
-        let arena = self.arena;
-        if self.bytes != 0 {
-            return Ok(None);
-        }
-        let envelope = match item {
-            Item::Envelope(envelope) => envelope,
-            Item::Small(small) => {
-                return Ok(match self.put_small(i, *small, |put| put.batched(last))? {
-                    PutSmallEnd::Done(ticket) => Some(ticket),
-                    PutSmallEnd::Full | PutSmallEnd::Closed => None,
-                });
-            }
-        };
-        let (id, owner) = (envelope.id(), envelope.owner());
-        let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
-        let end = arena.with_intent(|me, intent| {
-            let put = Put::new(self.chain.segment(i), intent, words, me, owner).batched(last);
-            run(put, Self::words(arena))
-        })?;
-        let (done, owner) = match end {
-            PutEnd::Done(ticket) => (Some(ticket), owner.then(Holder::Queued)),
-            PutEnd::Full(owner) | PutEnd::Closed(owner) => (None, owner),
-        };
-        // SAFETY: as in `put`.
-        unsafe { envelope.set_owner(owner) };
-        Ok(done)
-    }
-
-    /// As [`get`](Self::get), after the ticket of the last message of a batch.
-    pub(crate) fn get_next(&self, i: u32, last: Option<Ticket>) -> mp_core::Result<Option<(Parcel, Ticket)>> {
+    ) -> mp_core::Result<Option<(Payload, Ticket)>> {
         let arena = self.arena;
         let got = arena.with_intent(|me, intent| {
             let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).batched(last);
             run(get, Self::words(arena))
         })?;
         Ok(match got {
-            Got::Envelope(id, owner, ticket) => {
+            GetEnd::Done(Taken::Envelope(id, owner, ticket)) => {
                 // SAFETY: as in `get`.
-                Some((Parcel::Envelope(unsafe { arena.envelope_from_raw(id, owner) }), ticket))
+                Some((Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }), ticket))
             }
-            Got::Small(small, ticket) => Some((Parcel::Small(small), ticket)),
-            Got::Stray(e) => return Err(self.stray(e)),
-            Got::Empty | Got::Closed => None,
+            GetEnd::Done(Taken::Small(small, ticket)) => Some((Payload::Small(small), ticket)),
+            GetEnd::Done(Taken::Stray(e)) => return Err(self.stray(e)),
+            GetEnd::Empty | GetEnd::Closed => None,
         })
     }
 

@@ -1,0 +1,160 @@
+//! Messages on their way into a queue and out of it: in an envelope, or so small that they need none.
+
+use mp_core::message::Outgoing;
+use mp_core::users::drop_caught;
+use mp_core::{Envelope, Message};
+use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_plain};
+
+use crate::error::PutError;
+use crate::raw::{Alone, Raw, Wait};
+use crate::ring::Small;
+
+/// A message that is in no queue: not yet, or not any more.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    Envelope(Envelope),
+    Small(Small),
+}
+
+impl Payload {
+    /// Reads it; its queue is one of `T`s.
+    #[inline]
+    pub(crate) fn unpack<T: Message>(self, fingerprint: TypeFingerprint<T>) -> Result<T, Error> {
+        match self {
+            Payload::Envelope(envelope) => unpack_as(fingerprint, envelope),
+            Payload::Small(small) => {
+                let (bytes, len) = small.bytes();
+                unpack_plain(&bytes[..len])
+            }
+        }
+    }
+
+    /// What it counts where bytes are bounded. (In such queues no message is small.)
+    pub(crate) fn weight(&self) -> u64 {
+        match self {
+            Payload::Envelope(envelope) => envelope.weight(),
+            Payload::Small(small) => small.bytes().1 as u64,
+        }
+    }
+}
+
+/// The message of a value, written for a queue and not put yet. Until it is [`sent`](Self::sent), or the value has it
+/// [back](Self::back), it has what is exclusive in the value, which stays where it is.
+#[derive(Debug)]
+pub(crate) struct Unsent {
+    pub(crate) payload: Payload,
+    lent: Lent,
+}
+
+impl Unsent {
+    /// Writes a value; waits as a put does.
+    ///
+    /// # Errors
+    /// Why there is no message; the value is unchanged.
+    #[inline]
+    pub(crate) fn write<T: Message>(
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Self, PutError<()>> {
+        match Self::of(raw, fingerprint, value) {
+            Ok(unsent) => Ok(unsent),
+            Err(error) => Self::write_later(raw, fingerprint, value, error, wait, alone),
+        }
+    }
+
+    /// As [`write`](Self::write), once: [`PutError::Full`] where that would wait.
+    #[inline]
+    pub(crate) fn attempt<T: Message>(
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+    ) -> Result<Self, PutError<()>> {
+        Self::of(raw, fingerprint, value).map_err(|error| refused(raw, error))
+    }
+
+    #[inline]
+    fn of<T: Message>(raw: &Raw, fingerprint: TypeFingerprint<T>, value: &mut T) -> Result<Self, Error> {
+        let small = |bytes: &[u8]| {
+            if raw.memory().takes_small() { Small::new(bytes).map(Payload::Small) } else { None }
+        };
+        let (payload, lent) =
+            pack_unless(value, small, |out| seal(raw, out, fingerprint).map(Payload::Envelope))?;
+        Ok(Self { payload, lent })
+    }
+
+    /// Writes a value that was refused, perhaps for lack of envelopes. Where too many messages are on their way, it waits, if
+    /// the queue has a bound.
+    #[cold]
+    #[inline(never)]
+    fn write_later<T: Message>(
+        raw: &Raw,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+        error: Error,
+        wait: Wait,
+        alone: impl Fn() -> Option<Alone>,
+    ) -> Result<Self, PutError<()>> {
+        let refusal = refused(raw, error);
+        if !refusal.is_full() {
+            return Err(refusal);
+        }
+        let attempt = || match Self::attempt(raw, fingerprint, value) {
+            Err(PutError::Full(())) => None,
+            end => Some(end),
+        };
+        raw.wait_for_envelope(wait, attempt, alone)
+    }
+
+    /// After a put: the value was put, too, and is dropped. A panic of its `Drop` ends here, for the message is on its way.
+    #[inline]
+    pub(crate) fn sent<T>(self, value: T) {
+        self.lent.sent();
+        drop_caught(value);
+    }
+
+    /// When it was not put: the value, as it was.
+    #[cold]
+    pub(crate) fn back<T: Message>(self, mut value: T) -> T {
+        if let Payload::Envelope(envelope) = self.payload {
+            self.lent.back(&mut value, envelope);
+        }
+        value
+    }
+}
+
+/// The error for a refusal: [`PutError::Full`] where a put waits.
+#[cold]
+fn refused(raw: &Raw, error: Error) -> PutError<()> {
+    if !matches!(&error, Error::Memory(e) if e.is_out_of_envelopes()) {
+        PutError::Failed { value: (), error }
+    } else if raw.memory().refuses() {
+        PutError::Closed(())
+    } else if raw.memory().is_unbounded() {
+        PutError::Failed { value: (), error: raw.too_many() }
+    } else {
+        PutError::Full(())
+    }
+}
+
+/// The message in an envelope: also when too many messages are on their way, if the queue has few. No code of
+/// the value runs in here, which could use the queue's share for another message.
+#[inline]
+pub(crate) fn seal<T>(
+    raw: &Raw,
+    out: &mut Outgoing,
+    fingerprint: TypeFingerprint<T>,
+) -> mp_core::Result<Envelope> {
+    match raw.arena().pack_for_queue(out, fingerprint.get()) {
+        Err(e) if e.is_out_of_envelopes() => of_share(raw, out, fingerprint.get()),
+        sealed => sealed,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn of_share(raw: &Raw, out: &mut Outgoing, fingerprint: u64) -> mp_core::Result<Envelope> {
+    raw.arena().with_share(raw.hold(), || raw.arena().pack_for_queue(out, fingerprint))
+}
