@@ -83,7 +83,7 @@ pub use bytemuck;
 #[doc(hidden)]
 pub use error::Bytes;
 pub use error::{Error, OnTheirWay, QueuedMessages, Result};
-pub use lock::{Asking, LockError, LockWait, RawGuard, RawLock};
+pub use lock::{LockError, RawGuard, RawLock};
 pub use message::Message;
 pub use shared_memory::SharedMemory;
 pub use storage::Storage;
@@ -94,6 +94,7 @@ pub use strategy::{
 pub use structure::Structure;
 #[doc(hidden)]
 pub use sys::{gained_privileges, monotonic, under_valgrind};
+pub use wait::block_on::{Asking, Blocking, Wait, block_on};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;
 pub use wait::{Descriptor, Place, Ready, Waitable, Watch, Watched, poll_until, ready, select, until, wait};

@@ -1,19 +1,20 @@
 //! Waiting for a lock between processes: the [steps](crate::steps::lock) driven on an arena.
 //!
 //! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a slice
-//! ([`SLICE`]) at a time. After a millisecond, after each slice, when a death was noticed, and before it gives up it asks
+//! ([`SLICE`](crate::SLICE)) at a time. After a millisecond, after each slice, when a death was noticed, and before it gives up it asks
 //! whether the holder is dead: not before, since most waits are shorter than it takes to ask. No wake-up is relied upon.
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::arena::{Arena, Patience, SLICE};
+use crate::arena::{Arena, Patience};
 use crate::error::Error;
 use crate::mem::{Mem, Word, run};
 use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, IsMine, LockAt, LockWord, Park, Unlock, Who};
 use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, identity};
+use crate::wait::block_on::{Asking, Blocking, Wait, block_on};
 use crate::words::Member;
 
 /// Why something that is locked could not be had.
@@ -88,103 +89,6 @@ impl From<Error> for LockError {
     }
 }
 
-/// How long a call is willing to wait for a lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LockWait {
-    /// Not at all.
-    Never,
-    /// Until then.
-    Until(Instant),
-    /// As long as it takes.
-    Forever,
-}
-
-impl LockWait {
-    /// At most `timeout`; one that is too long for the clock is none.
-    pub fn at_most(timeout: Duration) -> Self {
-        Instant::now().checked_add(timeout).map_or(Self::Forever, Self::Until)
-    }
-
-    fn is_over_at(self, now: Instant) -> bool {
-        match self {
-            Self::Never => true,
-            Self::Until(t) => now >= t,
-            Self::Forever => false,
-        }
-    }
-
-    /// Whether the time is over.
-    pub fn is_over(self) -> bool {
-        self.is_over_at(Instant::now())
-    }
-}
-
-/// The first time that a waiter asks for dead processes.
-const FIRST: Duration = Duration::from_millis(1);
-
-/// When a waiter asks for dead processes: by the clock, not by how a sleep ended, since signals may end each
-/// of them early; and when a process has noticed a death since.
-#[derive(Clone, Copy, Debug)]
-pub struct Asking {
-    next: Instant,
-    /// How many deaths were noticed when it asked last, if it has asked.
-    asked: Option<u32>,
-}
-
-impl Default for Asking {
-    fn default() -> Self {
-        Self { next: Instant::now() + FIRST, asked: None }
-    }
-}
-
-impl Asking {
-    /// Whether to ask now: after a millisecond, then after each slice, when a death was noticed that it has not asked about, and
-    /// when the time is over. After a slice, the arena is swept as well, if that is due.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn is_due(&mut self, arena: Arena, wait: LockWait) -> Result<bool, Error> {
-        let now = Instant::now();
-        // Before the caller asks: see `arena::park`.
-        let noticed = arena.noticed();
-        let news = self.asked.is_some_and(|asked| asked != noticed);
-        if now < self.next && !news && !wait.is_over_at(now) {
-            return Ok(false);
-        }
-        if self.asked.is_some() && now >= self.next {
-            arena.sweep_if_due()?;
-        }
-        *self = Self { next: now + SLICE, asked: Some(noticed) };
-        Ok(true)
-    }
-
-    /// Until when to sleep, at most.
-    pub fn until(&self, wait: LockWait) -> Instant {
-        match wait {
-            LockWait::Until(t) => t.min(self.next),
-            LockWait::Never | LockWait::Forever => self.next,
-        }
-    }
-
-    /// Sleeps while `word` is as expected, until it is time to ask again. Whether it may have been woken.
-    ///
-    /// The first sleep is short, and most waits end in it: that one is on one word, which is cheaper.
-    pub(crate) fn sleep(&self, arena: Arena, word: &AtomicU32, expected: u32, wait: LockWait) -> bool {
-        self.sleep_for(arena, word, expected, self.until(wait).saturating_duration_since(Instant::now()))
-    }
-
-    /// As [`sleep`](Self::sleep), at most for `left`.
-    pub(crate) fn sleep_for(&self, arena: Arena, word: &AtomicU32, expected: u32, left: Duration) -> bool {
-        match self.asked {
-            Some(noticed) if futex::can_wait_for_many() => {
-                futex::wait_for_any(&[(word, expected), (arena.noticed_word(), noticed)], Some(left));
-                true
-            }
-            _ => futex::wait(word, expected, left),
-        }
-    }
-}
-
 impl Who {
     /// The calling thread.
     #[inline]
@@ -224,7 +128,7 @@ impl RawLock {
     /// # Errors
     /// [`LockError::Held`], [`LockError::WouldDeadlock`] or [`LockError::Failed`].
     #[inline(always)]
-    pub fn acquire(&self, wait: LockWait, patience: &Patience) -> Result<RawGuard<'_>, LockError> {
+    pub fn acquire(&self, wait: Wait, patience: &Patience) -> Result<RawGuard<'_>, LockError> {
         let me = self.arena.me()?;
         let who = Who::here();
         match run(Acquire::new(self.at, me, who, false, None), self.arena.map()) {
@@ -269,8 +173,8 @@ impl RawLock {
         &self,
         me: Member,
         who: Who,
-        mut seen: LockWord,
-        wait: LockWait,
+        seen: LockWord,
+        wait: Wait,
         patience: &Patience,
     ) -> Result<RawGuard<'_>, LockError> {
         let map = self.arena.map();
@@ -280,36 +184,11 @@ impl RawLock {
         {
             return Err(LockError::WouldDeadlock);
         }
-        let mut slept = false;
-        let mut asking = Asking::default();
-        loop {
-            let attempt =
-                |dead, seen: &mut LockWord| match run(Acquire::new(self.at, me, who, slept, dead), map) {
-                    Acquired::Mine(word) => Some(word),
-                    Acquired::Held(word) => {
-                        *seen = word;
-                        None
-                    }
-                };
-            let mut found = None;
-            if wait != LockWait::Never {
-                found = patience.look_rarely(|| attempt(None, &mut seen));
-            }
-            if found.is_none() && asking.is_due(self.arena, wait)? {
-                found = self.dead_holder(seen).and_then(|dead| attempt(Some(dead), &mut seen));
-            }
-            if let Some(word) = found {
-                return Ok(self.guard(me, word));
-            }
-            if wait.is_over() {
-                return Err(self.held_by(seen));
-            }
-            let Some(parked) = run(Park::new(self.at, seen), map) else { continue };
-            let asleep = Instant::now();
-            slept = true;
-            if asking.sleep(self.arena, self.futex(), parked.0 as u32, wait) {
-                patience.slept(asleep);
-            }
+        let asking = Asking::default();
+        let mut waiter = Waiter { lock: self, me, who, seen, slept: false, asking, wait };
+        match block_on(&mut waiter, patience, wait) {
+            Some(found) => Ok(self.guard(me, found?)),
+            None => Err(self.held_by(waiter.seen)),
         }
     }
 
@@ -321,6 +200,65 @@ impl RawLock {
     fn futex(&self) -> &'static AtomicU32 {
         let low = if cfg!(target_endian = "big") { 4 } else { 0 };
         self.arena.map().u32_at(self.at.word().offset() + low)
+    }
+}
+
+/// A thread that waits for a lock.
+struct Waiter<'a> {
+    lock: &'a RawLock,
+    me: Member,
+    who: Who,
+    /// What was last found in the lock word.
+    seen: LockWord,
+    slept: bool,
+    asking: Asking,
+    wait: Wait,
+}
+
+impl Waiter<'_> {
+    fn acquire(&mut self, dead: Option<DeadHolder>) -> Option<Result<LockWord, Error>> {
+        let RawLock { at, arena } = *self.lock;
+        match run(Acquire::new(at, self.me, self.who, self.slept, dead), arena.map()) {
+            Acquired::Mine(word) => Some(Ok(word)),
+            Acquired::Held(word) => {
+                self.seen = word;
+                None
+            }
+        }
+    }
+}
+
+impl Blocking for Waiter<'_> {
+    type Found = Result<LockWord, Error>;
+
+    fn attempt(&mut self) -> Option<Self::Found> {
+        self.acquire(None)
+    }
+
+    fn spin(&mut self, patience: &Patience) -> Option<Self::Found> {
+        patience.look_rarely(|| self.attempt())
+    }
+
+    fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
+        match self.asking.is_due(self.lock.arena, now, over) {
+            Ok(true) => self.lock.dead_holder(self.seen).and_then(|dead| self.acquire(Some(dead))),
+            Ok(false) => None,
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    fn announce(&mut self) -> Option<u64> {
+        run(Park::new(self.lock.at, self.seen), self.lock.arena.map()).map(|parked| parked.0)
+    }
+
+    /// The lock word said that it is held when it was announced in it.
+    fn last_look(&mut self) -> Option<Self::Found> {
+        None
+    }
+
+    fn sleep(&mut self, announced: u64, _: Instant) -> bool {
+        self.slept = true;
+        self.asking.sleep(self.lock.arena, self.lock.futex(), announced as u32, self.wait)
     }
 }
 

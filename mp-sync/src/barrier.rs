@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
-use mp_core::{Error, LockWait, Parking, Patience, Result};
+use mp_core::{Error, Parking, Patience, Result, Wait};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{BarrierError, Holder};
@@ -119,7 +119,7 @@ impl Barrier {
     /// # Errors
     /// [`BarrierError`], which says how the barrier was broken, by whose death if by one.
     pub fn wait(&self) -> Result<usize, BarrierError> {
-        self.within(LockWait::Forever, NO_ACTION)
+        self.within(Wait::Forever, NO_ACTION)
     }
 
     /// As [`wait`](Self::wait), at most `timeout`: then it breaks the barrier for all.
@@ -127,7 +127,7 @@ impl Barrier {
     /// # Errors
     /// [`BarrierError::TimedOut`], and as [`wait`](Self::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<usize, BarrierError> {
-        self.within(LockWait::at_most(timeout), NO_ACTION)
+        self.within(Wait::at_most(timeout), NO_ACTION)
     }
 
     /// As [`wait_timeout`](Self::wait_timeout), until `deadline`.
@@ -135,7 +135,7 @@ impl Barrier {
     /// # Errors
     /// As [`wait_timeout`](Self::wait_timeout).
     pub fn wait_deadline(&self, deadline: Instant) -> Result<usize, BarrierError> {
-        self.within(LockWait::Until(deadline), NO_ACTION)
+        self.within(Wait::Until(deadline), NO_ACTION)
     }
 
     /// Waits until all parties have come; the last one to come does `action` before the others go on. As
@@ -161,7 +161,7 @@ impl Barrier {
     /// is killed in it, [`BarrierError::PartyDied`].
     #[doc(alias = "action")]
     pub fn wait_then(&self, action: impl FnOnce()) -> Result<usize, BarrierError> {
-        self.within(LockWait::Forever, Some(action))
+        self.within(Wait::Forever, Some(action))
     }
 
     /// As [`wait_then`](Self::wait_then), at most `timeout`: then it breaks the barrier for all. The action takes as long as it
@@ -170,7 +170,7 @@ impl Barrier {
     /// # Errors
     /// [`BarrierError::TimedOut`], and as [`wait_then`](Self::wait_then).
     pub fn wait_then_timeout(&self, timeout: Duration, action: impl FnOnce()) -> Result<usize, BarrierError> {
-        self.within(LockWait::at_most(timeout), Some(action))
+        self.within(Wait::at_most(timeout), Some(action))
     }
 
     /// As [`wait_then_timeout`](Self::wait_then_timeout), until `deadline`.
@@ -182,11 +182,11 @@ impl Barrier {
         deadline: Instant,
         action: impl FnOnce(),
     ) -> Result<usize, BarrierError> {
-        self.within(LockWait::Until(deadline), Some(action))
+        self.within(Wait::Until(deadline), Some(action))
     }
 
     /// Arrives: as the one with this number, in this phase. While the last one of the phase before acts, it waits.
-    fn arrive(&self, me: Member, wait: LockWait, acts: bool) -> Result<(u32, Phase), BarrierError> {
+    fn arrive(&self, me: Member, wait: Wait, acts: bool) -> Result<(u32, Phase), BarrierError> {
         loop {
             let arrive = Arrive::new(self.at(), me);
             match self.shared.run(if acts { arrive.acting() } else { arrive }) {
@@ -212,7 +212,7 @@ impl Barrier {
         }
     }
 
-    fn within(&self, wait: LockWait, action: Option<impl FnOnce()>) -> Result<usize, BarrierError> {
+    fn within(&self, wait: Wait, action: Option<impl FnOnce()>) -> Result<usize, BarrierError> {
         let me = self.shared.me()?;
         let (index, phase) = self.arrive(me, wait, action.is_some())?;
         if index + 1 == self.parties {
@@ -238,7 +238,7 @@ impl Barrier {
 
     /// Waits for the end of a phase, and breaks it when a party is dead or the time is over; how it ended,
     /// and the party that died if this process found it.
-    fn end_of(&self, phase: Phase, wait: LockWait) -> Result<(Verdict, Option<Holder>), BarrierError> {
+    fn end_of(&self, phase: Phase, wait: Wait) -> Result<(Verdict, Option<Holder>), BarrierError> {
         let look = || Some(phase.verdict(self.phase())).filter(|v| *v != Verdict::Open);
         let mut died = None;
         let ask = || {

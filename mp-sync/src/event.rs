@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::{Error, LockWait, Parking, Patience, Place, Result, Waitable};
+use mp_core::{Error, Parking, Patience, Place, Result, Wait, Waitable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::shared::Shared;
@@ -100,7 +100,7 @@ impl Event {
     /// # Errors
     /// [`Error::Forked`].
     pub fn wait(&self) -> Result<()> {
-        self.wait_within(LockWait::Forever).map(drop)
+        self.wait_within(Wait::Forever).map(drop)
     }
 
     /// Waits until it is set, at most `timeout`; whether it was.
@@ -108,7 +108,7 @@ impl Event {
     /// # Errors
     /// [`Error::Forked`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
-        self.wait_within(LockWait::at_most(timeout))
+        self.wait_within(Wait::at_most(timeout))
     }
 
     /// Waits until it is set, or until `deadline`; whether it was set.
@@ -116,7 +116,7 @@ impl Event {
     /// # Errors
     /// [`Error::Forked`].
     pub fn wait_deadline(&self, deadline: Instant) -> Result<bool> {
-        self.wait_within(LockWait::Until(deadline))
+        self.wait_within(Wait::Until(deadline))
     }
 
     /// Waits until it is set, as a future. It does not miss one that is cleared at once if it was polled before.
@@ -130,7 +130,7 @@ impl Event {
         mp_core::until(|| Arc::new(self.clone()), look).await
     }
 
-    fn wait_within(&self, wait: LockWait) -> Result<bool, Error> {
+    fn wait_within(&self, wait: Wait) -> Result<bool, Error> {
         self.shared.me()?;
         let before = self.word();
         let look = || self.word().was_set_since(before).then_some(());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::steps::lock::Died;
-use mp_core::{LockError, LockWait, Patience, Result};
+use mp_core::{LockError, Patience, Result, Wait};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::shared::Shared;
@@ -83,7 +83,7 @@ impl Once {
     /// # Errors
     /// [`LockError::WouldDeadlock`] inside of `f`, [`LockError::Failed`] in a forked copy.
     pub fn call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
-        self.within(LockWait::Forever, f)
+        self.within(Wait::Forever, f)
     }
 
     /// As [`call_once`](Self::call_once), unless another one is doing it.
@@ -91,7 +91,7 @@ impl Once {
     /// # Errors
     /// [`LockError::Held`], which names the process that is doing it, and as [`call_once`](Self::call_once).
     pub fn try_call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
-        self.within(LockWait::Never, f)
+        self.within(Wait::Never, f)
     }
 
     /// As [`call_once`](Self::call_once); waits for another one at most `timeout`.
@@ -99,7 +99,7 @@ impl Once {
     /// # Errors
     /// As [`try_call_once`](Self::try_call_once).
     pub fn call_once_timeout(&self, timeout: Duration, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
-        self.within(LockWait::at_most(timeout), f)
+        self.within(Wait::at_most(timeout), f)
     }
 
     /// As [`call_once`](Self::call_once); waits for another one until `deadline`.
@@ -107,10 +107,10 @@ impl Once {
     /// # Errors
     /// As [`try_call_once`](Self::try_call_once).
     pub fn call_once_deadline(&self, deadline: Instant, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
-        self.within(LockWait::Until(deadline), f)
+        self.within(Wait::Until(deadline), f)
     }
 
-    fn within(&self, wait: LockWait, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
+    fn within(&self, wait: Wait, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.shared.me()?;
         if self.is_done() {
             return Ok(());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::words::Member;
-use mp_core::{Error, LockWait, Parking, Patience, Place, Waitable};
+use mp_core::{Error, Parking, Patience, Place, Wait, Waitable};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{AcquireError, Holder};
@@ -76,7 +76,7 @@ impl Permits {
         Some(seen)
     }
 
-    fn acquire(&self, wait: LockWait) -> Result<Permit, AcquireError> {
+    fn acquire(&self, wait: Wait) -> Result<Permit, AcquireError> {
         let me = self.shared.me()?;
         let place = (self.shared.arena(), self.parking());
         let ask = || {
@@ -260,7 +260,7 @@ macro_rules! semaphore {
             /// # Errors
             /// [`AcquireError::Failed`] in a forked copy.
             pub fn acquire(&self) -> Result<Permit, AcquireError> {
-                self.0.acquire(LockWait::Forever)
+                self.0.acquire(Wait::Forever)
             }
 
             /// Takes a permit if there is one.
@@ -268,7 +268,7 @@ macro_rules! semaphore {
             /// # Errors
             /// [`AcquireError::Busy`], which names the holders, and as [`acquire`](Self::acquire).
             pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
-                self.0.acquire(LockWait::Never)
+                self.0.acquire(Wait::Never)
             }
 
             /// Takes a permit; waits at most `timeout`.
@@ -276,7 +276,7 @@ macro_rules! semaphore {
             /// # Errors
             /// As [`try_acquire`](Self::try_acquire).
             pub fn acquire_timeout(&self, timeout: Duration) -> Result<Permit, AcquireError> {
-                self.0.acquire(LockWait::at_most(timeout))
+                self.0.acquire(Wait::at_most(timeout))
             }
 
             /// Takes a permit; waits until `deadline` at most.
@@ -284,7 +284,7 @@ macro_rules! semaphore {
             /// # Errors
             /// As [`try_acquire`](Self::try_acquire).
             pub fn acquire_deadline(&self, deadline: Instant) -> Result<Permit, AcquireError> {
-                self.0.acquire(LockWait::Until(deadline))
+                self.0.acquire(Wait::Until(deadline))
             }
 
             /// Takes a permit, as a future. If it is dropped before it is ready, no permit is taken.

@@ -1,43 +1,55 @@
-//! Waiting: looking for a while, then asleep in slices, asking for dead processes in between.
+//! Waiting at a parking word, and asking for dead processes in between.
 
 use std::time::Instant;
 
-use mp_core::{Arena, Asking, LockWait, Parking, Patience};
+use mp_core::{Arena, Asking, Blocking, Parking, Patience, Result, Wait, block_on};
+
+/// A thread that waits at `parking` until `look` finds something. `ask` is for what dead processes have left.
+struct Waiter<Look, Ask> {
+    arena: Arena,
+    parking: Parking,
+    look: Look,
+    ask: Ask,
+    asking: Asking,
+    wait: Wait,
+}
+
+impl<R, Look: FnMut() -> Option<R>, Ask: FnMut() -> Option<R>> Blocking for Waiter<Look, Ask> {
+    type Found = Result<R>;
+
+    fn attempt(&mut self) -> Option<Result<R>> {
+        (self.look)().map(Ok)
+    }
+
+    fn on_interval(&mut self, now: Instant, over: bool) -> Option<Result<R>> {
+        match self.asking.is_due(self.arena, now, over) {
+            Ok(true) => (self.ask)().map(Ok),
+            Ok(false) => None,
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    fn announce(&mut self) -> Option<u64> {
+        Some(self.parking.announce())
+    }
+
+    fn sleep(&mut self, announced: u64, _: Instant) -> bool {
+        self.parking.sleep_asking(announced, &self.asking, self.wait)
+    }
+}
 
 /// Waits until `look` finds something; `None` when the time is over. `ask` is for what dead processes have
 /// left.
 pub(crate) fn until<R>(
     (arena, parking): (Arena, Parking),
     patience: &Patience,
-    wait: LockWait,
+    wait: Wait,
     mut look: impl FnMut() -> Option<R>,
-    mut ask: impl FnMut() -> Option<R>,
-) -> mp_core::Result<Option<R>> {
+    ask: impl FnMut() -> Option<R>,
+) -> Result<Option<R>> {
     if let Some(found) = look() {
         return Ok(Some(found));
     }
-    let mut asking = Asking::default();
-    loop {
-        if wait != LockWait::Never
-            && let Some(found) = patience.look(&mut look)
-        {
-            return Ok(Some(found));
-        }
-        if asking.is_due(arena, wait)?
-            && let Some(found) = ask()
-        {
-            return Ok(Some(found));
-        }
-        if wait.is_over() {
-            return Ok(None);
-        }
-        let announced = parking.announce();
-        if let Some(found) = look() {
-            return Ok(Some(found));
-        }
-        let asleep = Instant::now();
-        if parking.sleep_asking(announced, &asking, wait) {
-            patience.slept(asleep);
-        }
-    }
+    let mut waiter = Waiter { arena, parking, look, ask, asking: Asking::default(), wait };
+    block_on(&mut waiter, patience, wait).transpose()
 }

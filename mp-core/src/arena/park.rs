@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 
 use super::Arena;
 use super::layout::control;
-use crate::lock::{Asking, LockWait};
 use crate::mem::{Mem, Steps, Word, run};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, processors};
+use crate::wait::block_on::{Asking, Wait};
 
 /// The longest that a sleeper sleeps before it checks again, and looks for dead members.
 pub const SLICE: Duration = Duration::from_millis(100);
@@ -274,7 +274,7 @@ impl Parking {
     }
 
     /// As [`sleep`](Self::sleep), and until a death is noticed that `asking` did not know of.
-    pub fn sleep_asking(&self, announced: u64, asking: &Asking, wait: LockWait) -> bool {
+    pub fn sleep_asking(&self, announced: u64, asking: &Asking, wait: Wait) -> bool {
         self.sleep_at(announced, Some(asking.until(wait)), |word, expected, left| {
             asking.sleep_for(self.arena, word, expected, left)
         })

@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer, Serializer};
 
 use crate::arena::{Arena, Hold};
 use crate::error::Result;
-use crate::lock::{Asking, LockWait};
 use crate::mem::{Mem, Word};
 use crate::message::scope;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
+use crate::wait::block_on::{Asking, Wait};
 use header::Header;
 
 /// A structure of words that a layer above keeps in shared memory: a semaphore, say.
@@ -91,7 +91,7 @@ impl Structure {
 
     /// Sleeps while the low half of word `i` is `low`, until a death is noticed, or it is time to ask for
     /// dead processes. Whether it may have been woken.
-    pub fn sleep(&self, i: u64, low: u32, asking: &Asking, wait: LockWait) -> bool {
+    pub fn sleep(&self, i: u64, low: u32, asking: &Asking, wait: Wait) -> bool {
         asking.sleep(self.arena(), self.futex(i), low, wait)
     }
 

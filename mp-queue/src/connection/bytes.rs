@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use mp_core::Message;
 use mp_core::message::{Codec, Incoming, Outgoing, Returned};
+use mp_core::{Message, Wait};
 
 use crate::connection::Connection;
 use crate::error::{GetError, PutError, RecvIntoError};
-use crate::raw::Wait;
 
 /// Bytes as they are.
 struct Bytes(Vec<u8>);

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mp_core::{Message, Ready};
+use mp_core::{Message, Ready, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -24,7 +24,7 @@ use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
 use crate::queue::channel::End;
 use crate::queue::put_as;
-use crate::raw::{Unmet, Wait};
+use crate::raw::Unmet;
 
 /// One end of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
 /// [`connect`](crate::connect)): sends and receives values of any type that is a message, and raw bytes.

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use mp_core::Message;
+use mp_core::{Message, Wait};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
+use crate::raw::Raw;
 use crate::raw::handles::For;
 use crate::raw::payload::{Payload, Unsent};
-use crate::raw::{Raw, Wait};
 use crate::ring::{PutEnd, Ticket};
 
 /// How many messages are put or taken before sleepers are woken.

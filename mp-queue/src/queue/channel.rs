@@ -14,7 +14,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use mp_core::message::scope;
-use mp_core::{Hold, Message};
+use mp_core::{Hold, Message, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{GetError, PutError};
 use crate::queue::put_as;
 use crate::raw::payload::Payload;
-use crate::raw::{Alone, Raw, Unmet, Wait};
+use crate::raw::{Alone, Raw, Unmet};
 
 /// One side of a channel: a handle to the queue, and one to the side's token.
 pub(crate) struct End {

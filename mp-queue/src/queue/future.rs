@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use mp_core::{Leased, Message, Place, Waitable, Watch, Watched, poll_until};
+use mp_core::{Leased, Message, Place, Wait, Waitable, Watch, Watched, poll_until};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,7 +22,7 @@ use crate::queue::lease::{Lease, read};
 use crate::queue::waitable::{Envelopes, Tasks};
 use crate::raw::handles::For;
 use crate::raw::payload::{Payload, Unsent};
-use crate::raw::{Alone, Raw, Unmet, Wait};
+use crate::raw::{Alone, Raw, Unmet};
 use crate::ring::GetEnd;
 
 /// Polls for a message; none if the queue is closed and drained.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use mp_core::Patience;
+use mp_core::{Patience, Wait};
 use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::queue::batch::PutManyError;
 use crate::queue::lease::{Lease, Whom};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::Room;
-use crate::raw::{Unmet, Wait};
+use crate::raw::Unmet;
 use crate::ring::Counted;
 
 /// A queue of tasks that can wait until all of them are done.

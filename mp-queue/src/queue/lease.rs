@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::message::Incoming;
 use mp_core::words::Holder;
-use mp_core::{Leased, Message, Patience};
+use mp_core::{Leased, Message, Patience, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_as, unpack_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ use crate::error::{GetError, Leaseholder};
 use crate::queue::Queue;
 use crate::queue::waitable::Tasks;
 use crate::raw::handles::For;
-use crate::raw::{Alone, Raw, Unmet, Wait};
+use crate::raw::{Alone, Raw, Unmet};
 use crate::ring::{GetEnd, Link};
 
 /// A message that is being worked on. [`done`](Self::done) takes it out of the queue for good; if this is dropped

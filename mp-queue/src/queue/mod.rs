@@ -15,8 +15,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use mp_core::Message;
 use mp_core::message::scope;
+use mp_core::{Message, Wait};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -27,7 +27,7 @@ use crate::queue::options::QueueOptions;
 use crate::queue::waitable::Room;
 use crate::raw::handles::{Able, DesertedWhen, For};
 use crate::raw::payload::Unsent;
-use crate::raw::{Alone, Raw, Wait};
+use crate::raw::{Alone, Raw};
 
 /// A queue of messages between processes: many producers, many consumers, first in, first out.
 ///

@@ -3,15 +3,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use mp_core::Message;
 use mp_core::users::drop_caught;
 use mp_core::words::EnvelopeId;
+use mp_core::{Message, Wait};
 use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::queue::batch::Run;
-use crate::raw::Wait;
 use crate::raw::payload::{Payload, seal};
 
 /// A message that is encoded already, and in no queue: to be put without running any code of the value, for

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
-use mp_core::{Arena, Hold, Parking, Patience, SLICE};
+use mp_core::{Arena, Blocking, Hold, Parking, Patience, SLICE, Wait, block_on};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
-use crate::raw::handles::{Able, DesertedWhen, For, Handle, Handles};
+use crate::raw::handles::{Able, Blocked, DesertedWhen, For, Handle, Handles};
 use crate::raw::header::{Made, Size};
 use crate::raw::memory::{RingMemory, Rings};
 use crate::raw::pace::Pace;
@@ -22,31 +22,6 @@ use crate::raw::payload::Payload;
 use crate::ring::{Content, GetEnd, Link, PutEnd, RingAt};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
-
-/// How long a call is willing to wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
-    Never,
-    Until(Instant),
-    Forever,
-}
-
-impl Wait {
-    /// Until when to wait, if at all.
-    #[inline]
-    fn deadline(self) -> Option<Option<Instant>> {
-        match self {
-            Wait::Never => None,
-            Wait::Until(t) => Some(Some(t)),
-            Wait::Forever => Some(None),
-        }
-    }
-
-    /// A time-out that is too long for the clock is none.
-    pub(crate) fn at_most(timeout: Duration) -> Self {
-        Instant::now().checked_add(timeout).map_or(Wait::Forever, Wait::Until)
-    }
-}
 
 /// Why a wait ended without what was waited for.
 #[derive(Debug)]
@@ -435,75 +410,39 @@ impl Raw {
         if let Some(end) = attempt() {
             return end;
         }
-        let Some(deadline) = wait.deadline() else { return Err(Unmet::Waited.into()) };
+        if wait == Wait::Never {
+            return Err(Unmet::Waited.into());
+        }
         if let Some(pace) = pace
             && patience.looks()
             && self.memory.capacity() >= Pace::LEAST_SLOTS
         {
             pace.hold_off();
         }
-        self.wait(deadline, patience, at, attempt, alone)
+        self.wait(wait, patience, at, attempt, alone)
     }
 
     fn wait<R, E: From<Unmet>>(
         &self,
-        deadline: Option<Instant>,
+        wait: Wait,
         patience: &Patience,
         (parking, what): (Parking, Option<For>),
-        mut attempt: impl FnMut() -> Option<Result<R, E>>,
+        attempt: impl FnMut() -> Option<Result<R, E>>,
         alone: impl Fn() -> Option<Alone>,
     ) -> Result<R, E> {
-        let mut swept = None;
-        let mut blocked = None;
-        let mut nap = NAP;
-        loop {
-            if let Some(found) = patience.look(&mut attempt) {
-                return found;
-            }
-            if deadline.is_some_and(|d| Instant::now() >= d) {
-                let Some(alone) = alone() else { return Err(Unmet::Waited.into()) };
-                // What the others put before they were gone comes first.
-                return attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into()));
-            }
-            // Before it looks which handles are left: of several that are blocked, the last one sees that all
-            // are.
-            if deadline.is_none() && blocked.is_none() {
-                blocked = self.handle.as_deref().zip(what).map(|(handle, what)| handle.blocked(what));
-            }
-            let announced = parking.announce();
-            if let Some(found) = attempt() {
-                return found;
-            }
-            // A process notes that it gives the queue up while it still has it; the release, a little later, wakes no waiter. Checked
-            // before the holders are: a release in between is seen there.
-            let about_to_go = nap < SLICE && self.one_is_going();
-            // After it was announced: the last handle that is dropped wakes the sleepers.
-            if let Some(alone) = alone() {
-                return attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into()));
-            }
-            let asleep = Instant::now();
-            let swept_at = *swept.get_or_insert(asleep);
-            let until = if about_to_go {
-                Some(deadline.map_or(asleep + nap, |d| d.min(asleep + nap)))
-            } else {
-                deadline
-            };
-            nap = if about_to_go { nap * 2 } else { SLICE };
-            if parking.sleep(announced, until) {
-                nap = NAP;
-                // First what it was woken for: a look at the clock would be part of the message's way.
-                let found = attempt();
-                patience.slept(asleep);
-                if let Some(found) = found {
-                    return found;
-                }
-            }
-            // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
-            if swept_at.elapsed() >= SLICE {
-                self.arena().sweep_if_due().map_err(|e| Unmet::Failed(e.into()))?;
-                swept = None;
-            }
-        }
+        let mut waiter = Waiter {
+            raw: self,
+            parking,
+            what,
+            wait,
+            attempt,
+            alone,
+            blocked: None,
+            nap: NAP,
+            about_to_go: false,
+            unswept: None,
+        };
+        block_on(&mut waiter, patience, wait).unwrap_or_else(|| Err(Unmet::Waited.into()))
     }
 
     /// Whether the process that last noted that it gives the queue up has it still.
@@ -528,5 +467,102 @@ impl Raw {
             }
         };
         deserted.then_some(Alone::Deserted(last, pid))
+    }
+}
+
+/// A thread that waits at a queue.
+struct Waiter<'a, Attempt, Gone> {
+    raw: &'a Raw,
+    parking: Parking,
+    what: Option<For>,
+    wait: Wait,
+    attempt: Attempt,
+    alone: Gone,
+    /// That it waits without a time-out.
+    blocked: Option<Blocked<'a>>,
+    /// How long it sleeps next, if some process is about to give up the queue.
+    nap: Duration,
+    about_to_go: bool,
+    /// Since when it has slept without a sweep.
+    unswept: Option<Instant>,
+}
+
+impl<R, E, Attempt, Gone> Waiter<'_, Attempt, Gone>
+where
+    E: From<Unmet>,
+    Attempt: FnMut() -> Option<Result<R, E>>,
+    Gone: Fn() -> Option<Alone>,
+{
+    /// The end, if what it waits for will never come. What the others put before they were gone comes first.
+    fn deserted(&mut self) -> Option<Result<R, E>> {
+        let alone = (self.alone)()?;
+        Some((self.attempt)().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
+    }
+}
+
+impl<R, E, Attempt, Gone> Blocking for Waiter<'_, Attempt, Gone>
+where
+    E: From<Unmet>,
+    Attempt: FnMut() -> Option<Result<R, E>>,
+    Gone: Fn() -> Option<Alone>,
+{
+    type Found = Result<R, E>;
+
+    fn attempt(&mut self) -> Option<Self::Found> {
+        (self.attempt)()
+    }
+
+    fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
+        // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
+        if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= SLICE) {
+            if let Err(e) = self.raw.arena().sweep_if_due() {
+                return Some(Err(Unmet::Failed(e.into()).into()));
+            }
+            self.unswept = None;
+            // Something may have come back.
+            if let Some(found) = (self.attempt)() {
+                return Some(found);
+            }
+        }
+        if over { self.deserted() } else { None }
+    }
+
+    fn announce(&mut self) -> Option<u64> {
+        // Before it looks which handles are left: of several that are blocked, the last one sees that all are.
+        if self.wait == Wait::Forever && self.blocked.is_none() {
+            let handle = self.raw.handle.as_deref();
+            self.blocked = handle.zip(self.what).map(|(handle, what)| handle.blocked(what));
+        }
+        Some(self.parking.announce())
+    }
+
+    fn last_look(&mut self) -> Option<Self::Found> {
+        if let Some(found) = (self.attempt)() {
+            return Some(found);
+        }
+        // A process notes that it gives the queue up while it still has it; the release, a little later, wakes no waiter. Checked
+        // before the holders are: a release in between is seen there.
+        self.about_to_go = self.nap < SLICE && self.raw.one_is_going();
+        // After it was announced: the last handle that is dropped wakes the sleepers.
+        self.deserted()
+    }
+
+    fn sleep(&mut self, announced: u64, now: Instant) -> bool {
+        self.unswept.get_or_insert(now);
+        let mut until = match self.wait {
+            Wait::Until(deadline) => Some(deadline),
+            Wait::Never | Wait::Forever => None,
+        };
+        if self.about_to_go {
+            let nap = now + self.nap;
+            until = Some(until.map_or(nap, |deadline| deadline.min(nap)));
+        }
+        self.nap = if self.about_to_go { self.nap * 2 } else { SLICE };
+        self.parking.sleep(announced, until)
+    }
+
+    fn woken(&mut self) -> Option<Self::Found> {
+        self.nap = NAP;
+        (self.attempt)()
     }
 }

@@ -2,11 +2,11 @@
 
 use mp_core::message::Outgoing;
 use mp_core::users::drop_caught;
-use mp_core::{Envelope, Message};
+use mp_core::{Envelope, Message, Wait};
 use mp_reduce::{Error, Lent, TypeFingerprint, pack_unless, unpack_as, unpack_plain};
 
 use crate::error::PutError;
-use crate::raw::{Alone, Raw, Wait};
+use crate::raw::{Alone, Raw};
 use crate::ring::Small;
 
 /// A message that is in no queue: not yet, or not any more.

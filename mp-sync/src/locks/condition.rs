@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
-use mp_core::{Asking, Error, LockError, LockWait, Patience, Result};
+use mp_core::{Asking, Blocking, Error, LockError, Patience, Result, Wait, block_on};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::locks::unlocked::{ConditionGuard, Waiting};
@@ -111,7 +111,7 @@ impl Condition {
     /// which the thread has other guards is, as often as there are.
     /// [`LockError::Failed`] with [`Error::ArenaFull`] when more threads that live wait than it was made for.
     pub fn wait<G: ConditionGuard>(&self, guard: G) -> Result<G, LockError> {
-        self.within(guard, LockWait::Forever).map(|(guard, _)| guard)
+        self.within(guard, Wait::Forever).map(|(guard, _)| guard)
     }
 
     /// As [`wait`](Self::wait), but waits for a notification no longer than `timeout`; also whether it was notified.
@@ -127,7 +127,7 @@ impl Condition {
         guard: G,
         timeout: Duration,
     ) -> Result<(G, bool), LockError> {
-        self.within(guard, LockWait::at_most(timeout))
+        self.within(guard, Wait::at_most(timeout))
     }
 
     /// As [`wait_timeout`](Self::wait_timeout), until `deadline`.
@@ -139,7 +139,7 @@ impl Condition {
         guard: G,
         deadline: Instant,
     ) -> Result<(G, bool), LockError> {
-        self.within(guard, LockWait::Until(deadline))
+        self.within(guard, Wait::Until(deadline))
     }
 
     /// Waits until what the lock protects is as wanted: looks, and after each notification again. With a
@@ -152,7 +152,7 @@ impl Condition {
         guard: G,
         is_so: impl FnMut(&mut G::Seen) -> bool,
     ) -> Result<G, LockError> {
-        self.until(guard, LockWait::Forever, is_so).map(|(guard, _)| guard)
+        self.until(guard, Wait::Forever, is_so).map(|(guard, _)| guard)
     }
 
     /// As [`wait_for`](Self::wait_for), at most `timeout`; also whether it is as wanted.
@@ -165,7 +165,7 @@ impl Condition {
         timeout: Duration,
         is_so: impl FnMut(&mut G::Seen) -> bool,
     ) -> Result<(G, bool), LockError> {
-        self.until(guard, LockWait::at_most(timeout), is_so)
+        self.until(guard, Wait::at_most(timeout), is_so)
     }
 
     /// As [`wait_for_timeout`](Self::wait_for_timeout), until `deadline`.
@@ -178,13 +178,13 @@ impl Condition {
         deadline: Instant,
         is_so: impl FnMut(&mut G::Seen) -> bool,
     ) -> Result<(G, bool), LockError> {
-        self.until(guard, LockWait::Until(deadline), is_so)
+        self.until(guard, Wait::Until(deadline), is_so)
     }
 
     fn until<G: ConditionGuard>(
         &self,
         mut guard: G,
-        wait: LockWait,
+        wait: Wait,
         mut is_so: impl FnMut(&mut G::Seen) -> bool,
     ) -> Result<(G, bool), LockError> {
         while !is_so(guard.seen()) {
@@ -233,7 +233,7 @@ impl Condition {
         self.notify(usize::MAX)
     }
 
-    fn within<G: ConditionGuard>(&self, guard: G, wait: LockWait) -> Result<(G, bool), LockError> {
+    fn within<G: ConditionGuard>(&self, guard: G, wait: Wait) -> Result<(G, bool), LockError> {
         let me = self.shared.me()?;
         let enlist = || self.shared.run(Claim::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_new());
         let mut place = enlist();
@@ -252,10 +252,10 @@ impl Condition {
         };
         let begun = Instant::now();
         let unlocked = guard.unlock(Waiting::TOKEN);
-        let notified = self.sleep(me, mine, wait)?;
+        let notified = self.sleep(me, mine, wait);
         let again = match wait {
-            LockWait::Until(deadline) => LockWait::at_most(deadline.saturating_duration_since(begun)),
-            LockWait::Never | LockWait::Forever => LockWait::Forever,
+            Wait::Until(deadline) => Wait::at_most(deadline.saturating_duration_since(begun)),
+            Wait::Never | Wait::Forever => Wait::Forever,
         };
         Ok((G::relock(unlocked, again, Waiting::TOKEN)?, notified))
     }
@@ -275,38 +275,15 @@ impl Condition {
     }
 
     /// Waits for a token; whether one came.
-    fn sleep(&self, me: Member, mut mine: Seen, wait: LockWait) -> Result<bool> {
-        let mut asking = Asking::default();
+    fn sleep(&self, me: Member, mine: Seen, wait: Wait) -> bool {
+        let mut waiter = Waiter { condition: self, me, mine, asking: Asking::default(), wait };
         loop {
-            let look = || Some(self.look(mine)).filter(|now| now.slot.state == NOTIFIED);
-            if let Some(now) = self.patience.look(look) {
-                self.leave(now);
-                return Ok(true);
+            if block_on(&mut waiter, &self.patience, wait).is_some() {
+                return true;
             }
-            // An error of the sweep is for another time: the place must not stay behind.
-            if asking.is_due(self.shared.arena(), wait).unwrap_or(false)
-                && let Some(taken) = self.tend(me)
-            {
-                self.keep_one(mine, taken);
-                return Ok(true);
-            }
-            if wait.is_over() {
-                if self.leave(mine) || mp_core::mutant!("condition.late-token-dropped") {
-                    return Ok(false);
-                }
-                continue;
-            }
-            if mine.slot.state == WAITING {
-                let asleep = mine.slot.into_state(ASLEEP);
-                if !self.change(mine, asleep) {
-                    continue;
-                }
-                mine.slot = asleep;
-            }
-            let begun = Instant::now();
-            let (word, low) = (SLOTS + u64::from(mine.index), mine.slot.pack() as u32);
-            if self.shared.structure().sleep(word, low, &asking, wait) {
-                self.patience.slept(begun);
+            // It can't be given up once there is a token in it.
+            if self.leave(waiter.mine) || mp_core::mutant!("condition.late-token-dropped") {
+                return false;
             }
         }
     }
@@ -361,6 +338,53 @@ impl Condition {
             }
         }
         n
+    }
+}
+
+/// A thread that waits for a token in its own place, and sleeps there.
+struct Waiter<'a> {
+    condition: &'a Condition,
+    me: Member,
+    mine: Seen,
+    asking: Asking,
+    wait: Wait,
+}
+
+impl Blocking for Waiter<'_> {
+    type Found = ();
+
+    fn attempt(&mut self) -> Option<()> {
+        let now = self.condition.look(self.mine);
+        (now.slot.state == NOTIFIED).then(|| _ = self.condition.leave(now))
+    }
+
+    fn on_interval(&mut self, now: Instant, over: bool) -> Option<()> {
+        // An error of the sweep is for another time: the place must not stay behind.
+        if !self.asking.is_due(self.condition.shared.arena(), now, over).unwrap_or(false) {
+            return None;
+        }
+        self.condition.tend(self.me).map(|taken| self.condition.keep_one(self.mine, taken))
+    }
+
+    fn announce(&mut self) -> Option<u64> {
+        if self.mine.slot.state == WAITING {
+            let asleep = self.mine.slot.into_state(ASLEEP);
+            if !self.condition.change(self.mine, asleep) {
+                return None;
+            }
+            self.mine.slot = asleep;
+        }
+        Some(self.mine.slot.pack())
+    }
+
+    /// A token changes the word that says that it sleeps.
+    fn last_look(&mut self) -> Option<()> {
+        None
+    }
+
+    fn sleep(&mut self, announced: u64, _: Instant) -> bool {
+        let word = SLOTS + u64::from(self.mine.index);
+        self.condition.shared.structure().sleep(word, announced as u32, &self.asking, self.wait)
     }
 }
 

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 use mp_core::steps::lock::Died;
-use mp_core::{LockError, LockWait, RawGuard};
+use mp_core::{LockError, RawGuard, Wait};
 
 use crate::locks::locked::{DATA, Locked};
 use crate::locks::unlocked::{Relock, Waiting};
@@ -82,7 +82,7 @@ impl<'a, T: ?Sized> Relock for LockGuard<'a, T> {
         (self.locked, self.at)
     }
 
-    fn relock((locked, at): Self::Unlocked, wait: LockWait, _: Waiting) -> Result<Self, LockError> {
+    fn relock((locked, at): Self::Unlocked, wait: Wait, _: Waiting) -> Result<Self, LockError> {
         Ok(LockGuard { at, locked, lock: locked.acquire(wait, false)?, data: PhantomData })
     }
 }

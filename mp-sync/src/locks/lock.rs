@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use mp_core::{LockError, LockWait, Result};
+use mp_core::{LockError, Result, Wait};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::locks::guard::LockGuard;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
-use mp_core::{Error, LockError, LockWait, Patience, RawGuard, RawLock, Result};
+use mp_core::{Error, LockError, Patience, RawGuard, RawLock, Result, Wait};
 use serde::{Deserializer, Serializer};
 
 use crate::locks::data;
@@ -74,7 +74,7 @@ impl Locked {
 
     /// Locks what no other code knows yet.
     pub(crate) fn first(&self) -> Result<RawGuard<'_>> {
-        self.lock.acquire(LockWait::Never, &self.patience).map_err(|e| match e {
+        self.lock.acquire(Wait::Never, &self.patience).map_err(|e| match e {
             LockError::Failed(e) => e,
             other => Error::Malformed(other.to_string()),
         })
@@ -82,7 +82,7 @@ impl Locked {
 
     /// Locks it. `recovering`: also when a holder died, and what the guard is dropped over is sound again.
     #[inline(always)]
-    pub(crate) fn acquire(&self, wait: LockWait, recovering: bool) -> Result<RawGuard<'_>, LockError> {
+    pub(crate) fn acquire(&self, wait: Wait, recovering: bool) -> Result<RawGuard<'_>, LockError> {
         let mut guard = self.lock.acquire(wait, &self.patience)?;
         if recovering {
             guard.mend();
@@ -104,7 +104,7 @@ macro_rules! locking {
     ($name:ident, $guarded:ty, $what:literal, |$this:ident, $raw:ident| $guard:expr, |$locked:ident, $len:ident| $make:expr) => {
         impl<T: Pod + Send> $name<T> {
             #[inline(always)]
-            fn guard(&self, wait: LockWait, recovering: bool) -> Result<LockGuard<'_, $guarded>, LockError> {
+            fn guard(&self, wait: Wait, recovering: bool) -> Result<LockGuard<'_, $guarded>, LockError> {
                 let ($this, $raw) = (self, self.locked.acquire(wait, recovering)?);
                 Ok($guard)
             }
@@ -118,7 +118,7 @@ macro_rules! locking {
             #[doc(alias = "acquire")]
             #[doc(alias = "get_lock")]
             pub fn lock(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(LockWait::Forever, false)
+                self.guard(Wait::Forever, false)
             }
 
             /// Locks it if no other thread holds it.
@@ -126,7 +126,7 @@ macro_rules! locking {
             /// # Errors
             /// [`LockError::Held`], which names the holder, and as [`lock`](Self::lock).
             pub fn try_lock(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(LockWait::Never, false)
+                self.guard(Wait::Never, false)
             }
 
             /// Locks it; waits at most `timeout`.
@@ -134,7 +134,7 @@ macro_rules! locking {
             /// # Errors
             /// As [`try_lock`](Self::try_lock).
             pub fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(LockWait::at_most(timeout), false)
+                self.guard(Wait::at_most(timeout), false)
             }
 
             /// Locks it; waits until `deadline` at most.
@@ -142,7 +142,7 @@ macro_rules! locking {
             /// # Errors
             /// As [`try_lock`](Self::try_lock).
             pub fn lock_deadline(&self, deadline: Instant) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(LockWait::Until(deadline), false)
+                self.guard(Wait::Until(deadline), false)
             }
 
             /// Locks it also when a process died while it held the lock; waits as long as it takes.
@@ -153,7 +153,7 @@ macro_rules! locking {
             /// # Errors
             /// As [`lock`](Self::lock), without `OwnerDied`.
             pub fn recover(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(LockWait::Forever, true)
+                self.guard(Wait::Forever, true)
             }
 
             /// As [`recover`](Self::recover); waits at most `timeout`.
@@ -161,7 +161,7 @@ macro_rules! locking {
             /// # Errors
             /// As [`try_lock`](Self::try_lock), without `OwnerDied`.
             pub fn recover_timeout(&self, timeout: Duration) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(LockWait::at_most(timeout), true)
+                self.guard(Wait::at_most(timeout), true)
             }
         }
 

@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use mp_core::mem::Word;
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
-use mp_core::{Error, LockError, LockWait, Patience, RawGuard, Result};
+use mp_core::{Error, LockError, Patience, RawGuard, Result, Wait};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::locks::data::{self, Guarded};
@@ -97,7 +97,7 @@ impl<T: Pod + Send> RLock<T> {
     /// [`LockError::Failed`] in a forked copy.
     #[doc(alias = "acquire")]
     pub fn lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(LockWait::Forever, false)
+        self.within(Wait::Forever, false)
     }
 
     /// Locks it if no other thread holds it.
@@ -105,7 +105,7 @@ impl<T: Pod + Send> RLock<T> {
     /// # Errors
     /// [`LockError::Held`], which names the holder, and as [`lock`](Self::lock).
     pub fn try_lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(LockWait::Never, false)
+        self.within(Wait::Never, false)
     }
 
     /// Locks it; waits at most `timeout`.
@@ -113,7 +113,7 @@ impl<T: Pod + Send> RLock<T> {
     /// # Errors
     /// As [`try_lock`](Self::try_lock).
     pub fn lock_timeout(&self, timeout: Duration) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(LockWait::at_most(timeout), false)
+        self.within(Wait::at_most(timeout), false)
     }
 
     /// Locks it; waits until `deadline` at most.
@@ -121,7 +121,7 @@ impl<T: Pod + Send> RLock<T> {
     /// # Errors
     /// As [`try_lock`](Self::try_lock).
     pub fn lock_deadline(&self, deadline: Instant) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(LockWait::Until(deadline), false)
+        self.within(Wait::Until(deadline), false)
     }
 
     /// Locks it also when a process died while it held the lock; waits as long as it takes. When the last guard of this
@@ -130,7 +130,7 @@ impl<T: Pod + Send> RLock<T> {
     /// # Errors
     /// As [`lock`](Self::lock), without `OwnerDied`.
     pub fn recover(&self) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(LockWait::Forever, true)
+        self.within(Wait::Forever, true)
     }
 
     /// As [`recover`](Self::recover); waits at most `timeout`.
@@ -138,14 +138,14 @@ impl<T: Pod + Send> RLock<T> {
     /// # Errors
     /// As [`try_lock`](Self::try_lock), without `OwnerDied`.
     pub fn recover_timeout(&self, timeout: Duration) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(LockWait::at_most(timeout), true)
+        self.within(Wait::at_most(timeout), true)
     }
 
     fn depth(&self) -> Word {
         self.shared.at(DEPTH)
     }
 
-    fn within(&self, wait: LockWait, recovering: bool) -> Result<RLockGuard<'_, T>, LockError> {
+    fn within(&self, wait: Wait, recovering: bool) -> Result<RLockGuard<'_, T>, LockError> {
         let me = self.shared.me()?;
         let lock = self.shared.lock(LOCK);
         let mut died = None;
@@ -187,10 +187,10 @@ pub struct Unlocked<'a, T: Pod + Send> {
 impl<'a, T: Pod + Send> Unlocked<'a, T> {
     /// Locks again `others` times and once; `others` times if a holder has died meanwhile, or it takes too
     /// long.
-    fn relock(&mut self, wait: LockWait) -> Result<RLockGuard<'a, T>, LockError> {
+    fn relock(&mut self, wait: Wait) -> Result<RLockGuard<'a, T>, LockError> {
         let (lock, shared) = (self.lock, &self.lock.shared);
         let raw = shared.lock(LOCK);
-        let wait = if self.others > 0 { LockWait::Forever } else { wait };
+        let wait = if self.others > 0 { Wait::Forever } else { wait };
         let guard = raw.acquire(wait, &lock.patience)?;
         let others = std::mem::take(&mut self.others);
         let died = guard.is_marked().then(|| owner_died(&guard));
@@ -213,7 +213,7 @@ impl<T: Pod + Send> Drop for Unlocked<'_, T> {
     fn drop(&mut self) {
         // The waiter reports what went wrong; this fails where nothing is locked any more, in a forked copy.
         while self.others > 0 && self.lock.shared.me().ok() == Some(self.me) {
-            drop(self.relock(LockWait::Forever));
+            drop(self.relock(Wait::Forever));
         }
     }
 }
@@ -239,7 +239,7 @@ impl<'a, T: Pod + Send> Relock for RLockGuard<'a, T> {
         Unlocked { lock, me, others: depth.levels().saturating_sub(1) }
     }
 
-    fn relock(mut unlocked: Unlocked<'a, T>, wait: LockWait, _: Waiting) -> Result<Self, LockError> {
+    fn relock(mut unlocked: Unlocked<'a, T>, wait: Wait, _: Waiting) -> Result<Self, LockError> {
         unlocked.relock(wait)
     }
 }

@@ -11,7 +11,7 @@ use bytemuck::Pod;
 use mp_core::steps::lock::Who;
 use mp_core::sync::{Ordering, compiler_fence};
 use mp_core::words::Member;
-use mp_core::{Error, LockError, LockWait, Parking, Patience, RawGuard, RawLock, Result};
+use mp_core::{Error, LockError, Parking, Patience, RawGuard, RawLock, Result, Wait};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::guard::{ReadGuard, WriteGuard};
@@ -124,7 +124,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// [`LockError::OwnerDied`] when a process died while it wrote and no caller has recovered since,
     /// [`LockError::WouldDeadlock`] when this thread writes, [`LockError::Failed`] in a forked copy.
     pub fn read(&self) -> Result<ReadGuard<'_, T>, LockError> {
-        self.read_within(LockWait::Forever)
+        self.read_within(Wait::Forever)
     }
 
     /// Locks it for reading, if no thread writes, or waits to write.
@@ -132,7 +132,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// # Errors
     /// [`LockError::Held`], which names the process that does, and as [`read`](Self::read).
     pub fn try_read(&self) -> Result<ReadGuard<'_, T>, LockError> {
-        self.read_within(LockWait::Never)
+        self.read_within(Wait::Never)
     }
 
     /// Locks it for reading; waits at most `timeout`.
@@ -140,7 +140,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// # Errors
     /// As [`try_read`](Self::try_read).
     pub fn read_timeout(&self, timeout: Duration) -> Result<ReadGuard<'_, T>, LockError> {
-        self.read_within(LockWait::at_most(timeout))
+        self.read_within(Wait::at_most(timeout))
     }
 
     /// Locks it for reading; waits until `deadline` at most.
@@ -148,7 +148,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// # Errors
     /// As [`try_read`](Self::try_read).
     pub fn read_deadline(&self, deadline: Instant) -> Result<ReadGuard<'_, T>, LockError> {
-        self.read_within(LockWait::Until(deadline))
+        self.read_within(Wait::Until(deadline))
     }
 
     /// Locks it for writing; waits as long as it takes.
@@ -157,7 +157,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// [`LockError::OwnerDied`] when a process died while it wrote and no caller has recovered since,
     /// [`LockError::WouldDeadlock`] when this thread reads or writes already, [`LockError::Failed`] in a forked copy.
     pub fn write(&self) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(LockWait::Forever, false)
+        self.write_within(Wait::Forever, false)
     }
 
     /// Locks it for writing, if no thread reads or writes.
@@ -165,7 +165,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// # Errors
     /// [`LockError::Held`], which names one that does, and as [`write`](Self::write).
     pub fn try_write(&self) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(LockWait::Never, false)
+        self.write_within(Wait::Never, false)
     }
 
     /// Locks it for writing; waits at most `timeout`.
@@ -173,7 +173,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// # Errors
     /// As [`try_write`](Self::try_write).
     pub fn write_timeout(&self, timeout: Duration) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(LockWait::at_most(timeout), false)
+        self.write_within(Wait::at_most(timeout), false)
     }
 
     /// Locks it for writing; waits until `deadline` at most.
@@ -181,7 +181,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// # Errors
     /// As [`try_write`](Self::try_write).
     pub fn write_deadline(&self, deadline: Instant) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(LockWait::Until(deadline), false)
+        self.write_within(Wait::Until(deadline), false)
     }
 
     /// Locks it for writing also when a process died while it wrote. Dropping the guard says that the data is as it should
@@ -190,7 +190,7 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// # Errors
     /// As [`write`](Self::write), without `OwnerDied`.
     pub fn recover(&self) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(LockWait::Forever, true)
+        self.write_within(Wait::Forever, true)
     }
 
     /// As [`recover`](Self::recover); waits at most `timeout`.
@@ -198,14 +198,14 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// # Errors
     /// As [`try_write`](Self::try_write), without `OwnerDied`.
     pub fn recover_timeout(&self, timeout: Duration) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(LockWait::at_most(timeout), true)
+        self.write_within(Wait::at_most(timeout), true)
     }
 
     fn reading(&self, me: Member, seen: Seen) -> ReadGuard<'_, T> {
         ReadGuard(Guarded::new(&self.shared, DATA, Reading::new(self, me, seen)))
     }
 
-    fn read_within(&self, wait: LockWait) -> Result<ReadGuard<'_, T>, LockError> {
+    fn read_within(&self, wait: Wait) -> Result<ReadGuard<'_, T>, LockError> {
         let (me, thread, places) = (self.shared.me()?, Who::here().tid, self.places());
         match self.shared.run(Enter::new(self.shared.at(LOCK), places, me, thread)) {
             Entered::Reading(seen) => return Ok(self.reading(me, seen)),
@@ -283,16 +283,16 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     /// stopped, that one, as the likeliest reason. (A caller that does not wait wants to know quickly.) No
     /// error if all have left meanwhile.
     #[cold]
-    fn no_reader_left(&self, wait: LockWait) -> Result<(), LockError> {
+    fn no_reader_left(&self, wait: Wait) -> Result<(), LockError> {
         let (arena, readers) = (self.shared.arena(), self.readers().map(|seen| seen.slot.member));
         let readers: Vec<Member> = readers.collect();
         let Some(&first) = readers.first() else { return Ok(()) };
-        let stopped = readers.into_iter().find(|&m| wait != LockWait::Never && arena.is_stopped(m));
+        let stopped = readers.into_iter().find(|&m| wait != Wait::Never && arena.is_stopped(m));
         let holder = stopped.unwrap_or(first);
         Err(LockError::Held { holder, pid: arena.pid_of(holder) })
     }
 
-    fn write_within(&self, wait: LockWait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
+    fn write_within(&self, wait: Wait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
         let (me, thread) = (self.shared.me()?, Who::here().tid);
         let mut guard = self.raw.acquire(wait, &self.patience)?;
         let torn = self.is_whole(&mut guard);
@@ -358,12 +358,12 @@ mod tests {
         let lock = RwLock::with_readers(5_u64, 2).unwrap();
         let reading = lock.read().unwrap();
         let me = lock.shared.me().unwrap();
-        match lock.no_reader_left(LockWait::Forever) {
+        match lock.no_reader_left(Wait::Forever) {
             Err(LockError::Held { holder, pid }) => assert_eq!((holder, pid), (me, std::process::id())),
             other => panic!("{other:?}"),
         }
         drop(reading);
-        lock.no_reader_left(LockWait::Forever).unwrap();
+        lock.no_reader_left(Wait::Forever).unwrap();
     }
 
     #[test]

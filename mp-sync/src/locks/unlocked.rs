@@ -1,6 +1,6 @@
 //! What a condition does with the lock of its waiters.
 
-use mp_core::{LockError, LockWait};
+use mp_core::{LockError, Wait};
 
 /// A guard that a [`Condition`](crate::Condition) can wait with: a [`LockGuard`](crate::LockGuard) or an
 /// [`RLockGuard`](crate::RLockGuard). Nothing else implements it.
@@ -31,5 +31,5 @@ pub trait Relock: Sized {
     ///
     /// # Errors
     /// As the lock's own functions.
-    fn relock(unlocked: Self::Unlocked, wait: LockWait, token: Waiting) -> Result<Self, LockError>;
+    fn relock(unlocked: Self::Unlocked, wait: Wait, token: Waiting) -> Result<Self, LockError>;
 }

@@ -8,7 +8,7 @@ use mp_core::foreign;
 use mp_core::mem::{Mem, Word};
 use mp_core::message::scope;
 use mp_core::mutex::Mutex;
-use mp_core::{Error, LockWait, Patience, RawLock, SharedMemory, Structure};
+use mp_core::{Error, Patience, RawLock, SharedMemory, Structure, Wait};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -56,7 +56,7 @@ impl Place {
     ) -> Result<R, ListError> {
         match self {
             Self::Arena { shared, lock, patience } => {
-                let mut guard = lock.acquire(LockWait::at_most(LONGEST), patience)?;
+                let mut guard = lock.acquire(Wait::at_most(LONGEST), patience)?;
                 // Also if a holder died in it: slots say themselves whether they are whole.
                 guard.mend();
                 f(shared.words(), shared.at(LIST))

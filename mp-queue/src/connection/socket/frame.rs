@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
-use mp_core::{Descriptor, Message, Place, Waitable, Watched};
+use mp_core::{Descriptor, Message, Place, Wait, Waitable, Watched};
 use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -29,7 +29,6 @@ use super::outbox::{Sending, WriteError, Writer};
 use super::peer::Peer;
 use crate::connection::named::{LENGTH, LONGEST, sent_name, with_name};
 use crate::error::{GetError, PutError};
-use crate::raw::Wait;
 
 /// Length, fingerprint and length of the name.
 const HEAD: usize = 12 + LENGTH;

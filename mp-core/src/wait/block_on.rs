@@ -1,0 +1,181 @@
+//! How a thread waits in a call that blocks: one loop for locks, permits, flags, barriers, conditions and queues.
+//!
+//! It looks for a while, as it has paid; then, again and again, it looks after dead peers if that is due, announces itself where it
+//! will be woken, looks once more, and sleeps for a slice ([`SLICE`]) at most. No wake-up is relied upon: its sender may die before.
+//!
+//! The order is what matters. What changes *before* the announcement is found by the look behind it, what changes *after* it
+//! ends the sleep.
+
+use std::time::{Duration, Instant};
+
+use crate::arena::{Arena, Patience, SLICE};
+use crate::error::Error;
+use crate::sync::shared::AtomicU32;
+use crate::sys::futex;
+
+/// How long a call is willing to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Not at all.
+    Never,
+    /// Until then.
+    Until(Instant),
+    /// As long as it takes.
+    Forever,
+}
+
+impl Wait {
+    /// At most `timeout`; one that is too long for the clock is none.
+    pub fn at_most(timeout: Duration) -> Self {
+        Instant::now().checked_add(timeout).map_or(Self::Forever, Self::Until)
+    }
+
+    fn is_over_at(self, now: Instant) -> bool {
+        match self {
+            Self::Never => true,
+            Self::Until(t) => now >= t,
+            Self::Forever => false,
+        }
+    }
+
+    /// Whether the time is over.
+    pub fn is_over(self) -> bool {
+        self.is_over_at(Instant::now())
+    }
+
+    /// The earlier of its end and `then`.
+    fn or_until(self, then: Instant) -> Instant {
+        match self {
+            Self::Until(t) => t.min(then),
+            Self::Never | Self::Forever => then,
+        }
+    }
+}
+
+/// What a thread waits for, and where: see [`block_on`].
+pub trait Blocking {
+    /// What ends the wait: what was waited for, or why it will not come.
+    type Found;
+
+    /// Looks, once.
+    fn attempt(&mut self) -> Option<Self::Found>;
+
+    /// Looks for a while.
+    fn spin(&mut self, patience: &Patience) -> Option<Self::Found> {
+        patience.look(|| self.attempt())
+    }
+
+    /// Looks after dead peers, if that is due; always when the time is `over`.
+    fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found>;
+
+    /// Announces a sleeper; what goes to [`sleep`](Self::sleep). `None`: something has changed, look again.
+    fn announce(&mut self) -> Option<u64>;
+
+    /// Looks once more, after the announcement: what has changed before it wakes no waiter. Not needed where an announcement is a swap
+    /// of the very word that is waited for.
+    fn last_look(&mut self) -> Option<Self::Found> {
+        self.attempt()
+    }
+
+    /// Sleeps from `now` on, until what was announced is a thing of the past, at most for a slice; whether it may have been woken.
+    fn sleep(&mut self, announced: u64, now: Instant) -> bool;
+
+    /// After a sleep that may have been ended by a wake-up, before anything else: for those whose next look is to come before that
+    /// at the clock.
+    fn woken(&mut self) -> Option<Self::Found> {
+        None
+    }
+}
+
+/// Waits; `None` when the time is over.
+pub fn block_on<B: Blocking>(waiter: &mut B, patience: &Patience, wait: Wait) -> Option<B::Found> {
+    loop {
+        if wait != Wait::Never
+            && let Some(found) = waiter.spin(patience)
+        {
+            return Some(found);
+        }
+        let now = Instant::now();
+        let over = wait.is_over_at(now);
+        if let Some(found) = waiter.on_interval(now, over) {
+            return Some(found);
+        }
+        if over {
+            return None;
+        }
+        let Some(announced) = waiter.announce() else { continue };
+        if let Some(found) = waiter.last_look() {
+            return Some(found);
+        }
+        let asleep = Instant::now();
+        if waiter.sleep(announced, asleep) {
+            let found = waiter.woken();
+            patience.slept(asleep);
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+}
+
+/// The first time that a waiter asks for dead processes.
+const FIRST: Duration = Duration::from_millis(1);
+
+/// When a waiter asks for dead processes: by the clock, not by how a sleep ended, since signals may end each
+/// of them early; and when a process has noticed a death since.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    next: Instant,
+    /// How many deaths were noticed when it asked last, if it has asked.
+    asked: Option<u32>,
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        Self { next: Instant::now() + FIRST, asked: None }
+    }
+}
+
+impl Asking {
+    /// Whether to ask now: after a millisecond, then after each slice, when a death was noticed that it has not asked about, and
+    /// when the time is `over`. After a slice, the arena is swept as well, if that is due.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn is_due(&mut self, arena: Arena, now: Instant, over: bool) -> Result<bool, Error> {
+        // Before the caller asks: see `arena::park`.
+        let noticed = arena.noticed();
+        let news = self.asked.is_some_and(|asked| asked != noticed);
+        if now < self.next && !news && !over {
+            return Ok(false);
+        }
+        if self.asked.is_some() && now >= self.next {
+            arena.sweep_if_due()?;
+        }
+        *self = Self { next: now + SLICE, asked: Some(noticed) };
+        Ok(true)
+    }
+
+    /// Until when to sleep, at most.
+    pub(crate) fn until(&self, wait: Wait) -> Instant {
+        wait.or_until(self.next)
+    }
+
+    /// Sleeps while `word` is as expected, until it is time to ask again. Whether it may have been woken.
+    ///
+    /// The first sleep is short, and most waits end in it: that one is on one word, which is cheaper.
+    pub(crate) fn sleep(&self, arena: Arena, word: &AtomicU32, expected: u32, wait: Wait) -> bool {
+        self.sleep_for(arena, word, expected, self.until(wait).saturating_duration_since(Instant::now()))
+    }
+
+    /// As [`sleep`](Self::sleep), at most for `left`.
+    pub(crate) fn sleep_for(&self, arena: Arena, word: &AtomicU32, expected: u32, left: Duration) -> bool {
+        match self.asked {
+            Some(noticed) if futex::can_wait_for_many() => {
+                futex::wait_for_any(&[(word, expected), (arena.noticed_word(), noticed)], Some(left));
+                true
+            }
+            _ => futex::wait(word, expected, left),
+        }
+    }
+}
