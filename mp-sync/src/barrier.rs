@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
 use mp_core::{Error, Parking, Patience, Result, Wait};
@@ -122,20 +121,12 @@ impl Barrier {
         self.within(Wait::Forever, NO_ACTION)
     }
 
-    /// As [`wait`](Self::wait), at most `timeout`: then it breaks the barrier for all.
-    ///
-    /// # Errors
-    /// [`BarrierError::TimedOut`], and as [`wait`](Self::wait).
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<usize, BarrierError> {
-        self.within(Wait::at_most(timeout), NO_ACTION)
-    }
-
-    /// As [`wait_timeout`](Self::wait_timeout), until `deadline`.
-    ///
-    /// # Errors
-    /// As [`wait_timeout`](Self::wait_timeout).
-    pub fn wait_deadline(&self, deadline: Instant) -> Result<usize, BarrierError> {
-        self.within(Wait::Until(deadline), NO_ACTION)
+    mp_core::forms! {
+        "Waits until all parties have come, or breaks the barrier for all": wait() -> Result<usize, BarrierError>,
+        or "[`BarrierError::TimedOut`]";
+        |barrier, wait| barrier.within(wait, NO_ACTION);
+        at_most wait_timeout;
+        until wait_deadline;
     }
 
     /// Waits until all parties have come; the last one to come does `action` before the others go on. As
@@ -164,25 +155,13 @@ impl Barrier {
         self.within(Wait::Forever, Some(action))
     }
 
-    /// As [`wait_then`](Self::wait_then), at most `timeout`: then it breaks the barrier for all. The action takes as long as it
-    /// takes; the others give up.
-    ///
-    /// # Errors
-    /// [`BarrierError::TimedOut`], and as [`wait_then`](Self::wait_then).
-    pub fn wait_then_timeout(&self, timeout: Duration, action: impl FnOnce()) -> Result<usize, BarrierError> {
-        self.within(Wait::at_most(timeout), Some(action))
-    }
-
-    /// As [`wait_then_timeout`](Self::wait_then_timeout), until `deadline`.
-    ///
-    /// # Errors
-    /// As [`wait_then_timeout`](Self::wait_then_timeout).
-    pub fn wait_then_deadline(
-        &self,
-        deadline: Instant,
-        action: impl FnOnce(),
-    ) -> Result<usize, BarrierError> {
-        self.within(Wait::Until(deadline), Some(action))
+    mp_core::forms! {
+        "Waits until all parties have come, the last of which does `action`, or breaks the barrier for all":
+        wait_then(; action: impl FnOnce()) -> Result<usize, BarrierError>,
+        or "[`BarrierError::TimedOut`] (not for the one that acts: its action takes as long as it takes)";
+        |barrier, wait| barrier.within(wait, Some(action));
+        at_most wait_then_timeout;
+        until wait_then_deadline;
     }
 
     /// Arrives: as the one with this number, in this phase. While the last one of the phase before acts, it waits.

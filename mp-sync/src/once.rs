@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use mp_core::steps::lock::Died;
 use mp_core::{LockError, Patience, Result, Wait};
@@ -86,28 +85,13 @@ impl Once {
         self.within(Wait::Forever, f)
     }
 
-    /// As [`call_once`](Self::call_once), unless another one is doing it.
-    ///
-    /// # Errors
-    /// [`LockError::Held`], which names the process that is doing it, and as [`call_once`](Self::call_once).
-    pub fn try_call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
-        self.within(Wait::Never, f)
-    }
-
-    /// As [`call_once`](Self::call_once); waits for another one at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`try_call_once`](Self::try_call_once).
-    pub fn call_once_timeout(&self, timeout: Duration, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
-        self.within(Wait::at_most(timeout), f)
-    }
-
-    /// As [`call_once`](Self::call_once); waits for another one until `deadline`.
-    ///
-    /// # Errors
-    /// As [`try_call_once`](Self::try_call_once).
-    pub fn call_once_deadline(&self, deadline: Instant, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
-        self.within(Wait::Until(deadline), f)
+    mp_core::forms! {
+        "Calls `f`, unless it was done already": call_once(; f: impl FnOnce(&OnceState)) -> Result<(), LockError>,
+        or "[`LockError::Held`], which names the process that is doing it";
+        |once, wait| once.within(wait, f);
+        never try_call_once;
+        at_most call_once_timeout;
+        until call_once_deadline;
     }
 
     fn within(&self, wait: Wait, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {

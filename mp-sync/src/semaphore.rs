@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::words::Member;
@@ -263,28 +262,13 @@ macro_rules! semaphore {
                 self.0.acquire(Wait::Forever)
             }
 
-            /// Takes a permit if there is one.
-            ///
-            /// # Errors
-            /// [`AcquireError::Busy`], which names the holders, and as [`acquire`](Self::acquire).
-            pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
-                self.0.acquire(Wait::Never)
-            }
-
-            /// Takes a permit; waits at most `timeout`.
-            ///
-            /// # Errors
-            /// As [`try_acquire`](Self::try_acquire).
-            pub fn acquire_timeout(&self, timeout: Duration) -> Result<Permit, AcquireError> {
-                self.0.acquire(Wait::at_most(timeout))
-            }
-
-            /// Takes a permit; waits until `deadline` at most.
-            ///
-            /// # Errors
-            /// As [`try_acquire`](Self::try_acquire).
-            pub fn acquire_deadline(&self, deadline: Instant) -> Result<Permit, AcquireError> {
-                self.0.acquire(Wait::Until(deadline))
+            mp_core::forms! {
+                "Takes a permit": acquire() -> Result<Permit, AcquireError>,
+                or "[`AcquireError::Busy`], which names the holders";
+                |semaphore, wait| semaphore.0.acquire(wait);
+                never try_acquire;
+                at_most acquire_timeout;
+                until acquire_deadline;
             }
 
             /// Takes a permit, as a future. If it is dropped before it is ready, no permit is taken.

@@ -1,10 +1,11 @@
 //! How a thread waits in a call that blocks: one loop for locks, permits, flags, barriers, conditions and queues.
 //!
-//! It looks for a while, as it has paid; then, again and again, it looks after dead peers if that is due, announces itself where it
-//! will be woken, looks once more, and sleeps for a slice ([`SLICE`]) at most. No wake-up is relied upon: its sender may die before.
+//! It looks for a while, as it has paid; then, again and again, it looks after dead peers if that is due, announces
+//! itself where it will be woken, looks once more, and sleeps for a slice ([`SLICE`]) at most. No wake-up is relied
+//! upon: its sender may die before.
 //!
-//! The order is what matters. What changes *before* the announcement is found by the look behind it, what changes *after* it
-//! ends the sleep.
+//! The order is what matters. What changes *before* the announcement is found by the look behind it, what changes
+//! *after* it ends the sleep.
 
 use std::time::{Duration, Instant};
 
@@ -71,17 +72,18 @@ pub trait Blocking {
     /// Announces a sleeper; what goes to [`sleep`](Self::sleep). `None`: something has changed, look again.
     fn announce(&mut self) -> Option<u64>;
 
-    /// Looks once more, after the announcement: what has changed before it wakes no waiter. Not needed where an announcement is a swap
-    /// of the very word that is waited for.
+    /// Looks once more, after the announcement: what has changed before it wakes no waiter. Not needed where an
+    /// announcement is a swap of the very word that is waited for.
     fn last_look(&mut self) -> Option<Self::Found> {
         self.attempt()
     }
 
-    /// Sleeps from `now` on, until what was announced is a thing of the past, at most for a slice; whether it may have been woken.
+    /// Sleeps from `now` on, until what was announced is a thing of the past, at most for a slice; whether it may have
+    /// been woken.
     fn sleep(&mut self, announced: u64, now: Instant) -> bool;
 
-    /// After a sleep that may have been ended by a wake-up, before anything else: for those whose next look is to come before that
-    /// at the clock.
+    /// After a sleep that may have been ended by a wake-up, before anything else: for those whose next look is to come
+    /// before that at the clock.
     fn woken(&mut self) -> Option<Self::Found> {
         None
     }
@@ -137,8 +139,8 @@ impl Default for Asking {
 }
 
 impl Asking {
-    /// Whether to ask now: after a millisecond, then after each slice, when a death was noticed that it has not asked about, and
-    /// when the time is `over`. After a slice, the arena is swept as well, if that is due.
+    /// Whether to ask now: after a millisecond, then after each slice, when a death was noticed that it has not asked
+    /// about, and when the time is `over`. After a slice, the arena is swept as well, if that is due.
     ///
     /// # Errors
     /// [`Error::Forked`].

@@ -36,6 +36,7 @@
 
 pub(crate) mod block_on;
 mod descriptors;
+mod forms;
 mod many;
 mod reactor;
 mod ready;

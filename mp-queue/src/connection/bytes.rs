@@ -1,7 +1,5 @@
 //! Raw bytes over a connection, as messages of their own.
 
-use std::time::{Duration, Instant};
-
 use mp_core::message::{Codec, Incoming, Outgoing, Returned};
 use mp_core::{Message, Wait};
 
@@ -35,20 +33,12 @@ impl Connection {
         self.send_bytes_within(bytes, Wait::Forever)
     }
 
-    /// Sends bytes as they are, if there is room for the first one.
-    ///
-    /// # Errors
-    /// As [`try_send`](Self::try_send).
-    pub fn try_send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
-        self.send_bytes_within(bytes, Wait::Never)
-    }
-
-    /// Sends bytes as they are; waits, at most `timeout`, for a socket whose other end does not receive.
-    ///
-    /// # Errors
-    /// As [`send_timeout`](Self::send_timeout).
-    pub fn send_bytes_timeout(&self, bytes: &[u8], timeout: Duration) -> Result<(), PutError<Vec<u8>>> {
-        self.send_bytes_within(bytes, Wait::at_most(timeout))
+    mp_core::forms! {
+        "Sends bytes as they are": send_bytes(bytes: &[u8]) -> Result<(), PutError<Vec<u8>>>,
+        or "[`PutError::Full`] when there was no room for the first byte (see [`send_timeout`](Self::send_timeout))";
+        |connection, wait| connection.send_bytes_within(bytes, wait);
+        never try_send_bytes;
+        at_most send_bytes_timeout;
     }
 
     fn send_bytes_within(&self, bytes: &[u8], wait: Wait) -> Result<(), PutError<Vec<u8>>> {
@@ -71,28 +61,12 @@ impl Connection {
         self.recv_bytes_within(Wait::Forever)
     }
 
-    /// Receives the next message as bytes, if there is one.
-    ///
-    /// # Errors
-    /// As [`try_recv`](Self::try_recv).
-    pub fn try_recv_bytes(&self) -> Result<Vec<u8>, GetError> {
-        self.recv_bytes_within(Wait::Never)
-    }
-
-    /// Receives the next message as bytes; waits while there is none, at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`recv_timeout`](Self::recv_timeout).
-    pub fn recv_bytes_timeout(&self, timeout: Duration) -> Result<Vec<u8>, GetError> {
-        self.recv_bytes_within(Wait::at_most(timeout))
-    }
-
-    /// Receives the next message as bytes; waits while there is none, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// As [`recv_deadline`](Self::recv_deadline).
-    pub fn recv_bytes_deadline(&self, deadline: Instant) -> Result<Vec<u8>, GetError> {
-        self.recv_bytes_within(Wait::Until(deadline))
+    mp_core::forms! {
+        "Receives the next message as bytes": recv_bytes() -> Result<Vec<u8>, GetError>, or "[`GetError::Empty`]";
+        |connection, wait| connection.recv_bytes_within(wait);
+        never try_recv_bytes;
+        at_most recv_bytes_timeout;
+        until recv_bytes_deadline;
     }
 
     fn recv_bytes_within(&self, wait: Wait) -> Result<Vec<u8>, GetError> {

@@ -167,28 +167,12 @@ impl Connection {
         self.recv_within(Wait::Forever)
     }
 
-    /// Receives the next value, if there is one.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`recv`](Self::recv).
-    pub fn try_recv<T: Message>(&self) -> Result<T, GetError> {
-        self.recv_within(Wait::Never)
-    }
-
-    /// Receives the next value; waits while there is none, at most `timeout`.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`recv`](Self::recv).
-    pub fn recv_timeout<T: Message>(&self, timeout: Duration) -> Result<T, GetError> {
-        self.recv_within(Wait::at_most(timeout))
-    }
-
-    /// Receives the next value; waits while there is none, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`recv`](Self::recv).
-    pub fn recv_deadline<T: Message>(&self, deadline: Instant) -> Result<T, GetError> {
-        self.recv_within(Wait::Until(deadline))
+    mp_core::forms! {
+        "Receives the next value": recv[T: Message]() -> Result<T, GetError>, or "[`GetError::Empty`]";
+        |connection, wait| connection.recv_within(wait);
+        never try_recv;
+        at_most recv_timeout;
+        until recv_deadline;
     }
 
     pub(crate) fn recv_within<T: Message>(&self, wait: Wait) -> Result<T, GetError> {

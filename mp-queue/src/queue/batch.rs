@@ -1,7 +1,6 @@
 //! Many messages at once: one hint moved and one sleeper's bell rung for all of them.
 
 use std::fmt;
-use std::time::{Duration, Instant};
 
 use mp_core::{Message, Wait};
 use mp_reduce::Error;
@@ -143,39 +142,13 @@ impl<T: Message> Queue<T> {
         self.put_many_within(values.into_iter(), Wait::Forever)
     }
 
-    /// Puts values as long as the queue is not full. Returns how many they were, if it was all.
-    ///
-    /// # Errors
-    /// [`PutError::Full`] with the first value that there was no room for, and as [`put_many`](Self::put_many).
-    pub fn try_put_many<I: IntoIterator<Item = T>>(
-        &self,
-        values: I,
-    ) -> Result<usize, PutManyError<T, I::IntoIter>> {
-        self.put_many_within(values.into_iter(), Wait::Never)
-    }
-
-    /// Puts all values; waits while the queue is full, at most `timeout` in all.
-    ///
-    /// # Errors
-    /// [`PutError::Full`] with the first value that there was no room for, and as [`put_many`](Self::put_many).
-    pub fn put_many_timeout<I: IntoIterator<Item = T>>(
-        &self,
-        values: I,
-        timeout: Duration,
-    ) -> Result<usize, PutManyError<T, I::IntoIter>> {
-        self.put_many_within(values.into_iter(), Wait::at_most(timeout))
-    }
-
-    /// Puts all values; waits while the queue is full, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// [`PutError::Full`] with the first value that there was no room for, and as [`put_many`](Self::put_many).
-    pub fn put_many_deadline<I: IntoIterator<Item = T>>(
-        &self,
-        values: I,
-        deadline: Instant,
-    ) -> Result<usize, PutManyError<T, I::IntoIter>> {
-        self.put_many_within(values.into_iter(), Wait::Until(deadline))
+    mp_core::forms! {
+        "Puts values": put_many[I: IntoIterator<Item = T>](values: I) -> Result<usize, PutManyError<T, I::IntoIter>>,
+        or "[`PutError::Full`] with the first value that found no room, in the time for all of them";
+        |queue, wait| queue.put_many_within(values.into_iter(), wait);
+        never try_put_many;
+        at_most put_many_timeout;
+        until put_many_deadline;
     }
 
     fn put_many_within<I: Iterator<Item = T>>(
@@ -229,38 +202,13 @@ impl<T: Message> Queue<T> {
         self.get_many_within(into, most, Wait::Forever)
     }
 
-    /// Takes up to `most` messages that are there, as [`get_many`](Self::get_many).
-    ///
-    /// # Errors
-    /// [`GetError::Empty`] if there is none, and as [`get_many`](Self::get_many).
-    pub fn try_get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, GetError> {
-        self.get_many_within(into, most, Wait::Never)
-    }
-
-    /// As [`get_many`](Self::get_many); waits for the first one at most `timeout`.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`] if none came, and as [`get_many`](Self::get_many).
-    pub fn get_many_timeout(
-        &self,
-        into: &mut Vec<T>,
-        most: usize,
-        timeout: Duration,
-    ) -> Result<usize, GetError> {
-        self.get_many_within(into, most, Wait::at_most(timeout))
-    }
-
-    /// As [`get_many`](Self::get_many); waits for the first one not beyond `deadline`.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`] if none came, and as [`get_many`](Self::get_many).
-    pub fn get_many_deadline(
-        &self,
-        into: &mut Vec<T>,
-        most: usize,
-        deadline: Instant,
-    ) -> Result<usize, GetError> {
-        self.get_many_within(into, most, Wait::Until(deadline))
+    mp_core::forms! {
+        "Takes up to `most` messages": get_many(into: &mut Vec<T>, most: usize) -> Result<usize, GetError>,
+        or "[`GetError::Empty`] if there was no first one";
+        |queue, wait| queue.get_many_within(into, most, wait);
+        never try_get_many;
+        at_most get_many_timeout;
+        until get_many_deadline;
     }
 
     fn get_many_within(&self, into: &mut Vec<T>, most: usize, wait: Wait) -> Result<usize, GetError> {

@@ -11,7 +11,6 @@
 //! | after its token was freed, before the sleepers were woken | sleepers | look again within 100 ms |
 
 use std::fmt;
-use std::time::{Duration, Instant};
 
 use mp_core::message::scope;
 use mp_core::{Hold, Message, Wait};
@@ -216,28 +215,12 @@ impl<T: Message> Sender<T> {
         self.send_within(value, Wait::Forever)
     }
 
-    /// Sends a message if the channel is not full.
-    ///
-    /// # Errors
-    /// [`PutError::Full`], and as [`send`](Self::send).
-    pub fn try_send(&self, value: T) -> Result<(), PutError<T>> {
-        self.send_within(value, Wait::Never)
-    }
-
-    /// Sends a message; waits while the channel is full, at most `timeout`.
-    ///
-    /// # Errors
-    /// [`PutError::Full`], and as [`send`](Self::send).
-    pub fn send_timeout(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
-        self.send_within(value, Wait::at_most(timeout))
-    }
-
-    /// Sends a message; waits while the channel is full, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// [`PutError::Full`], and as [`send`](Self::send).
-    pub fn send_deadline(&self, value: T, deadline: Instant) -> Result<(), PutError<T>> {
-        self.send_within(value, Wait::Until(deadline))
+    mp_core::forms! {
+        "Sends a message": send(value: T) -> Result<(), PutError<T>>, or "[`PutError::Full`]";
+        |sender, wait| sender.send_within(value, wait);
+        never try_send;
+        at_most send_timeout;
+        until send_deadline;
     }
 
     fn send_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
@@ -258,28 +241,12 @@ impl<T: Message> Receiver<T> {
         self.recv_within(Wait::Forever)
     }
 
-    /// Receives the oldest message, if there is one.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`recv`](Self::recv).
-    pub fn try_recv(&self) -> Result<T, GetError> {
-        self.recv_within(Wait::Never)
-    }
-
-    /// Receives the oldest message; waits while there is none, at most `timeout`.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`recv`](Self::recv).
-    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, GetError> {
-        self.recv_within(Wait::at_most(timeout))
-    }
-
-    /// Receives the oldest message; waits while there is none, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`recv`](Self::recv).
-    pub fn recv_deadline(&self, deadline: Instant) -> Result<T, GetError> {
-        self.recv_within(Wait::Until(deadline))
+    mp_core::forms! {
+        "Receives the oldest message": recv() -> Result<T, GetError>, or "[`GetError::Empty`]";
+        |receiver, wait| receiver.recv_within(wait);
+        never try_recv;
+        at_most recv_timeout;
+        until recv_deadline;
     }
 
     fn recv_within(&self, wait: Wait) -> Result<T, GetError> {

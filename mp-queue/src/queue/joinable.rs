@@ -1,7 +1,6 @@
 //! A queue that knows when all its tasks are done.
 
 use std::fmt;
-use std::time::{Duration, Instant};
 
 use mp_core::{Patience, Wait};
 use mp_reduce::Error;
@@ -142,28 +141,12 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.put(task)
     }
 
-    /// Puts a task if the queue is not full.
-    ///
-    /// # Errors
-    /// As [`Queue::try_put`].
-    pub fn try_put(&self, task: T) -> Result<(), PutError<T>> {
-        self.queue.try_put(task)
-    }
-
-    /// Puts a task; waits while the queue is full, at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`Queue::put_timeout`].
-    pub fn put_timeout(&self, task: T, timeout: Duration) -> Result<(), PutError<T>> {
-        self.queue.put_timeout(task, timeout)
-    }
-
-    /// Puts a task; waits while the queue is full, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// As [`Queue::put_deadline`].
-    pub fn put_deadline(&self, task: T, deadline: Instant) -> Result<(), PutError<T>> {
-        self.queue.put_deadline(task, deadline)
+    mp_core::forms! {
+        "Puts a task": put(task: T) -> Result<(), PutError<T>>, or "[`PutError::Full`]";
+        |tasks, wait| tasks.queue.put_within(task, wait);
+        never try_put;
+        at_most put_timeout;
+        until put_deadline;
     }
 
     /// Takes the oldest task; waits while there is none. `None` when the queue is closed and no other process works on a
@@ -175,28 +158,14 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.get_ack()
     }
 
-    /// Takes the oldest task, if there is one.
-    ///
-    /// # Errors
-    /// As [`Queue::try_get_ack`].
-    pub fn try_get(&self) -> Result<Option<Lease<T>>, GetError> {
-        self.queue.try_get_ack()
-    }
-
-    /// Takes the oldest task; waits while there is none, at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`Queue::get_ack_timeout`].
-    pub fn get_timeout(&self, timeout: Duration) -> Result<Option<Lease<T>>, GetError> {
-        self.queue.get_ack_timeout(timeout)
-    }
-
-    /// Takes the oldest task; waits while there is none, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// As [`Queue::get_ack_deadline`].
-    pub fn get_deadline(&self, deadline: Instant) -> Result<Option<Lease<T>>, GetError> {
-        self.queue.get_ack_deadline(deadline)
+    mp_core::forms! {
+        "Takes the oldest task": get() -> Result<Option<Lease<T>>, GetError>,
+        or "[`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may \
+            come back";
+        |tasks, wait| tasks.queue.lease_within(wait);
+        never try_get;
+        at_most get_timeout;
+        until get_deadline;
     }
 
     /// Puts all tasks, in their order; waits while the queue is full. Returns how many they were. See
@@ -242,20 +211,11 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.join_within(Wait::Forever)
     }
 
-    /// Waits until no task is unfinished, at most `timeout`.
-    ///
-    /// # Errors
-    /// [`JoinError::Unfinished`] when that takes longer, and as [`join`](Self::join).
-    pub fn join_timeout(&self, timeout: Duration) -> Result<(), JoinError> {
-        self.join_within(Wait::at_most(timeout))
-    }
-
-    /// Waits until no task is unfinished, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// [`JoinError::Unfinished`] when that takes longer, and as [`join`](Self::join).
-    pub fn join_deadline(&self, deadline: Instant) -> Result<(), JoinError> {
-        self.join_within(Wait::Until(deadline))
+    mp_core::forms! {
+        "Waits until no task is unfinished": join() -> Result<(), JoinError>, or "[`JoinError::Unfinished`]";
+        |tasks, wait| tasks.join_within(wait);
+        at_most join_timeout;
+        until join_deadline;
     }
 
     fn join_within(&self, wait: Wait) -> Result<(), JoinError> {

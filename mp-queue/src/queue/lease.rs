@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::time::{Duration, Instant};
 
 use mp_core::message::Incoming;
 use mp_core::words::Holder;
@@ -232,34 +231,18 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         self.lease_within(Wait::Forever)
     }
 
-    /// As [`get_ack`](Self::get_ack), without waiting.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may come back;
-    /// and as [`get_ack`](Self::get_ack).
-    pub fn try_get_ack(&self) -> Result<Option<Lease<T>>, GetError> {
-        self.lease_within(Wait::Never)
+    mp_core::forms! {
+        "Takes the oldest message, to say later that it is [done](Lease::done)":
+        get_ack() -> Result<Option<Lease<T>>, GetError>,
+        or "[`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may \
+            come back";
+        |queue, wait| queue.lease_within(wait);
+        never try_get_ack;
+        at_most get_ack_timeout;
+        until get_ack_deadline;
     }
 
-    /// As [`get_ack`](Self::get_ack); waits at most `timeout`.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may come back;
-    /// and as [`get_ack`](Self::get_ack).
-    pub fn get_ack_timeout(&self, timeout: Duration) -> Result<Option<Lease<T>>, GetError> {
-        self.lease_within(Wait::at_most(timeout))
-    }
-
-    /// As [`get_ack`](Self::get_ack); waits not beyond `deadline`.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may come back;
-    /// and as [`get_ack`](Self::get_ack).
-    pub fn get_ack_deadline(&self, deadline: Instant) -> Result<Option<Lease<T>>, GetError> {
-        self.lease_within(Wait::Until(deadline))
-    }
-
-    fn lease_within(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
+    pub(crate) fn lease_within(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
         match self.raw().lease(wait, || self.raw().deserted(For::Message)) {
             Ok(Some(leased)) => read(self.raw(), self.fingerprint(), leased).map(Some),
             Ok(None) => Ok(None),

@@ -13,7 +13,6 @@ pub(crate) mod waitable;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
 
 use mp_core::message::scope;
 use mp_core::{Message, Wait};
@@ -207,36 +206,16 @@ impl<T: Message> Queue<T> {
         self.put_within(value, Wait::Forever)
     }
 
-    /// Puts a message if the queue is not full.
-    ///
-    /// # Errors
-    /// [`PutError::Full`], and as [`put`](Self::put).
-    #[doc(alias = "put_nowait")]
-    #[inline]
-    pub fn try_put(&self, value: T) -> Result<(), PutError<T>> {
-        self.put_within(value, Wait::Never)
-    }
-
-    /// Puts a message; waits while the queue is full, at most `timeout`.
-    ///
-    /// # Errors
-    /// [`PutError::Full`], and as [`put`](Self::put).
-    #[inline]
-    pub fn put_timeout(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
-        self.put_within(value, Wait::at_most(timeout))
-    }
-
-    /// Puts a message; waits while the queue is full, but not beyond `deadline`.
-    ///
-    /// # Errors
-    /// [`PutError::Full`], and as [`put`](Self::put).
-    #[inline]
-    pub fn put_deadline(&self, value: T, deadline: Instant) -> Result<(), PutError<T>> {
-        self.put_within(value, Wait::Until(deadline))
+    mp_core::forms! {
+        "Puts a message": put(value: T) -> Result<(), PutError<T>>, or "[`PutError::Full`]";
+        |queue, wait| queue.put_within(value, wait);
+        #[doc(alias = "put_nowait")] #[inline] never try_put;
+        #[inline] at_most put_timeout;
+        #[inline] until put_deadline;
     }
 
     #[inline]
-    fn put_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
+    pub(crate) fn put_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
         put_as(&self.raw, self.fingerprint, value, wait, || self.raw.deserted(For::Room))
     }
 
@@ -249,33 +228,12 @@ impl<T: Message> Queue<T> {
         self.get_within(Wait::Forever)
     }
 
-    /// Takes the oldest message, if there is one. `None` when the queue is closed and drained.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`get`](Self::get).
-    #[doc(alias = "get_nowait")]
-    #[inline]
-    pub fn try_get(&self) -> Result<Option<T>, GetError> {
-        self.get_within(Wait::Never)
-    }
-
-    /// Takes the oldest message; waits while the queue is empty, at most `timeout`. `None` when it is closed and drained.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`get`](Self::get).
-    #[inline]
-    pub fn get_timeout(&self, timeout: Duration) -> Result<Option<T>, GetError> {
-        self.get_within(Wait::at_most(timeout))
-    }
-
-    /// Takes the oldest message; waits while the queue is empty, but not beyond `deadline`. `None` when it is closed and
-    /// drained.
-    ///
-    /// # Errors
-    /// [`GetError::Empty`], and as [`get`](Self::get).
-    #[inline]
-    pub fn get_deadline(&self, deadline: Instant) -> Result<Option<T>, GetError> {
-        self.get_within(Wait::Until(deadline))
+    mp_core::forms! {
+        "Takes the oldest message": get() -> Result<Option<T>, GetError>, or "[`GetError::Empty`]";
+        |queue, wait| queue.get_within(wait);
+        #[doc(alias = "get_nowait")] #[inline] never try_get;
+        #[inline] at_most get_timeout;
+        #[inline] until get_deadline;
     }
 
     #[inline]

@@ -85,8 +85,8 @@ impl Unsent {
         Ok(Self { payload, lent })
     }
 
-    /// Writes a value that was refused, perhaps for lack of envelopes. Where too many messages are on their way, it waits, if
-    /// the queue has a bound.
+    /// Writes a value that was refused, perhaps for lack of envelopes. Where too many messages are on their way, it
+    /// waits, if the queue has a bound.
     #[cold]
     #[inline(never)]
     fn write_later<T: Message>(
@@ -108,7 +108,8 @@ impl Unsent {
         raw.wait_for_envelope(wait, attempt, alone)
     }
 
-    /// After a put: the value was put, too, and is dropped. A panic of its `Drop` ends here, for the message is on its way.
+    /// After a put: the value was put, too, and is dropped. A panic of its `Drop` ends here, for the message is on its
+    /// way.
     #[inline]
     pub(crate) fn sent<T>(self, value: T) {
         self.lent.sent();

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use mp_core::{Error, LockError, Result, Wait};

@@ -121,28 +121,13 @@ macro_rules! locking {
                 self.guard(Wait::Forever, false)
             }
 
-            /// Locks it if no other thread holds it.
-            ///
-            /// # Errors
-            /// [`LockError::Held`], which names the holder, and as [`lock`](Self::lock).
-            pub fn try_lock(&self) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(Wait::Never, false)
-            }
-
-            /// Locks it; waits at most `timeout`.
-            ///
-            /// # Errors
-            /// As [`try_lock`](Self::try_lock).
-            pub fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(Wait::at_most(timeout), false)
-            }
-
-            /// Locks it; waits until `deadline` at most.
-            ///
-            /// # Errors
-            /// As [`try_lock`](Self::try_lock).
-            pub fn lock_deadline(&self, deadline: Instant) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(Wait::Until(deadline), false)
+            mp_core::forms! {
+                "Locks it": lock() -> Result<LockGuard<'_, $guarded>, LockError>,
+                or "[`LockError::Held`], which names the holder";
+                |lock, wait| lock.guard(wait, false);
+                never try_lock;
+                at_most lock_timeout;
+                until lock_deadline;
             }
 
             /// Locks it also when a process died while it held the lock; waits as long as it takes.
@@ -156,12 +141,12 @@ macro_rules! locking {
                 self.guard(Wait::Forever, true)
             }
 
-            /// As [`recover`](Self::recover); waits at most `timeout`.
-            ///
-            /// # Errors
-            /// As [`try_lock`](Self::try_lock), without `OwnerDied`.
-            pub fn recover_timeout(&self, timeout: Duration) -> Result<LockGuard<'_, $guarded>, LockError> {
-                self.guard(Wait::at_most(timeout), true)
+            mp_core::forms! {
+                "Locks it also when a process died while it held the lock":
+                recover() -> Result<LockGuard<'_, $guarded>, LockError>,
+                or "[`LockError::Held`], which names the holder";
+                |lock, wait| lock.guard(wait, true);
+                at_most recover_timeout;
             }
         }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use mp_core::mem::Word;
@@ -100,28 +99,12 @@ impl<T: Pod + Send> RLock<T> {
         self.within(Wait::Forever, false)
     }
 
-    /// Locks it if no other thread holds it.
-    ///
-    /// # Errors
-    /// [`LockError::Held`], which names the holder, and as [`lock`](Self::lock).
-    pub fn try_lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(Wait::Never, false)
-    }
-
-    /// Locks it; waits at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`try_lock`](Self::try_lock).
-    pub fn lock_timeout(&self, timeout: Duration) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(Wait::at_most(timeout), false)
-    }
-
-    /// Locks it; waits until `deadline` at most.
-    ///
-    /// # Errors
-    /// As [`try_lock`](Self::try_lock).
-    pub fn lock_deadline(&self, deadline: Instant) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(Wait::Until(deadline), false)
+    mp_core::forms! {
+        "Locks it": lock() -> Result<RLockGuard<'_, T>, LockError>, or "[`LockError::Held`], which names the holder";
+        |lock, wait| lock.within(wait, false);
+        never try_lock;
+        at_most lock_timeout;
+        until lock_deadline;
     }
 
     /// Locks it also when a process died while it held the lock; waits as long as it takes. When the last guard of this
@@ -133,12 +116,11 @@ impl<T: Pod + Send> RLock<T> {
         self.within(Wait::Forever, true)
     }
 
-    /// As [`recover`](Self::recover); waits at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`try_lock`](Self::try_lock), without `OwnerDied`.
-    pub fn recover_timeout(&self, timeout: Duration) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(Wait::at_most(timeout), true)
+    mp_core::forms! {
+        "Locks it also when a process died while it held the lock": recover() -> Result<RLockGuard<'_, T>, LockError>,
+        or "[`LockError::Held`], which names the holder";
+        |lock, wait| lock.within(wait, true);
+        at_most recover_timeout;
     }
 
     fn depth(&self) -> Word {

@@ -5,7 +5,6 @@ mod guard;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use mp_core::steps::lock::Who;
@@ -127,28 +126,13 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         self.read_within(Wait::Forever)
     }
 
-    /// Locks it for reading, if no thread writes, or waits to write.
-    ///
-    /// # Errors
-    /// [`LockError::Held`], which names the process that does, and as [`read`](Self::read).
-    pub fn try_read(&self) -> Result<ReadGuard<'_, T>, LockError> {
-        self.read_within(Wait::Never)
-    }
-
-    /// Locks it for reading; waits at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`try_read`](Self::try_read).
-    pub fn read_timeout(&self, timeout: Duration) -> Result<ReadGuard<'_, T>, LockError> {
-        self.read_within(Wait::at_most(timeout))
-    }
-
-    /// Locks it for reading; waits until `deadline` at most.
-    ///
-    /// # Errors
-    /// As [`try_read`](Self::try_read).
-    pub fn read_deadline(&self, deadline: Instant) -> Result<ReadGuard<'_, T>, LockError> {
-        self.read_within(Wait::Until(deadline))
+    mp_core::forms! {
+        "Locks it for reading": read() -> Result<ReadGuard<'_, T>, LockError>,
+        or "[`LockError::Held`], which names the process that writes, or waits to write";
+        |lock, wait| lock.read_within(wait);
+        never try_read;
+        at_most read_timeout;
+        until read_deadline;
     }
 
     /// Locks it for writing; waits as long as it takes.
@@ -160,28 +144,13 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         self.write_within(Wait::Forever, false)
     }
 
-    /// Locks it for writing, if no thread reads or writes.
-    ///
-    /// # Errors
-    /// [`LockError::Held`], which names one that does, and as [`write`](Self::write).
-    pub fn try_write(&self) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(Wait::Never, false)
-    }
-
-    /// Locks it for writing; waits at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`try_write`](Self::try_write).
-    pub fn write_timeout(&self, timeout: Duration) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(Wait::at_most(timeout), false)
-    }
-
-    /// Locks it for writing; waits until `deadline` at most.
-    ///
-    /// # Errors
-    /// As [`try_write`](Self::try_write).
-    pub fn write_deadline(&self, deadline: Instant) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(Wait::Until(deadline), false)
+    mp_core::forms! {
+        "Locks it for writing": write() -> Result<WriteGuard<'_, T>, LockError>,
+        or "[`LockError::Held`], which names a process that reads or writes";
+        |lock, wait| lock.write_within(wait, false);
+        never try_write;
+        at_most write_timeout;
+        until write_deadline;
     }
 
     /// Locks it for writing also when a process died while it wrote. Dropping the guard says that the data is as it should
@@ -193,12 +162,12 @@ impl<T: Pod + Send + Sync> RwLock<T> {
         self.write_within(Wait::Forever, true)
     }
 
-    /// As [`recover`](Self::recover); waits at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`try_write`](Self::try_write), without `OwnerDied`.
-    pub fn recover_timeout(&self, timeout: Duration) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(Wait::at_most(timeout), true)
+    mp_core::forms! {
+        "Locks it for writing also when a process died while it wrote":
+        recover() -> Result<WriteGuard<'_, T>, LockError>,
+        or "[`LockError::Held`], which names a process that reads or writes";
+        |lock, wait| lock.write_within(wait, true);
+        at_most recover_timeout;
     }
 
     fn reading(&self, me: Member, seen: Seen) -> ReadGuard<'_, T> {

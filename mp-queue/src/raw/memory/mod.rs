@@ -173,7 +173,8 @@ impl RingMemory {
         })
     }
 
-    /// As [`put`](Self::put), after the ticket of the last message of a batch. Full is also a queue where a batch can't help.
+    /// As [`put`](Self::put), after the ticket of the last message of a batch. Full is also a queue where a batch can't
+    /// help.
     pub(crate) fn put_next(
         &self,
         i: u32,
@@ -217,7 +218,8 @@ impl RingMemory {
         })
     }
 
-    /// Puts an envelope: `steps` do it, for this process, with the intent word of this thread, and the envelope with its words.
+    /// Puts an envelope: `steps` do it, for this process, with the intent word of this thread, and the envelope with
+    /// its words.
     #[inline]
     fn put_envelope(
         &self,
@@ -245,8 +247,8 @@ impl RingMemory {
         self.smalls &= bytes == 0;
     }
 
-    /// Whether a small message needs no envelope, as of now: no consumer leases. (The first that does finds those that are in
-    /// slots already, and makes envelopes for them.)
+    /// Whether a small message needs no envelope, as of now: no consumer leases. (The first that does finds those that
+    /// are in slots already, and makes envelopes for them.)
     #[inline]
     pub(crate) fn takes_small(&self) -> bool {
         // In a forked copy there are no words to look at.

@@ -1,0 +1,105 @@
+//! The forms of a method that waits: without waiting, with a time-out, with a deadline.
+
+/// Writes the forms of a method that waits as long as it takes, with their documentation. They do what the expression
+/// does, which gets the handle and how long to [`Wait`](crate::Wait).
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_core::Wait;
+///
+/// struct Door(bool);
+///
+/// impl Door {
+///     fn pass_within(&self, name: &str, wait: Wait) -> Result<String, String> {
+///         if self.0 { Ok(format!("{name} is in")) } else { Err(format!("{name}, {wait:?}")) }
+///     }
+///
+///     mp_core::forms! {
+///         "Passes the door": pass(name: &str) -> Result<String, String>, or "A text, if the door stays closed";
+///         |door, wait| door.pass_within(name, wait);
+///         #[inline] never try_pass;
+///         at_most pass_timeout;
+///         until pass_deadline;
+///     }
+/// }
+///
+/// assert_eq!(Door(true).pass_timeout("Ada", Duration::ZERO).as_deref(), Ok("Ada is in"));
+/// assert_eq!(Door(false).try_pass("Ada").as_deref(), Err("Ada, Never"));
+/// ```
+///
+/// First what it does, as the documentation begins; then the method that waits, its arguments without the time (after
+/// `;` those that come behind the time), and what it returns; then the error for the time that is over, as the
+/// documentation has it. Types that it has for itself stand in brackets before the arguments: `send[T: Message](value:
+/// T)`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! forms {
+    (
+        $does:literal: $of:ident $([$($types:tt)*])? ($($arguments:tt)*) -> $out:ty, or $late:literal;
+        |$handle:ident, $wait:ident| $core:expr;
+        $($(#[$attribute:meta])* $form:ident $name:ident;)+
+    ) => {
+        $crate::forms! {
+            @each [$([$(#[$attribute])*] $form $name)+]
+            ($does, $of, $late) [$($($types)*)?] ($($arguments)*) ($out) ($handle $wait $core)
+        }
+    };
+    (@each [$($attributes:tt $form:ident $name:ident)+] $doc:tt $types:tt $arguments:tt $out:tt $core:tt) => {
+        $($crate::forms! { @ $form $attributes $name $doc $types $arguments $out $core })+
+    };
+    (
+        @never [$($attributes:tt)*] $name:ident ($does:literal, $of:ident, $late:literal) [$($types:tt)*]
+        ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
+        ($handle:ident $wait:ident $core:expr)
+    ) => {
+        #[doc = concat!($does, "; does not wait. Else as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = ""]
+        #[doc = "# Errors"]
+        #[doc = concat!($late, ", and as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        $($attributes)*
+        pub fn $name<$($types)*>(&self, $($before: $of_before,)* $($($after: $of_after),*)?) -> $out {
+            let ($handle, $wait) = (self, $crate::Wait::Never);
+            $core
+        }
+    };
+    (
+        @at_most [$($attributes:tt)*] $name:ident ($does:literal, $of:ident, $late:literal) [$($types:tt)*]
+        ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
+        ($handle:ident $wait:ident $core:expr)
+    ) => {
+        #[doc = concat!($does, "; waits at most `timeout`. Else as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = ""]
+        #[doc = "# Errors"]
+        #[doc = concat!($late, ", and as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        $($attributes)*
+        pub fn $name<$($types)*>(
+            &self,
+            $($before: $of_before,)*
+            timeout: ::std::time::Duration,
+            $($($after: $of_after),*)?
+        ) -> $out {
+            let ($handle, $wait) = (self, $crate::Wait::at_most(timeout));
+            $core
+        }
+    };
+    (
+        @until [$($attributes:tt)*] $name:ident ($does:literal, $of:ident, $late:literal) [$($types:tt)*]
+        ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
+        ($handle:ident $wait:ident $core:expr)
+    ) => {
+        #[doc = concat!($does, "; waits until `deadline` at most. Else as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = ""]
+        #[doc = "# Errors"]
+        #[doc = concat!($late, ", and as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        $($attributes)*
+        pub fn $name<$($types)*>(
+            &self,
+            $($before: $of_before,)*
+            deadline: ::std::time::Instant,
+            $($($after: $of_after),*)?
+        ) -> $out {
+            let ($handle, $wait) = (self, $crate::Wait::Until(deadline));
+            $core
+        }
+    };
+}
