@@ -1,12 +1,11 @@
 //! Random types of serde's data model, with random values: what is put arrives, as it is and where serde buffers it (untagged,
 //! internally tagged, flattened). `postcard`, which tells all shapes apart by itself, is the reference.
 
-mod shape;
-
 use mp_reduce::{pack, unpack};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
-use shape::{Shape, Typed, shapes};
+
+use crate::shape::{Shape, Typed, shapes};
 
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 #[serde(untagged)]

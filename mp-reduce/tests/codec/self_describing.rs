@@ -6,17 +6,10 @@ use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use mp_reduce::{Message, pack, unpack};
+use mp_reduce::{Message, pack};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-#[track_caller]
-fn same<T: Message + Clone + PartialEq + Debug>(value: T) {
-    let envelope = pack(value.clone()).unwrap_or_else(|e| panic!("{value:?} is not put: {e}"));
-    match unpack::<T>(envelope) {
-        Ok(arrived) => assert_eq!(arrived, value),
-        Err(error) => panic!("{value:?} does not arrive: {error}"),
-    }
-}
+use crate::same;
 
 /// As crates for times and identifiers do it: a text in human-readable formats, numbers in others.
 #[derive(Clone, Copy, PartialEq, Debug)]

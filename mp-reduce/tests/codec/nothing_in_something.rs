@@ -2,19 +2,10 @@
 //! all of them.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
-use mp_reduce::{Message, pack, unpack};
 use serde::{Deserialize, Serialize};
 
-#[track_caller]
-fn same<T: Message + Clone + PartialEq + Debug>(value: T) {
-    let envelope = pack(value.clone()).unwrap_or_else(|e| panic!("{value:?} is not put: {e}"));
-    match unpack::<T>(envelope) {
-        Ok(arrived) => assert_eq!(arrived, value),
-        Err(error) => panic!("{value:?} does not arrive: {error}"),
-    }
-}
+use crate::same;
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug, Default)]
 struct Unit;

@@ -1,0 +1,22 @@
+//! What is put and what arrives: shapes of serde's data model, limits, and what can't be read.
+
+mod nesting;
+mod nothing_in_something;
+mod random_shapes;
+mod self_describing;
+mod shape;
+mod undecodable;
+
+use std::fmt::Debug;
+
+use mp_reduce::{Message, pack, unpack};
+
+/// Packs a value, and compares what is unpacked.
+#[track_caller]
+fn same<T: Message + Clone + PartialEq + Debug>(value: T) {
+    let envelope = pack(value.clone()).unwrap_or_else(|e| panic!("{value:?} is not put: {e}"));
+    match unpack::<T>(envelope) {
+        Ok(arrived) => assert_eq!(arrived, value),
+        Err(error) => panic!("{value:?} does not arrive: {error}"),
+    }
+}
