@@ -1,13 +1,12 @@
 //! A point at which every party waits until all have arrived.
 
-use std::fmt;
 use std::sync::Arc;
 
 use mp_core::words::Member;
 use mp_core::{Error, Parking, Patience, Result, Wait};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{BarrierError, Holder};
+use crate::handle::handle;
 use crate::shared::Shared;
 use crate::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
 use crate::steps::slot::Slots;
@@ -351,22 +350,10 @@ impl Drop for Acting<'_> {
     }
 }
 
-impl fmt::Debug for Barrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let broken = if self.is_broken() { ", broken" } else { "" };
-        let (n, hold) = (self.n_waiting(), self.shared.structure().hold());
-        write!(f, "Barrier({n} of {}{broken}, {hold:?})", self.parties)
-    }
-}
-
-impl Serialize for Barrier {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.shared.send("a Barrier", s)
-    }
-}
-
-impl<'de> Deserialize<'de> for Barrier {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Shared::receive("a Barrier", NAME, COLUMNS + 4, d).map(Self::of)
-    }
+handle! {
+    Barrier, "a Barrier", |barrier| barrier.shared, {
+        let broken = if barrier.is_broken() { ", broken" } else { "" };
+        format!("{} of {}{broken}, ", barrier.n_waiting(), barrier.parties)
+    };
+    |d| Shared::receive("a Barrier", NAME, COLUMNS + 4, d).map(Self::of)
 }

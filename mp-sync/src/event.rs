@@ -1,12 +1,11 @@
 //! A flag that many processes may wait for.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::{Error, Parking, Patience, Place, Result, Wait, Waitable};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::handle::handle;
 use crate::shared::Shared;
 use crate::steps::event::{Clear, EventWord, Set};
 use crate::wait;
@@ -160,25 +159,7 @@ impl Waitable for Event {
     }
 }
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Event({}, {:?})",
-            if self.is_set() { "set" } else { "not set" },
-            self.shared.structure().hold()
-        )
-    }
-}
-
-impl Serialize for Event {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.shared.send("an Event", s)
-    }
-}
-
-impl<'de> Deserialize<'de> for Event {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Shared::receive("an Event", NAME, WORDS, d).map(Self::of)
-    }
+handle! {
+    Event, "an Event", |event| event.shared, if event.is_set() { "set, " } else { "not set, " };
+    |d| Shared::receive("an Event", NAME, WORDS, d).map(Self::of)
 }

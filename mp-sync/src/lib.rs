@@ -76,6 +76,7 @@ mod error;
 mod event;
 #[cfg(test)]
 mod garbage;
+mod handle;
 mod locks;
 mod once;
 mod raw_values;

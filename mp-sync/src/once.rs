@@ -1,12 +1,11 @@
 //! Something that is done once, by one of many processes.
 
-use std::fmt;
 use std::sync::Arc;
 
 use mp_core::steps::lock::Died;
 use mp_core::{LockError, Patience, Result, Wait};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::handle::handle;
 use crate::shared::Shared;
 use crate::steps::once::{IsDone, SetDone};
 
@@ -110,21 +109,7 @@ impl Once {
     }
 }
 
-impl fmt::Debug for Once {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let done = if self.is_completed() { "done" } else { "not done" };
-        write!(f, "Once({done}, {:?})", self.shared.structure().hold())
-    }
-}
-
-impl Serialize for Once {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.shared.send("a Once", s)
-    }
-}
-
-impl<'de> Deserialize<'de> for Once {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Shared::receive("a Once", NAME, WORDS, d).map(Self::of)
-    }
+handle! {
+    Once, "a Once", |once| once.shared, if once.is_completed() { "done, " } else { "not done, " };
+    |d| Shared::receive("a Once", NAME, WORDS, d).map(Self::of)
 }

@@ -11,14 +11,14 @@
 //! | 8 – … | the elements | every process |
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
 use mp_core::sync::shared::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use mp_core::{Error, Result};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::Deserializer;
 
+use crate::handle::handle;
 use crate::locks::data;
 use crate::shared::Shared;
 
@@ -118,6 +118,7 @@ impl Atoms {
 /// Values of 1, 2, 4 or 8 bytes are read and written whole, by relaxed atomics. Larger ones are read and written piece by
 /// piece: a reader may see half of one value and half of another, and a writer that is killed may leave that. Any such
 /// mixture is a value of the type ([`Pod`]). What must be whole belongs into a [`Lock`](crate::Lock).
+#[derive(Clone)]
 #[doc(alias = "multiprocessing.sharedctypes.RawValue")]
 pub struct RawValue<T: Pod + Send>(Atoms, PhantomData<fn(T) -> T>);
 
@@ -134,6 +135,7 @@ pub struct RawValue<T: Pod + Send>(Atoms, PhantomData<fn(T) -> T>);
 /// ```
 ///
 /// Each element is as a [`RawValue`]. For numbers, `SharedTensor` has shapes, views and atomic addition.
+#[derive(Clone)]
 #[doc(alias = "multiprocessing.sharedctypes.RawArray")]
 pub struct RawArray<T: Pod + Send>(Atoms, PhantomData<fn(T) -> T>);
 
@@ -224,62 +226,17 @@ impl<T: Pod + Send> RawArray<T> {
     }
 }
 
-impl<T: Pod + Send> Clone for RawValue<T> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), PhantomData)
+handle! {
+    RawValue<T: Pod + Send>, "a RawValue", |value| value.0.shared, "";
+    |d| match Atoms::receive::<T, D>("a RawValue", "RawValue", d)? {
+        atoms if atoms.len == 1 => Ok(Self(atoms, PhantomData)),
+        atoms => Err(serde::de::Error::custom(format!("a RawValue of {} elements arrived", atoms.len))),
     }
 }
 
-impl<T: Pod + Send> Clone for RawArray<T> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), PhantomData)
-    }
-}
-
-impl<T: Pod + Send> fmt::Debug for RawValue<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RawValue<{}>({:?})", std::any::type_name::<T>(), self.0.shared.structure().hold())
-    }
-}
-
-impl<T: Pod + Send> fmt::Debug for RawArray<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "RawArray<{}>({} in {:?})",
-            std::any::type_name::<T>(),
-            self.0.len,
-            self.0.shared.structure().hold()
-        )
-    }
-}
-
-impl<T: Pod + Send> Serialize for RawValue<T> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.0.shared.send("a RawValue", s)
-    }
-}
-
-impl<'de, T: Pod + Send> Deserialize<'de> for RawValue<T> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let atoms = Atoms::receive::<T, D>("a RawValue", "RawValue", d)?;
-        if atoms.len != 1 {
-            return Err(serde::de::Error::custom(format!("a RawValue of {} elements arrived", atoms.len)));
-        }
-        Ok(Self(atoms, PhantomData))
-    }
-}
-
-impl<T: Pod + Send> Serialize for RawArray<T> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.0.shared.send("a RawArray", s)
-    }
-}
-
-impl<'de, T: Pod + Send> Deserialize<'de> for RawArray<T> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Atoms::receive::<T, D>("a RawArray", "RawArray", d).map(|atoms| Self(atoms, PhantomData))
-    }
+handle! {
+    RawArray<T: Pod + Send>, "a RawArray", |array| array.0.shared, format_args!("{} in ", array.0.len);
+    |d| Atoms::receive::<T, D>("a RawArray", "RawArray", d).map(|atoms| Self(atoms, PhantomData))
 }
 
 #[cfg(test)]

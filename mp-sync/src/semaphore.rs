@@ -6,9 +6,9 @@ use std::sync::Arc;
 use mp_core::sync::shared::{AtomicU32, Ordering};
 use mp_core::words::Member;
 use mp_core::{Error, Parking, Patience, Place, Wait, Waitable};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{AcquireError, Holder};
+use crate::handle::handle;
 use crate::shared::Shared;
 use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, KEPT, OPEN, Seen, Slot, Slots, set};
 use crate::wait;
@@ -304,23 +304,9 @@ macro_rules! semaphore {
             }
         }
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let hold = self.0.shared.structure().hold();
-                write!(f, "{}({} available, {hold:?})", stringify!($name), self.available())
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                self.0.shared.send($what, s)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                Shared::receive($what, $full, SLOTS, d).map(|shared| Self(Permits::of(shared)))
-            }
+        handle! {
+            $name, $what, |semaphore| semaphore.0.shared, format_args!("{} available, ", semaphore.available());
+            |d| Shared::receive($what, $full, SLOTS, d).map(|shared| Self(Permits::of(shared)))
         }
     };
 }

@@ -1,12 +1,11 @@
 //! A lock around elements of plain data.
 
-use std::fmt;
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
 use mp_core::{Error, LockError, Result, Wait};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::handle::handle;
 use crate::locks::guard::LockGuard;
 use crate::locks::locked::{Locked, locking};
 
@@ -23,6 +22,7 @@ use crate::locks::locked::{Locked, locking};
 /// ```
 ///
 /// Waiting, and the death of a process, are as for [`Lock`](crate::Lock).
+#[derive(Clone)]
 #[doc(alias = "multiprocessing.Array")]
 pub struct Array<T: Pod + Send> {
     locked: Locked,
@@ -30,11 +30,7 @@ pub struct Array<T: Pod + Send> {
     data: PhantomData<fn(T) -> T>,
 }
 
-locking!(Array, [T], "an Array", |this, raw| this.locked.slice(this.len, raw), |locked, len| Ok(Self {
-    locked,
-    len,
-    data: PhantomData
-}));
+locking!(Array, [T], |this, raw| this.locked.slice(this.len, raw));
 
 impl<T: Pod + Send> Array<T> {
     /// A copy of `data` in shared memory.
@@ -95,15 +91,7 @@ impl<T: Pod + Send> Array<T> {
     }
 }
 
-impl<T: Pod + Send> Clone for Array<T> {
-    fn clone(&self) -> Self {
-        Self { locked: self.locked.clone(), len: self.len, data: PhantomData }
-    }
-}
-
-impl<T: Pod + Send> fmt::Debug for Array<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hold = self.locked.shared().structure().hold();
-        write!(f, "Array<{}>({} in {hold:?})", std::any::type_name::<T>(), self.len)
-    }
+handle! {
+    Array<T: Pod + Send>, "an Array", |array| array.locked.shared(), format_args!("{} in ", array.len);
+    |d| Locked::receive::<T, D>("an Array", "Array", d).map(|(locked, len)| Self { locked, len, data: PhantomData })
 }

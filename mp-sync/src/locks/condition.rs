@@ -1,13 +1,12 @@
 //! Waiting, with a lock released meanwhile, until a notification says that something has changed.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::words::Member;
 use mp_core::{Asking, Blocking, Error, LockError, Patience, Result, Wait, block_on};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::handle::handle;
 use crate::locks::unlocked::{ConditionGuard, Waiting};
 use crate::shared::Shared;
 use crate::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
@@ -388,22 +387,9 @@ impl Blocking for Waiter<'_> {
     }
 }
 
-impl fmt::Debug for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Condition({} waiting, {:?})", self.waiting(), self.shared.structure().hold())
-    }
-}
-
-impl Serialize for Condition {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.shared.send("a Condition", s)
-    }
-}
-
-impl<'de> Deserialize<'de> for Condition {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Shared::receive("a Condition", NAME, SLOTS + 1, d).map(Self::of)
-    }
+handle! {
+    Condition, "a Condition", |condition| condition.shared, format_args!("{} waiting, ", condition.waiting());
+    |d| Shared::receive("a Condition", NAME, SLOTS + 1, d).map(Self::of)
 }
 
 #[cfg(test)]

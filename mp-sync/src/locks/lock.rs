@@ -1,12 +1,11 @@
 //! A lock around one value of plain data.
 
-use std::fmt;
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
 use mp_core::{LockError, Result, Wait};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::handle::handle;
 use crate::locks::guard::LockGuard;
 use crate::locks::locked::{Locked, locking};
 
@@ -60,6 +59,7 @@ use crate::locks::locked::{Locked, locking};
 /// [`recover`](Self::recover) and drops the guard. (The error carries no guard, other than that of `std::sync::Mutex`: so `?`
 /// passes it on from a worker, whose errors live longer than any guard.) A panic while it is held unlocks, without a mark. No
 /// time-out makes a process dead: a stopped one keeps its lock, and a waiter gives up with [`LockError::Held`], which names it.
+#[derive(Clone)]
 #[doc(alias = "multiprocessing.Lock")]
 #[doc(alias = "multiprocessing.Value")]
 pub struct Lock<T: Pod + Send> {
@@ -67,10 +67,7 @@ pub struct Lock<T: Pod + Send> {
     data: PhantomData<fn(T) -> T>,
 }
 
-locking!(Lock, T, "a Lock", |this, raw| this.locked.value(raw), |locked, len| match len {
-    1 => Ok(Self { locked, data: PhantomData }),
-    _ => Err(serde::de::Error::custom(format!("a lock around {len} values arrived"))),
-});
+locking!(Lock, T, |this, raw| this.locked.value(raw));
 
 impl<T: Pod + Send> Lock<T> {
     /// A lock around `value`, in shared memory.
@@ -102,14 +99,10 @@ impl<T: Pod + Send> Lock<T> {
     }
 }
 
-impl<T: Pod + Send> Clone for Lock<T> {
-    fn clone(&self) -> Self {
-        Self { locked: self.locked.clone(), data: PhantomData }
-    }
-}
-
-impl<T: Pod + Send> fmt::Debug for Lock<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lock<{}>({:?})", std::any::type_name::<T>(), self.locked.shared().structure().hold())
+handle! {
+    Lock<T: Pod + Send>, "a Lock", |lock| lock.locked.shared(), "";
+    |d| match Locked::receive::<T, D>("a Lock", "Lock", d)? {
+        (locked, 1) => Ok(Self { locked, data: PhantomData }),
+        (_, len) => Err(serde::de::Error::custom(format!("a lock around {len} values arrived"))),
     }
 }

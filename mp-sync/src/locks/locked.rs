@@ -11,7 +11,7 @@ use std::sync::Arc;
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
 use mp_core::{Error, LockError, Patience, RawGuard, RawLock, Result, Wait};
-use serde::{Deserializer, Serializer};
+use serde::Deserializer;
 
 use crate::locks::data;
 use crate::shared::Shared;
@@ -47,10 +47,6 @@ impl Locked {
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
-    }
-
-    pub(crate) fn send<S: Serializer>(&self, what: &'static str, s: S) -> Result<S::Ok, S::Error> {
-        self.shared.send(what, s)
     }
 
     /// Of `what`, received, with elements of `T`; how many there are.
@@ -99,9 +95,9 @@ fn owner_died(guard: &RawGuard<'_>) -> LockError {
     LockError::OwnerDied { member, pid }
 }
 
-/// The forms of locking, and what makes a type with a `locked` a handle. `guard(self, raw guard)` makes the guard.
+/// The forms of locking, of a type with a `locked`. `guard(self, raw guard)` makes the guard.
 macro_rules! locking {
-    ($name:ident, $guarded:ty, $what:literal, |$this:ident, $raw:ident| $guard:expr, |$locked:ident, $len:ident| $make:expr) => {
+    ($name:ident, $guarded:ty, |$this:ident, $raw:ident| $guard:expr) => {
         impl<T: Pod + Send> $name<T> {
             #[inline(always)]
             fn guard(&self, wait: Wait, recovering: bool) -> Result<LockGuard<'_, $guarded>, LockError> {
@@ -147,19 +143,6 @@ macro_rules! locking {
                 or "[`LockError::Held`], which names the holder";
                 |lock, wait| lock.guard(wait, true);
                 at_most recover_timeout;
-            }
-        }
-
-        impl<T: Pod + Send> Serialize for $name<T> {
-            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                self.locked.send($what, s)
-            }
-        }
-
-        impl<'de, T: Pod + Send> Deserialize<'de> for $name<T> {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                let ($locked, $len) = Locked::receive::<T, D>($what, stringify!($name), d)?;
-                $make
             }
         }
     };

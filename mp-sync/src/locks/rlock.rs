@@ -9,8 +9,8 @@ use mp_core::mem::Word;
 use mp_core::steps::lock::Died;
 use mp_core::words::Member;
 use mp_core::{Error, LockError, Patience, RawGuard, Result, Wait};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::handle::handle;
 use crate::locks::data::{self, Guarded};
 use crate::locks::unlocked::{Relock, Waiting};
 use crate::shared::{Kept, Shared};
@@ -45,6 +45,7 @@ const DATA: u64 = 8;
 ///
 /// # When a process dies
 /// As for [`Lock`](crate::Lock): locking returns `OwnerDied` until a caller [`recover`](Self::recover)s.
+#[derive(Clone)]
 #[doc(alias = "multiprocessing.RLock")]
 pub struct RLock<T: Pod + Send> {
     pub(crate) shared: Shared,
@@ -269,26 +270,7 @@ impl<T: Pod + Send + fmt::Debug> fmt::Debug for RLockGuard<'_, T> {
     }
 }
 
-impl<T: Pod + Send> Clone for RLock<T> {
-    fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), patience: Arc::clone(&self.patience), data: PhantomData }
-    }
-}
-
-impl<T: Pod + Send> fmt::Debug for RLock<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RLock<{}>({:?})", std::any::type_name::<T>(), self.shared.structure().hold())
-    }
-}
-
-impl<T: Pod + Send> Serialize for RLock<T> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.shared.send("an RLock", s)
-    }
-}
-
-impl<'de, T: Pod + Send> Deserialize<'de> for RLock<T> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Shared::receive("an RLock", &Self::name(), Self::WORDS, d).map(Self::of)
-    }
+handle! {
+    RLock<T: Pod + Send>, "an RLock", |lock| lock.shared, "";
+    |d| Shared::receive("an RLock", &Self::name(), Self::WORDS, d).map(Self::of)
 }

@@ -2,7 +2,6 @@
 
 mod guard;
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -11,10 +10,10 @@ use mp_core::steps::lock::Who;
 use mp_core::sync::{Ordering, compiler_fence};
 use mp_core::words::Member;
 use mp_core::{Error, LockError, Parking, Patience, RawGuard, RawLock, Result, Wait};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::guard::{ReadGuard, WriteGuard};
 pub(crate) use self::guard::{Reading, Writing};
+use crate::handle::handle;
 use crate::locks::data::{self, Guarded};
 use crate::locks::rlock::owner_died;
 use crate::shared::Shared;
@@ -56,6 +55,7 @@ const TRIES: u32 = 3;
 /// While it reads: its place is given back, and nothing else happens. While it writes: reading or writing
 /// returns [`LockError::OwnerDied`] until a caller [`recover`](Self::recover)s. A stopped process keeps what
 /// it has; a waiter gives up with [`LockError::Held`], which names it, also beside readers that continue.
+#[derive(Clone)]
 pub struct RwLock<T: Pod + Send + Sync> {
     pub(crate) shared: Shared,
     raw: RawLock,
@@ -292,29 +292,9 @@ impl<T: Pod + Send + Sync> RwLock<T> {
     }
 }
 
-impl<T: Pod + Send + Sync> Clone for RwLock<T> {
-    fn clone(&self) -> Self {
-        let patience = Arc::clone(&self.patience);
-        Self { shared: self.shared.clone(), raw: self.raw, patience, data: PhantomData }
-    }
-}
-
-impl<T: Pod + Send + Sync> fmt::Debug for RwLock<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RwLock<{}>({:?})", std::any::type_name::<T>(), self.shared.structure().hold())
-    }
-}
-
-impl<T: Pod + Send + Sync> Serialize for RwLock<T> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.shared.send("an RwLock", s)
-    }
-}
-
-impl<'de, T: Pod + Send + Sync> Deserialize<'de> for RwLock<T> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Shared::receive("an RwLock", &Self::name(), Self::words_for(1), d).map(Self::of)
-    }
+handle! {
+    RwLock<T: Pod + Send + Sync>, "an RwLock", |lock| lock.shared, "";
+    |d| Shared::receive("an RwLock", &Self::name(), Self::words_for(1), d).map(Self::of)
 }
 
 #[cfg(test)]
