@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::fork::{GENERATIONS, PerProcess};
-use crate::mutex::Mutex;
+use crate::process::mutex::Mutex;
+use crate::process::{GENERATIONS, PerProcess};
 use crate::sys;
 
 /// A secret. What prints values doesn't print it.

@@ -26,119 +26,21 @@
 //!
 //! # Safety
 //! Unsafe, because [`Fork::begin`] declares a contract, and takes the original's files away; sound, because the arena's
-//! are used by handles that find that they were copied, and the others its caller vouches for. And [`SetOnce`] keeps what it
-//! is set to behind a pointer; sound, because that is a value that was leaked.
+//! are used by handles that find that they were copied, and the others its caller vouches for.
 #![allow(unsafe_code)]
 
-use std::marker::PhantomData;
-use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::ptr;
 use std::sync::OnceLock;
 
 use crate::arena::{Arena, Inherited};
 use crate::error::{Error, Result};
-use crate::sync::shared::{AtomicPtr, AtomicU32, Ordering};
+pub use crate::process::{GENERATIONS, PerProcess, SetOnce};
+use crate::process::{begin_generation, generation};
+use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys;
-
-/// One for the process that was executed, and one for each copy of a copy.
-pub const GENERATIONS: usize = 16;
-
-/// Copies by [`Fork`] that lie between this process and the one that was executed.
-// fork: it is what tells copies apart; each counts itself, once.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 // fork: what forbids to copy a process is in its memory, and so in a copy that was made meanwhile.
 static FORBIDDEN: OnceLock<&'static str> = OnceLock::new();
-
-/// A variable of the program that each process has for itself: a copy made by [`Fork`] begins with a fresh one.
-///
-/// What is behind a lock that another thread held when the process was copied stays locked in the copy for ever. So the
-/// copy doesn't look at it.
-///
-/// ```
-/// use mp_core::fork::{GENERATIONS, PerProcess};
-/// use std::sync::OnceLock;
-///
-/// static NAME: PerProcess<OnceLock<String>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-/// assert_eq!(NAME.get_or_init(|| "first".to_string()), "first");
-/// ```
-#[derive(Debug)]
-pub struct PerProcess<T>([T; GENERATIONS]);
-
-impl<T> PerProcess<T> {
-    /// A variable, as it is at the beginning of each.
-    pub const fn new(each: [T; GENERATIONS]) -> Self {
-        Self(each)
-    }
-}
-
-impl<T> Deref for PerProcess<T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.0[GENERATION.load(Ordering::Relaxed) as usize % GENERATIONS]
-    }
-}
-
-/// Something that is set once in the life of a process, and never freed.
-///
-/// Until then it is all zeroes, as [`OnceLock`] is not: so a process that is to start quickly finds it in memory that is not
-/// read from the program's file.
-///
-/// ```
-/// use mp_core::fork::SetOnce;
-///
-/// static NAME: SetOnce<String> = SetOnce::new();
-/// assert_eq!(NAME.get(), None);
-/// assert_eq!(NAME.set("first".to_string()), "first");
-/// assert_eq!(NAME.set("second".to_string()), "first");
-/// assert_eq!(NAME.get().map(String::as_str), Some("first"));
-/// ```
-#[derive(Debug)]
-pub struct SetOnce<T: 'static>(AtomicPtr<T>, PhantomData<T>);
-
-// SAFETY: it hands out shared references to all threads (`T: Sync`), and the value may be dropped by another thread than
-// the one that made it (`T: Send`) only when it is not set.
-unsafe impl<T: Send + Sync> Sync for SetOnce<T> {}
-
-impl<T> SetOnce<T> {
-    /// One that is not set.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()), PhantomData)
-    }
-
-    /// What it is, if it was set.
-    #[inline]
-    pub fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or a value that was leaked before the pointer to it was published, which this load sees.
-        unsafe { self.0.load(Ordering::Acquire).as_ref() }
-    }
-
-    /// Sets it, unless it is set, and returns what it is.
-    #[inline]
-    pub fn set(&self, value: T) -> &'static T {
-        let new = Box::into_raw(Box::new(value));
-        match self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: leaked just now, and what is published is never freed.
-            Ok(_) => unsafe { &*new },
-            Err(old) => {
-                // SAFETY: made just now, and not published.
-                drop(unsafe { Box::from_raw(new) });
-                // SAFETY: leaked before it was published, which the failed exchange has seen.
-                unsafe { &*old }
-            }
-        }
-    }
-}
-
-impl<T> Default for SetOnce<T> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// From now on this process is not to be copied, for this reason: something in it, as a driver's memory, doesn't survive
 /// that. The first reason stays.
@@ -152,7 +54,7 @@ pub fn forbidden() -> Option<&'static str> {
     if let Some(why) = FORBIDDEN.get() {
         return Some(why);
     }
-    let last = GENERATION.load(Ordering::Relaxed) as usize + 1 >= GENERATIONS;
+    let last = generation() + 1 >= GENERATIONS;
     last.then_some("it is a copy of a copy, 15 times over; start one by another method in between")
 }
 
@@ -226,10 +128,10 @@ impl Fork {
         // What is locked stays locked: no thread asks any more.
         std::mem::forget(inherited);
         #[cfg(feature = "inject")]
-        let armed = crate::inject::for_copies();
-        GENERATION.fetch_add(1, Ordering::Relaxed);
+        let armed = crate::sys::inject::for_copies();
+        begin_generation();
         #[cfg(feature = "inject")]
-        crate::inject::begin_copy(armed);
+        crate::sys::inject::begin_copy(armed);
         sys::identity::forget_thread();
         crate::arena::forget_thread();
         reserved.map_err(|e| match e {
@@ -249,23 +151,5 @@ mod tests {
         forbid("a test says so");
         forbid("another one");
         assert_eq!(forbidden(), Some("a test says so"));
-    }
-
-    #[test]
-    fn what_is_set_first_stays() {
-        static SET: SetOnce<u32> = SetOnce::new();
-        let all = std::thread::scope(|threads| {
-            let set = (1..=8).map(|n| threads.spawn(move || *SET.set(n))).collect::<Vec<_>>();
-            set.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
-        });
-        let first = *SET.get().unwrap();
-        assert!((1..=8).contains(&first) && all.iter().all(|seen| *seen == first));
-    }
-
-    #[test]
-    fn a_variable_of_this_process() {
-        static COUNT: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(5) }; GENERATIONS]);
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(COUNT.load(Ordering::Relaxed), 6);
     }
 }

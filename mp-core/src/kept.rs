@@ -14,7 +14,7 @@ pub fn kept(_what: &'static str, _fd: &impl AsFd) {}
 #[cfg(all(feature = "inject", not(mp_loom)))]
 pub fn kept(what: &'static str, fd: &impl AsFd) {
     use std::os::fd::AsRawFd;
-    crate::inject::leaks::keep(what, fd.as_fd().as_raw_fd());
+    crate::leaks::keep(what, fd.as_fd().as_raw_fd());
 }
 
 /// Says that this process has written what no process writes into the arena, so that counting what is in it says nothing.
@@ -22,5 +22,5 @@ pub fn kept(what: &'static str, fd: &impl AsFd) {
 #[inline]
 pub fn arena_is_garbage() {
     #[cfg(all(feature = "inject", not(mp_loom)))]
-    crate::inject::leaks::memory_says_nothing();
+    crate::leaks::memory_says_nothing();
 }

@@ -49,33 +49,32 @@ compile_error!(
 mod arena;
 #[cfg(feature = "authkey")]
 mod authkey;
-mod contention;
 mod error;
 #[doc(hidden)]
 pub mod foreign;
 pub mod fork;
-#[cfg(feature = "inject")]
-pub mod inject;
 #[doc(hidden)]
 pub mod kept;
-mod lock;
+#[cfg(all(feature = "inject", not(mp_loom)))]
+mod leaks;
 pub mod mem;
-mod mem_bytes;
 pub mod message;
-pub mod mutex;
+mod process;
 mod shared_memory;
 pub mod steps;
 mod storage;
-mod strategy;
 mod structure;
 pub mod sync;
 mod sys;
-#[doc(hidden)]
-pub mod users;
 mod wait;
-mod weak;
 pub mod words;
 
+pub use arena::setup::strategy::{
+    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
+    set_sharing_directory, set_sharing_strategy,
+};
+pub use arena::waiting::block_on::{Asking, Blocking, Wait, block_on};
+pub use arena::waiting::lock::{LockError, RawGuard, RawLock};
 pub use arena::*;
 #[cfg(feature = "authkey")]
 pub use authkey::{AuthKey, authkey, set_authkey};
@@ -83,22 +82,21 @@ pub use bytemuck;
 #[doc(hidden)]
 pub use error::Bytes;
 pub use error::{Error, OnTheirWay, QueuedMessages, Result};
-pub use lock::{LockError, RawGuard, RawLock};
 pub use message::Message;
+pub use process::mutex;
+#[doc(hidden)]
+pub use process::users;
 pub use shared_memory::SharedMemory;
 pub use storage::Storage;
-pub use strategy::{
-    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
-    set_sharing_directory, set_sharing_strategy,
-};
+pub use storage::weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 pub use structure::Structure;
+#[cfg(feature = "inject")]
+pub use sys::inject;
 #[doc(hidden)]
 pub use sys::{gained_privileges, monotonic, under_valgrind};
-pub use wait::block_on::{Asking, Blocking, Wait, block_on};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;
 pub use wait::{Descriptor, Place, Ready, Waitable, Watch, Watched, poll_until, ready, select, until, wait};
-pub use weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
 pub use words::DType;
 
 /// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.

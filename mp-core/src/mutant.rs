@@ -47,7 +47,7 @@ pub use site::Site;
 mod site {
     use std::sync::OnceLock;
 
-    use crate::fork::{GENERATIONS, PerProcess};
+    use crate::process::{GENERATIONS, PerProcess};
     use crate::sync::shared::{AtomicU8, Ordering};
 
     const OFF: u8 = 1;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Bytes, Error, Result};
 use crate::mem::Word;
-use crate::mem_bytes;
+use crate::mem::bytes;
 use crate::sync::shared::AtomicU64;
 use crate::sys::foreign;
 use crate::sys::region::{MapFor, Region};
@@ -183,7 +183,7 @@ impl SharedMemory {
     /// [`Error::Shape`] when there are not that many.
     pub fn read_at(&self, at: usize, to: &mut [u8]) -> Result<()> {
         self.check(at, to.len())?;
-        mem_bytes::read(&self.0.region, Word::at(0), at as u64, to);
+        bytes::read(&self.0.region, Word::at(0), at as u64, to);
         Ok(())
     }
 
@@ -204,7 +204,7 @@ impl SharedMemory {
     /// [`Error::Shape`] when there is no room for all of `from`; nothing is written then.
     pub fn write_at(&self, at: usize, from: &[u8]) -> Result<()> {
         self.check(at, from.len())?;
-        mem_bytes::write(&self.0.region, Word::at(0), at as u64, from);
+        bytes::write(&self.0.region, Word::at(0), at as u64, from);
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 //! Everything else in the workspace uses these names, so that `--cfg mp_loom` swaps the whole crate to
 //! [loom](https://docs.rs/loom)'s types, and so that one file shows which primitives are in use.
 //!
-//! Words in the arena are not values of these types: they are reached through [`Mem`], and
-//! [`HeapMem`] is the implementation of it over a plain `Vec` of these atomics. Loom models and
+//! Words in the arena are not values of these types: they are reached through [`Mem`](crate::mem::Mem), and
+//! [`HeapMem`](crate::mem::HeapMem) is the implementation of it over a plain `Vec` of these atomics. Loom models and
 //! single-process explorations run on it.
 
 #[cfg(not(mp_loom))]
@@ -14,10 +14,14 @@ pub use std::sync::atomic::{
 };
 
 #[cfg(mp_loom)]
+pub(crate) use loom::sync::Mutex;
+#[cfg(mp_loom)]
 pub use loom::sync::atomic::{
     AtomicBool, AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
     AtomicUsize, Ordering, fence,
 };
+#[cfg(not(mp_loom))]
+pub(crate) use std::sync::Mutex;
 #[cfg(mp_loom)]
 pub use std::sync::atomic::compiler_fence;
 
@@ -27,85 +31,4 @@ pub mod shared {
     pub use std::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
-}
-
-#[cfg(mp_loom)]
-use loom::sync::Mutex;
-#[cfg(not(mp_loom))]
-use std::sync::Mutex;
-
-use crate::mem::{Mem, Word, order};
-
-/// Shared words in a `Vec` of this process: for loom, for explorations, for tests without an arena.
-///
-/// Word `Word::at(8 * i)` is the `i`-th element.
-#[derive(Debug)]
-pub struct HeapMem {
-    words: Vec<AtomicU64>,
-    /// Held while two words are changed as one.
-    pairs: Mutex<()>,
-}
-
-impl HeapMem {
-    /// `len` words, all zero.
-    pub fn new(len: usize) -> Self {
-        Self { words: (0..len).map(|_| AtomicU64::new(0)).collect(), pairs: Mutex::new(()) }
-    }
-
-    fn at(&self, w: Word) -> &AtomicU64 {
-        &self.words[(w.offset() / 8) as usize]
-    }
-}
-
-impl Mem for HeapMem {
-    fn load(&self, w: Word) -> u64 {
-        self.at(w).load(order::load())
-    }
-    fn load_relaxed(&self, w: Word) -> u64 {
-        self.at(w).load(order::HINT)
-    }
-    fn store(&self, w: Word, v: u64) {
-        self.at(w).store(v, order::store());
-    }
-    fn store_relaxed(&self, w: Word, v: u64) {
-        self.at(w).store(v, order::HINT);
-    }
-    fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
-        self.at(w).compare_exchange(old, new, order::cas(), order::found()).map(drop)
-    }
-    fn add(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_add(v, order::add())
-    }
-    fn or(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_or(v, order::or())
-    }
-    fn and(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_and(v, order::and())
-    }
-    fn has_pairs(&self) -> bool {
-        true
-    }
-    /// The first word decides: the second one is written before it, if there is something to be written, and cleared after
-    /// it. So a thread that knows the first word sees the second one that belongs to it, as long as a pair
-    /// that waits to be written has 0 there.
-    fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
-        let Ok(_alone) = self.pairs.lock() else { return false };
-        let (first, second) = (self.at(w), self.at(w.plus(1)));
-        if first.load(order::load()) != old[0] || second.load(order::load()) != old[1] {
-            return false;
-        }
-        if new[1] != 0 {
-            second.store(new[1], order::store());
-        }
-        let swapped = first.compare_exchange(old[0], new[0], order::cas(), order::found()).is_ok();
-        if swapped && new[1] == 0 || !swapped && new[1] != 0 {
-            second.store(if swapped { 0 } else { old[1] }, order::store());
-        }
-        swapped
-    }
-    fn fence_after_rmw(&self) {
-        if order::has_fence() {
-            fence(Ordering::SeqCst);
-        }
-    }
 }

@@ -5,12 +5,12 @@
 
 use loom::sync::Arc;
 use loom::thread;
+use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
     BlockAt, Claim, FreeCheck, Members, Note, Oracle, Plan, Publish, Release, Released, SlabSeen, Take,
     Taken, Unclaim, Update, UpdateAt, UpdateEnd,
 };
-use mp_core::sync::HeapMem;
 use mp_core::words::{Access, Attach, BlockId, BlockState, Current, Grant, Kind, Life, Member, Seat, SeatAt};
 use mp_core::{Announce, Notify, NotifyAll};
 

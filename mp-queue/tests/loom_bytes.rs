@@ -5,8 +5,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
+use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
-use mp_core::sync::HeapMem;
 use mp_core::words::{Holder, Member, Owner};
 use mp_queue::ring::{Get, GetEnd, PutEnd, PutWithin, RingAt, Slot, SlotState, Taken, Ticket, Weight};
 

@@ -5,9 +5,9 @@
 
 use loom::sync::Arc;
 use loom::thread;
+use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{BlockAt, EnvelopesAt, Release, Released, Unclaim};
-use mp_core::sync::HeapMem;
 use mp_core::words::{BlockId, BlockState, Group, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
     Advance, Close, Extend, Get, GetEnd, Link, Note, Put, PutEnd, PutSmall, Reclaim, Return, ReturnsAt,

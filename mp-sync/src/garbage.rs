@@ -3,8 +3,8 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Word, run};
-use mp_core::sync::HeapMem;
 use mp_core::words::Member;
 use mp_core::{Error, LockError};
 

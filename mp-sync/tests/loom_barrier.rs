@@ -8,8 +8,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
+use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Steps, Word, run};
-use mp_core::sync::HeapMem;
 use mp_core::words::Member;
 use mp_core::{Announce, NotifyAll};
 use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};

@@ -5,9 +5,9 @@
 
 use loom::sync::Arc;
 use loom::thread;
+use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::steps::lock::{Acquire, Acquired, LockAt, Unlock, Who};
-use mp_core::sync::HeapMem;
 use mp_core::words::Member;
 use mp_core::{Announce, Notify, NotifyAll};
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, WAITING};

@@ -9,17 +9,11 @@ use std::path::Path;
 
 use crate::tidy::{mask, uses};
 
-/// Crates whose folders are not floors yet.
-const NOT_YET: &[&str] = &[];
-
 /// Which floor imports which, with one such import: file, line, path.
 type Imports = BTreeMap<(String, String), (String, usize, String)>;
 
 /// Problems of the crate in `folder`.
 pub(crate) fn check(name: &str, folder: &Path) -> Vec<String> {
-    if NOT_YET.contains(&name) {
-        return Vec::new();
-    }
     let mut files = Vec::new();
     collect(&folder.join("src"), &mut files);
     let sources: Vec<(String, String)> = files

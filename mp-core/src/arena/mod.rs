@@ -4,77 +4,48 @@
 //! it makes it ([`Arena::current`]); each child attaches to its parent's. The data of tensors may lie in files with names
 //! as well, behind it in the same range of addresses (`extent`).
 
-mod alloc;
-mod bytes;
-mod class;
-mod commit;
-mod configure;
-mod count;
-#[cfg(test)]
-mod crafted;
-#[cfg(test)]
-mod dead;
-mod envelope;
-mod extent;
-mod files;
-mod forked;
-mod groups;
-mod holds;
-mod huge;
-mod idle;
-mod lane;
-mod later;
+pub(crate) mod alloc;
+mod contracts;
 mod layout;
-mod lease;
-mod mark;
-mod member;
-mod pack;
-mod pages;
-mod park;
-mod protocol;
-mod repeat;
-mod reuse;
-mod settings;
-mod slab;
-mod sparse;
-mod stats;
-mod sweep;
-mod touched;
-mod trim;
-mod visit;
-mod waiting;
+pub(crate) mod messages;
+mod recovery;
+pub(crate) mod setup;
+pub(crate) mod waiting;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-use crate::mutex::Mutex;
+use crate::process::mutex::Mutex;
 
-pub use configure::ArenaOptions;
-pub use envelope::Envelope;
-pub(crate) use envelope::{MAX_ATTACHMENTS, Spill};
-pub(crate) use forked::{Inherited, forget_thread};
-pub use holds::Hold;
-pub use lease::Leased;
-pub use member::MemberInfo;
-pub use pack::AttachRequest;
-pub use park::{Announce, Notify, NotifyAll, Parking, Patience, SLICE, TakeBack};
-pub use protocol::{InDoubt, RingLayer};
-pub use repeat::Repeated;
-pub use stats::{ClassStats, MemberStats, MemoryStats};
+pub use alloc::handles::Hold;
+pub use alloc::stats::{ClassStats, MemberStats, MemoryStats};
+pub use contracts::{InDoubt, RingLayer};
+pub use messages::broadcast::Repeated;
+pub use messages::envelope::Envelope;
+pub(crate) use messages::envelope::{MAX_ATTACHMENTS, Spill};
+pub use messages::lease::Leased;
+pub use messages::pack::AttachRequest;
+pub use recovery::membership::MemberInfo;
+pub use setup::configure::ArenaOptions;
+pub(crate) use setup::forked::{Inherited, forget_thread};
+pub use waiting::parking::{Announce, Notify, NotifyAll, Parking, Patience, SLICE, TakeBack};
 
+use crate::arena::setup::strategy;
 use crate::error::{Error, Result};
-use crate::fork::{GENERATIONS, PerProcess};
 use crate::mem::{Column, Word};
+use crate::process::{GENERATIONS, PerProcess};
 use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER};
-use crate::strategy;
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::{Mapping, directory, identity::Identity, limits, memory, os, private, under_valgrind};
 use crate::words::{BlockId, Member, SeatAt};
-use files::Files;
+use alloc::size_class;
 use layout::{Layout, control, envelope as field};
-pub(crate) use settings::publish_settings;
+use recovery::intents;
+use setup::attach;
+use setup::backing_files::{self, Files};
+pub(crate) use setup::settings::publish_settings;
 
 /// The cursor of a class in which this process has not searched for a block yet.
 const NO_CURSOR: u32 = u32::MAX;
@@ -160,15 +131,15 @@ impl Arena {
         let (settings, _) = strategy::settings();
         let (arena, joined) = {
             let _making = MAKING.lock();
-            match (CURRENT.get(), later::take()?) {
+            match (CURRENT.get(), attach::take()?) {
                 (Some(arena), _) => (*arena, None),
                 (None, Some((fd, joined))) => {
-                    (Self::attach_now(fd).inspect_err(later::failed)?, Some(joined))
+                    (Self::attach_now(fd).inspect_err(attach::failed)?, Some(joined))
                 }
                 (None, None) => (Self::make_current(Self::create(&settings)?), None),
             }
         };
-        files::watch_the_end();
+        backing_files::watch_the_end();
         arena.publish_own_settings();
         if let Some(joined) = joined {
             joined(arena.me()?);
@@ -200,7 +171,7 @@ impl Arena {
             arena.me()?;
             return if arena.is_local() { Ok(arena) } else { Err(Self::has_one()) };
         }
-        let configured = configure::settings()?;
+        let configured = setup::configure::settings()?;
         let most = if cfg!(miri) { Layout::MIN } else { Self::most().min(1 << 36) };
         let mut size = configured.size.unwrap_or(most);
         loop {
@@ -236,7 +207,7 @@ impl Arena {
         let making = MAKING.lock();
         let arena = Self::attach_now(fd)?;
         drop(making);
-        files::watch_the_end();
+        backing_files::watch_the_end();
         arena.inherit_settings();
         Ok(arena)
     }
@@ -246,7 +217,7 @@ impl Arena {
         if CURRENT.get().is_some() {
             return Err(Self::has_one());
         }
-        let size = files::verify(fd.as_fd())?;
+        let size = backing_files::verify(fd.as_fd())?;
         if size < Layout::MIN {
             return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
         }
@@ -269,12 +240,12 @@ impl Arena {
 
     fn create(settings: &strategy::Settings) -> Result<Self> {
         let _: strategy::SharingStrategy = settings.strategy.name().parse()?;
-        files::clean_default();
+        backing_files::clean_default();
         let (space, space_limit) = limits::address_space();
         let (file, file_limit) = limits::file_size();
         // The files with names get twice as many addresses again; the rest of the process needs some as well.
         let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
-        let configured = configure::settings()?;
+        let configured = setup::configure::settings()?;
         let mut size = configured.size.unwrap_or(Self::most());
         while configured.size.is_none() && size > most && size > Layout::MIN {
             size /= 2;
@@ -286,7 +257,7 @@ impl Arena {
             let made = if strategy::SharingStrategy::FileDescriptor.supported() {
                 memory::create("mp-arena", size)
             } else {
-                files::create_arena_file(&settings.directory, size)
+                backing_files::create_arena_file(&settings.directory, size)
             };
             let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
             match made.and_then(|fd| Self::map_and_join(Some(fd), size, envelopes, Some(()))) {
@@ -298,20 +269,20 @@ impl Arena {
     }
 
     fn map_and_join(fd: Option<OwnedFd>, size: u64, envelopes: u32, new: Option<()>) -> Result<Self> {
-        let layout = Layout::new(size, class::CLASSES, envelopes);
+        let layout = Layout::new(size, size_class::CLASSES, envelopes);
         if layout.data_at >= size {
             let why = format!("{size} bytes leave no room for data beside {envelopes} messages on their way");
             return Err(Error::NotAnArena(why));
         }
         let file = fd.as_ref().map(AsFd::as_fd);
-        let map = files::map_own(file, size, layout.space())?;
+        let map = backing_files::map_own(file, size, layout.space())?;
         // A process that attaches got the file from a living process, in this boot.
         let boot = new.map(|()| memory::boot_id());
         if new.is_some() {
             if let Some(file) = file {
                 let len = control::FIRST_BYTES;
                 memory::commit(file, 0, len)
-                    .map_err(|e| files::no_room(file, "a new arena".as_ref(), len, e))?;
+                    .map_err(|e| backing_files::no_room(file, "a new arena".as_ref(), len, e))?;
             }
             map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
             map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);
@@ -322,7 +293,7 @@ impl Arena {
         // same mapping.
         let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
         let (holds, line) = private::table(blocks + 16)?.split_at(blocks);
-        let cursors = (0..class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
+        let cursors = (0..size_class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
         // The real value follows once this process is a member; until then `me` must not be called.
         let inner = Inner {
             map,
@@ -378,7 +349,7 @@ impl Arena {
     #[inline]
     pub fn with_intent<R>(&self, f: impl FnOnce(Member, Word) -> R) -> Result<R> {
         let me = self.me()?;
-        Ok(lane::with(|lane| self.note_lane(me, lane), |lane| f(me, self.0.layout.intent(me, lane))))
+        Ok(intents::with(|lane| self.note_lane(me, lane), |lane| f(me, self.0.layout.intent(me, lane))))
     }
 
     /// Its random number.
@@ -410,7 +381,12 @@ impl Arena {
 
     pub(crate) fn block_at(&self, id: BlockId) -> BlockAt {
         let state = Word::at(self.0.layout.blocks_at + 64 * u64::from(id));
-        BlockAt { id, state, inline: INLINE_SEATS, per_page: (class::SEAT_PAGE / 8) as u32 - PAGE_HEADER }
+        BlockAt {
+            id,
+            state,
+            inline: INLINE_SEATS,
+            per_page: (size_class::SEAT_PAGE / 8) as u32 - PAGE_HEADER,
+        }
     }
 
     /// Finds the memory of a page of seats.
@@ -423,8 +399,8 @@ impl Arena {
     #[inline]
     pub(crate) fn seat_page(&self, page: BlockId) -> Option<Word> {
         let (class, base) = self.slab(page / layout::SLAB_BLOCKS)?;
-        let at = base + u64::from(page % layout::SLAB_BLOCKS) * class::SEAT_PAGE;
-        (class == class::SEAT_PAGES).then_some(Word::at(at))
+        let at = base + u64::from(page % layout::SLAB_BLOCKS) * size_class::SEAT_PAGE;
+        (class == size_class::SEAT_PAGES).then_some(Word::at(at))
     }
 
     #[inline]

@@ -3,9 +3,7 @@
 //! The contract between values and codecs. A codec (in `mp-reduce`) turns serde values into bytes; a value
 //! whose memory must not be copied attaches its block instead, and writes which attachment it is.
 
-mod incoming;
 pub mod level;
-mod outgoing;
 pub mod scope;
 
 use std::any::{Any, TypeId};
@@ -13,12 +11,11 @@ use std::any::{Any, TypeId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use crate::arena::messages::{Arrived, Attached, Incoming, Lent, Outgoing, Returned};
 use crate::error::Error;
 pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};
-pub use incoming::{Arrived, Incoming};
 pub use level::{Level, MAX_NESTING};
-pub use outgoing::{Attached, Lent, Outgoing, Returned};
 
 /// A value that can be sent to another process.
 ///
@@ -200,9 +197,6 @@ pub trait Codec {
         Self::read_plain(bytes)
     }
 }
-
-/// Larger buffers are not kept for the next message.
-const KEEP: usize = 1 << 16;
 
 /// The error of a derived [`Message::decode`] for a variant number that the enum doesn't have.
 #[doc(hidden)]

@@ -160,8 +160,8 @@ impl Steps for Unclaim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::HeapMem;
     use crate::mem::run;
-    use crate::sync::HeapMem;
 
     /// A block that is claimed and published as `kind`, and freed again; its state then.
     fn freed(kind: Kind) -> BlockState {

@@ -3,8 +3,8 @@
 
 use super::lock::{Acquire, Acquired, IsMine, LockAt, LockWord, Park, Unlock, Who};
 use super::*;
+use crate::mem::HeapMem;
 use crate::mem::{Column, Mem, Steps, run};
-use crate::sync::HeapMem;
 use crate::words::{
     Access, Attach, BlockState, Current, Grant, Kind, Life, Member, Presence, Seat, Tenancy, Visiting,
 };

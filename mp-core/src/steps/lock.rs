@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_stale_adopter_cannot_steal() {
-        let m = crate::sync::HeapMem::new(4);
+        let m = crate::mem::HeapMem::new(4);
         let (at, who) = (LockAt(Word::at(0)), Who { pid: 7, tid: 7 });
         let take = |me: u32, dead| {
             let steps = Acquire::new(at, Member::new(me, 1), who, false, dead);

@@ -1,18 +1,19 @@
 //! Words of the arena for the structures of layers above.
 
+mod bytes;
 mod header;
 
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
 
+use crate::arena::waiting::block_on::{Asking, Wait};
 use crate::arena::{Arena, Hold};
 use crate::error::Result;
 use crate::mem::{Mem, Word};
 use crate::message::scope;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
-use crate::wait::block_on::{Asking, Wait};
 use header::Header;
 
 /// A structure of words that a layer above keeps in shared memory: a semaphore, say.

@@ -6,7 +6,7 @@
 
 use std::sync::{Once, OnceLock};
 
-use crate::fork::{GENERATIONS, PerProcess};
+use crate::process::{GENERATIONS, PerProcess};
 
 static WHAT: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
@@ -27,20 +27,30 @@ pub(crate) fn on_exit(what: fn()) {
     });
 }
 
-/// Before all that registers such functions in `main`, so that its own is the last one that runs.
+/// Has a function called before `main`: before all that registers functions for the exit there, so that its own is the last one
+/// that runs.
 #[cfg(all(feature = "inject", not(mp_loom), target_os = "linux", target_env = "gnu"))]
-#[used]
-// SAFETY: glibc calls what is in this section with arguments, which a C function may ignore, and the static has the size and the
-// alignment of an entry.
-#[unsafe(link_section = ".init_array")]
-// fork: code, which does not change.
-static ENTRY: extern "C" fn() = {
-    extern "C" fn begin() {
-        // A panic must not leave a C callback.
-        _ = std::panic::catch_unwind(crate::inject::leaks::begin);
-    }
-    begin
-};
+macro_rules! before_main {
+    ($begin:path) => {
+        const _: () = {
+            #[used]
+            #[allow(unsafe_code)]
+            // SAFETY: glibc calls what is in this section with arguments, which a C function may ignore, and the static has the
+            // size and the alignment of an entry.
+            #[unsafe(link_section = ".init_array")]
+            // fork: code, which does not change.
+            static ENTRY: extern "C" fn() = {
+                extern "C" fn entry() {
+                    // A panic must not leave a C callback.
+                    _ = std::panic::catch_unwind($begin);
+                }
+                entry
+            };
+        };
+    };
+}
+#[cfg(all(feature = "inject", not(mp_loom), target_os = "linux", target_env = "gnu"))]
+pub(crate) use before_main;
 
 /// Runs `what` when the process exits, the first one given, after all that is registered later.
 #[cfg(all(feature = "inject", not(mp_loom)))]

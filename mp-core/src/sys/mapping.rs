@@ -254,9 +254,9 @@ impl Mapping {
 #[inline]
 fn hook(map: &Mapping, changes: bool) {
     #[cfg(feature = "inject")]
-    crate::inject::access(changes);
+    crate::sys::inject::access(changes);
     #[cfg(feature = "inject")]
-    crate::inject::planted::pass_time(map);
+    crate::sys::planted::pass_time(map);
     #[cfg(not(feature = "inject"))]
     let _ = (map, changes);
 }
@@ -266,7 +266,7 @@ fn hook(map: &Mapping, changes: bool) {
 fn hook_rmw(map: &Mapping, w: crate::mem::Word) {
     hook(map, true);
     #[cfg(feature = "inject")]
-    crate::inject::planted::store_now(map, w);
+    crate::sys::planted::store_now(map, w);
     #[cfg(not(feature = "inject"))]
     let _ = w;
 }
@@ -276,7 +276,7 @@ impl crate::mem::Mem for Mapping {
     fn load(&self, w: crate::mem::Word) -> u64 {
         hook(self, false);
         #[cfg(feature = "inject")]
-        if let Some(v) = crate::inject::planted::stored_late(w) {
+        if let Some(v) = crate::sys::planted::stored_late(w) {
             return v;
         }
         self.u64_at(w.offset()).load(order::load())
@@ -285,7 +285,7 @@ impl crate::mem::Mem for Mapping {
     fn load_relaxed(&self, w: crate::mem::Word) -> u64 {
         hook(self, false);
         #[cfg(feature = "inject")]
-        if let Some(v) = crate::inject::planted::stored_late(w) {
+        if let Some(v) = crate::sys::planted::stored_late(w) {
             return v;
         }
         self.u64_at(w.offset()).load(order::HINT)
@@ -294,7 +294,7 @@ impl crate::mem::Mem for Mapping {
     fn store(&self, w: crate::mem::Word, v: u64) {
         hook(self, true);
         #[cfg(feature = "inject")]
-        if crate::inject::planted::store_late(w, v) {
+        if crate::sys::planted::store_late(w, v) {
             return;
         }
         self.u64_at(w.offset()).store(v, order::store());
@@ -303,7 +303,7 @@ impl crate::mem::Mem for Mapping {
     fn store_relaxed(&self, w: crate::mem::Word, v: u64) {
         hook(self, true);
         #[cfg(feature = "inject")]
-        if crate::inject::planted::store_late(w, v) {
+        if crate::sys::planted::store_late(w, v) {
             return;
         }
         self.u64_at(w.offset()).store(v, order::HINT);
@@ -365,7 +365,7 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline(always)]
     fn lost(&self) {
-        crate::contention::hold_off();
+        crate::sys::backoff::hold_off();
     }
     #[inline(always)]
     fn fence_after_rmw(&self) {

@@ -4,6 +4,7 @@
 //! was being done. Unsafe code of the crate lives here, in [`Mapping`] and [`locks`], and in the few files
 //! that hand out typed views of the mapping.
 
+mod backoff;
 mod cgroup;
 mod clock;
 pub(crate) mod directory;
@@ -12,12 +13,16 @@ pub(crate) mod foreign;
 pub(crate) mod futex;
 pub(crate) mod huge;
 pub(crate) mod identity;
+#[cfg(feature = "inject")]
+pub mod inject;
 pub(crate) mod leave;
 pub(crate) mod limits;
 pub(crate) mod locks;
 mod mapping;
 pub(crate) mod memory;
 mod pair;
+#[cfg(feature = "inject")]
+pub(crate) mod planted;
 pub(crate) mod plug;
 pub(crate) mod private;
 mod privileges;
@@ -32,8 +37,6 @@ mod valgrind;
 pub use clock::monotonic;
 pub(crate) use mapping::Mapping;
 pub use privileges::gained_privileges;
-#[cfg(feature = "inject")]
-pub(crate) use raise::signal_self;
 pub(crate) use rustix::io::Errno;
 pub use valgrind::under_valgrind;
 

@@ -19,15 +19,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use crate::mutex::Mutex;
+use crate::process::mutex::Mutex;
 
 use super::many::no_thread;
 use crate::arena::SLICE;
 use crate::error::{Error, Result};
-use crate::fork::{GENERATIONS, PerProcess};
 use crate::kept::kept;
+use crate::process::users::caught;
+use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::epoll::{self, Epoll};
-use crate::users::caught;
 
 struct Poller {
     epoll: Epoll,

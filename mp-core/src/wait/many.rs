@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Place, Waitable, reactor};
 use crate::arena::{Arena, Parking, Patience, SLICE};
 use crate::error::Result;
-use crate::fork::{GENERATIONS, PerProcess};
+use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::AtomicU32;
 use crate::sys::readiness::{self, EventFd};
 use crate::sys::{Errno, futex, os};

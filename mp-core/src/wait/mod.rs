@@ -34,7 +34,6 @@
 //! Nothing here is written in shared memory but those bits, by the steps of [`Announce`](crate::Announce) and
 //! [`Notify`](crate::Notify).
 
-pub(crate) mod block_on;
 mod descriptors;
 mod forms;
 mod many;

@@ -20,15 +20,15 @@ use std::collections::HashMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::mutex::Mutex;
+use crate::process::mutex::Mutex;
 
 use super::{Watched, many};
 use crate::arena::{Arena, Parking, SLICE};
 use crate::error::Result;
-use crate::fork::{GENERATIONS, PerProcess};
+use crate::process::users::{caught, drop_caught};
+use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
-use crate::users::{caught, drop_caught};
 
 /// The most words of one thread; it sleeps on one of its own besides.
 const MOST: usize = futex::MOST - 2;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use crate::mutex::Mutex;
+use crate::process::mutex::Mutex;
 
 use super::{Place, Watch, Watched};
 use crate::error::Result;

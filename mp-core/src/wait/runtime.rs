@@ -37,9 +37,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
 
 use crate::error::{Error, Result};
-use crate::fork::{self, GENERATIONS, PerProcess};
-use crate::mutex::Mutex;
+use crate::process::mutex::Mutex;
 use crate::sys::{epoll, readiness};
+use crate::{
+    fork,
+    process::{GENERATIONS, PerProcess},
+};
 
 /// Runtimes without I/O, the last ones that were met. Each is asked once, since the answer is a panic. Where a number is used
 /// again, by a runtime with I/O, a thread continues to wait for that one as well.

@@ -1,9 +1,9 @@
 //! Single operations on words that are written for them: what they leave, where they look, and what they do
 //! when another process was faster.
 
+use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Steps, Word, run};
 use mp_core::steps::EnvelopesAt;
-use mp_core::sync::HeapMem;
 use mp_core::words::{EnvelopeId, Group, Holder, Member, Owner, Place};
 
 use super::slot::Content;

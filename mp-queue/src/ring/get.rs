@@ -185,8 +185,8 @@ impl Steps for Get {
 
 #[cfg(test)]
 mod tests {
+    use mp_core::mem::HeapMem;
     use mp_core::mem::run;
-    use mp_core::sync::HeapMem;
 
     use super::super::slot::Content;
     use super::super::{Put, PutEnd};

@@ -293,8 +293,8 @@ impl Steps for Reclaim {
 
 #[cfg(test)]
 mod tests {
+    use mp_core::mem::HeapMem;
     use mp_core::mem::{Column, run};
-    use mp_core::sync::HeapMem;
     use mp_core::words::Member;
 
     use super::*;

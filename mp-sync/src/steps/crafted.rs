@@ -1,8 +1,8 @@
 //! Single operations on words that are written for them: what a waiter is told, and what it must not believe.
 
+use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Steps, Word, run};
 use mp_core::steps::lock::LockWord;
-use mp_core::sync::HeapMem;
 use mp_core::words::Member;
 
 use super::barrier::{Arrive, Arrived, BarrierAt, Phase};

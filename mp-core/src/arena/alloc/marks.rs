@@ -1,0 +1,27 @@
+//! Marks: a block and its generation, as one word. A process that has a mark can ask whether the block still
+//! lives, without holding it.
+
+use crate::arena::{Arena, Hold};
+use crate::mem::Mem;
+use crate::words::{BlockId, BlockState, Life};
+
+impl Arena {
+    /// The mark of a held block, never 0: `block + 1` in 24 bits, generation in 40.
+    pub fn mark(&self, hold: &Hold) -> u64 {
+        self.generation(hold.block()) << 24 | (u64::from(hold.block()) + 1)
+    }
+
+    /// Whether a marked block still has a holder: a process, or a message on its way. Once it has none, it
+    /// never has one again. A killed holder counts until another process has given up its seat.
+    pub fn lives(&self, mark: u64) -> bool {
+        let Some(block) = (mark & 0xff_ffff).checked_sub(1).map(|b| b as BlockId) else { return false };
+        if !self.block_exists(block) {
+            return false;
+        }
+        // The state is read between two reads of the generation: if the block was freed and claimed
+        // meanwhile, they differ.
+        let same = self.generation(block) == mark >> 24;
+        let state = BlockState::unpack(self.map().load(self.block_at(block).state));
+        same && state.life == Life::Live && self.generation(block) == mark >> 24
+    }
+}

@@ -1,0 +1,412 @@
+//! Blocks of memory: found, claimed, given pages, freed, found again.
+//!
+//! Blocks of one size class lie in slabs of up to 64. Which blocks are free is in their state words; two
+//! levels of bit maps (which slabs of a class, which blocks of a slab) are only hints. A bit too many costs
+//! one search, a missing bit is set again by the next sweep; so bits need no protocol.
+//!
+//! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy. See `trim` for
+//! when they are given back.
+
+pub(in crate::arena) mod commit;
+pub(in crate::arena) mod counters;
+pub(in crate::arena) mod growable;
+pub(in crate::arena) mod handles;
+pub(in crate::arena) mod huge_pages;
+pub(in crate::arena) mod marks;
+pub(in crate::arena) mod seat_pages;
+pub(in crate::arena) mod size_class;
+pub(in crate::arena) mod slab;
+pub(in crate::arena) mod slab_reuse;
+pub(in crate::arena) mod stats;
+pub(in crate::arena) mod trim;
+
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+
+use crate::arena::alloc::size_class::{SEAT_PAGES, blocks_of, class_of, is_near, near, size_of, span_of};
+use crate::arena::alloc::slab::described;
+use crate::arena::layout::{SLAB_BLOCKS, control};
+use crate::arena::{Arena, Hold, NO_CURSOR};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word, run, run_straight};
+use crate::steps::{Claim, Publish, SlabSeen, Unclaim};
+use crate::sync::Ordering;
+use crate::words::{BlockId, BlockState, Kind, Member};
+
+/// Of blocks up to this size, each process begins with a slab of its own, of 128 KiB at most.
+const OWN_SLAB: u64 = 2 << 10;
+
+thread_local! {
+    /// Rings that this thread is freeing; the outermost call works through the list until it is empty. It has
+    /// no destructor: destructors of the thread's other variables drop queues, too, in any order.
+    static RINGS_TO_FREE: RefCell<ManuallyDrop<Vec<(Arena, BlockId, BlockState)>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+}
+
+/// In a forked copy that becomes a process of its own: the rings that this thread was freeing are the
+/// original's.
+pub(in crate::arena) fn forget_thread() {
+    forget_rings();
+}
+
+/// Empties the list, and gives its memory back.
+fn forget_rings() {
+    RINGS_TO_FREE.with(|list| drop(std::mem::take(&mut **list.borrow_mut())));
+}
+
+impl Arena {
+    /// A block of the class, or somewhat larger, for this process. Its contents are unspecified.
+    fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {
+        let me = self.me()?;
+        if size_of(class) <= OWN_SLAB && self.0.cursors[class as usize].load(Ordering::Relaxed) == NO_CURSOR {
+            self.begin_apart(class, me);
+        }
+        let mut carved = 0;
+        let m = *self.map();
+        loop {
+            while let Some((block, c, slab)) = self.find_free(class, me) {
+                let Some(state) = run_straight(Claim::new(self.block_at(block), me, slab), &m) else {
+                    continue;
+                };
+                let committed = match kind {
+                    Kind::Ring => self.commit_start(block, c).map(|()| true),
+                    _ => self.commit_block(block, c),
+                };
+                let fresh = match committed {
+                    Ok(fresh) => fresh,
+                    Err(e) => {
+                        if !mutant!("arena.alloc.not-given-back") {
+                            run(Unclaim::new(self.block_at(block), state), self.map());
+                            self.hint_free(block);
+                        }
+                        return Err(e);
+                    }
+                };
+                let at = self.block_at(block);
+                run_straight(Publish::new(at, me, state, kind), &m);
+                self.count_alloc(me, size_of(c), fresh);
+                return Ok(self.first_hold(block, kind));
+            }
+            // Another process may take the slab's blocks first, but not for ever.
+            carved += 1;
+            if carved > 1000 {
+                return Err(Error::ArenaFull { what: "blocks", asked: 1, limit: carved });
+            }
+            match self.carve(class, me) {
+                // No addresses are left, or no rows for slabs: those of unused slabs are used again.
+                Err(Error::OutOfMemory { .. } | Error::ArenaFull { .. }) if self.reuse(class, me)? => {}
+                done => done?,
+            }
+        }
+    }
+
+    /// A block of at least `len` bytes, held by this process only. Its contents are unspecified.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
+    pub fn alloc(&self, len: u64) -> Result<Hold> {
+        self.alloc_kind(len, Kind::Data)
+    }
+
+    /// As [`alloc`](Self::alloc), but in the kind of memory that this process's sharing strategy names.
+    ///
+    /// # Errors
+    /// As for `alloc`, and [`Error::Directory`].
+    pub(crate) fn alloc_by_strategy(&self, len: u64) -> Result<Hold> {
+        let class = self.class_by_strategy(self.class_for(len)?);
+        self.alloc_in(class, Kind::Data)
+    }
+
+    /// The error for more bytes than the arena could ever have.
+    pub(crate) fn too_large(&self, asked: u64) -> Error {
+        let limit = if crate::sys::under_valgrind() {
+            "the size of the arena under valgrind"
+        } else {
+            "the size of the arena"
+        };
+        Error::OutOfMemory { asked, left: self.size(), limit: limit.into() }
+    }
+
+    fn class_for(&self, len: u64) -> Result<u32> {
+        class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or_else(|| self.too_large(len))
+    }
+
+    /// As [`alloc`](Self::alloc); if memory has run out, it gives the pages of free blocks of other sizes back and tries
+    /// once more.
+    pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
+        let class = if kind == Kind::Seats { SEAT_PAGES } else { self.class_for(len)? };
+        self.alloc_in(class, kind)
+    }
+
+    fn alloc_in(&self, class: u32, kind: Kind) -> Result<Hold> {
+        match self.alloc_once(class, kind) {
+            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
+            done => done,
+        }
+    }
+
+    pub(in crate::arena) fn class_map(&self, class: u32, slab: u32) -> (Word, u64) {
+        let row = self.layout().class_maps_at + u64::from(class) * u64::from(self.layout().slabs) / 8;
+        (Word::at(row + u64::from(slab / 64) * 8), 1 << (slab % 64))
+    }
+
+    /// Notes that a block is probably free.
+    pub(crate) fn hint_free(&self, block: BlockId) {
+        let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
+        // Always written: a load could be ordered before the store that freed the block, and find the bit
+        // still set; another process could then take the bit before it sees the block as free.
+        if mutant!("arena.hint.block-not-set") {
+            return;
+        }
+        self.map().or(self.slab_word(slab, 1), bit);
+        if !mutant!("arena.hint.fence-away") {
+            self.map().fence_after_rmw();
+        }
+        if let Some((class, _)) = self.slab(slab) {
+            let (map, bit) = self.class_map(class, slab);
+            if self.map().load(map) & bit == 0 && !mutant!("arena.hint.class-not-set") {
+                self.map().or(map, bit);
+            }
+        }
+    }
+
+    /// A block for the class that is probably free, its own class, and its slab; its hint is taken.
+    fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
+        let cursor = &self.0.cursors[class as usize];
+        let last = cursor.load(Ordering::Relaxed);
+        let mut found = None;
+        if last != NO_CURSOR {
+            // Likely the same block again, and likely freed by another process meanwhile.
+            self.map().will_write(self.block_at(last).state);
+            // Of any near class: where all blocks of the class itself are taken and larger ones are used,
+            // searching the class each time would visit all its slabs.
+            found = self.take_hint(last / SLAB_BLOCKS, me, |c| is_near(class, c));
+        }
+        let found = found.or_else(|| near(class).find_map(|c| self.search(c, last, me)))?;
+        cursor.store(found.0, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// A block of the class: searches from the slab of the last block on, through all slabs that have free
+    /// blocks.
+    fn search(&self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
+        let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
+        let first = match last {
+            // Members begin at different slabs, so that they rarely write the same words.
+            NO_CURSOR => me.slot().wrapping_mul(5),
+            last => last / SLAB_BLOCKS,
+        } % end.max(1);
+        let words = end.div_ceil(64);
+        for i in 0..words {
+            let word = (first / 64 + i) % words;
+            let (at, _) = self.class_map(class, word * 64);
+            let mut bits = self.map().load(at).rotate_right(first % 64);
+            while bits != 0 {
+                let slab = word * 64 + (bits.trailing_zeros() + first) % 64;
+                bits &= bits - 1;
+                // In another directory than this process's: for other processes.
+                if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
+                    continue;
+                }
+                let found = self.take_hint(slab, me, |c| c == class);
+                if found.is_some() {
+                    return found;
+                }
+                // Nothing there. A process that frees a block after this sets the bit again, after the
+                // block's own.
+                let (at, bit) = self.class_map(class, slab);
+                self.map().and(at, !bit);
+                // As in `hint_free`: a process that frees sets the one bit and reads the other.
+                self.map().fence_after_rmw();
+                if !mutant!("arena.search.second-look-away")
+                    && self.slab(slab).is_some_and(|(c, _)| c == class)
+                    && self.map().load(self.slab_word(slab, 1)) != 0
+                {
+                    self.map().or(at, bit);
+                }
+            }
+        }
+        None
+    }
+
+    /// Lets this process begin with another slab than others do: processes that share a slab write the same
+    /// words again and again, and each write costs a transfer between processors. There are, or are made, as
+    /// many slabs with free blocks as slots of members; a member begins with its slot's.
+    fn begin_apart(&self, class: u32, me: Member) {
+        let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
+        let words =
+            (0..end.div_ceil(64)).map(|word| (word, self.map().load(self.class_map(class, word * 64).0)));
+        let words: Vec<(u32, u64)> = words.filter(|(_, slabs)| *slabs != 0).collect();
+        let count: u32 = words.iter().map(|(_, slabs)| slabs.count_ones()).sum();
+        if u64::from(count) < self.map().load(Word::at(control::MEMBERS)) {
+            // If there is no room for one, it shares a slab with others.
+            _ = self.carve(class, me);
+            return;
+        }
+        let mut before = me.slot() % count.max(1);
+        for (word, mut slabs) in words {
+            while slabs != 0 {
+                if before == 0 {
+                    let slab = word * 64 + slabs.trailing_zeros();
+                    self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
+                    return;
+                }
+                before -= 1;
+                slabs &= slabs - 1;
+            }
+        }
+    }
+
+    /// A block of this slab that is probably free, if the slab's class will do.
+    fn take_hint(
+        &self,
+        slab: u32,
+        me: Member,
+        will_do: impl Fn(u32) -> bool,
+    ) -> Option<(BlockId, u32, SlabSeen)> {
+        let seen = self.slab_seen(slab);
+        let (class, base) = described(seen.value)?;
+        if !will_do(class) || !self.slab_is_chosen(base) {
+            return None;
+        }
+        // If this process dies with the hint taken, the sweep of this slab sets it again.
+        self.touch(me, slab);
+        let at = self.slab_word(slab, 1);
+        // A slab that had more blocks in another class may still have their hints.
+        let blocks = if mutant!("arena.hint.of-another-class") {
+            u64::MAX
+        } else {
+            u64::MAX >> (64 - blocks_of(class))
+        };
+        let mut hints = self.map().load(at);
+        while hints & blocks != 0 {
+            let bit = hints & blocks & (hints & blocks).wrapping_neg();
+            match self.map().cas(at, hints, hints & !bit) {
+                Ok(()) => return Some((slab * SLAB_BLOCKS + bit.trailing_zeros(), class, seen)),
+                Err(now) => hints = now,
+            }
+        }
+        None
+    }
+
+    /// Frees a block that this process has claimed for that: `BUSY(me) → FREE`. May be begun by one process and ended
+    /// by another.
+    ///
+    /// Messages in a ring may hold rings: they go into a list, so that the stack does not grow with their
+    /// depth.
+    pub(crate) fn finish_free(&self, block: BlockId, state: BlockState) {
+        if state.kind != Kind::Ring {
+            return self.free_claimed(block, state);
+        }
+        let first = RINGS_TO_FREE.with(|list| {
+            let mut list = list.borrow_mut();
+            list.push((*self, block, state));
+            list.len() == 1
+        });
+        if !first {
+            // A call further up this stack works through the list.
+            return;
+        }
+        let next = |i: usize| RINGS_TO_FREE.with(|list| list.borrow().get(i).copied());
+        let mut i = 0;
+        while let Some((arena, block, state)) = next(i) {
+            // Without the ring layer its messages can't be released: it stays claimed until another process
+            // sweeps this one.
+            if mutant!("arena.free.ring-not-drained") || arena.finalize_ring(block) {
+                arena.free_claimed(block, state);
+            }
+            i += 1;
+        }
+        forget_rings();
+    }
+
+    fn free_claimed(&self, block: BlockId, state: BlockState) {
+        let at = self.block_at(block);
+        if !mutant!("arena.free.seat-pages-kept") {
+            self.free_seat_pages(block);
+        }
+        // Its size can be read as long as it is claimed.
+        let bytes = self.data_of(block).1;
+        if state.kind == Kind::Ring {
+            self.shrink(block);
+        }
+        run(Unclaim::new(at, state), self.map());
+        self.hint_free(block);
+        self.count_free(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes that nothing else in these tests has.
+    const SIZES: [u64; 3] = [11 << 20, 900 << 10, 7 << 10];
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn freed_blocks_are_found_again() {
+        let arena = Arena::current().unwrap();
+        for size in SIZES {
+            let blocks: Vec<BlockId> = (0..40).map(|_| arena.alloc(size).unwrap().block()).collect();
+            assert!(blocks[1..].iter().all(|block| *block == blocks[1]), "{size}: {blocks:?}");
+        }
+        // Also in a slab that was full, which its class has no hint of meanwhile.
+        let slab = blocks_of(class_of(SIZES[1]).unwrap()) as usize;
+        let mut held: Vec<Hold> = (0..4 * slab).map(|_| arena.alloc(SIZES[1]).unwrap()).collect();
+        // Other tests make slabs of other classes.
+        let class = class_of(SIZES[1]);
+        let slabs =
+            || (0..arena.slab_count()).filter(|&slab| arena.slab(slab).map(|(c, _)| c) == class).count();
+        let before = slabs();
+        for _ in 0..4 {
+            let rest = held.split_off(slab);
+            let freed: Vec<BlockId> = std::mem::replace(&mut held, rest).iter().map(Hold::block).collect();
+            // Dropped with the line above. As many again fit in their place.
+            held.extend((0..slab).map(|_| arena.alloc(SIZES[1]).unwrap()));
+            let again = held.iter().filter(|hold| freed.contains(&hold.block())).count();
+            assert!(again > 0, "none of {freed:?} was found");
+        }
+        assert_eq!(slabs(), before);
+    }
+
+    /// Each thread takes a batch of envelopes, and gives back what it keeps when it ends.
+    #[test]
+    #[cfg_attr(miri, ignore = "hundreds of threads")]
+    fn envelopes_of_threads_that_end_are_found_again() {
+        let arena = Arena::current().unwrap();
+        let used = || arena.map().load(Word::at(control::ENVELOPES));
+        let before = used();
+        for _ in 0..200 {
+            let pack = move || drop(arena.pack(&mut crate::message::Outgoing::default(), 7).unwrap());
+            std::thread::spawn(pack).join().unwrap();
+        }
+        // Other tests use some meanwhile.
+        assert!(used() - before < 3000, "{} for 200 threads, one after the other", used() - before);
+    }
+
+    /// And the lanes of threads, of which there are 64.
+    #[test]
+    #[cfg_attr(miri, ignore = "hundreds of threads")]
+    fn lanes_of_threads_that_end_are_found_again() {
+        let arena = Arena::current().unwrap();
+        let lane = move || arena.with_intent(|_, intent| intent).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..100 {
+            seen.insert(format!("{:?}", std::thread::spawn(lane).join().unwrap()));
+        }
+        assert!(seen.len() < 40, "{} lanes for 100 threads, one after the other", seen.len());
+        let both = std::sync::Barrier::new(2);
+        let intents = std::thread::scope(|scope| {
+            let each = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let mine = lane();
+                    both.wait();
+                    mine
+                })
+            });
+            each.map(|thread| thread.join().unwrap())
+        });
+        assert_ne!(intents[0], intents[1], "two threads that live");
+    }
+}

@@ -1,0 +1,72 @@
+//! Pages of seats: room for more holders than a block's header has seats for.
+//!
+//! A page is a block of its own. Its first word names its block, its second links the next page, the third is
+//! a hint; the others are seats. It is linked while its maker still holds it, and only then handed over to
+//! the block: killed in between, the sweep finds it linked and hands it over.
+
+use crate::arena::Arena;
+use crate::arena::alloc::size_class::SEAT_PAGE;
+use crate::arena::layout::SLAB_BLOCKS;
+use crate::error::Result;
+use crate::mem::{Mem, Word, run};
+use crate::steps::{FreePages, LinkPage, link_of, page_next, page_owner};
+use crate::words::{BlockId, Kind};
+
+impl Arena {
+    /// Frees the pages of seats of a block that this process has claimed for freeing.
+    #[inline]
+    pub(in crate::arena) fn free_seat_pages(&self, block: BlockId) {
+        // Most have none.
+        if link_of(self.map().load(self.block_at(block).link())).is_none() {
+            return;
+        }
+        self.free_pages_of(block);
+    }
+
+    #[inline(never)]
+    fn free_pages_of(&self, block: BlockId) {
+        let Ok(me) = self.me() else { return };
+        let at = |page| {
+            // It becomes this process's to free.
+            self.touch(me, page / SLAB_BLOCKS);
+            self.block_at(page)
+        };
+        for page in run(FreePages::new(self.block_at(block), me, self.pages(), at), self.map()) {
+            self.hint_free(page);
+            self.count_free(SEAT_PAGE);
+        }
+    }
+
+    /// Links one more page of seats to a block that this process holds.
+    pub(crate) fn add_seat_page(&self, block: BlockId) -> Result<()> {
+        let me = self.me()?;
+        let mut hold = self.alloc_kind(SEAT_PAGE, Kind::Seats)?;
+        let page = hold.block();
+        let first = Word::at(self.data_of(page).0);
+        // The handle ends: its seat is handed over to the block.
+        if self.take_seat(&mut hold).is_some() {
+            let (at, page) = (self.block_at(block), self.block_at(page));
+            run(LinkPage::new(at, page, first, me, self.pages()), self.map());
+        }
+        Ok(())
+    }
+
+    /// Whether a page of seats is linked to its block.
+    pub(crate) fn page_is_linked(&self, page: BlockId) -> Option<BlockId> {
+        let owner = self.map().load(page_owner(Word::at(self.data_of(page).0))).checked_sub(1)? as BlockId;
+        if !self.block_exists(owner) {
+            return None;
+        }
+        let mut link = self.map().load(self.block_at(owner).link());
+        for _ in 0..1 << 16 {
+            match link_of(link)? {
+                p if p == page => return Some(owner),
+                p if self.seat_page(p).is_some() => {
+                    link = self.map().load(page_next(Word::at(self.data_of(p).0)))
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,400 @@
+//! Addresses of unused slabs, for slabs of another size.
+//!
+//! Addresses are handed out from the start of the arena to its end, once. When the end is reached,
+//! neighbouring slabs whose blocks are all free give theirs up: each is *retired* (it has addresses and no
+//! class any more), they are joined to one, the surplus is split off, and the rest gets the class that is
+//! wanted. Each of these is one [`Update`](crate::steps::Update), checked against what was seen, and leaves a
+//! correct table; so a process killed in between leaves retired slabs, which the next process that runs out
+//! of addresses finds. They are exclusive, since a slab may become again what it was: a process that is
+//! stopped in one, or in any other update, holds up those that need other addresses.
+//!
+//! | slab: class, base; span | means | changed by |
+//! |---|---|---|
+//! | class, base; span, or 0 for what the class takes | in use | a process that has claimed **all** its blocks → retired |
+//! | none, base; span | retired | a process that runs out of addresses: → in use, → split, → joined with the next one |
+//! | none, 0; 0 | a row without addresses | a process that splits → retired |
+//!
+//! | killed | left | the sweep, or the next process |
+//! |---|---|---|
+//! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is what it was |
+//! | after its pages were given back | the same, without pages | the same |
+//! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the sweep looks at all 64 |
+//! | between joining, splitting, giving a class | retired slabs | used by the next process |
+//! | before the hints of the new class | free blocks without hints | sets the hints |
+//!
+//! **Each address below the frontier is one slab's**, retired or in use: addresses skipped before an aligned
+//! slab become a retired slab in the same update. Slabs are read one by one while others change them; one may
+//! be missed. So two are joined only if the second, when it was read, began where the first, when it was read, ended.
+//!
+//! **Stale hints are harmless.** A process that takes a hint has read the slab's word before, claims the
+//! block, and then reads the word again ([`Claim`]): if it has changed, it gives the block back. While the
+//! block is claimed, the word stays, because retiring needs all blocks. In `model_reuse` a claimer loses this
+//! race; without the second read two sizes of blocks overlap.
+//!
+//! Slabs of pages of seats are never retired: a process that follows a link that has changed must find seats.
+
+use std::time::{Duration, Instant};
+
+use crate::arena::Arena;
+use crate::arena::alloc::size_class::{SEAT_PAGES, alignment_of, blocks_of, is_in_files, span_of};
+use crate::arena::alloc::slab::{describe, described, retired};
+use crate::arena::layout::{SLAB_BLOCKS, control};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word, run};
+use crate::steps::{Claim, Plan, SlabSeen, Unclaim, UpdateEnd};
+use crate::words::{BlockState, Life, Member};
+
+/// How often to search for addresses, if others change what was seen.
+const TRIES: u32 = 8;
+
+/// How long to wait for another process that is in an update (a few dozen instructions).
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Writes words if they, and others, are what they were.
+#[derive(Clone, Debug)]
+struct Change {
+    reads: Vec<Word>,
+    seen: Vec<u64>,
+    /// By their index among those that are read.
+    writes: Vec<(usize, u64)>,
+}
+
+impl Change {
+    /// Words, their old values, and their new values where these differ.
+    fn new<const N: usize>(words: [(Word, u64, Option<u64>); N]) -> Self {
+        let become_what = |(i, w): (usize, &(Word, u64, Option<u64>))| w.2.map(|to| (i, to));
+        Self {
+            reads: words.map(|w| w.0).to_vec(),
+            seen: words.map(|w| w.1).to_vec(),
+            writes: words.iter().enumerate().filter_map(become_what).collect(),
+        }
+    }
+}
+
+impl Plan for Change {
+    fn reads(&self) -> &[Word] {
+        &self.reads
+    }
+    fn writes(&self, values: &[u64]) -> Vec<(usize, u64)> {
+        if values == self.seen || mutant!("arena.reuse.words-not-compared") {
+            self.writes.clone()
+        } else {
+            Vec::new()
+        }
+    }
+    fn exclusive(&self) -> bool {
+        true
+    }
+}
+
+/// A slab, as part of the address range.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    slab: u32,
+    /// Its word, and its span's.
+    word: u64,
+    span_word: u64,
+    base: u64,
+    span: u64,
+    /// Retired, or all its blocks seem free.
+    idle: bool,
+}
+
+impl Range {
+    fn end(&self) -> u64 {
+        self.base + self.span
+    }
+}
+
+/// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`.
+/// The first, not the smallest: so what is left over lies next to what is searched next, and is not lost.
+///
+/// Where one does not begin at the other's end, a slab was missed that was split off while they were read.
+fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
+    let neighbours = extents.chunk_by(|a, b| a.idle && b.idle && a.end() == b.base);
+    neighbours.filter(|all| all.iter().all(|e| e.idle)).find_map(|idle| {
+        let mut last = 0;
+        (0..idle.len()).find_map(|i| {
+            let end = idle[i].base.next_multiple_of(align) + need;
+            while idle.get(last).is_some_and(|e| e.end() < end) {
+                last += 1;
+            }
+            idle.get(i..=last).filter(|run| !run.is_empty())
+        })
+    })
+}
+
+impl Arena {
+    /// Makes a slab of the class out of slabs that are not in use; `false` if there is no room.
+    pub(in crate::arena) fn reuse(&self, class: u32, me: Member) -> Result<bool> {
+        // A file that is full has a successor.
+        let tries = if is_in_files(class) { 0 } else { TRIES };
+        for _ in 0..tries {
+            let extents = self.ranges();
+            let Some(room) = room(&extents, span_of(class), alignment_of(class)) else { return Ok(false) };
+            if self.reuse_room(room, class, me)? {
+                self.map().add(Word::at(control::TRIMS), 1);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// All slabs that have addresses in the arena's own file, in their order.
+    fn ranges(&self) -> Vec<Range> {
+        let extent = |slab| {
+            let word = self.map().load(self.slab_word(slab, 0));
+            let span_word = self.map().load(self.slab_word(slab, 3));
+            let (base, class) = match described(word) {
+                Some((class, base)) => (base, Some(class)),
+                None => (described(word | 1)?.1, None),
+            };
+            let span = if span_word == 0 { class.map_or(0, span_of) } else { span_word };
+            let idle = match class {
+                None => true,
+                Some(SEAT_PAGES) => false,
+                Some(class) => (0..blocks_of(class)).all(|i| {
+                    let state = self.map().load(self.block_at(slab * SLAB_BLOCKS + i).state);
+                    BlockState::unpack(state).life == Life::Free
+                }),
+            };
+            (span != 0 && self.extent_of(base).is_none()).then_some(Range {
+                slab,
+                word,
+                span_word,
+                base,
+                span,
+                idle,
+            })
+        };
+        let mut extents: Vec<_> = (0..self.slab_count()).filter_map(extent).collect();
+        extents.sort_unstable_by_key(|e| e.base);
+        extents
+    }
+
+    fn reuse_room(&self, room: &[Range], class: u32, me: Member) -> Result<bool> {
+        for e in room {
+            if described(e.word).is_some() && !self.retire(e, me)? {
+                return Ok(false);
+            }
+        }
+        let Some((first, others)) = room.split_first() else { return Ok(false) };
+        let mut span = first.span;
+        for e in others {
+            if !self.join_extents(first, span, e, me)? {
+                return Ok(false);
+            }
+            span += e.span;
+        }
+        let (mut slab, mut base) = (first.slab, first.base);
+        let gap = base.next_multiple_of(alignment_of(class)) - base;
+        if gap != 0 {
+            let Some(behind) = self.split_extent(slab, base, span, gap, me)? else { return Ok(false) };
+            (slab, base, span) = (behind, base + gap, span - gap);
+        }
+        let need = span_of(class);
+        // Without a row for it, the rest stays with this slab.
+        if span > need && self.split_extent(slab, base, span, need, me)?.is_some() {
+            span = need;
+        }
+        self.give_class(slab, base, span, class, me)
+    }
+
+    /// In use → retired, if all its blocks can be claimed.
+    fn retire(&self, e: &Range, me: Member) -> Result<bool> {
+        let Some((class, _)) = described(e.word) else { return Ok(true) };
+        self.touch(me, e.slab);
+        let seen = SlabSeen { word: self.slab_word(e.slab, 0), value: e.word };
+        let mut claimed = Vec::new();
+        for block in (0..blocks_of(class)).map(|i| e.slab * SLAB_BLOCKS + i) {
+            match run(Claim::new(self.block_at(block), me, seen), self.map()) {
+                Some(state) => claimed.push((block, state)),
+                None => break,
+            }
+        }
+        let all = claimed.len() == blocks_of(class) as usize || mutant!("arena.reuse.blocks-in-use");
+        let done = if all {
+            // No other process has anything in it. The bits first: see `trim`.
+            if !mutant!("arena.reuse.bits-kept") {
+                self.map().store(self.slab_word(e.slab, 2), 0);
+            }
+            self.punch_at(e.base, span_of(class));
+            let change = Change::new([
+                (seen.word, e.word, Some(retired(e.base))),
+                (self.slab_word(e.slab, 3), e.span_word, Some(e.span)),
+            ]);
+            self.change(change, me)
+        } else {
+            Ok(false)
+        };
+        for (block, state) in claimed {
+            run(Unclaim::new(self.block_at(block), state), self.map());
+            self.hint_free(block);
+        }
+        done
+    }
+
+    /// Two retired neighbours → one.
+    fn join_extents(&self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
+        let (word, span_word) = (self.slab_word(first.slab, 0), self.slab_word(first.slab, 3));
+        let (next_word, next_span) = (self.slab_word(next.slab, 0), self.slab_word(next.slab, 3));
+        let change = Change::new([
+            (word, retired(first.base), None),
+            (span_word, span, Some(span + next.span)),
+            (next_word, retired(next.base), Some(0)),
+            (next_span, next.span, Some(0)),
+        ]);
+        // What lies between two that are not neighbours belongs to another slab.
+        if first.base + span != next.base && !mutant!("arena.reuse.not-neighbours") {
+            return Ok(false);
+        }
+        self.change(change, me)
+    }
+
+    /// One retired slab → two, the second from byte `at` on; that one, or `None` if there is no row for it.
+    fn split_extent(&self, slab: u32, base: u64, span: u64, at: u64, me: Member) -> Result<Option<u32>> {
+        let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
+        let count = self.slab_count();
+        let unused = |&row: &u32| {
+            self.map().load(self.slab_word(row, 0)) == 0 && self.map().load(self.slab_word(row, 3)) == 0
+        };
+        let row = (0..count).find(unused).unwrap_or(count);
+        if row + 1 >= self.layout().slabs {
+            return Ok(None);
+        }
+        self.commit_slab_row(row)?;
+        let change = Change::new([
+            (word, retired(base), None),
+            (span_word, span, Some(at)),
+            (self.slab_word(row, 0), 0, Some(retired(base + at))),
+            (self.slab_word(row, 3), 0, Some(span - at)),
+            (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
+        ]);
+        Ok(self.change(change, me)?.then_some(row))
+    }
+
+    /// Retired → in use.
+    fn give_class(&self, slab: u32, base: u64, span: u64, class: u32, me: Member) -> Result<bool> {
+        self.commit_class_map(class, slab)?;
+        // A bound: too large does no harm.
+        self.raise(Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
+        // If this process dies before its hints are set, the sweep sets them.
+        self.touch(me, slab);
+        let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
+        let change =
+            Change::new([(word, retired(base), Some(describe(class, base))), (span_word, span, None)]);
+        let done = self.change(change, me)?;
+        if done {
+            self.hint_new_slab(slab, class);
+        }
+        Ok(done)
+    }
+
+    /// Makes a change; whether the words were still as they had been seen.
+    fn change(&self, change: Change, me: Member) -> Result<bool> {
+        let start = Instant::now();
+        loop {
+            match self.update(me, change.clone()) {
+                UpdateEnd::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
+                UpdateEnd::Held(holder) if start.elapsed() > PATIENCE => {
+                    let what = "the table of slabs, in which no addresses are left,";
+                    return Err(Error::Busy { what, holder, pid: self.pid_of(holder) });
+                }
+                UpdateEnd::Held(_) => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(spans: &[(u64, bool)]) -> Vec<Range> {
+        let mut base = 0;
+        let extent = |(slab, &(span, idle)): (usize, &(u64, bool))| {
+            let e = Range { slab: slab as u32, word: 0, span_word: 0, base, span, idle };
+            base += span;
+            e
+        };
+        spans.iter().enumerate().map(extent).collect()
+    }
+
+    #[test]
+    fn the_first_room_that_is_enough_is_found() {
+        let slabs = |spans: &[(u64, bool)], need, align| {
+            room(&extents(spans), need, align).map(|run| run.iter().map(|e| e.slab).collect::<Vec<_>>())
+        };
+        let idle = [false, true, true, false, true, true, true, false, true];
+        let spans: Vec<_> = [4, 4, 4, 4, 2, 4, 2, 1, 9].into_iter().zip(idle).collect();
+        assert_eq!(slabs(&spans, 4, 1), Some(vec![1]));
+        assert_eq!(slabs(&spans, 5, 1), Some(vec![1, 2]));
+        assert_eq!(slabs(&spans, 2, 16), Some(vec![4]));
+        assert_eq!(slabs(&spans, 4, 16), Some(vec![4, 5]));
+        assert_eq!(slabs(&spans, 9, 1), Some(vec![8]));
+        assert_eq!(slabs(&spans, 10, 1), None);
+        assert_eq!(slabs(&[(8, false)], 1, 1), None);
+        assert_eq!(slabs(&[], 1, 1), None);
+        // One between them was missed.
+        let mut apart = extents(&[(4, true), (4, true), (4, true)]);
+        apart.remove(1);
+        assert!(room(&apart, 5, 1).is_none() && room(&apart, 4, 1).is_some());
+    }
+
+    /// All addresses up to the end of the last range are in one range.
+    fn assert_whole(ranges: &[Range]) {
+        for pair in ranges.windows(2) {
+            assert_eq!(pair[0].end(), pair[1].base, "{pair:?}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn a_slab_that_was_missed_is_not_covered() {
+        let arena = Arena::current().unwrap();
+        let me = arena.me().unwrap();
+        // Of sizes that nothing else here uses; the second one needs a gap before it.
+        let [class, page, other] =
+            [14 << 20, 5 << 10, 37 << 20].map(|len| crate::arena::alloc::size_class::class_of(len).unwrap());
+        for class in [class, page, class, class, class] {
+            arena.carve(class, me).unwrap();
+        }
+        let ranges = arena.ranges();
+        assert_whole(&ranges);
+        let of_class: Vec<_> =
+            ranges.iter().filter(|e| described(e.word).is_some_and(|(c, _)| c == class)).copied().collect();
+        let three = of_class.windows(3).find(|w| w[0].end() == w[1].base && w[1].end() == w[2].base);
+        let &[first, missed, last] = three.unwrap() else { unreachable!() };
+        // As if `missed` had been split off after its row was read.
+        assert!(!arena.reuse_room(&[first, last], other, me).unwrap());
+        let ranges = arena.ranges();
+        assert_whole(&ranges);
+        assert!(ranges.iter().any(|e| e.slab == missed.slab && e.word == missed.word));
+        // Neighbours become one slab.
+        let neighbours: Vec<_> =
+            ranges.into_iter().filter(|e| e.base >= first.base && e.base <= last.base).collect();
+        assert!(arena.reuse_room(&neighbours, other, me).unwrap());
+        assert_whole(&arena.ranges());
+    }
+
+    /// Only a slab of which all blocks are free goes to another class, and it has no pages then.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn a_slab_in_use_stays_what_it_is() {
+        let arena = Arena::current().unwrap();
+        let me = arena.me().unwrap();
+        let hold = arena.alloc(19 << 20).unwrap();
+        let slab = hold.block() / SLAB_BLOCKS;
+        let range = arena.ranges().into_iter().find(|range| range.slab == slab).unwrap();
+        assert!(!arena.retire(&range, me).unwrap());
+        assert!(arena.slab(slab).is_some());
+        drop(hold);
+        assert!(arena.retire(&range, me).unwrap());
+        assert_eq!((arena.slab(slab), arena.slab_committed(slab)), (None, 0));
+        // And a word that differs from what was seen stays unchanged.
+        let word = arena.slab_word(slab, 3);
+        let now = arena.map().load(word);
+        assert!(!arena.change(Change::new([(word, now + 4096, Some(0))]), me).unwrap());
+        assert_eq!(arena.map().load(word), now);
+    }
+}

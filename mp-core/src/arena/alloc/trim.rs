@@ -1,0 +1,192 @@
+//! Giving memory back: on demand, when memory runs out, and when too much of it lies idle.
+//!
+//! Free blocks keep their pages, because the next tensor of that size then fills warm memory, at five times
+//! the speed. Large ones are given back when all of them together hold more than the limit of the cache: a
+//! thread that has freed an eighth of the limit checks, and gives back, from the end of the arena, until
+//! three quarters are left.
+//!
+//! | word | changed by | killed | consequence |
+//! |---|---|---|---|
+//! | state of a block | the trimmer claims it, as if to allocate it | `BUSY(dead)` | the sweep frees it |
+//! | pages-behind bit | cleared before the pages go | in between | the pages stay, and are reserved again by the next owner |
+//! | trims | counted up after the pages went | before | others keep page tables of that range until the next trim |
+//!
+//! The kernel takes the pages out of every process's page tables, but not the tables themselves, 2 MiB of address range
+//! each. Each process drops those of what it had mapped when it sees that there was a trim.
+
+use std::collections::HashMap;
+
+use crate::arena::Arena;
+use crate::arena::alloc::size_class::{CLASSES, blocks_of, commits_alone, size_of};
+use crate::arena::alloc::slab::described;
+use crate::arena::layout::{SLAB_BLOCKS, control};
+use crate::error::Result;
+use crate::mem::{Mem, Word, run};
+use crate::steps::{Claim, Unclaim};
+use crate::words::{BlockId, BlockState, Life, Member};
+
+/// Blocks of this size and above are given back when too many of them are idle.
+pub(in crate::arena) const LARGE: u64 = 2 << 20;
+
+impl Arena {
+    /// Gives the pages of free blocks back to the kernel; how many bytes.
+    ///
+    /// The next tensors of these sizes fill cold memory again, at a fifth of the speed. Blocks below 16 KiB
+    /// share their pages, and keep them. The memory that messages travelled in (256 bytes each) is given back
+    /// in runs of 16 KiB that no process uses; while any process of the program waits, that also happens by
+    /// itself, some seconds after a burst.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn empty_cache(&self) -> Result<u64> {
+        let me = self.me()?;
+        let before = self.committed();
+        for slab in 0..self.slab_count() {
+            self.each_cached(slab, |block| _ = self.trim_block(block, me));
+        }
+        self.free_idle();
+        self.trim_envelopes(me, 0, u32::MAX);
+        self.map().add(Word::at(control::TRIMS), 1);
+        Ok(before.saturating_sub(self.committed()))
+    }
+
+    /// Limits how many bytes of large free blocks (2 MiB and more) may keep their pages, for all members.
+    ///
+    /// ```
+    /// use mp_core::{Arena, Storage};
+    ///
+    /// let arena = Arena::current()?;
+    /// arena.set_cache_limit(8 << 20);
+    /// drop(Storage::new(arena, 64 << 20, 1)?); // too large to be kept
+    /// assert!(arena.memory_stats().cached <= 8 << 20);
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// The default is a quarter of the memory that was left when the arena was made. 0: nothing is kept, and
+    /// every large tensor fills cold memory; `u64::MAX`: everything is, until memory runs out or
+    /// [`empty_cache`](Self::empty_cache) is called. The thread that drops a tensor gives back the excess,
+    /// some milliseconds for 64 MiB. A thread checks after it has freed an eighth of the limit, so the limit
+    /// may be exceeded by up to that much for each thread that frees.
+    #[doc(alias = "garbage_collection_threshold")]
+    pub fn set_cache_limit(&self, bytes: u64) {
+        self.map().store(Word::at(control::CACHE_LIMIT), bytes);
+    }
+
+    /// How many bytes of large free blocks may keep their pages.
+    pub fn cache_limit(&self) -> u64 {
+        self.map().load(Word::at(control::CACHE_LIMIT))
+    }
+
+    /// Gives back the excess, if this thread has freed enough since it last checked; whether it checked.
+    pub(in crate::arena) fn trim_if_due(&self, me: Member, returned: u64) -> bool {
+        let limit = self.cache_limit();
+        if returned < limit / 8 {
+            return false;
+        }
+        let mut cached = self.cached_large();
+        let bytes: u64 = cached.iter().map(|&block| self.data_of(block).1).sum();
+        if bytes <= limit {
+            return true;
+        }
+        // Memory is used from the start of the arena on: what lies at its end is needed last.
+        cached.sort_unstable_by_key(|&block| std::cmp::Reverse(self.data_of(block).0));
+        let mut surplus = bytes - limit / 4 * 3;
+        for block in cached {
+            surplus = surplus.saturating_sub(self.trim_block(block, me));
+            if surplus == 0 {
+                break;
+            }
+        }
+        self.map().add(Word::at(control::TRIMS), 1);
+        true
+    }
+
+    /// The large blocks that are free and have pages: those in slabs that are hinted to have a free one.
+    fn cached_large(&self) -> Vec<BlockId> {
+        let mut blocks = Vec::new();
+        for class in (0..CLASSES).filter(|&class| size_of(class) >= LARGE) {
+            let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
+            for first in (0..end).step_by(64) {
+                let mut hinted = self.map().load(self.class_map(class, first).0);
+                while hinted != 0 {
+                    let slab = first + hinted.trailing_zeros();
+                    hinted &= hinted - 1;
+                    self.each_cached(slab, |block| blocks.push(block));
+                }
+            }
+        }
+        blocks
+    }
+
+    /// Calls `f` with each block of a slab that is free and has pages of its own.
+    fn each_cached(&self, slab: u32, mut f: impl FnMut(BlockId)) {
+        let Some((class, _)) = self.slab(slab).filter(|&(class, _)| commits_alone(class)) else { return };
+        let committed = self.slab_committed(slab);
+        for i in (0..blocks_of(class)).filter(|i| committed >> i & 1 == 1) {
+            let block = slab * SLAB_BLOCKS + i;
+            let free = BlockState::unpack(self.map().load(self.block_at(block).state)).life == Life::Free;
+            if free {
+                f(block);
+            }
+        }
+    }
+
+    /// Gives the pages of a free block back, unless another process claims it first; how many bytes.
+    fn trim_block(&self, block: BlockId, me: Member) -> u64 {
+        let (at, slab, bit) = (self.block_at(block), block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
+        self.touch(me, slab);
+        let seen = self.slab_seen(slab);
+        let is_one = |class| commits_alone(class) && block % SLAB_BLOCKS < blocks_of(class);
+        if !described(seen.value).is_some_and(|(class, _)| is_one(class)) {
+            return 0;
+        }
+        let Some(state) = run(Claim::new(at, me, seen), self.map()) else { return 0 };
+        let (offset, len) = self.data_of(block);
+        if !mutant!("arena.trim.bit-kept") {
+            self.map().and(self.slab_word(slab, 2), !bit);
+        }
+        self.punch_at(offset, len);
+        run(Unclaim::new(at, state), self.map());
+        if !mutant!("arena.trim.hint-lost") {
+            self.hint_free(block);
+        }
+        len
+    }
+
+    /// Drops this process's page tables of blocks that have no pages any more, or are elsewhere, and forgets that it mapped
+    /// them.
+    pub(in crate::arena) fn forget_trimmed(&self, mapped: &mut HashMap<BlockId, (u64, u64)>) {
+        mapped.retain(|&block, &mut (at, len)| {
+            let has_pages = self.slab_committed(block / SLAB_BLOCKS) >> (block % SLAB_BLOCKS) & 1 == 1;
+            let stays = (has_pages || mutant!("arena.trim.tables-kept")) && self.data_of(block) == (at, len);
+            // Plain memory is in these tables, and nowhere else.
+            if !stays && !self.is_local() {
+                self.map().drop_page_tables(at, len);
+            }
+            stays
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next process finds the block, which it may have searched for in vain meanwhile; and this process
+    /// no longer maps it.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn a_block_without_pages_is_found_and_not_mapped() {
+        let arena = Arena::current().unwrap();
+        let block = arena.alloc(23 << 20).unwrap().block();
+        let (hints, bit) = (arena.slab_word(block / SLAB_BLOCKS, 1), 1 << (block % SLAB_BLOCKS));
+        let mut mapped = HashMap::from([(block, arena.data_of(block))]);
+        arena.forget_trimmed(&mut mapped);
+        assert_eq!(mapped.len(), 1, "it has its pages");
+        arena.map().and(hints, !bit);
+        assert!(arena.trim_block(block, arena.me().unwrap()) >= 23 << 20);
+        assert_ne!(arena.map().load(hints) & bit, 0);
+        arena.forget_trimmed(&mut mapped);
+        assert!(mapped.is_empty());
+    }
+}

@@ -1,0 +1,82 @@
+//! One message for several receivers: encoded once, and its bytes in memory once.
+//!
+//! Each receiver gets an envelope of its own, with seats of its own for what is attached. Bytes that don't
+//! fit into an envelope lie in one block, in which each envelope has a seat as well: no process writes them
+//! once the first message was packed.
+//!
+//! | killed | left | the sweep |
+//! |---|---|---|
+//! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::arena::messages::pack) leaves them | gives up those seats; the block goes with the last one |
+//! | a receiver | its seat of the block | gives it up; the others have theirs |
+
+use crate::arena::layout::envelope as field;
+use crate::arena::messages::Outgoing;
+use crate::arena::messages::envelope::{INLINE, Meta, TAIL};
+use crate::arena::{Arena, AttachRequest, Envelope, Hold};
+use crate::error::{Error, Result};
+use crate::mem::Mem;
+use crate::steps::Note;
+use crate::words::{Access, Grant, Kind};
+
+/// A message that can be packed any number of times.
+#[derive(Debug)]
+pub struct Repeated {
+    arena: Arena,
+    fingerprint: u64,
+    bytes: Vec<u8>,
+    attachments: Vec<AttachRequest>,
+    /// Holds the bytes, if they are too many for an envelope.
+    block: Option<Hold>,
+}
+
+impl Repeated {
+    /// From an encoded message.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if something exclusive is in it, which can't be sent twice; [`Error::OutOfMemory`].
+    pub fn new(arena: Arena, message: Outgoing, fingerprint: u64) -> Result<Self> {
+        let (bytes, attachments) = message.into_parts();
+        if attachments.iter().any(|a| a.grant.access() == Access::Exclusive) {
+            return Err(Error::Malformed("an exclusive tensor can't be sent to several".into()));
+        }
+        let head = 8 * attachments.len();
+        // A list that is too long for the envelope lies before the bytes, and each envelope has its own.
+        let apart = head <= INLINE - TAIL && head + bytes.len() > INLINE;
+        let mut block = None;
+        if apart && bytes.len() <= u32::MAX as usize {
+            let hold = arena.alloc_kind(bytes.len() as u64, Kind::Spill)?;
+            crate::arena::messages::bytes::write_own(arena.map(), arena.data_of(hold.block()).0, &bytes);
+            block = Some(hold);
+        }
+        Ok(Self { arena, fingerprint, bytes, attachments, block })
+    }
+
+    /// Packs it once more.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::Malformed`] (too many attachments or bytes).
+    pub fn pack(&self) -> Result<Envelope> {
+        let (arena, map) = (self.arena, self.arena.map());
+        let envelope = arena.spare_envelope()?;
+        let word = |field| arena.envelope_word(envelope.id, field);
+        map.store_relaxed(word(field::TYPE), self.fingerprint);
+        let Some(block) = &self.block else {
+            let mut attachments = self.attachments.iter().map(AttachRequest::again).collect();
+            arena.fill(&envelope, &self.bytes, &mut attachments)?;
+            return Ok(envelope);
+        };
+        let (entries, count) = (word(field::INLINE), word(field::META));
+        for k in 0..self.attachments.len() as u64 {
+            map.store_relaxed(entries.plus(k), 0);
+        }
+        let meta = Meta { attachments: self.attachments.len(), spilled: false, bytes: self.bytes.len() };
+        let counted = meta.pack();
+        map.store(count, counted);
+        let note = |entry, grant| Note { entry, count, counted, grant };
+        arena.share_seat(envelope.id, note(word(field::SPILL), Grant::new(Access::Object, 0)), block)?;
+        for (k, a) in self.attachments.iter().enumerate() {
+            arena.share_seat(envelope.id, note(entries.plus(k as u64), a.grant), &a.hold)?;
+        }
+        Ok(envelope)
+    }
+}

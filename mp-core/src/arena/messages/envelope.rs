@@ -1,0 +1,393 @@
+//! Envelopes: what a message is while it belongs to no process.
+//!
+//! An envelope has an owner word, up to 216 bytes of its own (attachments first, then the message's bytes), and, when
+//! that is too little, a spill block with the rest. Each attachment is a seat that the envelope holds in some block.
+//!
+//! | word | written by | when |
+//! |---|---|---|
+//! | owner | a process that claims it; its owner; a ring's producer and consumer; a sweeper | see [`Owner`] |
+//! | place | its owner | before it is queued |
+//! | meta, type | its owner | while it fills or empties it |
+//! | spill | its owner | before the spill block's seat goes over to the envelope (write-ahead) |
+//! | attachments | its owner | before the seat is taken (write-ahead) |
+//!
+//! If a process is killed while filling or emptying it, the owner word names the dead process, and the sweep
+//! gives up exactly those seats that name the envelope. Each process keeps a few idle envelopes; their owner
+//! words name it, too.
+
+use crate::arena::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
+use crate::arena::messages::Incoming;
+use crate::arena::messages::pack::AttachRequest;
+use crate::arena::{Arena, Hold};
+use crate::error::{Error, Result};
+use crate::mem::{Column, Mem, Word, run};
+use crate::steps::{Release, Released};
+use crate::words::{Attach, EnvelopeId, Holder, Owner, Seat};
+
+/// Bytes that an envelope holds itself.
+pub(in crate::arena) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
+/// Of these, those that a queue may use when the message does not.
+pub(in crate::arena) const TAIL: usize = 16;
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+/// Version of the bytes in an envelope, and of what they mean.
+///
+/// All versions have the same meta word (its bits), spill word, and list of attachments that these two lead
+/// to: so a process that can't read a message can tell its version, and give up what is attached.
+const WIRE_VERSION: u64 = 3;
+/// How many attachments ahead a message's blocks are prefetched: another process wrote their words last, and
+/// waiting for each is most of the cost of a message with many tensors.
+pub(in crate::arena) const AHEAD: usize = 8;
+/// The most attachments a message may have.
+pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
+
+/// The meta word: attachments 16 bits, "attachments are in the spill block" 1, deliveries 7, wire version 8, bytes 32.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::arena) struct Meta {
+    pub(in crate::arena) attachments: usize,
+    pub(in crate::arena) spilled: bool,
+    pub(in crate::arena) bytes: usize,
+}
+
+impl Meta {
+    pub(in crate::arena) fn pack(self) -> u64 {
+        self.attachments as u64
+            | u64::from(self.spilled) << 16
+            | WIRE_VERSION << 24
+            | (self.bytes as u64) << 32
+    }
+    pub(in crate::arena) fn unpack(w: u64) -> Result<Self> {
+        let version = w >> 24 & 0xff;
+        if version != WIRE_VERSION && !mutant!("arena.envelope.version-ignored") {
+            return Err(Error::Version {
+                what: "the wire version of a message",
+                theirs: version,
+                ours: WIRE_VERSION,
+            });
+        }
+        Ok(Self::of_any_version(w))
+    }
+
+    /// The parts of the word that all versions of the wire share.
+    pub(in crate::arena) fn of_any_version(w: u64) -> Self {
+        Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize }
+    }
+
+    /// Where the bytes are: in the envelope, behind its attachments, or in a spill block of `spill` bytes.
+    pub(in crate::arena) fn parts(self, spill: Option<u64>) -> Result<Parts> {
+        let listed = 8 * self.attachments;
+        let inline = if self.spilled { 0 } else { listed };
+        let room = spill.unwrap_or(INLINE as u64);
+        let from = if spill.is_some() && !self.spilled { 0 } else { listed };
+        let room_for_bytes = room + u64::from(mutant!("arena.envelope.bytes-off-by-one"));
+        if self.spilled && spill.is_none()
+            || inline > INLINE
+            || self.bytes as u64 > room_for_bytes
+            || from as u64 > room_for_bytes - self.bytes as u64
+        {
+            return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
+        }
+        Ok(Parts { from })
+    }
+}
+
+/// Where the bytes of a message begin.
+pub(in crate::arena) struct Parts {
+    pub(in crate::arena) from: usize,
+}
+
+/// The bytes of a message that did not fit into its envelope.
+#[derive(Debug)]
+pub(crate) struct Spill {
+    pub(in crate::arena) hold: Hold,
+    pub(in crate::arena) from: usize,
+    pub(in crate::arena) len: usize,
+}
+
+impl Spill {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        crate::arena::messages::bytes::spilled(&self.hold, self.from, self.len)
+    }
+}
+
+/// A packed message that belongs to this process; dropping it releases everything in it.
+#[derive(Debug)]
+pub struct Envelope {
+    pub(in crate::arena) arena: Arena,
+    pub(in crate::arena) id: EnvelopeId,
+    pub(in crate::arena) owner: Owner,
+}
+
+impl Envelope {
+    /// Its index.
+    #[inline]
+    pub fn id(&self) -> EnvelopeId {
+        self.id
+    }
+
+    /// The present value of its owner word.
+    #[inline]
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Gives it away: to a ring, or to another process. The receiver makes an `Envelope` of it again with
+    /// [`Arena::envelope_from_raw`].
+    #[inline]
+    pub fn into_raw(self) -> (EnvelopeId, Owner) {
+        let this = std::mem::ManuallyDrop::new(self);
+        (this.id, this.owner)
+    }
+
+    /// Fingerprint of the type of the message in it.
+    pub fn fingerprint(&self) -> u64 {
+        self.arena.map().load(self.arena.envelope_word(self.id, field::TYPE))
+    }
+
+    /// Bytes of the message in it: its encoded length, and the allocated length of each block attached to it.
+    pub fn weight(&self) -> u64 {
+        let (arena, id) = (self.arena, self.id);
+        let map = arena.map();
+        let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
+        let (entries, n) = arena.attachments_at(id, meta);
+        let attached = |k| Attach::unpack(map.load_relaxed(entries.plus(k)));
+        let sizes = (0..n).filter_map(attached).map(|a| arena.data_of(a.block).1);
+        meta.bytes as u64 + sizes.sum::<u64>()
+    }
+
+    /// Makes sure that its last two words ([`Arena::tail_words`]) are free for its queue.
+    ///
+    /// # Errors
+    /// When there is no memory to move their contents to.
+    pub fn free_tail(&self) -> Result<()> {
+        self.arena.spill(self)
+    }
+
+    /// Takes the message out, into an empty `inc`. Its attachments become handles of this process.
+    ///
+    /// # Errors
+    /// [`Error::Version`] when it is of another version of the wire, [`Error::Malformed`] when its words make no sense; then
+    /// everything in it is released.
+    #[inline]
+    pub fn open(self, inc: &mut Incoming) -> Result<()> {
+        let (arena, id) = (self.arena, self.id);
+        let map = arena.map();
+        let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META)))?;
+        inc.typed(map.load_relaxed(arena.envelope_word(id, field::TYPE)));
+        let spill = map.load_relaxed(arena.envelope_word(id, field::SPILL));
+        if meta.attachments == 0 && spill == 0 && meta.bytes <= INLINE {
+            let buffer = inc.buffer();
+            buffer.resize(meta.bytes, 0);
+            arena.read_inline(id, 0, buffer);
+        } else {
+            self.open_attached(meta, Attach::unpack(spill), inc)?;
+        }
+        let emptied = std::mem::ManuallyDrop::new(self);
+        arena.keep(id, emptied.owner);
+        Ok(())
+    }
+
+    /// As [`open`](Self::open), with attachments or a spill block.
+    fn open_attached(&self, meta: Meta, spill: Option<Attach>, inc: &mut Incoming) -> Result<()> {
+        let (arena, id) = (self.arena, self.id);
+        let map = arena.map();
+        if !meta.spilled {
+            arena.fetch_early(id, meta.attachments);
+        }
+        // The spill block stays the envelope's until every attachment that it lists is taken: if this process
+        // dies before, the sweep finds the list.
+        let spill = spill.filter(|a| arena.block_exists(a.block));
+        let (list, room) = spill.map(|a| arena.data_of(a.block)).unzip();
+        let Parts { from } = meta.parts(room)?;
+        let list = list.filter(|_| meta.spilled).map(Word::at);
+        let entries = list.unwrap_or(arena.envelope_word(id, field::INLINE));
+        let attached = |k: usize| Attach::unpack(map.load_relaxed(entries.plus(k as u64)));
+        for k in 0..meta.attachments {
+            let ahead = k + AHEAD;
+            if ahead < meta.attachments
+                && let Some(attach) = attached(ahead)
+            {
+                arena.fetch_seat(attach);
+            }
+            let attach = attached(k)
+                .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
+            let hold = arena.adopt(id, attach)?;
+            inc.arrives(AttachRequest { hold, grant: attach.grant });
+        }
+        if meta.attachments != 0 && !mutant!("arena.open.list-not-cleared") {
+            map.store(arena.envelope_word(id, field::META), Meta::default().pack());
+        }
+        match spill {
+            Some(attach) => {
+                let hold = arena.adopt(id, attach)?;
+                if !mutant!("arena.open.spill-not-cleared") {
+                    map.store(arena.envelope_word(id, field::SPILL), 0);
+                }
+                inc.spilled(Spill { hold, from, len: meta.bytes });
+            }
+            None => {
+                let buffer = inc.buffer();
+                buffer.resize(meta.bytes, 0);
+                arena.read_inline(id, from, buffer);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Envelope {
+    #[inline]
+    fn drop(&mut self) {
+        if !matches!(self.owner.holder, Holder::Member(_)) || !self.arena.is_here() {
+            return;
+        }
+        self.arena.empty_envelope(self.id);
+        self.arena.keep(self.id, self.owner);
+    }
+}
+
+impl Arena {
+    pub(in crate::arena) fn envelope_word(&self, e: EnvelopeId, field: u64) -> Word {
+        Word::at(self.layout().envelopes_at + ENVELOPE * u64::from(e) + field)
+    }
+
+    /// Writes bytes into an envelope, from byte `from` of its inline bytes on. The last ones ([`TAIL`]) are
+    /// only accessed as words: a producer at a queue that is bounded by bytes may read the words of an
+    /// envelope that was just taken out of it. They are stored with release, so that a producer that sees
+    /// them also sees that the earlier message was taken.
+    #[inline]
+    pub(in crate::arena) fn write_inline(&self, id: EnvelopeId, from: usize, bytes: &[u8]) {
+        let at = self.envelope_word(id, field::INLINE);
+        let (bytes, tail) = bytes.split_at(bytes.len().min((INLINE - TAIL).saturating_sub(from)));
+        crate::arena::messages::bytes::write_own(self.map(), at.offset() + from as u64, bytes);
+        if !tail.is_empty() {
+            let first = at.plus((from + bytes.len()) as u64 / 8);
+            for (i, part) in tail.chunks(8).enumerate() {
+                let mut word = [0; 8];
+                word[..part.len()].copy_from_slice(part);
+                self.map().store(first.plus(i as u64), u64::from_ne_bytes(word));
+            }
+        }
+    }
+
+    /// Reads bytes out of an envelope, as [`write_inline`](Self::write_inline) writes them.
+    #[inline]
+    pub(in crate::arena) fn read_inline(&self, id: EnvelopeId, from: usize, bytes: &mut [u8]) {
+        let at = self.envelope_word(id, field::INLINE);
+        let (bytes, tail) = bytes.split_at_mut(bytes.len().min((INLINE - TAIL).saturating_sub(from)));
+        crate::arena::messages::bytes::read_own(self.map(), at.offset() + from as u64, bytes);
+        if !tail.is_empty() {
+            let first = at.plus((from + bytes.len()) as u64 / 8);
+            for (i, part) in tail.chunks_mut(8).enumerate() {
+                let word = self.map().load_relaxed(first.plus(i as u64)).to_ne_bytes();
+                part.copy_from_slice(&word[..part.len()]);
+            }
+        }
+    }
+
+    /// The last two words of each envelope, which a queue may use while it has the envelope, if they are free.
+    pub fn tail_words(&self) -> Column {
+        Column { base: self.envelope_word(0, ENVELOPE - TAIL as u64), stride: ENVELOPE }
+    }
+
+    /// Where an envelope lists its attachments, and how many entries there are: no more than there is room
+    /// for.
+    pub(in crate::arena) fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
+        let spill = Attach::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
+        let (at, room) = match spill.filter(|a| meta.spilled && self.block_exists(a.block)) {
+            Some(attach) => {
+                let (at, len) = self.data_of(attach.block);
+                (Word::at(at), len)
+            }
+            None => (self.envelope_word(id, field::INLINE), INLINE as u64),
+        };
+        (
+            at,
+            (meta.attachments as u64).min(if mutant!("arena.envelope.list-not-cut") {
+                u64::MAX
+            } else {
+                room / 8
+            }),
+        )
+    }
+
+    /// Gives up every seat that an envelope of this process holds, also if its message is of another version.
+    pub(crate) fn empty_envelope(&self, id: EnvelopeId) {
+        let map = self.map();
+        let meta_word = self.envelope_word(id, field::META);
+        let meta = Meta::of_any_version(map.load_relaxed(meta_word));
+        let spill_word = self.envelope_word(id, field::SPILL);
+        let spill = Attach::unpack(map.load_relaxed(spill_word));
+        let (entries, n) = self.attachments_at(id, meta);
+        for k in 0..n {
+            if let Some(attach) = Attach::unpack(map.load_relaxed(entries.plus(k))) {
+                if !mutant!("arena.empty.attachments-kept") {
+                    self.release_attachment(id, attach);
+                }
+                map.store(entries.plus(k), 0);
+            }
+        }
+        if meta.attachments != 0 || meta.spilled {
+            map.store(meta_word, Meta::default().pack());
+        }
+        // After the attachments that were in it, whose number is 0 now.
+        if let Some(attach) = spill
+            && !mutant!("arena.empty.spill-kept")
+        {
+            self.release_attachment(id, attach);
+            map.store(spill_word, 0);
+        }
+    }
+
+    /// Prefetches an envelope that another process has filled, before this process takes it out of a ring:
+    /// the first cache line to be written, the others to be read.
+    #[inline]
+    pub fn fetch_filled(&self, e: EnvelopeId) {
+        if e < self.layout().envelopes {
+            self.map().will_write(self.envelope_word(e, field::OWNER));
+            (1..ENVELOPE / LINE).for_each(|i| self.map().will_read(self.envelope_word(e, LINE * i)));
+        }
+    }
+
+    /// Prefetches an envelope that another process emptied, and that is to be filled.
+    #[inline]
+    pub(in crate::arena) fn fetch_empty(&self, e: EnvelopeId) {
+        (0..ENVELOPE / LINE).for_each(|i| self.map().will_write(self.envelope_word(e, LINE * i)));
+    }
+
+    /// Prefetches the words that describe the first attachments of an envelope, all at once: another process
+    /// wrote them last, and one after the other would cost a wait each.
+    fn fetch_early(&self, id: EnvelopeId, attachments: usize) {
+        for k in 0..attachments.min(4) as u64 {
+            let entry = self.map().load_relaxed(self.envelope_word(id, field::INLINE).plus(k));
+            if let Some(attach) = Attach::unpack(entry) {
+                self.fetch_seat(attach);
+            }
+        }
+    }
+
+    /// Prefetches the seat of an attachment, which is to be taken over.
+    #[inline]
+    fn fetch_seat(&self, attach: Attach) {
+        if attach.block / SLAB_BLOCKS < self.layout().slabs
+            && let Some(seat) = self.seat_word(attach.block, attach.seat)
+        {
+            self.map().will_write(seat);
+        }
+    }
+
+    fn release_attachment(&self, e: EnvelopeId, attach: Attach) {
+        let Ok(me) = self.me() else { return };
+        if !self.block_exists(attach.block) {
+            return;
+        }
+        let Some(word) = self.seat_word(attach.block, attach.seat) else { return };
+        // It may become this process's to free.
+        self.touch(me, attach.block / SLAB_BLOCKS);
+        let at = self.block_at(attach.block);
+        let release = Release::new(at, self.pages(), me, word, Seat::Envelope(e));
+        if let Released::ToFree(state) = run(release, self.map()) {
+            self.finish_free(attach.block, state);
+        }
+    }
+}

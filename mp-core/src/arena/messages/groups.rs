@@ -1,0 +1,356 @@
+//! When the memory of envelopes is given back after a burst, and taken again.
+//!
+//! States and proof are in `steps::group`. [`Arena::empty_cache`] gives back all that it can. Besides, every
+//! 100 ms one of the waiting processes counts the free groups. Groups that were free in all counts of a
+//! second are surplus, except [`KEPT`] of them, and are given back in small parts, so that a message which
+//! comes meanwhile waits for none. So neither a queue that fills and empties all the time, nor the first
+//! message after a pause, pays for it.
+//!
+//! | word | changed by | killed | consequence |
+//! |---|---|---|---|
+//! | group | see `steps::group` | | |
+//! | absent from | a filler: past the group that it filled; a trimmer: down to the group that it made absent, and counts it up | before it | more memory is taken than needed, until all groups are searched, which is done before an error that no envelopes are left |
+//! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not seen, until all groups are searched, as above |
+//! | idle groups | the process that counts | | the surplus is found a second later |
+//!
+//! Arenas of plain memory keep the memory of their envelopes.
+
+use std::ops::Range;
+
+use crate::arena::Arena;
+use crate::arena::layout::{ENVELOPE, control};
+use crate::arena::recovery::reclaim::Dead;
+use crate::error::Result;
+use crate::mem::{Column, Mem, Word, run};
+use crate::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt};
+use crate::words::{EnvelopeId, Group, Member, Owner};
+
+/// Free groups that stay: 1 MiB.
+const KEPT: u32 = 64;
+/// How many groups are given back at once: 256 KiB.
+const AT_ONCE: usize = 16;
+/// How many a waiting process gives back at a look: 4 MiB, which takes about a millisecond.
+const AT_A_LOOK: u32 = 256;
+/// How many counts of idle groups make a second.
+const LOOKS: u64 = 10;
+/// Bytes of a group.
+const BYTES: u64 = ENVELOPE * Group::ENVELOPES as u64;
+
+/// The word of idle groups: how many counts were made; the least that were free in these; how many are
+/// surplus.
+#[derive(Clone, Copy, Default)]
+struct IdleGroups {
+    looks: u64,
+    least: u32,
+    surplus: u32,
+}
+
+impl IdleGroups {
+    const COUNT: u32 = 24;
+
+    fn pack(self) -> u64 {
+        self.looks << (2 * Self::COUNT) | u64::from(self.least) << Self::COUNT | u64::from(self.surplus)
+    }
+
+    fn unpack(w: u64) -> Self {
+        let count = |w: u64| w as u32 & ((1 << Self::COUNT) - 1);
+        Self { looks: w >> (2 * Self::COUNT), least: count(w >> Self::COUNT), surplus: count(w) }
+    }
+
+    /// The word after a count that found `free` groups.
+    fn looked(self, free: u32) -> Self {
+        let least = if self.looks == 0 { free } else { self.least.min(free) };
+        match self.looks + 1 {
+            LOOKS.. => Self { looks: 0, least: 0, surplus: least.saturating_sub(KEPT) },
+            looks => Self { looks, least, surplus: self.surplus.min(free.saturating_sub(KEPT)) },
+        }
+    }
+}
+
+impl Arena {
+    /// Where the words of all envelopes are.
+    pub fn envelopes_at(&self) -> EnvelopesAt {
+        let groups = Column { base: Word::at(self.layout().groups_at), stride: 8 };
+        let (owners, places) = (self.owner_words(), self.place_words());
+        EnvelopesAt { count: Word::at(control::ENVELOPES), groups, owners, places }
+    }
+
+    fn group_at(&self, group: u32) -> GroupAt {
+        let (first, len) = (group * Group::ENVELOPES, Group::ENVELOPES);
+        GroupAt { word: self.envelopes_at().groups.of(group), owners: self.owner_words(), first, len }
+    }
+
+    pub(in crate::arena) fn group(&self, group: u32) -> Group {
+        Group::unpack(self.map().load(self.envelopes_at().groups.of(group)))
+    }
+
+    /// The hints of a group: which of its envelopes are probably free.
+    pub(in crate::arena) fn group_hints(&self, group: u32) -> Word {
+        Word::at(self.layout().envelope_map_at).plus(group.into())
+    }
+
+    /// How many groups were ever in use.
+    fn used_groups(&self) -> u32 {
+        let used = self.map().load(Word::at(control::ENVELOPES)).min(self.layout().envelopes.into());
+        used as u32 / Group::ENVELOPES
+    }
+
+    pub(in crate::arena) fn ordinary_groups(&self) -> Range<u32> {
+        0..self.layout().ordinary() / Group::ENVELOPES
+    }
+
+    pub(in crate::arena) fn share_groups(&self) -> Range<u32> {
+        self.ordinary_groups().end..self.layout().envelopes / Group::ENVELOPES
+    }
+
+    /// Whether an envelope may be in use: it was once, and its group is.
+    pub fn may_be_in_use(&self, e: EnvelopeId) -> bool {
+        let group = e / Group::ENVELOPES;
+        group < self.used_groups() && self.group(group).is_looked_at()
+    }
+
+    /// All envelopes that may be in use, from one on that is the first of its group.
+    pub fn envelopes_in_use(&self, from: EnvelopeId) -> impl Iterator<Item = EnvelopeId> + use<> {
+        let arena = *self;
+        let groups =
+            (from / Group::ENVELOPES..arena.used_groups()).filter(move |&g| arena.group(g).is_looked_at());
+        groups.flat_map(|group| group * Group::ENVELOPES..(group + 1) * Group::ENVELOPES)
+    }
+
+    /// How many groups a process searches that needs an envelope: those up to the last one in use, or all.
+    pub(in crate::arena) fn groups_to_look_at(&self, all: bool) -> u32 {
+        let last = if all { u64::MAX } else { self.map().load_relaxed(Word::at(control::ABSENT_TO)) };
+        let used = self.used_groups().min(self.ordinary_groups().end);
+        used.min(u32::try_from(last).unwrap_or(u32::MAX))
+    }
+
+    /// Whether there is a group that could be filled.
+    pub(in crate::arena) fn could_fill(&self, mut of: Range<u32>) -> bool {
+        let used = self.used_groups();
+        used < of.end || of.any(|group| matches!(self.group(group), Group::Absent { .. }))
+    }
+
+    /// Puts 64 more envelopes into use, of these groups.
+    pub(in crate::arena) fn more_envelopes(&self, of: Range<u32>) -> Result<()> {
+        let me = self.me()?;
+        let hint_at = Word::at(control::ABSENT_FROM);
+        let mut all = of.start > 0;
+        loop {
+            let (used, hint) = (self.used_groups(), self.map().load(hint_at));
+            let from = if all { of.start } else { hint as u32 };
+            let absent = |&group: &u32| matches!(self.group(group), Group::Absent { .. });
+            let found = (from..used.min(of.end)).find(absent);
+            if !all {
+                // Fails if a group has become absent meanwhile, which counts the word up.
+                let next = found.map_or(used.min(of.end), |group| group + 1);
+                _ = self.map().cas(hint_at, hint, hint >> 32 << 32 | u64::from(next));
+            }
+            match found {
+                Some(group) if self.fill_group(group, me)? => return Ok(()),
+                Some(_) => {}
+                None if used < of.end => self.use_group(used)?,
+                None if all => return Err(self.out_of_envelopes()),
+                None => all = true,
+            }
+        }
+    }
+
+    /// Counts one more group as once used; it is still absent.
+    fn use_group(&self, group: u32) -> Result<()> {
+        for word in [self.group_hints(group), self.group_at(group).word] {
+            self.commit_at(word.offset() & !4095, 4096)?;
+        }
+        let used = u64::from(group) * u64::from(Group::ENVELOPES);
+        _ = self.map().cas(Word::at(control::ENVELOPES), used, used + u64::from(Group::ENVELOPES));
+        Ok(())
+    }
+
+    /// Gives a group memory, and its envelopes their words; whether it was absent.
+    fn fill_group(&self, group: u32, me: Member) -> Result<bool> {
+        let at = self.group_at(group);
+        let Group::Absent { base } = self.group(group) else { return Ok(false) };
+        // First, so that no process reads where there is no memory, and may be none.
+        if let Err(e) = self.commit_at(self.layout().envelopes_at + u64::from(group) * BYTES, BYTES) {
+            self.note_absent(group);
+            return Err(e);
+        }
+        if !run(BeginFill::new(at, me, base), self.map()) {
+            return Ok(false);
+        }
+        run(FillGroup::new(at, base), self.map());
+        self.raise(Word::at(control::ABSENT_TO), u64::from(group) + 1);
+        self.hint_group(group, u64::MAX);
+        Ok(true)
+    }
+
+    /// Notes that a group is absent now.
+    fn note_absent(&self, group: u32) {
+        let at = Word::at(control::ABSENT_FROM);
+        let mut found = self.map().load(at);
+        while let Err(other) = self.map().cas(at, found, self.absent_too(found, group)) {
+            found = other;
+        }
+    }
+
+    fn absent_too(&self, hint: u64, group: u32) -> u64 {
+        let from = (hint as u32).min(group);
+        (hint >> 32).wrapping_add(1) << 32 | u64::from(from)
+    }
+
+    /// Whether a group is in use and all of its envelopes are free, as far as hints tell.
+    fn seems_free(&self, group: u32) -> bool {
+        self.map().load_relaxed(self.group_hints(group)) == u64::MAX && self.group(group) == Group::InUse
+    }
+
+    /// Gives back the memory of free groups, the last ones first: of all but `kept`, and of `most` at most.
+    /// Returns how many.
+    pub(in crate::arena) fn trim_envelopes(&self, me: Member, kept: u32, most: u32) -> u32 {
+        if self.is_local() {
+            return 0;
+        }
+        let ordinary = self.trim_part(self.ordinary_groups(), me, kept.max(1), most);
+        let share = self.trim_part(self.share_groups(), me, 1, most.saturating_sub(ordinary));
+        let given = ordinary + share;
+        if given > 0 {
+            let in_use = (0..self.used_groups()).rfind(|&group| self.group(group).is_looked_at());
+            let end = in_use.map_or(0, |last| u64::from(last) + 1);
+            self.map().store(Word::at(control::ABSENT_TO), end);
+        }
+        given
+    }
+
+    /// Gives back the memory of free groups among these, in parts of at most half of those that are free still: what is claimed
+    /// to be emptied is not there for a put, so a process that is stopped in it leaves others enough.
+    fn trim_part(&self, of: Range<u32>, me: Member, kept: u32, most: u32) -> u32 {
+        let (used, kept) = (self.used_groups(), kept as usize);
+        let free: Vec<u32> = (of.start..of.end.min(used)).filter(|&group| self.seems_free(group)).collect();
+        let (mut left, mut most, mut given) = (free.len(), most as usize, 0);
+        while left > kept && most > 0 {
+            let part = (left - kept).min(most).min(AT_ONCE).min((left / 2).max(1));
+            let chosen = &free[left - part..left];
+            given += chosen.chunk_by(|a, b| a + 1 == *b).map(|run| self.trim_groups(run, me)).sum::<u32>();
+            (left, most) = (left - part, most - part);
+        }
+        given
+    }
+
+    /// Gives back the memory of the free ones of these groups, which lie side by side. Returns how many.
+    fn trim_groups(&self, groups: &[u32], me: Member) -> u32 {
+        let mut emptying: Vec<(u32, u64)> = Vec::with_capacity(groups.len());
+        for &group in groups {
+            let hints = self.group_hints(group);
+            let taken = self.map().and(hints, 0);
+            let base =
+                (taken == u64::MAX).then(|| run(EmptyGroup::new(self.group_at(group), me), self.map()));
+            match base.flatten() {
+                Some(base) => emptying.push((group, base)),
+                None => self.hint_free_ones(group),
+            }
+        }
+        for run in emptying.chunk_by(|a, b| a.0 + 1 == b.0) {
+            self.make_absent(run);
+        }
+        emptying.len() as u32
+    }
+
+    /// Gives hints of the free envelopes of a group that could not be emptied.
+    fn hint_free_ones(&self, group: u32) {
+        if self.group(group) == Group::InUse {
+            let first = group * Group::ENVELOPES;
+            let free = |i: &u32| {
+                let word = self.map().load(self.owner_words().of(first + i));
+                Owner::claimable(word).is_some()
+            };
+            let bits = (0..Group::ENVELOPES).filter(free).map(|i| 1 << i).sum();
+            self.hint_group(group, bits);
+        }
+    }
+
+    /// Finishes emptying groups that lie side by side.
+    fn make_absent(&self, emptying: &[(u32, u64)]) {
+        let Some(&(first, _)) = emptying.first() else { return };
+        let (at, len) =
+            (self.layout().envelopes_at + u64::from(first) * BYTES, emptying.len() as u64 * BYTES);
+        let taken = !mutant!("arena.groups.memory-not-taken") && self.punch_at(at, len);
+        for &(group, base) in emptying {
+            if !taken {
+                // The memory stays; the words are what they would be without it.
+                self.clear_owners(group);
+            }
+            self.map().store(self.group_at(group).word, Group::Absent { base }.pack());
+            if !mutant!("arena.groups.absent-not-noted") {
+                self.note_absent(group);
+            }
+        }
+    }
+
+    fn clear_owners(&self, group: u32) {
+        let first = group * Group::ENVELOPES;
+        (first..first + Group::ENVELOPES).for_each(|e| self.map().store(self.owner_words().of(e), 0));
+    }
+
+    /// Finishes emptying and filling groups that dead members had begun.
+    pub(in crate::arena) fn sweep_groups(&self, dead: &[Dead], me: Member) {
+        let theirs = |by: Member| dead.iter().any(|d| d.member == by);
+        for group in 0..self.used_groups() {
+            let at = self.group_at(group);
+            let found = self.map().load(at.word);
+            let (Group::Emptying { by, .. } | Group::Filling { by, .. }) = Group::unpack(found) else {
+                continue;
+            };
+            if !theirs(by) || mutant!("sweep.group-kept") {
+                continue;
+            }
+            match run(AdoptGroup::new(at, me, found), self.map()) {
+                None => {}
+                Some(Adopted::ToEmpty(base)) => self.make_absent(&[(group, base)]),
+                Some(Adopted::ToFill(base)) => {
+                    run(FillGroup::new(at, base), self.map());
+                    self.raise(Word::at(control::ABSENT_TO), u64::from(group) + 1);
+                }
+            }
+        }
+    }
+
+    /// How many groups a process is emptying or filling: for tests that kill it there.
+    #[cfg(feature = "inject")]
+    #[doc(hidden)]
+    pub fn unfinished_groups(&self) -> usize {
+        let unfinished = |group: &u32| !matches!(self.group(*group), Group::InUse | Group::Absent { .. });
+        (0..self.used_groups()).filter(unfinished).count()
+    }
+
+    /// Gives back a part of the groups that were surplus for a second. Called every 100 ms, by one process
+    /// for all, if any process waits.
+    pub(in crate::arena) fn trim_idle_envelopes(&self, me: Member) {
+        let free = (0..self.groups_to_look_at(false)).filter(|&group| self.seems_free(group)).count() as u32;
+        let at = Word::at(control::IDLE_GROUPS);
+        let mut idle = IdleGroups::unpack(self.map().load(at)).looked(free);
+        if idle.surplus > 0 && !mutant!("arena.groups.idle-kept") {
+            idle.surplus -= self.trim_envelopes(me, KEPT, idle.surplus.min(AT_A_LOOK)).min(idle.surplus);
+        }
+        self.map().store(at, idle.pack());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Free for a second: surplus. In use in one of its counts: not.
+    #[test]
+    fn what_was_free_for_a_second_is_too_much() {
+        let looks = |free: &[u32]| {
+            free.iter()
+                .fold(IdleGroups::default(), |idle, &free| IdleGroups::unpack(idle.looked(free).pack()))
+        };
+        assert_eq!(looks(&[1000; 9]).surplus, 0);
+        assert_eq!(looks(&[1000; 10]).surplus, 1000 - KEPT);
+        assert_eq!(looks(&[1000, 1000, 1000, 1000, 100, 1000, 1000, 1000, 1000, 1000]).surplus, 100 - KEPT);
+        assert_eq!(looks(&[KEPT; 30]).surplus, 0);
+        // Groups that are in use by now are no longer surplus.
+        let idle = IdleGroups { surplus: 500, ..IdleGroups::default() };
+        assert_eq!(idle.looked(KEPT + 7).surplus, 7);
+        assert_eq!(idle.looked(0).surplus, 0);
+    }
+}

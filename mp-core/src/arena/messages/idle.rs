@@ -1,0 +1,283 @@
+//! Envelopes that are not in use: each thread keeps a few, whose owner words name its process; the others are
+//! free, and a bit map hints where they are.
+//!
+//! # The share of each queue
+//! The last eighth of the envelopes is taken only when all others are in use: one by one, by a put into a
+//! queue that has fewer than [`SHARE`] messages in such envelopes (those of threads that are just putting not
+//! counted), and by what belongs to no queue (arguments of processes, reading a lease). So a queue that takes
+//! all that it can get leaves the others theirs.
+//!
+//! | word | states | changed by | killed |
+//! |---|---|---|---|
+//! | owner of an envelope of the share | as of any | as of any; but its process frees it as soon as it is emptied, and keeps none | as of any: the sweep frees it |
+//!
+//! There is no count of them: a process that wants one looks at all that were ever in use at once; their
+//! place words name their queues.
+
+use std::cell::{Cell, RefCell};
+
+use crate::arena::messages::envelope::Envelope;
+use crate::arena::{Arena, Hold};
+use crate::error::{ENVELOPES, Error, Result};
+use crate::mem::Mem;
+use crate::words::{BlockId, EnvelopeId, Holder, Owner, Place};
+
+/// How many idle envelopes a thread keeps, at most.
+const IDLE: usize = 64;
+/// How many messages of a queue may be in envelopes of the share.
+pub(in crate::arena) const SHARE: usize = 16;
+
+/// Idle envelopes of a thread.
+struct Idle(Vec<(Arena, EnvelopeId, Owner)>);
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        for (arena, id, owner) in self.0.drain(..) {
+            if arena.is_here() {
+                arena.free_envelope(id, owner);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
+    /// The queue whose share this thread takes from now.
+    static SHARE_OF: Cell<Option<BlockId>> = const { Cell::new(None) };
+}
+
+/// In a forked copy that becomes a process of its own: the envelopes that this thread keeps are the
+/// original's.
+pub(in crate::arena) fn forget_thread() {
+    _ = IDLE_ENVELOPES.try_with(|idle| idle.borrow_mut().0.clear());
+}
+
+/// The lowest `n` bits of those that are set.
+fn lowest(bits: u64, n: usize) -> u64 {
+    let mut rest = bits;
+    (0..n).for_each(|_| rest &= rest.wrapping_sub(1));
+    bits & !rest
+}
+
+impl Arena {
+    /// Frees an envelope of this process, for any process to claim.
+    pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
+        self.map().store(self.owner_words().of(id), owner.freed().pack());
+        if !mutant!("arena.envelope.hint-lost") {
+            self.hint_envelope(id);
+        }
+    }
+
+    /// Frees a batch of envelopes of this process. Their hints are set up to 64 at a time, where they lie
+    /// together.
+    fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, Owner)>) {
+        let (mut group, mut bits) = (0, 0);
+        for (_, id, owner) in batch {
+            self.map().store(self.owner_words().of(id), owner.freed().pack());
+            if id / 64 != group && !mutant!("arena.envelope.batch-in-one-group") {
+                self.hint_group(group, bits);
+                (group, bits) = (id / 64, 0);
+            }
+            bits |= 1 << (id % 64);
+        }
+        self.hint_group(group, bits);
+    }
+
+    pub(in crate::arena) fn hint_group(&self, group: u32, bits: u64) {
+        if bits != 0 {
+            // Always written, for the reason that `hint_free` has.
+            self.map().or(self.group_hints(group), bits);
+        }
+    }
+
+    pub(crate) fn hint_envelope(&self, id: EnvelopeId) {
+        self.hint_group(id / 64, 1 << (id % 64));
+    }
+
+    /// Keeps an emptied envelope for this thread's next message.
+    #[inline]
+    pub(in crate::arena) fn keep(&self, id: EnvelopeId, owner: Owner) {
+        let keep = |idle: &RefCell<Idle>| {
+            let mut idle = idle.borrow_mut();
+            if idle.0.len() >= IDLE {
+                // One batch, oldest first: the latest are warm in this core's cache.
+                self.free_envelopes(idle.0.drain(..IDLE / 2));
+            }
+            idle.0.push((*self, id, owner));
+        };
+        let kept = id < self.layout().ordinary() && IDLE_ENVELOPES.try_with(keep).is_ok();
+        if !kept {
+            self.free_envelope(id, owner);
+        }
+    }
+
+    /// An envelope for what belongs to no queue: may be of the share.
+    pub(in crate::arena) fn spare_envelope(&self) -> Result<Envelope> {
+        match self.idle_envelope() {
+            Err(e) if e.is_out_of_envelopes() => self.envelope_of_share(None),
+            done => done,
+        }
+    }
+
+    /// Calls `f`, in which messages that this thread packs may be in envelopes of this queue's share.
+    pub fn with_share<R>(&self, queue: &Hold, f: impl FnOnce() -> R) -> R {
+        struct Back(Option<BlockId>);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                _ = SHARE_OF.try_with(|share| share.set(self.0));
+            }
+        }
+        let _back = Back(SHARE_OF.try_with(|share| share.replace(Some(queue.block()))).ok().flatten());
+        f()
+    }
+
+    /// How many envelopes of the share have messages of a queue; and a free envelope.
+    fn look_at_share(&self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
+        let (mut had, mut free) = (0, None);
+        for e in self.envelopes_in_use(self.layout().ordinary()) {
+            let found = self.map().load(self.owner_words().of(e));
+            match Owner::unpack(found).holder {
+                Holder::Free => free = free.or(Owner::claimable(found).map(|_| (e, found))),
+                Holder::Member(_) => {}
+                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                    let ring = Place::unpack(self.map().load_relaxed(self.place_words().of(e))).ring;
+                    had += usize::from(queue == Some(ring));
+                }
+            }
+        }
+        (had, free)
+    }
+
+    /// Claims an envelope of the share: for a queue, if it has fewer than [`SHARE`] of them.
+    #[cold]
+    fn envelope_of_share(&self, queue: Option<BlockId>) -> Result<Envelope> {
+        let me = self.me()?;
+        loop {
+            let (had, free) = self.look_at_share(queue);
+            if had >= SHARE {
+                return Err(self.out_of_envelopes());
+            }
+            let Some((id, found)) = free else {
+                self.more_envelopes(self.share_groups())?;
+                continue;
+            };
+            let owner = Owner::unpack(found).then(Holder::Member(me));
+            if self.map().cas(self.owner_words().of(id), found, owner.pack()).is_ok() {
+                return Ok(Envelope { arena: *self, id, owner });
+            }
+        }
+    }
+
+    pub(in crate::arena) fn out_of_envelopes(&self) -> Error {
+        Error::ArenaFull { what: ENVELOPES, asked: 1, limit: self.layout().envelopes.into() }
+    }
+
+    /// Whether a message for this queue could be packed now.
+    pub fn has_envelopes(&self, queue: &Hold) -> bool {
+        let hinted = |group| self.map().load_relaxed(self.group_hints(group)) != 0;
+        if self.could_fill(self.ordinary_groups()) || self.ordinary_groups().any(hinted) {
+            return true;
+        }
+        let (had, free) = self.look_at_share(Some(queue.block()));
+        had < SHARE && (free.is_some() || self.could_fill(self.share_groups()))
+    }
+
+    #[inline]
+    pub(in crate::arena) fn idle_envelope(&self) -> Result<Envelope> {
+        self.me()?;
+        let idle = IDLE_ENVELOPES.try_with(|idle| {
+            let idle = &mut idle.borrow_mut().0;
+            let this = idle.pop();
+            // The next envelope is fetched while this message is written and put.
+            if let Some((arena, next, _)) = idle.last() {
+                arena.fetch_empty(*next);
+            }
+            this
+        });
+        match idle {
+            Ok(Some((arena, id, owner))) => Ok(Envelope { arena, id, owner }),
+            Ok(None) | Err(_) => self.new_envelopes(idle.is_ok()),
+        }
+    }
+
+    /// Claims free envelopes: one to return, and a batch to keep.
+    #[cold]
+    pub(in crate::arena) fn new_envelopes(&self, keep: bool) -> Result<Envelope> {
+        let me = self.me()?;
+        let want = if keep { IDLE / 2 } else { 1 };
+        let mut got = Vec::with_capacity(want);
+        let (mut all, mut emptied) = (false, false);
+        loop {
+            let groups = self.groups_to_look_at(all);
+            // Different processes start at different places.
+            for i in 0..groups {
+                let group = (me.slot().wrapping_mul(7) + i) % groups;
+                let at = self.group_hints(group);
+                let mut wanted = lowest(self.map().load(at), want - got.len());
+                if wanted == 0 {
+                    continue;
+                }
+                // Hints that another process has taken meanwhile are not among them.
+                let taken = self.map().and(at, !wanted);
+                wanted &= if mutant!("arena.envelope.hint-taken-twice") { wanted } else { taken };
+                if !self.group(group).is_looked_at() {
+                    continue;
+                }
+                // Prefetch all at once, instead of a wait for each: another process freed them.
+                for i in (0..64).filter(|i| wanted >> i & 1 == 1) {
+                    self.map().will_write(self.owner_words().of(group * 64 + i));
+                }
+                while wanted != 0 {
+                    let id = group * 64 + wanted.trailing_zeros();
+                    wanted &= wanted - 1;
+                    let word = self.owner_words().of(id);
+                    let old = self.map().load(word);
+                    let owner = Owner::unpack(old).then(Holder::Member(me));
+                    if (Owner::claimable(old).is_some() || mutant!("arena.envelope.holder-ignored"))
+                        && self.map().cas(word, old, owner.pack()).is_ok()
+                    {
+                        got.push((id, owner));
+                    }
+                }
+                if got.len() == want {
+                    break;
+                }
+            }
+            match got.pop() {
+                Some((id, owner)) => {
+                    for (id, owner) in got {
+                        self.keep(id, owner);
+                    }
+                    return Ok(Envelope { arena: *self, id, owner });
+                }
+                None => match (self.more_envelopes(self.ordinary_groups()), SHARE_OF.try_with(Cell::get)) {
+                    (Err(e), _) if !all && (e.is_out_of_envelopes() || e.is_out_of_memory()) => all = true,
+                    // As an allocation does: free memory of other sizes first.
+                    (Err(e), _) if e.is_out_of_memory() && !emptied => {
+                        emptied = true;
+                        if self.empty_cache()? == 0 {
+                            return Err(e);
+                        }
+                    }
+                    (Err(e), Ok(Some(queue))) if e.is_out_of_envelopes() => {
+                        return self.envelope_of_share(Some(queue));
+                    }
+                    (done, _) => done?,
+                },
+            }
+        }
+    }
+
+    /// Frees those that this thread keeps.
+    pub(in crate::arena) fn free_idle(&self) {
+        let taken = IDLE_ENVELOPES.try_with(|idle| {
+            let mut idle = idle.borrow_mut();
+            let (here, elsewhere) =
+                std::mem::take(&mut idle.0).into_iter().partition(|(arena, ..)| arena == self);
+            idle.0 = elsewhere;
+            here
+        });
+        let taken: Vec<_> = taken.unwrap_or_default();
+        self.free_envelopes(taken.into_iter());
+    }
+}

@@ -1,0 +1,186 @@
+//! A message being read: its bytes, and what arrived with it.
+
+use crate::arena::messages::KEEP;
+use crate::arena::{AttachRequest, Hold, Spill};
+use crate::error::Error;
+use crate::error::Result;
+use crate::words::{Access, BlockId, Grant};
+
+/// An attachment that arrived.
+#[derive(Debug)]
+struct Given {
+    hold: Option<Hold>,
+    grant: Grant,
+}
+
+impl From<AttachRequest> for Given {
+    fn from(a: AttachRequest) -> Self {
+        Self { hold: Some(a.hold), grant: a.grant }
+    }
+}
+
+#[cold]
+fn wrong(attachment: u32, why: &str) -> Error {
+    Error::Malformed(format!("attachment {attachment} of the message {why}"))
+}
+
+impl Given {
+    #[cold]
+    fn differs(&self, attachment: u32, read_as: Grant) -> Error {
+        wrong(attachment, &format!("was sent as {:?} and is read as {read_as:?}", self.grant))
+    }
+}
+
+/// What is attached to a message being read.
+#[derive(Debug, Default)]
+pub struct Arrived(Vec<Given>);
+
+impl From<Vec<AttachRequest>> for Arrived {
+    fn from(attached: Vec<AttachRequest>) -> Self {
+        Self(attached.into_iter().map(Given::from).collect())
+    }
+}
+
+impl Arrived {
+    /// A handle that gives no access to memory by itself.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there is no such attachment, or it is of another kind.
+    pub fn take_object(&mut self, attachment: u32) -> Result<Hold> {
+        self.take(attachment, Grant::new(Access::Object, 0))
+    }
+
+    /// Without the memory of exclusive tensors: another list has that. All others keep their numbers.
+    pub(in crate::arena) fn without_exclusive(mut self) -> Self {
+        let exclusive = |given: &&mut Given| given.grant.access() == Access::Exclusive;
+        self.0.iter_mut().filter(exclusive).for_each(|given| given.hold = None);
+        self
+    }
+
+    /// The handle of what was attached under this number, if it was attached as that. It gives no access to memory by itself.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there is no such attachment, it was attached as something else, or it is exclusive and was
+    /// taken already.
+    #[inline]
+    pub fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
+        let wrong = |why: &str| wrong(attachment, why);
+        let given = self.0.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
+        if given.grant != grant {
+            return Err(given.differs(attachment, grant));
+        }
+        if grant.access() != Access::Exclusive {
+            return given.hold.clone().ok_or_else(|| wrong("was taken already"));
+        }
+        let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
+        // It was moved here by the only tensor that had access to it, so that it is not asked what else keeps
+        // its memory.
+        if !hold.was_never_opened() {
+            return Err(wrong("is exclusive, and its memory was frozen or shared"));
+        }
+        Ok(hold)
+    }
+}
+
+/// A message being read.
+#[derive(Debug, Default)]
+pub struct Incoming {
+    bytes: Vec<u8>,
+    /// Where the bytes are, if they did not fit into the envelope.
+    spill: Option<Spill>,
+    at: usize,
+    fingerprint: u64,
+    pub(crate) arrived: Option<Box<Arrived>>,
+}
+
+impl Incoming {
+    /// Of bytes that [`Outgoing::into_plain`](crate::message::Outgoing::into_plain) gave, or any other bytes: they are
+    /// checked when they are read.
+    pub fn from_plain(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
+    /// Of a message that never left.
+    pub(in crate::arena) fn returned(bytes: Vec<u8>, attached: Vec<AttachRequest>) -> Self {
+        Self { bytes, arrived: Some(Box::new(attached.into())), ..Self::default() }
+    }
+
+    /// The buffer of a message that is being taken out of its envelope.
+    #[inline]
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Its bytes are elsewhere.
+    pub(crate) fn spilled(&mut self, spill: Spill) {
+        self.spill = Some(spill);
+    }
+
+    /// Notes the fingerprint of its type, as the sender said.
+    #[inline]
+    pub(crate) fn typed(&mut self, fingerprint: u64) {
+        self.fingerprint = fingerprint;
+    }
+
+    /// Notes that an attachment arrived.
+    #[inline(always)]
+    pub(crate) fn arrives(&mut self, attachment: AttachRequest) {
+        self.arrived().0.push(attachment.into());
+    }
+
+    /// Fingerprint of its type, as the sender said.
+    #[inline]
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The bytes not read yet.
+    #[inline]
+    pub fn rest(&self) -> &[u8] {
+        let all = match &self.spill {
+            None => &self.bytes[..],
+            Some(spill) => spill.bytes(),
+        };
+        &all[self.at.min(all.len())..]
+    }
+
+    /// All its bytes, those that were read among them.
+    #[inline]
+    pub fn whole(&self) -> &[u8] {
+        match &self.spill {
+            None => &self.bytes,
+            Some(spill) => spill.bytes(),
+        }
+    }
+
+    /// Notes that `n` bytes were read.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        self.at += n;
+    }
+
+    /// What is attached.
+    pub fn arrived(&mut self) -> &mut Arrived {
+        self.arrived.get_or_insert_default()
+    }
+
+    /// Blocks that are attached, for diagnosis.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let given = self.arrived.iter().flat_map(|arrived| &arrived.0);
+        given.filter_map(|given| given.hold.as_ref().map(Hold::block))
+    }
+
+    /// Empties it for the next message, and releases what was attached and not taken; whether its buffers are worth keeping.
+    #[inline]
+    pub fn reuse(&mut self) -> bool {
+        self.bytes.clear();
+        self.at = 0;
+        if self.spill.is_some() {
+            self.spill = None;
+        }
+        if let Some(arrived) = self.arrived.as_deref_mut().filter(|a| !a.0.is_empty()) {
+            arrived.0.clear();
+        }
+        self.bytes.capacity() <= KEEP
+    }
+}

@@ -1,0 +1,110 @@
+//! A message that is read and kept: its envelope stays whole, so that another process can get it after this one's death.
+//!
+//! What is attached to it is shared with the reader: for each attachment an idle envelope of this process
+//! takes one more seat, as a message does that is being packed, and this process takes it from there. If this
+//! process is killed in it, that envelope is emptied as any other of a dead member.
+
+use crate::arena::layout::envelope as field;
+use crate::arena::messages::Incoming;
+use crate::arena::messages::envelope::{Envelope, Meta, Spill};
+use crate::arena::messages::pack::AttachRequest;
+use crate::arena::{Arena, Hold};
+use crate::error::{Error, Result};
+use crate::mem::{Column, Mem, Word};
+use crate::steps::Note;
+use crate::words::{Access, Attach, EnvelopeId, Owner, delivered, deliveries};
+
+/// A message that this process has leased: its owner word says `LEASED`. Dropping it changes nothing.
+#[derive(Debug)]
+pub struct Leased {
+    pub(in crate::arena) arena: Arena,
+    pub(in crate::arena) id: EnvelopeId,
+    pub(in crate::arena) owner: Owner,
+}
+
+impl Leased {
+    /// Its index.
+    pub fn id(&self) -> EnvelopeId {
+        self.id
+    }
+
+    /// The present value of its owner word.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Counts one more delivery; returns how many there were, this one included, up to 127.
+    pub fn deliver(&self) -> u32 {
+        let at = self.arena.envelope_word(self.id, field::META);
+        let meta = self.arena.map().load_relaxed(at);
+        let meta = if mutant!("arena.lease.delivery-not-counted") { meta } else { delivered(meta) };
+        self.arena.map().store(at, meta);
+        deliveries(meta)
+    }
+
+    /// Reads the message into an empty `inc`, and keeps it.
+    ///
+    /// # Errors
+    /// [`Error::Version`] or [`Error::Malformed`] when its words make no sense, or it has something exclusive in it;
+    /// [`Error::OutOfMemory`] when an attachment has no room for one more holder.
+    pub fn read(&self, inc: &mut Incoming) -> Result<()> {
+        let map = self.arena.map();
+        let word = |f| self.arena.envelope_word(self.id, f);
+        let meta = Meta::unpack(map.load_relaxed(word(field::META)))?;
+        inc.typed(map.load_relaxed(word(field::TYPE)));
+        let spill = Attach::unpack(map.load_relaxed(word(field::SPILL)));
+        let spill = spill.filter(|a| self.arena.block_exists(a.block));
+        let parts = meta.parts(spill.map(|a| self.arena.data_of(a.block).1))?;
+        if meta.attachments != 0 || spill.is_some() {
+            let list = spill.filter(|_| meta.spilled).map(|a| self.arena.data_of(a.block).0);
+            let entries = list.map_or(word(field::INLINE), Word::at);
+            // Holds each seat for a moment.
+            let between = self.arena.spare_envelope()?;
+            for k in 0..meta.attachments as u64 {
+                let attach = Attach::unpack(map.load_relaxed(entries.plus(k)))
+                    .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
+                if attach.grant.access() == Access::Exclusive && !mutant!("arena.lease.exclusive-is-shared") {
+                    let why = "an exclusive tensor can't be leased: no other process could get it then";
+                    return Err(Error::Malformed(why.into()));
+                }
+                let hold = self.share(&between, attach)?;
+                inc.arrives(AttachRequest { hold, grant: attach.grant });
+            }
+            if let Some(attach) = spill {
+                let hold = self.share(&between, attach)?;
+                inc.spilled(Spill { hold, from: parts.from, len: meta.bytes });
+                return Ok(());
+            }
+        }
+        let buffer = inc.buffer();
+        buffer.resize(meta.bytes, 0);
+        self.arena.read_inline(self.id, parts.from, buffer);
+        Ok(())
+    }
+
+    /// Makes this process one more holder of an attachment.
+    fn share(&self, between: &Envelope, attach: Attach) -> Result<Hold> {
+        let arena = self.arena;
+        if !arena.block_exists(attach.block) {
+            return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));
+        }
+        let entry = arena.envelope_word(between.id, field::INLINE);
+        let count = arena.envelope_word(between.id, field::META);
+        let counted = Meta { attachments: 1, ..Meta::default() }.pack();
+        let note = Note { entry, count, counted, grant: attach.grant };
+        // The lease holds a seat of the block meanwhile.
+        arena.share_block_seat(between.id, note, attach.block)?;
+        let noted = Attach::unpack(arena.map().load_relaxed(entry));
+        let taken = noted.ok_or_else(|| Error::Malformed("an attachment vanished".into()))?;
+        let hold = arena.adopt(between.id, taken);
+        arena.map().store(count, Meta::default().pack());
+        hold
+    }
+}
+
+impl Arena {
+    /// The meta words of all envelopes.
+    pub fn meta_words(&self) -> Column {
+        self.layout().envelope_column(field::META)
+    }
+}

@@ -1,0 +1,24 @@
+//! Messages in the arena: envelopes, from the buffer in which a value is written to the one in which it is read.
+//!
+//! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several) turns into an
+//! [`Envelope`](envelope::Envelope); `lease` is one that its consumer has for a while, and [`Incoming`](incoming::Incoming) is
+//! what comes out. `idle` keeps envelopes for a thread's next messages, `groups` gives their memory back.
+
+pub(in crate::arena) mod broadcast;
+pub(in crate::arena) mod bytes;
+pub(in crate::arena) mod envelope;
+pub(in crate::arena) mod groups;
+pub(in crate::arena) mod idle;
+pub(in crate::arena) mod incoming;
+pub(in crate::arena) mod lease;
+pub(in crate::arena) mod on_their_way;
+pub(in crate::arena) mod outgoing;
+pub(in crate::arena) mod pack;
+#[cfg(test)]
+mod tests;
+
+pub use incoming::{Arrived, Incoming};
+pub use outgoing::{Attached, Lent, Outgoing, Returned};
+
+/// Larger buffers are not kept for the next message.
+pub(in crate::arena) const KEEP: usize = 1 << 16;

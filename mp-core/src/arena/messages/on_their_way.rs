@@ -1,0 +1,65 @@
+//! Which queues have how many messages on their way: for the error when there are no more envelopes.
+
+use std::collections::HashMap;
+
+use crate::arena::Arena;
+use crate::error::{OnTheirWay, QueuedMessages};
+use crate::mem::Mem;
+use crate::words::{BlockId, Holder, Owner, Place, Seat};
+
+/// How many queues are named, and how many processes of each.
+const NAMED: usize = 4;
+
+impl Arena {
+    /// Which queues and processes have the messages that are on their way, at this moment. It reads all
+    /// envelopes.
+    pub fn on_their_way(&self, asked: BlockId, asked_has: u64) -> OnTheirWay {
+        let (map, layout) = (self.map(), self.layout());
+        let (mut by_queue, mut owned) = (HashMap::<BlockId, u64>::new(), 0);
+        for e in self.envelopes_in_use(0) {
+            match Owner::unpack(map.load(self.owner_words().of(e))).holder {
+                Holder::Free => {}
+                Holder::Member(_) => owned += 1,
+                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                    let place = Place::unpack(map.load_relaxed(self.place_words().of(e)));
+                    *by_queue.entry(place.ring).or_default() += 1;
+                }
+            }
+        }
+        let mut all: Vec<_> = by_queue.into_iter().collect();
+        all.sort_unstable_by_key(|&(block, messages)| (std::cmp::Reverse(messages), block));
+        let others = all.iter().skip(NAMED).map(|&(_, messages)| messages).sum();
+        let queues = all.iter().take(NAMED).map(|&(block, messages)| {
+            let pids = self.pids_with(block);
+            QueuedMessages { block, messages, pids }
+        });
+        let kept = layout.envelopes - layout.ordinary();
+        OnTheirWay {
+            asked,
+            asked_has,
+            limit: layout.envelopes,
+            kept,
+            queues: queues.collect(),
+            others,
+            owned,
+        }
+    }
+
+    /// Processes that hold a block.
+    fn pids_with(&self, block: BlockId) -> Vec<u32> {
+        if !self.block_exists(block) {
+            return Vec::new();
+        }
+        let members = self.members();
+        let mut pids = Vec::new();
+        self.each_seat(block, |word| {
+            if let Seat::Member(m) = Seat::unpack(self.map().load(word)) {
+                pids.extend(members.iter().find(|info| info.member == m).map(|info| info.pid));
+            }
+        });
+        pids.sort_unstable();
+        pids.dedup();
+        pids.truncate(NAMED);
+        pids
+    }
+}

@@ -1,0 +1,319 @@
+//! # Safety
+//! A message being written: its bytes, and what is attached. Nothing here dereferences anything; two functions are `unsafe`
+//! because a caller that attaches memory as what it is not makes its receiver read what another process writes.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::arena::messages::KEEP;
+use crate::arena::messages::incoming::{Arrived, Incoming};
+use crate::arena::{AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
+use crate::error::Error;
+use crate::error::Result;
+use crate::words::{Access, BlockId, Grant};
+
+/// A message being written.
+///
+/// What is attached is boxed, so that it goes to the scope and back as one word: a struct that was just written in parts and
+/// is then moved as a whole stalls the processor, and a message would move it ten times.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) attached: Option<Box<Attached>>,
+}
+
+/// What is attached to a message being written.
+#[derive(Debug, Default)]
+pub struct Attached {
+    list: Vec<AttachRequest>,
+    /// Where each block is in the list, once the list is long: one more than its place, at or after the place that its number
+    /// hashes to; 0 is free. More than half of it always is.
+    index: Vec<u32>,
+    /// What is exclusive among them, in the order in which it was attached.
+    lent: Vec<Lent>,
+}
+
+/// What an exclusive value was beside its memory, which is in a message: all that it needs to be as it was.
+#[derive(Debug)]
+pub struct Lent {
+    /// Its number in the message.
+    pub attachment: u32,
+    /// As what its memory is attached.
+    pub grant: Grant,
+    /// How many bytes its storage had.
+    pub bytes: usize,
+    /// What else its type has to know: a view, say.
+    pub beside: Arc<dyn Any + Send + Sync>,
+    /// A few bits more.
+    pub note: u64,
+}
+
+/// What was moved into a message that does not leave, on its way back into the value.
+#[derive(Debug)]
+pub struct Returned {
+    arrived: Arrived,
+    /// In the order of their numbers.
+    lent: Vec<Lent>,
+}
+
+impl Returned {
+    /// What was attached under this number as that, if it was not taken yet, and its handle.
+    pub fn take(&mut self, attachment: u32, grant: Grant) -> Option<(Hold, &Lent)> {
+        let at = self.lent.binary_search_by_key(&attachment, |lent| lent.attachment).ok()?;
+        let lent = &self.lent[at];
+        if lent.grant != grant {
+            return None;
+        }
+        let hold = self.arrived.take(attachment, grant).ok()?;
+        Some((hold, lent))
+    }
+}
+
+/// Lists up to this length are searched as they are.
+const SHORT: usize = 8;
+
+/// Where the search for a block begins, in an index of this length, which is a power of two and more than one. (Knuth's
+/// multiplicative hashing: blocks are often numbered in a row, or in steps. No sender chooses their numbers.)
+#[inline]
+fn hashed(block: BlockId, len: usize) -> usize {
+    (block.wrapping_mul(0x9e37_79b9) >> (u32::BITS - len.trailing_zeros())) as usize
+}
+
+impl Attached {
+    /// Attaches a handle that gives no access to memory by itself: a queue's, for example. Its number.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there are too many attachments.
+    pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
+        self.attach_as(hold, Grant::new(Access::Object, 0))
+    }
+
+    /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] when there are too many attachments, or what is left of a tensor that was sent is attached;
+    /// [`Error::Forked`] in a copy of the process, for what is the original's.
+    ///
+    /// # Safety
+    /// The caller may reach the memory as `grant` says, and so may any other process that holds it: frozen memory is never
+    /// written again, shared memory is reached by atomics of the width of the element type in the grant's tag.
+    pub unsafe fn attach(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
+        self.attach_as(hold, grant)
+    }
+
+    fn attach_as(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
+        self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.clone(), grant, free)))
+    }
+
+    /// Moves the handle of something exclusive here.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach); then the handle stays.
+    ///
+    /// # Safety
+    /// The value that this is the handle of was the only one, in all processes, that reached the memory; it reaches it no more
+    /// unless it takes the handle [back](Returned::take).
+    pub unsafe fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
+        self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.take(), grant, free)))
+    }
+
+    /// Notes what a value whose handle was [moved here](Self::attach_own) needs to be as it was.
+    pub fn lends(&mut self, lent: Lent) {
+        self.lent.push(lent);
+    }
+
+    /// Where a block is among the attachments; else where the index has room for it.
+    fn place(&self, hold: &Hold, grant: Grant) -> Result<std::result::Result<u32, usize>> {
+        if hold.is_nowhere() {
+            let why = "this tensor was sent already: what is left of it in the value that it was in is empty";
+            return Err(Error::Malformed(why.into()));
+        }
+        hold.arena().me()?;
+        match self.position(hold.block()) {
+            Ok(_) if grant.access() == Access::Exclusive => {
+                Err(Error::Malformed("an exclusive tensor can't be in a message twice".into()))
+            }
+            Err(_) if self.list.len() >= MAX_ATTACHMENTS => {
+                let why =
+                    format!("more than {MAX_ATTACHMENTS} tensors or queues in one message; send several");
+                Err(Error::Malformed(why))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Attaches something that is not attached yet; its number.
+    fn add(&mut self, hold: Hold, grant: Grant, free: usize) -> u32 {
+        let i = self.list.len();
+        self.list.push(AttachRequest { hold, grant });
+        let room = 2 * i < self.index.len();
+        match self.index.get_mut(free) {
+            Some(at) if room => *at = i as u32 + 1,
+            _ => self.renew_index(),
+        }
+        i as u32
+    }
+
+    /// The same as what arrives, to try whether it can be read; but for the memory of exclusive tensors, which has one owner.
+    pub(crate) fn as_arrived(&self) -> Arrived {
+        let arrived: Arrived = self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
+        arrived.without_exclusive()
+    }
+
+    #[inline(never)]
+    fn clear(&mut self) {
+        self.list.clear();
+        self.index.clear();
+        self.lent.clear();
+    }
+
+    /// Where a block is in the list; else where the index has room for it.
+    #[inline]
+    fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
+        if self.list.len() <= SHORT {
+            let at = self.list.iter().position(|a| a.hold.block() == block);
+            return at.map(|i| i as u32).ok_or(usize::MAX);
+        }
+        let mut at = hashed(block, self.index.len());
+        loop {
+            let Some(i) = self.index[at].checked_sub(1) else { return Err(at) };
+            if self.list.get(i as usize).is_some_and(|a| a.hold.block() == block) {
+                return Ok(i);
+            }
+            at = (at + 1) & (self.index.len() - 1);
+        }
+    }
+
+    /// Makes the index anew, with more room, if the list is long.
+    #[cold]
+    fn renew_index(&mut self) {
+        if self.list.len() <= SHORT {
+            return;
+        }
+        self.index.clear();
+        self.index.resize((4 * self.list.len()).next_power_of_two(), 0);
+        for (a, number) in self.list.iter().zip(1..) {
+            let mut at = hashed(a.hold.block(), self.index.len());
+            while self.index[at] != 0 {
+                at = (at + 1) & (self.index.len() - 1);
+            }
+            self.index[at] = number;
+        }
+    }
+}
+
+impl Outgoing {
+    /// The bytes written so far, to append to.
+    #[inline]
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What is attached so far.
+    pub fn attached(&mut self) -> &mut Attached {
+        self.attached.get_or_insert_default()
+    }
+
+    /// The bytes, if there are at most `most` and nothing is attached: such a message needs no shared memory on its way.
+    /// [`Incoming::from_plain`] reads them. Else the message, as it is.
+    ///
+    /// # Errors
+    /// The message.
+    pub fn into_plain(self, most: usize) -> std::result::Result<Vec<u8>, Self> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
+    }
+
+    /// The bytes, if nothing is attached: a caller that can send them otherwise needs no envelope.
+    /// [`Message::decode_plain`](crate::message::Message::decode_plain) reads them.
+    #[inline]
+    pub fn plain(&self) -> Option<&[u8]> {
+        let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
+        if attached { None } else { Some(&self.bytes) }
+    }
+
+    /// What is to be packed.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
+        (&self.bytes, self.attached.as_deref_mut().map(|a| &mut a.list).filter(|list| !list.is_empty()))
+    }
+
+    /// What is to be packed more than once.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<AttachRequest>) {
+        (self.bytes, self.attached.map(|a| a.list).unwrap_or_default())
+    }
+
+    /// Reads the message back on this side: what could not be packed or put returns to its sender like that.
+    pub fn into_incoming(self) -> Incoming {
+        let list = self.attached.map(|a| a.list).unwrap_or_default();
+        Incoming::returned(self.bytes, list)
+    }
+
+    /// Whether something exclusive was moved into it, which the value has to take back if the message stays.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.attached.as_deref().is_some_and(|a| !a.lent.is_empty())
+    }
+
+    /// What was moved into it, for [`Message::take_back`](crate::message::Message::take_back): out of the envelope, if it was packed.
+    #[cold]
+    pub fn returned(&mut self, envelope: Option<Envelope>) -> Returned {
+        let attached = self.attached.take().map(|attached| *attached).unwrap_or_default();
+        let arrived = match envelope {
+            None => attached.list.into(),
+            Some(envelope) => {
+                let mut inc = Incoming::default();
+                // It was packed here: only a forked copy of the process can't open it, which has none of its memory either.
+                _ = envelope.open(&mut inc);
+                std::mem::take(inc.arrived())
+            }
+        };
+        Returned { arrived, lent: attached.lent }
+    }
+
+    /// Empties it for the next message; whether its buffers are worth keeping.
+    #[inline]
+    pub fn reuse(&mut self) -> bool {
+        self.bytes.clear();
+        // Packing took the list; the index stays.
+        if let Some(attached) = self.attached.as_deref_mut()
+            && !(attached.list.is_empty() && attached.index.is_empty() && attached.lent.is_empty())
+        {
+            attached.clear();
+        }
+        self.bytes.capacity() <= KEEP
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+
+    const FROZEN: Grant = Grant::new(Access::Frozen, 0);
+
+    /// Short lists and long ones, and one after another, as a thread's buffers are used.
+    #[test]
+    fn a_block_is_attached_once_however_often_it_is_named() {
+        let arena = Arena::current().unwrap();
+        let holds: Vec<Hold> = (0..700).map(|_| arena.alloc(64).unwrap()).collect();
+        let mut out = Outgoing::default();
+        for n in [3, 8, 9, 10, 33, 700, 12, 8, 1] {
+            let attached = out.attached();
+            for (i, hold) in holds.iter().take(n).enumerate() {
+                assert_eq!(attached.attach_as(hold, FROZEN).unwrap(), i as u32);
+                let earlier = i / 2;
+                assert_eq!(attached.attach_as(&holds[earlier], FROZEN).unwrap(), earlier as u32);
+                assert!(attached.attach_as(&holds[earlier], Grant::new(Access::Exclusive, 0)).is_err());
+            }
+            assert_eq!(attached.list.len(), n);
+            // Half of the messages are packed, which takes the list and leaves the index.
+            if n % 2 == 0 {
+                attached.list.clear();
+            } else {
+                out.reuse();
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Packing a message: its bytes and seats go into an envelope.
+
+use crate::arena::layout::envelope as field;
+use crate::arena::messages::Outgoing;
+use crate::arena::messages::envelope::{AHEAD, Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
+use crate::arena::{Arena, Hold};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word, run_straight};
+use crate::steps::{Note, Take, Taken};
+use crate::words::{Access, Attach, BlockId, EnvelopeId, Grant, Kind, Seat};
+
+/// Something to attach to a message. Only handles can make one, so that what a receiver may do with a block
+/// follows from the type of the sender's handle.
+#[derive(Debug)]
+pub struct AttachRequest {
+    /// The handle; of an exclusive tensor its own, which was moved here.
+    pub(crate) hold: Hold,
+    /// What the receiver gets. [`Access::Exclusive`] moves it, everything else adds a holder.
+    pub(crate) grant: Grant,
+}
+
+impl AttachRequest {
+    /// Another handle of the same kind.
+    pub(crate) fn again(&self) -> Self {
+        Self { hold: self.hold.clone(), grant: self.grant }
+    }
+}
+
+impl Arena {
+    /// Packs a message. Attachments go over to the envelope; on an error they stay.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::Malformed`] (too many attachments).
+    pub fn pack(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+        let envelope = self.spare_envelope()?;
+        self.pack_into(envelope, message, fingerprint)
+    }
+
+    /// As [`pack`](Self::pack), for a queue: while the messages on their way are too many, only
+    /// [`with_share`](Self::with_share).
+    ///
+    /// # Errors
+    /// As [`pack`](Self::pack).
+    #[inline]
+    pub fn pack_for_queue(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+        let envelope = self.idle_envelope()?;
+        self.pack_into(envelope, message, fingerprint)
+    }
+
+    #[inline]
+    fn pack_into(&self, envelope: Envelope, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+        let (bytes, attachments) = message.parts();
+        let map = self.map();
+        map.store_relaxed(self.envelope_word(envelope.id, field::TYPE), fingerprint);
+        match attachments {
+            None if bytes.len() <= INLINE + usize::from(mutant!("arena.pack.one-byte-too-many")) => {
+                let meta = Meta { attachments: 0, spilled: false, bytes: bytes.len() };
+                map.store(self.envelope_word(envelope.id, field::META), meta.pack());
+                self.write_inline(envelope.id, 0, bytes);
+            }
+            None => self.fill(&envelope, bytes, &mut Vec::new())?,
+            Some(attachments) => self.fill(&envelope, bytes, attachments)?,
+        }
+        Ok(envelope)
+    }
+
+    /// As [`pack`](Self::pack), with attachments or a spill block.
+    pub(in crate::arena) fn fill(
+        &self,
+        envelope: &Envelope,
+        bytes: &[u8],
+        attachments: &mut Vec<AttachRequest>,
+    ) -> Result<()> {
+        let n = attachments.len();
+        if n > MAX_ATTACHMENTS || bytes.len() > u32::MAX as usize {
+            let what = format!("{n} attachments, {} bytes", bytes.len());
+            return Err(Error::Malformed(format!(
+                "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
+            )));
+        }
+        let (id, map) = (envelope.id, self.map());
+        let head = 8 * n;
+        let meta_word = self.envelope_word(id, field::META);
+        let mut meta = Meta { attachments: n, spilled: false, bytes: bytes.len() };
+        let mut entries = self.envelope_word(id, field::INLINE);
+        let mut data = None;
+        if head + bytes.len() > INLINE + usize::from(mutant!("arena.pack.one-byte-too-many-attached")) {
+            // The last words of an envelope with a spill block are free for its queue.
+            meta.spilled = head > INLINE - if mutant!("arena.pack.list-in-the-tail") { 0 } else { TAIL };
+            let spill_head = if meta.spilled { head } else { 0 };
+            let hold = self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill)?;
+            let at = self.data_of(hold.block()).0;
+            data = Some(at + spill_head as u64);
+            if meta.spilled {
+                entries = Word::at(at);
+            }
+            let mut spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };
+            self.move_seat(id, self.envelope_word(id, field::SPILL), &mut spill);
+        }
+        for k in 0..n as u64 {
+            if !mutant!("arena.pack.list-not-cleared") {
+                map.store_relaxed(entries.plus(k), 0);
+            }
+        }
+        map.store(meta_word, meta.pack());
+        match data {
+            Some(at) => crate::arena::messages::bytes::write_own(map, at, bytes),
+            None => self.write_inline(id, head, bytes),
+        }
+        for k in 0..n {
+            if let Some(ahead) = attachments.get(k + AHEAD) {
+                map.will_write(self.block_at(ahead.hold.block()).state);
+            }
+            let (a, entry) = (&mut attachments[k], entries.plus(k as u64));
+            // An exclusive tensor leaves with the seat of this process, unless another handle here keeps the
+            // storage, without access to it, and needs the seat. Then the envelope takes a seat of its own,
+            // as for everything else.
+            if a.grant.access() == Access::Exclusive && self.move_seat(id, entry, a) {
+                continue;
+            }
+            let note = Note { entry, count: meta_word, counted: meta.pack(), grant: a.grant };
+            if let Err(error) = self.share_seat(id, note, &a.hold) {
+                self.take_seats_back(id, entries, &mut attachments[..k]);
+                return Err(error);
+            }
+        }
+        attachments.clear();
+        Ok(())
+    }
+
+    /// Takes back what was moved to an envelope already, when a later attachment failed.
+    #[cold]
+    fn take_seats_back(&self, id: EnvelopeId, entries: Word, attachments: &mut [AttachRequest]) {
+        let map = self.map();
+        for (k, a) in attachments.iter_mut().enumerate().filter(|(_, a)| a.hold.is_nowhere()) {
+            let entry = entries.plus(k as u64);
+            let back = Attach::unpack(map.load_relaxed(entry)).map(|attach| self.adopt(id, attach));
+            // The seat is this envelope's, which this process owns: taking it back can't fail.
+            if let Some(Ok(hold)) = back {
+                a.hold = hold;
+                map.store(entry, 0);
+            }
+        }
+    }
+
+    /// Moves an envelope's bytes into a block if they reach into its last two words. Attachments stay.
+    pub(in crate::arena) fn spill(&self, envelope: &Envelope) -> Result<()> {
+        let (id, map) = (envelope.id, self.map());
+        let spill_word = self.envelope_word(id, field::SPILL);
+        let meta = Meta::unpack(map.load_relaxed(self.envelope_word(id, field::META)))?;
+        let listed = 8 * meta.attachments;
+        if map.load_relaxed(spill_word) != 0
+            || listed + meta.bytes <= INLINE - TAIL + usize::from(mutant!("arena.spill.one-byte-too-many"))
+        {
+            return Ok(());
+        }
+        let mut bytes = vec![0; meta.bytes];
+        self.read_inline(id, listed, &mut bytes);
+        let hold = self.alloc_kind(meta.bytes as u64, Kind::Spill)?;
+        crate::arena::messages::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
+        let mut spill = AttachRequest { hold, grant: Grant::new(Access::Object, 0) };
+        self.move_seat(id, spill_word, &mut spill);
+        Ok(())
+    }
+
+    /// Gives the seat of the only handle to an envelope; whether it was the only one.
+    pub(in crate::arena) fn move_seat(
+        &self,
+        e: EnvelopeId,
+        entry: Word,
+        request: &mut AttachRequest,
+    ) -> bool {
+        let (Ok(me), block) = (self.me(), request.hold.block()) else { return false };
+        let Some(seat) = self.take_seat(&mut request.hold) else { return false };
+        if !mutant!("arena.move.not-noted") {
+            self.map().store(entry, Attach { block, seat, grant: request.grant }.pack());
+        }
+        if let Some(word) = self.seat_word(block, seat) {
+            _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
+        }
+        true
+    }
+
+    /// Takes another seat for an envelope.
+    pub(in crate::arena) fn share_seat(&self, e: EnvelopeId, note: Note, hold: &Hold) -> Result<()> {
+        self.share_block_seat(e, note, hold.block())
+    }
+
+    /// As [`share_seat`](Self::share_seat), of a block that has another holder until this returns.
+    pub(in crate::arena) fn share_block_seat(&self, e: EnvelopeId, note: Note, block: BlockId) -> Result<()> {
+        let m = *self.map();
+        loop {
+            let take = Take::new(self.block_at(block), self.pages(), Seat::Envelope(e), note);
+            match run_straight(take, &m) {
+                Taken::Seat(_) => return Ok(()),
+                Taken::NoneFree => self.add_seat_page(block)?,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::messages::Incoming;
+
+    /// A message of `bytes` bytes, none of them 0, and this many attachments.
+    fn message(arena: Arena, bytes: usize, attachments: usize) -> (Outgoing, Vec<Hold>) {
+        let mut out = Outgoing::default();
+        out.bytes().extend((0..bytes).map(|i| i as u8 | 1));
+        let holds: Vec<Hold> = (0..attachments).map(|_| arena.alloc(64).unwrap()).collect();
+        for hold in &holds {
+            out.attached().attach_object(hold).unwrap();
+        }
+        (out, holds)
+    }
+
+    /// Packs several of these, writes the words that are for queues, and reads all.
+    fn arrive_whole(bytes: usize, attachments: usize) {
+        let arena = Arena::current().unwrap();
+        let what = format!("{bytes} bytes, {attachments} attachments");
+        let mut sent: Vec<_> = (0..8)
+            .map(|_| {
+                let (mut out, holds) = message(arena, bytes, attachments);
+                (arena.pack(&mut out, 7).unwrap(), holds)
+            })
+            .collect();
+        for (envelope, _) in &sent {
+            envelope.free_tail().unwrap();
+            let tail = arena.tail_words().of(envelope.id());
+            for word in [tail, tail.plus(1)] {
+                arena.map().store(word, u64::MAX);
+            }
+        }
+        // What was written into one has not reached the next.
+        for (envelope, _) in &sent {
+            let owner = arena.map().load(arena.owner_words().of(envelope.id()));
+            assert_eq!(owner, envelope.owner().pack(), "{what}");
+        }
+        for (envelope, holds) in sent.drain(..) {
+            let mut inc = Incoming::default();
+            envelope.open(&mut inc).unwrap();
+            assert!(inc.rest().iter().copied().eq((0..bytes).map(|i| i as u8 | 1)), "{what}");
+            assert!(inc.blocks().eq(holds.iter().map(Hold::block)), "{what}");
+        }
+    }
+
+    #[test]
+    fn messages_of_every_length_around_an_envelopes_arrive_whole() {
+        for bytes in INLINE - TAIL - 2..INLINE + 10 {
+            arrive_whole(bytes, 0);
+            arrive_whole(bytes - 8, 1);
+        }
+        for attachments in (INLINE - TAIL) / 8 - 1..INLINE / 8 + 2 {
+            // Each handle has some bytes that name its attachment.
+            for more in [0, 1, 15, 16, 17] {
+                arrive_whole(attachments + more, attachments);
+            }
+        }
+    }
+
+    /// Where there is another handle, the seat of this process stays.
+    #[test]
+    fn the_seat_of_one_of_two_handles_is_not_taken() {
+        let arena = Arena::current().unwrap();
+        let mut hold = arena.alloc(64).unwrap();
+        let (other, block) = (hold.clone(), hold.block());
+        assert!(arena.take_seat(&mut hold).is_none() && !hold.is_nowhere());
+        drop(hold);
+        assert!(arena.is_held(block, arena.generation(block)) && other.was_never_opened());
+        arena.open_to_others(block, Kind::Frozen);
+        assert!(!other.was_never_opened(), "others may have handles in other processes");
+    }
+}

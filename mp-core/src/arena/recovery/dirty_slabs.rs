@@ -1,0 +1,63 @@
+//! Which slabs a member may hold something in.
+//!
+//! Each member has a bit for each slab. It sets the bit **before** the first thing that a sweep would have to
+//! undo in the slab: taking a hint, claiming a block, taking a seat for itself, giving up a message's seat
+//! (the block may become its own to free). It never clears one; so the bits name a superset of what it may
+//! hold, and a sweep needs to visit no other slabs.
+//!
+//! | word | changed by | killed | consequence |
+//! |---|---|---|---|
+//! | bits of a member | the member sets | after the bit, before what it announces | the sweep looks at 64 blocks in vain |
+//! | | a sweeper clears, when all of the sweep is done | half way | the next sweeper does what the other bits say, again |
+//!
+//! A sweeper sets its own bits for all that it visits, since it takes over what it finds. A visitor sets the
+//! dead member's, since what loses its last holder is claimed for that member.
+
+use crate::arena::Arena;
+use crate::mem::Mem;
+use crate::words::Member;
+
+impl Arena {
+    /// Notes that this process may come to hold something in a slab; to be called before it does.
+    #[inline]
+    pub(crate) fn touch(&self, me: Member, slab: u32) {
+        let (at, bit) = (self.layout().touched(me.slot(), slab), 1 << (slab % 64));
+        if self.map().load_relaxed(at) & bit == 0 && !mutant!("arena.touch.not-noted") {
+            self.map().or(at, bit);
+        }
+    }
+
+    /// Whether a member may have held something in a slab.
+    pub(in crate::arena) fn has_touched(&self, m: Member, slab: u32) -> bool {
+        self.map().load(self.layout().touched(m.slot(), slab)) & 1 << (slab % 64) != 0
+    }
+
+    /// Calls `f` with each slab that a tenant of one of these slots has touched.
+    pub(in crate::arena) fn each_touched_slab(
+        &self,
+        slots: impl Iterator<Item = u32> + Clone,
+        mut f: impl FnMut(u32),
+    ) {
+        let slabs = self.slab_count();
+        for group in (0..slabs).step_by(64) {
+            let mut bits = slots
+                .clone()
+                .fold(0, |bits, slot| bits | self.map().load(self.layout().touched(slot, group)));
+            while bits != 0 {
+                f(group + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Clears a dead member's bits, after all that they said was done.
+    pub(in crate::arena) fn forget_touched(&self, slot: u32) {
+        // One more than there are: the member may have died while it added that slab.
+        for group in (0..=self.slab_count()).step_by(64) {
+            let at = self.layout().touched(slot, group);
+            if self.map().load_relaxed(at) != 0 && !mutant!("arena.touch.not-forgotten") {
+                self.map().store(at, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Lanes: each thread that changes shared words has an intent word of its own.
+//!
+//! A thread takes a lane when it first needs one and keeps it until it ends. When all lanes but one are taken, the
+//! other threads share the last one under a lock of this process.
+
+use std::cell::Cell;
+
+use crate::process::mutex::Mutex;
+
+use crate::arena::layout::LANES;
+use crate::process::{GENERATIONS, PerProcess};
+
+/// The lane that threads without one of their own share.
+const COMMON: u32 = 0;
+
+#[derive(Debug)]
+struct Lanes {
+    taken: u64,
+}
+
+static LANES_TAKEN: PerProcess<Mutex<Lanes>> =
+    PerProcess::new([const { Mutex::new(Lanes { taken: 1 << COMMON }) }; GENERATIONS]);
+static COMMON_LANE: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+
+/// A lane of this thread, given back when the thread ends.
+struct Mine(Cell<Option<u32>>);
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        if let Some(lane) = self.0.get()
+            && !mutant!("arena.lane.kept")
+        {
+            LANES_TAKEN.lock().taken &= !(1 << lane);
+        }
+    }
+}
+
+thread_local! {
+    static MINE: Mine = const { Mine(Cell::new(None)) };
+}
+
+/// In a forked copy that becomes a process of its own: this thread has no lane yet.
+pub(in crate::arena) fn forget_thread() {
+    _ = MINE.try_with(|mine| mine.0.set(None));
+}
+
+/// Calls `f` with the lane of this thread. `taken(lane)` is called before a lane is used for the first time.
+///
+/// `f` must not call this function, and must not run code of users.
+#[inline]
+pub(crate) fn with<R>(taken: impl Fn(u32), f: impl FnOnce(u32) -> R) -> R {
+    match MINE.try_with(|mine| mine.0.get()) {
+        Ok(Some(lane)) => f(lane),
+        Ok(None) => match take(&taken) {
+            Some(lane) => {
+                // Cannot fail: it did not a moment ago. If it does, the lane stays taken, which is harmless.
+                _ = MINE.try_with(|mine| mine.0.set(Some(lane)));
+                f(lane)
+            }
+            None => common(&taken, f),
+        },
+        // The thread is ending.
+        Err(_) => common(&taken, f),
+    }
+}
+
+#[cold]
+fn common<R>(taken: &impl Fn(u32), f: impl FnOnce(u32) -> R) -> R {
+    let _guard = COMMON_LANE.lock();
+    taken(COMMON);
+    f(COMMON)
+}
+
+#[cold]
+fn take(taken: &impl Fn(u32)) -> Option<u32> {
+    let mut lanes = LANES_TAKEN.lock();
+    let lane = lanes.taken.trailing_ones();
+    if lane >= LANES {
+        return None;
+    }
+    if !mutant!("arena.lane.given-twice") {
+        lanes.taken |= 1 << lane;
+    }
+    taken(lane);
+    Some(lane)
+}

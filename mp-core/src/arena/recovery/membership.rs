@@ -1,0 +1,303 @@
+//! The members, and which of them are dead.
+//!
+//! # States of a member's word
+//! | state | by | changed by |
+//! |---|---|---|
+//! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
+//! | `LIVE(epoch)` | | a process that knows that it is dead → `DEAD` |
+//! | `DEAD(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `VACATING` |
+//! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `SWEEPING(it)` |
+//! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
+//!
+//! Visits are in `visit`, the sweep is in `sweep`; how it follows them: [`Visit`](crate::steps::Visit).
+//!
+//! # Which processes know that a member is dead
+//! Its parent, from the pidfd it holds; and any process that finds both locks of the slot free. One lock
+//! alone proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks, and is not dead.
+
+use crate::arena::Arena;
+use crate::arena::layout::{LANES, control};
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::sys::{directory, locks, memory};
+use crate::words::{BlockId, Member, Presence, Tenancy};
+
+/// What is known of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct MemberInfo {
+    /// Its tag.
+    pub member: Member,
+    /// Its process id, as it saw itself.
+    pub pid: u32,
+    /// Whether it is not known to be dead.
+    pub live: bool,
+}
+
+const STATE: u64 = 0;
+const PID: u64 = 1;
+const VISITING: u64 = 2;
+const SEEN_TO: u64 = 3;
+const LANES_USED: u64 = 4;
+pub(in crate::arena) const USES: u64 = 5;
+const LANES_EVER: u64 = 6;
+
+/// The word that says that visitors have recovered for a dead tenant: epoch 32, whether 1, the excepted ring
+/// + 1, or 0, 24.
+const fn seen_to(epoch: u32, but: Option<BlockId>) -> u64 {
+    let but = match but {
+        None => 0,
+        Some(ring) => (ring as u64 + 1) & 0xff_ffff,
+    };
+    but << 33 | 1 << 32 | epoch as u64
+}
+
+impl Arena {
+    pub(crate) fn tenancy(&self, slot: u32) -> Tenancy {
+        Tenancy::unpack(self.map().load(self.tenancy_word(slot)))
+    }
+
+    pub(crate) fn change_tenancy(&self, slot: u32, from: Tenancy, to: Tenancy) -> bool {
+        self.map().cas(self.layout().member(slot, STATE), from.pack(), to.pack()).is_ok()
+    }
+
+    /// Becomes a member: both locks first, then the epoch.
+    pub(crate) fn join(&self) -> Result<Member> {
+        for slot in 0..self.layout().members {
+            if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
+                let (at, len) = self.layout().member_bytes(slot);
+                self.commit_at(at, len)?;
+                let (at, len) = self.layout().touched_bytes(slot);
+                self.commit_at(at, len)?;
+            }
+            let before = self.tenancy(slot);
+            if before.presence != Presence::Free {
+                continue;
+            }
+            if !self.lock_slot(slot)? {
+                continue;
+            }
+            // Another process may have had the slot, and died in it, since it was read. From here on no other
+            // can join in it.
+            if self.tenancy(slot) != before && !mutant!("member.join.second-look-away") {
+                self.unlock_slot(slot);
+                continue;
+            }
+            let now = Tenancy {
+                presence: Presence::Live,
+                epoch: before.epoch.wrapping_add(u32::from(!mutant!("member.join.epoch-not-counted"))),
+            };
+            for (word, v) in [(PID, u64::from(std::process::id())), (LANES_USED, 0), (USES, 0), (VISITING, 0)]
+            {
+                self.map().store(self.layout().member(slot, word), v);
+            }
+            // Its last tenant may have died while it made an update.
+            if !mutant!("member.join.update-not-withdrawn") {
+                self.map().store(self.layout().updates().making(slot), 0);
+            }
+            self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
+            if self.change_tenancy(slot, before, now) {
+                return Ok(Member::new(slot, now.epoch));
+            }
+            self.unlock_slot(slot);
+        }
+        let limit = u64::from(self.layout().members);
+        Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
+    }
+
+    /// How many processes can be members at once, and a cheap upper bound of how many are.
+    #[doc(hidden)]
+    pub fn most_members(&self) -> (usize, usize) {
+        let limit = self.layout().members;
+        let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(limit));
+        (limit as usize, used as usize)
+    }
+
+    /// How many slots of members are taken: by live members, and by dead ones that are not swept yet.
+    #[doc(hidden)]
+    pub fn taken_slots(&self) -> usize {
+        self.used_slots().filter(|(_, tenancy)| tenancy.presence != Presence::Free).count()
+    }
+
+    /// Takes the locks of a slot; no other process can have those of a local arena.
+    fn lock_slot(&self, slot: u32) -> Result<bool> {
+        let Ok(file) = self.file() else { return Ok(true) };
+        locks::acquire(file, slot)
+            .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })
+    }
+
+    pub(in crate::arena) fn unlock_slot(&self, slot: u32) {
+        if let Ok(file) = self.file() {
+            locks::release(file, slot);
+        }
+    }
+
+    /// A member's own word.
+    pub(in crate::arena) fn tenancy_word(&self, slot: u32) -> Word {
+        self.layout().member(slot, STATE)
+    }
+
+    /// The word in which a member says which slots it visits.
+    pub(in crate::arena) fn visiting_word(&self, slot: u32) -> Word {
+        self.layout().member(slot, VISITING)
+    }
+
+    /// Notes that a visitor has recovered everything that others wait for of this tenant of a slot, except in
+    /// the ring `but`. May be called any number of times.
+    pub(in crate::arena) fn note_seen_to(&self, slot: u32, epoch: u32, but: Option<BlockId>) {
+        let word = self.layout().member(slot, SEEN_TO);
+        let (before, now) = (self.map().load(word), seen_to(epoch, but));
+        // A late visitor takes nothing back.
+        let done = before == seen_to(epoch, None) && !mutant!("member.seen-to.taken-back");
+        if !done && before != now {
+            _ = self.map().cas(word, before, now);
+        }
+    }
+
+    /// Whether a member is dead, and everything that holders of this ring wait for was recovered. It may
+    /// still have seats in rings.
+    pub(in crate::arena) fn has_left(&self, m: Member, ring: BlockId) -> bool {
+        let t = self.tenancy(m.slot());
+        match t.presence {
+            Presence::Live if Member::new(m.slot(), t.epoch) == m => false,
+            Presence::Dead(_) | Presence::Vacating(_) | Presence::Sweeping(_)
+                if Member::new(m.slot(), t.epoch) == m =>
+            {
+                let seen = self.map().load(self.layout().member(m.slot(), SEEN_TO));
+                // All, or all but another ring.
+                (seen & seen_to(u32::MAX, None) == seen_to(t.epoch, None)
+                    || mutant!("member.left.before-seen-to"))
+                    && seen != seen_to(t.epoch, Some(ring))
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether a member is known to be dead. It makes no system call.
+    pub(in crate::arena) fn is_known_dead(&self, m: Member) -> bool {
+        let t = self.tenancy(m.slot());
+        t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m
+    }
+
+    pub(in crate::arena) fn set_dead(&self, m: Member) {
+        let t = self.tenancy(m.slot());
+        let same = Member::new(m.slot(), t.epoch) == m || mutant!("member.dead.tag-not-compared");
+        if t.presence == Presence::Live
+            && same
+            && self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t })
+        {
+            self.tell_of_a_death();
+        }
+    }
+
+    /// Whether a member is dead: declared dead, or found dead by its locks (1–3 µs).
+    ///
+    /// A stopped process is not dead. `false` when in doubt.
+    pub fn is_dead(&self, m: Member) -> bool {
+        let t = self.tenancy(m.slot());
+        if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
+            return true;
+        }
+        let locks_free = |file| locks::both_free(file, m.slot()).unwrap_or(false);
+        if self.me().is_ok_and(|me| me == m) || !self.file().is_ok_and(locks_free) {
+            return false;
+        }
+        self.set_dead(m);
+        true
+    }
+
+    /// Whether no other member lives.
+    pub(in crate::arena) fn is_last(&self) -> bool {
+        let Ok(me) = self.me() else { return false };
+        let mut live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+        live.all(|(slot, t)| slot == me.slot() || self.is_dead(Member::new(slot, t.epoch)))
+    }
+
+    /// The members, including dead ones that are not swept yet.
+    pub fn members(&self) -> Vec<MemberInfo> {
+        self.used_slots()
+            .filter(|(_, t)| t.presence != Presence::Free)
+            .map(|(slot, t)| MemberInfo {
+                member: Member::new(slot, t.epoch),
+                pid: self.map().load(self.layout().member(slot, PID)) as u32,
+                live: t.presence == Presence::Live,
+            })
+            .collect()
+    }
+
+    /// Process ids and start times of the members that are alive. The times are looked up here, not by each member when it
+    /// joins: few programs need them, and reading `/proc` is a fifth of joining.
+    ///
+    /// Without `/proc` the time is 0: such a file names no namespace, so it is asked for nowhere.
+    pub(in crate::arena) fn live_processes(&self) -> impl Iterator<Item = (Member, u32, u64)> + '_ {
+        let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+        live.filter_map(move |(slot, t)| {
+            let pid = self.map().load(self.layout().member(slot, PID)) as u32;
+            let unknown = || (directory::process_namespace() == 0).then_some(0);
+            let start = memory::start_time_of(pid).or_else(unknown)?;
+            // If the member lives now, it lived when its number was looked up.
+            let member = Member::new(slot, t.epoch);
+            (!self.is_dead(member)).then_some((member, pid, start))
+        })
+    }
+
+    /// Process id of a member; 0 if it is gone.
+    pub fn pid_of(&self, m: Member) -> u32 {
+        self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
+    }
+
+    /// Whether a member's process is stopped, by a signal or a debugger: for errors that name the process
+    /// which is waited for. It may continue at any moment. `false` when in doubt.
+    pub fn is_stopped(&self, m: Member) -> bool {
+        match self.pid_of(m) {
+            0 => false,
+            pid => memory::is_stopped(pid),
+        }
+    }
+
+    /// The slots that may have a tenant.
+    pub(crate) fn used_slots(&self) -> impl Iterator<Item = (u32, Tenancy)> + '_ {
+        let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(self.layout().members));
+        (0..used as u32).map(|slot| (slot, self.tenancy(slot)))
+    }
+
+    /// The intent words that a member has ever used.
+    pub(crate) fn intents(&self, m: Member) -> impl Iterator<Item = Word> + '_ {
+        let used = self.map().load(self.layout().member(m.slot(), LANES_USED)).min(u64::from(LANES));
+        (0..used as u32).map(move |lane| self.layout().intent(m, lane))
+    }
+
+    /// The lanes that any tenant of a slot has ever used, by their intent words; what they counted stays there.
+    pub(crate) fn lanes_ever(&self, slot: u32) -> impl Iterator<Item = Word> + '_ {
+        let used = self.map().load_relaxed(self.layout().member(slot, LANES_EVER)).min(u64::from(LANES));
+        (0..used as u32).map(move |lane| self.layout().intent(Member::new(slot, 0), lane))
+    }
+
+    /// Called before this process uses a lane for the first time.
+    pub(crate) fn note_lane(&self, me: Member, lane: u32) {
+        self.raise(self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
+        if !mutant!("member.lane.not-noted") {
+            self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
+        }
+    }
+
+    /// Makes a word at least `to`.
+    pub(crate) fn raise(&self, at: Word, to: u64) {
+        let mut now = self.map().load(at);
+        while now < to {
+            match self.map().cas(at, now, to) {
+                Ok(()) => return,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Notes that this process uses rings, so that only processes that know rings sweep it.
+    pub(crate) fn note_rings(&self, me: Member) {
+        self.map().store(self.layout().member(me.slot(), USES), 1);
+    }
+
+    pub(crate) fn uses_rings(&self, m: Member) -> bool {
+        self.map().load(self.layout().member(m.slot(), USES)) != 0 && !mutant!("member.rings.not-noted")
+    }
+}

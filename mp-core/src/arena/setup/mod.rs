@@ -1,0 +1,9 @@
+//! How a process comes to its arena: made, attached at first need, copied; its files, and the settings that children inherit.
+
+pub(in crate::arena) mod attach;
+pub(in crate::arena) mod backing_files;
+pub(in crate::arena) mod configure;
+pub(in crate::arena) mod extent;
+pub(in crate::arena) mod forked;
+pub(in crate::arena) mod settings;
+pub(crate) mod strategy;

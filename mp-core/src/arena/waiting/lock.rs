@@ -1,0 +1,297 @@
+//! Waiting for a lock between processes: the [steps](crate::steps::lock) driven on an arena.
+//!
+//! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a slice
+//! ([`SLICE`](crate::SLICE)) at a time. After a millisecond, after each slice, when a death was noticed, and before it
+//! gives up it asks whether the holder is dead: not before, since most waits are shorter than it takes to ask. No
+//! wake-up is relied upon.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Instant;
+
+use crate::arena::waiting::block_on::{Asking, Blocking, Wait, block_on};
+use crate::arena::{Arena, Patience};
+use crate::error::Error;
+use crate::mem::{Mem, Word, run};
+use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, IsMine, LockAt, LockWord, Park, Unlock, Who};
+use crate::sync::shared::AtomicU32;
+use crate::sys::{futex, identity};
+use crate::words::Member;
+
+/// Why something that is locked could not be had.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LockError {
+    /// A process died while it held the lock: what it was changing may be half changed. It is unlocked again.
+    ///
+    /// Every caller gets this until one calls `recover`.
+    OwnerDied {
+        /// The process that died.
+        member: Member,
+        /// Its process id; 0 if it was not known any more.
+        pid: u32,
+    },
+    /// It was held by another process (or thread of this one) for as long as the caller was willing to wait.
+    Held {
+        /// The holder.
+        holder: Member,
+        /// Its process id; 0 if it has not said so yet.
+        pid: u32,
+    },
+    /// The calling thread holds it already: it would wait for itself.
+    WouldDeadlock,
+    /// Shared memory can't be used.
+    Failed(Error),
+}
+
+/// A process id in a message, if there is one.
+struct Pid(u32);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("pid not known"),
+            pid => write!(f, "pid {pid}"),
+        }
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OwnerDied { member, pid } => write!(
+                f,
+                "{member} ({}) died while it held the lock, and the data may be half changed; repair it under recover()",
+                Pid(*pid)
+            ),
+            Self::Held { holder, pid } => {
+                write!(f, "still locked by {holder} ({}); is it stopped, or slow?", Pid(*pid))
+            }
+            Self::WouldDeadlock => f.write_str(
+                "this thread holds the lock already and would wait for itself; drop its guard first",
+            ),
+            Self::Failed(e) => fmt::Display::fmt(e, f),
+        }
+    }
+}
+
+impl std::error::Error for LockError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(e) => std::error::Error::source(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for LockError {
+    fn from(e: Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
+impl Who {
+    /// The calling thread.
+    #[inline]
+    pub fn here() -> Self {
+        Self { pid: identity::process(), tid: identity::thread() }
+    }
+}
+
+/// A lock in shared memory: three words of an arena. What it protects is its owner's business.
+#[derive(Clone, Copy, Debug)]
+pub struct RawLock {
+    arena: Arena,
+    at: LockAt,
+}
+
+/// The lock, held. Dropping it releases; in a forked copy of the process dropping does nothing.
+#[derive(Debug)]
+pub struct RawGuard<'a> {
+    lock: &'a RawLock,
+    me: Member,
+    marked: bool,
+    mending: bool,
+    /// The lock knows by which thread it is held.
+    thread: PhantomData<*const ()>,
+}
+
+impl RawLock {
+    /// The lock at these words, which are zero as long as it was never used.
+    pub(crate) fn new(arena: Arena, word: Word) -> Self {
+        Self { arena, at: LockAt(word) }
+    }
+
+    /// Takes it.
+    ///
+    /// The guard says whether a [holder died](RawGuard::died).
+    ///
+    /// # Errors
+    /// [`LockError::Held`], [`LockError::WouldDeadlock`] or [`LockError::Failed`].
+    #[inline(always)]
+    pub fn acquire(&self, wait: Wait, patience: &Patience) -> Result<RawGuard<'_>, LockError> {
+        let me = self.arena.me()?;
+        let who = Who::here();
+        match run(Acquire::new(self.at, me, who, false, None), self.arena.map()) {
+            Acquired::Mine(word) => Ok(self.guard(me, word)),
+            Acquired::Held(word) => self.wait(me, who, word, wait, patience),
+        }
+    }
+
+    /// The lock word, as it is now.
+    #[inline]
+    pub fn look(&self) -> LockWord {
+        LockWord(self.arena.map().load(self.at.word()))
+    }
+
+    /// The guard of a lock that the calling process holds.
+    pub(crate) fn held(&self, me: Member) -> RawGuard<'_> {
+        self.guard(me, self.look())
+    }
+
+    #[inline(always)]
+    fn guard(&self, me: Member, word: LockWord) -> RawGuard<'_> {
+        RawGuard { lock: self, me, marked: word.is_marked(), mending: false, thread: PhantomData }
+    }
+
+    /// The holder, if it is dead.
+    fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
+        let holder = word.holder()?;
+        // The member table forgets it once it is swept; `by` does not.
+        (self.arena.is_dead(holder) && !mutant!("lock.dead-holder-not-seen"))
+            .then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
+    }
+
+    /// The holder, for an error.
+    fn held_by(&self, word: LockWord) -> LockError {
+        let holder = word.holder().unwrap_or(Member::from_raw(0));
+        let signed = Who::of(self.arena.map().load(self.at.by()), word);
+        LockError::Held { holder, pid: signed.map_or_else(|| self.arena.pid_of(holder), |who| who.pid) }
+    }
+
+    #[cold]
+    fn wait(
+        &self,
+        me: Member,
+        who: Who,
+        seen: LockWord,
+        wait: Wait,
+        patience: &Patience,
+    ) -> Result<RawGuard<'_>, LockError> {
+        let map = self.arena.map();
+        if seen.holder() == Some(me)
+            && run(IsMine::new(self.at, seen, who), map)
+            && !mutant!("lock.deadlock-not-seen")
+        {
+            return Err(LockError::WouldDeadlock);
+        }
+        let asking = Asking::default();
+        let mut waiter = Waiter { lock: self, me, who, seen, slept: false, asking, wait };
+        match block_on(&mut waiter, patience, wait) {
+            Some(found) => Ok(self.guard(me, found?)),
+            None => Err(self.held_by(waiter.seen)),
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        futex::wake(self.futex(), 1);
+    }
+
+    fn futex(&self) -> &'static AtomicU32 {
+        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+        self.arena.map().u32_at(self.at.word().offset() + low)
+    }
+}
+
+/// A thread that waits for a lock.
+struct Waiter<'a> {
+    lock: &'a RawLock,
+    me: Member,
+    who: Who,
+    /// What was last found in the lock word.
+    seen: LockWord,
+    slept: bool,
+    asking: Asking,
+    wait: Wait,
+}
+
+impl Waiter<'_> {
+    fn acquire(&mut self, dead: Option<DeadHolder>) -> Option<Result<LockWord, Error>> {
+        let RawLock { at, arena } = *self.lock;
+        match run(Acquire::new(at, self.me, self.who, self.slept, dead), arena.map()) {
+            Acquired::Mine(word) => Some(Ok(word)),
+            Acquired::Held(word) => {
+                self.seen = word;
+                None
+            }
+        }
+    }
+}
+
+impl Blocking for Waiter<'_> {
+    type Found = Result<LockWord, Error>;
+
+    fn attempt(&mut self) -> Option<Self::Found> {
+        self.acquire(None)
+    }
+
+    fn spin(&mut self, patience: &Patience) -> Option<Self::Found> {
+        patience.look_rarely(|| self.attempt())
+    }
+
+    fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
+        match self.asking.is_due(self.lock.arena, now, over) {
+            Ok(true) => self.lock.dead_holder(self.seen).and_then(|dead| self.acquire(Some(dead))),
+            Ok(false) => None,
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    fn announce(&mut self) -> Option<u64> {
+        run(Park::new(self.lock.at, self.seen), self.lock.arena.map()).map(|parked| parked.0)
+    }
+
+    /// The lock word said that it is held when it was announced in it.
+    fn last_look(&mut self) -> Option<Self::Found> {
+        None
+    }
+
+    fn sleep(&mut self, announced: u64, _: Instant) -> bool {
+        self.slept = true;
+        self.asking.sleep(self.lock.arena, self.lock.futex(), announced as u32, self.wait)
+    }
+}
+
+impl RawGuard<'_> {
+    /// Whether a process died holding it, and no holder has said since that the data is sound.
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    /// The process that died holding it, if [`is_marked`](Self::is_marked).
+    pub fn died(&self) -> Option<Died> {
+        self.marked.then(|| Died::unpack(self.lock.arena.map().load(self.lock.at.died())))
+    }
+
+    /// Says that the data is as it should be: dropping the guard, other than by a panic, takes the mark away.
+    #[inline]
+    pub fn mend(&mut self) {
+        self.mending = true;
+    }
+}
+
+impl Drop for RawGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // In a forked copy it is not this process's: the copy is no member, or another one.
+        if self.lock.arena.me().ok() != Some(self.me) && !mutant!("lock.released-by-a-copy") {
+            return;
+        }
+        let sound = self.mending && (!std::thread::panicking() || mutant!("lock.mended-by-a-panic"));
+        if run(Unlock::new(self.lock.at, sound), self.lock.arena.map()) {
+            self.lock.wake();
+        }
+    }
+}

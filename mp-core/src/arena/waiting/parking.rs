@@ -1,0 +1,461 @@
+//! Sleeping until something in the arena changes.
+//!
+//! A parking word counts wake-ups and says whether a thread may be asleep: `asleep 1 bit | count 31`, in the
+//! low half of a 64-bit word. A sleeper sets the bit, checks again whether there is something to do, and
+//! sleeps as long as the word is unchanged. A waker does its work, and only if it finds the bit set counts
+//! the word up and makes a system call. When the call woke no thread, the bit is taken back.
+//!
+//! No wake-up is relied upon: a process can be killed between its work and the call, and a woken sleeper can
+//! be killed before it does anything. So no thread sleeps longer than a slice ([`SLICE`]) without checking
+//! again.
+//!
+//! # Deaths
+//! A waiter of a lock, a permit, a barrier or a notification may wait for something that a dead member has. One word of the
+//! arena counts the deaths that were noticed, and such a waiter sleeps on that word as well, from its second sleep on
+//! ([`Asking`](crate::Asking)).
+//!
+//! | word | changed by | killed | consequence |
+//! |---|---|---|---|
+//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a slice, as if the word were not there |
+//!
+//! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
+//! the same. So a death that it did not find in that check ends its sleep.
+
+use std::time::{Duration, Instant};
+
+use crate::arena::Arena;
+use crate::arena::layout::control;
+use crate::arena::waiting::block_on::{Asking, Wait};
+use crate::mem::{Mem, Steps, Word, run};
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU32;
+use crate::sys::{futex, processors};
+
+/// The longest that a sleeper sleeps before it checks again, and looks for dead members.
+pub const SLICE: Duration = Duration::from_millis(100);
+
+const ASLEEP: u64 = 1;
+const COUNT: u64 = 2;
+const LOW: u64 = u32::MAX as u64;
+
+/// Announces a sleeper; ends with the value to sleep on. After it, the sleeper must check again before it
+/// sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Announce {
+    word: Word,
+    seen: Option<u64>,
+}
+
+impl Announce {
+    /// At this parking word.
+    pub fn new(word: Word) -> Self {
+        Self { word, seen: None }
+    }
+}
+
+impl Steps for Announce {
+    type Out = u64;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<u64> {
+        let Some(seen) = self.seen else {
+            self.seen = Some(m.load(self.word));
+            return None;
+        };
+        // Also when the bit is set already: the barrier needs a read-modify-write before it.
+        if mutant!("park.announce.only-once") && seen & ASLEEP != 0 {
+            return Some(seen);
+        }
+        let asleep = if mutant!("park.announce.not-written") { 0 } else { ASLEEP };
+        match m.cas(self.word, seen, seen | asleep) {
+            Ok(()) => {
+                if !mutant!("park.announce.fence-away") {
+                    m.fence_after_rmw();
+                }
+                Some(seen | ASLEEP)
+            }
+            Err(now) => {
+                self.seen = Some(now);
+                None
+            }
+        }
+    }
+}
+
+/// Looks for a sleeper after a change was published by a read-modify-write; ends with the value that the word was
+/// counted up to, if one has to be woken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Notify {
+    word: Word,
+    seen: Option<u64>,
+}
+
+impl Notify {
+    /// At this parking word.
+    pub fn new(word: Word) -> Self {
+        Self { word, seen: None }
+    }
+}
+
+impl Steps for Notify {
+    type Out = Option<u64>;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u64>> {
+        let Some(seen) = self.seen else {
+            if !mutant!("park.notify.fence-away") {
+                m.fence_after_rmw();
+            }
+            let seen = m.load_relaxed(self.word);
+            if seen & ASLEEP == 0 || mutant!("park.notify.wake-dropped") {
+                return Some(None);
+            }
+            self.seen = Some(seen);
+            return None;
+        };
+        let next = seen.wrapping_add(if mutant!("park.notify.not-counted") { 0 } else { COUNT }) & LOW;
+        match m.cas(self.word, seen, next) {
+            Ok(()) => Some(Some(next)),
+            Err(now) if now & ASLEEP == 0 => Some(None),
+            Err(now) => {
+                self.seen = Some(now);
+                None
+            }
+        }
+    }
+}
+
+/// As [`Notify`], for all sleepers: none is announced any more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NotifyAll {
+    word: Word,
+    seen: Option<u64>,
+}
+
+impl NotifyAll {
+    /// At this parking word.
+    pub fn new(word: Word) -> Self {
+        Self { word, seen: None }
+    }
+}
+
+impl Steps for NotifyAll {
+    type Out = bool;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let Some(seen) = self.seen else {
+            if !mutant!("park.notify-all.fence-away") {
+                m.fence_after_rmw();
+            }
+            let seen = m.load_relaxed(self.word);
+            if seen & ASLEEP == 0 || mutant!("park.notify-all.wake-dropped") {
+                return Some(false);
+            }
+            self.seen = Some(seen);
+            return None;
+        };
+        let count = if mutant!("park.notify-all.not-counted") { 0 } else { COUNT };
+        match m.cas(self.word, seen, seen.wrapping_add(count) & LOW & !ASLEEP) {
+            Ok(()) => Some(true),
+            Err(now) if now & ASLEEP == 0 => Some(false),
+            Err(now) => {
+                self.seen = Some(now);
+                None
+            }
+        }
+    }
+}
+
+/// After a wake-up that woke no sleeper: takes the announcement back; ends with whether all sleepers have to be woken then.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TakeBack {
+    word: Word,
+    counted: u64,
+}
+
+impl TakeBack {
+    /// At this parking word, which was `counted` up to by [`Notify`].
+    pub fn new(word: Word, counted: u64) -> Self {
+        Self { word, counted }
+    }
+}
+
+impl Steps for TakeBack {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let is_taken_back = m.cas(self.word, self.counted, self.counted & !ASLEEP).is_ok();
+        // A process that fell asleep between the wake-up and this swap has to check again.
+        Some(is_taken_back && !mutant!("park.wake.late-sleepers-forgotten"))
+    }
+}
+
+impl Arena {
+    /// The word that counts the deaths that were noticed: to sleep on.
+    pub(crate) fn noticed_word(&self) -> &'static AtomicU32 {
+        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+        self.map().u32_at(Word::at(control::NOTICED).offset() + low)
+    }
+
+    /// How many deaths were noticed, by whichever process.
+    #[inline]
+    pub(crate) fn noticed(&self) -> u32 {
+        self.map().load(Word::at(control::NOTICED)) as u32
+    }
+
+    /// A member is dead, and its word says so: wakes all waiters that may wait for what it held.
+    #[cold]
+    pub(in crate::arena) fn tell_of_a_death(&self) {
+        self.map().add(Word::at(control::NOTICED), 1);
+        futex::wake(self.noticed_word(), i32::MAX as u32);
+    }
+}
+
+/// A place in the arena where processes sleep.
+#[derive(Clone, Copy, Debug)]
+pub struct Parking {
+    pub(in crate::arena) arena: Arena,
+    pub(in crate::arena) word: Word,
+}
+
+impl Parking {
+    /// The arena it is in.
+    pub fn arena(&self) -> Arena {
+        self.arena
+    }
+
+    /// The half of the word that changes.
+    pub(crate) fn futex(&self) -> &'static AtomicU32 {
+        let low = if cfg!(target_endian = "big") { 4 } else { 0 };
+        self.arena.map().u32_at(self.word.offset() + low)
+    }
+
+    /// Wakes one sleeper, if there is any. To be called after the change was published by a read-modify-write.
+    #[inline]
+    pub fn wake_one(&self) {
+        self.wake_some(1);
+    }
+
+    /// Wakes up to `n` sleepers, if there are any, as [`wake_one`](Self::wake_one).
+    #[inline]
+    pub fn wake_some(&self, n: u32) {
+        if let Some(counted) = run(Notify::new(self.word), self.arena.map()) {
+            self.wake(counted, n);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, counted: u64, n: u32) {
+        if futex::wake(self.futex(), n) == 0 && run(TakeBack::new(self.word, counted), self.arena.map()) {
+            futex::wake(self.futex(), i32::MAX as u32);
+        }
+    }
+
+    /// Wakes all sleepers, if there are any: no system call otherwise. To be called after the change was published by a
+    /// read-modify-write.
+    #[inline]
+    pub fn notify_all(&self) {
+        if run(NotifyAll::new(self.word), self.arena.map()) {
+            futex::wake(self.futex(), i32::MAX as u32);
+        }
+    }
+
+    /// Wakes all sleepers.
+    pub fn wake_all(&self) {
+        if !mutant!("park.wake-all.not-counted") {
+            self.arena.map().add(self.word, COUNT);
+        }
+        futex::wake(self.futex(), i32::MAX as u32);
+    }
+
+    /// Announces a sleeper; what it returns goes to [`sleep`](Self::sleep), after looking again.
+    pub fn announce(&self) -> u64 {
+        run(Announce::new(self.word), self.arena.map())
+    }
+
+    /// As [`sleep`](Self::sleep), and until a death is noticed that `asking` did not know of.
+    pub fn sleep_asking(&self, announced: u64, asking: &Asking, wait: Wait) -> bool {
+        self.sleep_at(announced, Some(asking.until(wait)), |word, expected, left| {
+            asking.sleep_for(self.arena, word, expected, left)
+        })
+    }
+
+    /// Sleeps until the word changes, but at most a slice and not beyond `deadline`; whether it was woken.
+    pub fn sleep(&self, announced: u64, deadline: Option<Instant>) -> bool {
+        self.sleep_at(announced, deadline, futex::wait)
+    }
+
+    fn sleep_at(
+        &self,
+        announced: u64,
+        deadline: Option<Instant>,
+        how: impl FnOnce(&'static AtomicU32, u32, Duration) -> bool,
+    ) -> bool {
+        // On the word as it is, not as it was announced, and until it is woken.
+        if mutant!("planted.lost-wake-up") {
+            let now = self.arena.map().load(self.word);
+            return futex::wait(self.futex(), now as u32, Duration::MAX / 4);
+        }
+        #[cfg(feature = "inject")]
+        crate::sys::planted::sleep(self.arena.map());
+        let left = deadline.map_or(SLICE, |d| d.saturating_duration_since(Instant::now()));
+        let slice = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { SLICE };
+        how(self.futex(), (announced & LOW) as u32, left.min(slice))
+    }
+}
+
+/// How long to spin before sleeping: longer where spinning has paid, not at all where it can't.
+///
+/// One for each thing that is waited for, in each process.
+#[derive(Debug)]
+pub struct Patience {
+    nanos: AtomicU32,
+}
+
+/// The longest and the first patience.
+const MOST: u32 = 50_000;
+/// Spinning costs no more than this where it never pays.
+const LEAST: u32 = 500;
+/// The most pauses between two rare polls: about 3 µs where a pause takes longest.
+const PAUSES: u32 = 64;
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Patience {
+    /// Adaptive, beginning with the most; none if there is only one processor.
+    pub fn new() -> Self {
+        Self { nanos: AtomicU32::new(if processors::only_one() { 0 } else { MOST }) }
+    }
+
+    /// Sleeps at once, always.
+    pub const fn none() -> Self {
+        Self { nanos: AtomicU32::new(0) }
+    }
+
+    /// Whether there is any.
+    #[inline]
+    pub fn looks(&self) -> bool {
+        self.nanos.load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls `look` again and again until it finds something, or the patience is used up.
+    #[inline]
+    pub fn look<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos == 0 {
+            return look();
+        }
+        let limit = Duration::from_nanos(u64::from(nanos));
+        let mut start = None;
+        loop {
+            for _ in 0..32 {
+                if let Some(found) = look() {
+                    self.has_paid(nanos);
+                    return Some(found);
+                }
+                std::hint::spin_loop();
+            }
+            if start.get_or_insert_with(Instant::now).elapsed() >= limit {
+                self.has_not_paid(nanos);
+                return None;
+            }
+        }
+    }
+
+    /// As [`look`](Self::look), with growing pauses: for a word that its owner changes again and again. Each
+    /// read takes the word's cache line away from the owner.
+    pub fn look_rarely<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos == 0 {
+            return look();
+        }
+        let limit = Duration::from_nanos(u64::from(nanos));
+        let (start, mut pauses) = (Instant::now(), 1);
+        loop {
+            if let Some(found) = look() {
+                self.has_paid(nanos);
+                return Some(found);
+            }
+            if start.elapsed() >= limit {
+                self.has_not_paid(nanos);
+                return None;
+            }
+            (0..pauses).for_each(|_| std::hint::spin_loop());
+            pauses = (pauses * 2).min(PAUSES);
+        }
+    }
+
+    fn has_paid(&self, nanos: u32) {
+        if nanos < MOST {
+            self.nanos.store((nanos * 2).min(MOST), Ordering::Relaxed);
+        }
+    }
+
+    fn has_not_paid(&self, nanos: u32) {
+        self.nanos.store((nanos / 2).max(LEAST), Ordering::Relaxed);
+    }
+
+    /// Called after a sleep that began at `since`. If it was short, a little more patience would have avoided
+    /// it.
+    pub fn slept(&self, since: Instant) {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos != 0 && nanos < MOST && since.elapsed() < Duration::from_nanos(u64::from(MOST)) {
+            self.nanos.store((nanos * 4).min(MOST), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::mem::HeapMem;
+
+    const WORD: Word = Word::at(0);
+
+    /// A process that has announced itself, and does not sleep yet, must not fall asleep on the word after a wake-up for all,
+    /// whichever process announces itself after it.
+    #[test]
+    fn a_wake_up_for_all_reaches_a_process_that_does_not_sleep_yet() {
+        let m = HeapMem::new(1);
+        let first = run(Announce::new(WORD), &m);
+        assert!(run(NotifyAll::new(WORD), &m));
+        let second = run(Announce::new(WORD), &m);
+        assert_eq!(m.load(WORD), second);
+        assert_ne!(first, second, "the first one would sleep through its wake-up");
+    }
+
+    fn parking() -> (Parking, crate::Hold) {
+        let arena = Arena::current().unwrap();
+        let hold = arena.alloc(64).unwrap();
+        let word = Word::at(arena.data_of(hold.block()).0);
+        arena.map().store(word, 0);
+        (Parking { arena, word }, hold)
+    }
+
+    #[test]
+    fn waking_all_without_a_look_reaches_a_process_that_does_not_sleep_yet() {
+        let (parking, _hold) = parking();
+        let announced = parking.announce();
+        parking.wake_all();
+        assert_ne!(parking.announce(), announced, "it would sleep through its wake-up");
+    }
+
+    /// A wake-up may be lost with the process that owes it: a sleeper checks again by itself.
+    #[test]
+    fn a_sleeper_that_is_not_woken_looks_again() {
+        let (send, woken) = mpsc::channel();
+        std::thread::spawn(move || {
+            let (parking, _hold) = parking();
+            let announced = parking.announce();
+            parking.sleep(announced, Some(Instant::now() + 1000 * SLICE));
+            send.send(()).unwrap();
+        });
+        woken.recv_timeout(100 * SLICE).expect("it sleeps for longer than a slice");
+    }
+}

@@ -1,0 +1,143 @@
+//! Test only: what this process still has when it ends, although it should have nothing: descriptors, blocks, messages.
+//!
+//! `cargo xtask leaks PROGRAM`, which `cargo test` runs test programs by, asks for it, by the environment variable `MP_LEAKS`: its
+//! own process id, descriptors that the program inherits, and where the report goes. Only its child answers: for what that one
+//! has started, as for copies, the variable names a process that isn't their parent. The report is written by the last of all
+//! functions that run at exit, so that all threads and callbacks of the library have had their turn.
+
+use std::fmt::Write;
+use std::fs;
+use std::os::fd::RawFd;
+use std::os::unix::process::parent_id;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::arena::Arena;
+use crate::process::mutex::Mutex;
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sys::leave;
+
+/// How long what is about to be closed or freed by threads that are at their end may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+struct Wanted {
+    inherited: Vec<RawFd>,
+    report: PathBuf,
+}
+
+struct Kept {
+    what: &'static str,
+    fd: RawFd,
+    target: PathBuf,
+}
+
+static WANTED: PerProcess<OnceLock<Wanted>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static KEPT: PerProcess<Mutex<Vec<Kept>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+
+static GARBAGE: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+leave::before_main!(begin);
+
+/// Before `main`.
+#[cfg_attr(
+    not(all(target_os = "linux", target_env = "gnu")),
+    allow(dead_code, reason = "nothing calls it there")
+)]
+fn begin() {
+    if crate::gained_privileges() {
+        return;
+    }
+    let Ok(wanted) = std::env::var("MP_LEAKS") else { return };
+    let mut words = wanted.splitn(3, ' ');
+    let (Some(parent), Some(inherited), Some(report)) = (words.next(), words.next(), words.next()) else {
+        return;
+    };
+    if parent.parse() != Ok(parent_id()) {
+        return;
+    }
+    let inherited = inherited.split(',').filter_map(|fd| fd.parse().ok()).collect();
+    if WANTED.set(Wanted { inherited, report: report.into() }).is_ok() {
+        leave::at_last(look);
+    }
+}
+
+/// See [`kept`](crate::kept).
+pub(crate) fn keep(what: &'static str, fd: RawFd) {
+    if WANTED.get().is_none() {
+        return;
+    }
+    let Some(target) = target(fd) else { return };
+    let mut all = KEPT.lock();
+    all.retain(|kept| kept.what != what || kept.target != target);
+    all.push(Kept { what, fd, target });
+}
+
+/// See [`arena_is_garbage`](crate::kept::arena_is_garbage).
+pub(crate) fn memory_says_nothing() {
+    _ = GARBAGE.set(());
+}
+
+fn target(fd: RawFd) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{fd}")).ok()
+}
+
+fn look() {
+    let Some(wanted) = WANTED.get() else { return };
+    // Thread-local variables of the thread that runs this are gone.
+    let thread = std::thread::Builder::new().spawn(|| {
+        let until = Instant::now() + PATIENCE;
+        let mut found = findings(wanted);
+        while !found.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10)); // sleep: between two looks at what others are to close
+            found = findings(wanted);
+        }
+        _ = fs::write(&wanted.report, format!("looked\n{found}"));
+    });
+    _ = thread.map(std::thread::JoinHandle::join);
+}
+
+/// A line for each.
+fn findings(wanted: &Wanted) -> String {
+    let mut found = String::new();
+    descriptors(wanted, &mut found);
+    memory(&mut found);
+    found
+}
+
+fn descriptors(wanted: &Wanted, found: &mut String) {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
+    let all: Vec<RawFd> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let of_arena = Arena::get().map(|arena| arena.descriptors()).unwrap_or_default();
+    for fd in all {
+        // The one of the directory that was read is closed.
+        let Some(target) = target(fd) else { continue };
+        let kept = KEPT.lock().iter().any(|kept| kept.fd == fd && kept.target == target);
+        if !kept && !wanted.inherited.contains(&fd) && !of_arena.contains(&fd) {
+            _ = writeln!(found, "descriptor {fd} is open: {}", target.display());
+        }
+    }
+}
+
+fn memory(found: &mut String) {
+    let Some(arena) = Arena::get().filter(|_| GARBAGE.get().is_none()) else { return };
+    _ = arena.sweep();
+    // A process that has never used a queue can't tell what the dead had in theirs.
+    if arena.leaves_some_to_others() {
+        return;
+    }
+    let stats = arena.memory_stats();
+    if stats.queued > 0 {
+        _ = writeln!(found, "{} messages are in queues or leased", stats.queued);
+    }
+    for class in stats.classes.iter().filter(|class| class.live > 0) {
+        _ = writeln!(found, "{} blocks of {} bytes are live", class.live, class.size);
+    }
+    for member in stats.by_member.iter().filter(|member| member.blocks > 0) {
+        let (pid, state) = (member.pid, if member.live { "" } else { ", which is dead" });
+        let who = if pid == std::process::id() { ", this one" } else { state };
+        _ = writeln!(found, "{} blocks are held by process {pid}{who}", member.blocks);
+    }
+}

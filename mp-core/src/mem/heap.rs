@@ -1,0 +1,78 @@
+//! Shared words without an arena.
+
+use super::{Mem, Word, order};
+use crate::sync::{AtomicU64, Mutex, Ordering, fence};
+
+/// Shared words in a `Vec` of this process: for loom, for explorations, for tests without an arena.
+///
+/// Word `Word::at(8 * i)` is the `i`-th element.
+#[derive(Debug)]
+pub struct HeapMem {
+    words: Vec<AtomicU64>,
+    /// Held while two words are changed as one.
+    pairs: Mutex<()>,
+}
+
+impl HeapMem {
+    /// `len` words, all zero.
+    pub fn new(len: usize) -> Self {
+        Self { words: (0..len).map(|_| AtomicU64::new(0)).collect(), pairs: Mutex::new(()) }
+    }
+
+    fn at(&self, w: Word) -> &AtomicU64 {
+        &self.words[(w.offset() / 8) as usize]
+    }
+}
+
+impl Mem for HeapMem {
+    fn load(&self, w: Word) -> u64 {
+        self.at(w).load(order::load())
+    }
+    fn load_relaxed(&self, w: Word) -> u64 {
+        self.at(w).load(order::HINT)
+    }
+    fn store(&self, w: Word, v: u64) {
+        self.at(w).store(v, order::store());
+    }
+    fn store_relaxed(&self, w: Word, v: u64) {
+        self.at(w).store(v, order::HINT);
+    }
+    fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
+        self.at(w).compare_exchange(old, new, order::cas(), order::found()).map(drop)
+    }
+    fn add(&self, w: Word, v: u64) -> u64 {
+        self.at(w).fetch_add(v, order::add())
+    }
+    fn or(&self, w: Word, v: u64) -> u64 {
+        self.at(w).fetch_or(v, order::or())
+    }
+    fn and(&self, w: Word, v: u64) -> u64 {
+        self.at(w).fetch_and(v, order::and())
+    }
+    fn has_pairs(&self) -> bool {
+        true
+    }
+    /// The first word decides: the second one is written before it, if there is something to be written, and cleared after
+    /// it. So a thread that knows the first word sees the second one that belongs to it, as long as a pair
+    /// that waits to be written has 0 there.
+    fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
+        let Ok(_alone) = self.pairs.lock() else { return false };
+        let (first, second) = (self.at(w), self.at(w.plus(1)));
+        if first.load(order::load()) != old[0] || second.load(order::load()) != old[1] {
+            return false;
+        }
+        if new[1] != 0 {
+            second.store(new[1], order::store());
+        }
+        let swapped = first.compare_exchange(old[0], new[0], order::cas(), order::found()).is_ok();
+        if swapped && new[1] == 0 || !swapped && new[1] != 0 {
+            second.store(if swapped { 0 } else { old[1] }, order::store());
+        }
+        swapped
+    }
+    fn fence_after_rmw(&self) {
+        if order::has_fence() {
+            fence(Ordering::SeqCst);
+        }
+    }
+}

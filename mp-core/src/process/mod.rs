@@ -1,0 +1,8 @@
+//! What is one process's own: variables that copies of it begin anew with, locks inside it, panics of user code.
+
+pub mod mutex;
+mod per_process;
+pub mod users;
+
+pub use per_process::{GENERATIONS, PerProcess, SetOnce};
+pub(crate) use per_process::{begin_generation, generation};

@@ -1,0 +1,140 @@
+//! # Safety
+//! Variables of the program that a copy of the process begins anew with, and that are set once. Unsafe, because [`SetOnce`] keeps
+//! what it is set to behind a pointer; sound, because that is a value that was leaked.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr;
+
+use crate::sync::shared::{AtomicPtr, AtomicU32, Ordering};
+
+/// One for the process that was executed, and one for each copy of a copy.
+pub const GENERATIONS: usize = 16;
+
+/// Copies by [`Fork`](crate::fork::Fork) that lie between this process and the one that was executed.
+// fork: it is what tells copies apart; each counts itself, once.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// How many copies lie between this process and the one that was executed.
+#[inline]
+pub(crate) fn generation() -> usize {
+    GENERATION.load(Ordering::Relaxed) as usize
+}
+
+/// In a copy: from now on it is one.
+pub(crate) fn begin_generation() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A variable of the program that each process has for itself: a copy made by [`Fork`](crate::fork::Fork) begins with a fresh one.
+///
+/// What is behind a lock that another thread held when the process was copied stays locked in the copy for ever. So the
+/// copy doesn't look at it.
+///
+/// ```
+/// use mp_core::fork::{GENERATIONS, PerProcess};
+/// use std::sync::OnceLock;
+///
+/// static NAME: PerProcess<OnceLock<String>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+/// assert_eq!(NAME.get_or_init(|| "first".to_string()), "first");
+/// ```
+#[derive(Debug)]
+pub struct PerProcess<T>([T; GENERATIONS]);
+
+impl<T> PerProcess<T> {
+    /// A variable, as it is at the beginning of each.
+    pub const fn new(each: [T; GENERATIONS]) -> Self {
+        Self(each)
+    }
+}
+
+impl<T> Deref for PerProcess<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0[generation() % GENERATIONS]
+    }
+}
+
+/// Something that is set once in the life of a process, and never freed.
+///
+/// Until then it is all zeroes, as [`OnceLock`] is not: so a process that is to start quickly finds it in memory that is not
+/// read from the program's file.
+///
+/// ```
+/// use mp_core::fork::SetOnce;
+///
+/// static NAME: SetOnce<String> = SetOnce::new();
+/// assert_eq!(NAME.get(), None);
+/// assert_eq!(NAME.set("first".to_string()), "first");
+/// assert_eq!(NAME.set("second".to_string()), "first");
+/// assert_eq!(NAME.get().map(String::as_str), Some("first"));
+/// ```
+#[derive(Debug)]
+pub struct SetOnce<T: 'static>(AtomicPtr<T>, PhantomData<T>);
+
+// SAFETY: it hands out shared references to all threads (`T: Sync`), and the value may be dropped by another thread than
+// the one that made it (`T: Send`) only when it is not set.
+unsafe impl<T: Send + Sync> Sync for SetOnce<T> {}
+
+impl<T> SetOnce<T> {
+    /// One that is not set.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()), PhantomData)
+    }
+
+    /// What it is, if it was set.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a value that was leaked before the pointer to it was published, which this load sees.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Sets it, unless it is set, and returns what it is.
+    #[inline]
+    pub fn set(&self, value: T) -> &'static T {
+        let new = Box::into_raw(Box::new(value));
+        match self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: leaked just now, and what is published is never freed.
+            Ok(_) => unsafe { &*new },
+            Err(old) => {
+                // SAFETY: made just now, and not published.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: leaked before it was published, which the failed exchange has seen.
+                unsafe { &*old }
+            }
+        }
+    }
+}
+
+impl<T> Default for SetOnce<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_first_stays() {
+        static SET: SetOnce<u32> = SetOnce::new();
+        let all = std::thread::scope(|threads| {
+            let set = (1..=8).map(|n| threads.spawn(move || *SET.set(n))).collect::<Vec<_>>();
+            set.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let first = *SET.get().unwrap();
+        assert!((1..=8).contains(&first) && all.iter().all(|seen| *seen == first));
+    }
+
+    #[test]
+    fn a_variable_of_this_process() {
+        static COUNT: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(5) }; GENERATIONS]);
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(COUNT.load(Ordering::Relaxed), 6);
+    }
+}
