@@ -107,7 +107,7 @@ const AREAS: &[(&str, &[(&str, &str)])] = &[
         "park.",
         &[
             ("mp-tests/wake_ups", ""),
-            ("mp-core/lib", "arena::park"),
+            ("mp-core/lib", "arena::waiting::parking"),
             ("mp-models/models", "wait::"),
             ("mp-core/loom_seats", ""),
             ("mp-tests/queues", "waits::"),
