@@ -1,4 +1,4 @@
-//! The counterpart of the others: each of these is fine.
+//! The counterpart of the others: each of these is fine, and compiled with the tests.
 use mp::{Bundle, FrozenTensor, Message, Queue, Tensor};
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -19,7 +19,7 @@ struct Elsewhere<T>(T);
 
 fn worker(_rank: usize, (): ()) {}
 
-fn main() {
+pub(crate) fn main() {
     let queue = Queue::<Job>::bounded(1).unwrap();
     let images = Tensor::zeros(&[4]).unwrap().freeze();
     let batch = Batch { name: "b".into(), images };

@@ -63,14 +63,16 @@ fn features(packages: &[Package]) -> Option<Vec<String>> {
     Some(facade.features.iter().filter(is_base).cloned().collect())
 }
 
-/// Whether one of the features is a sharing strategy.
-fn has_strategy(set: &str) -> bool {
-    set.split(',').any(|name| STRATEGIES.iter().any(|(strategy, _)| *strategy == name))
+/// The sets that must not build, since none of them can share memory. The crate below all others refuses them, so the features of
+/// the others make no difference: none of them, and all.
+fn without_strategy(features: &[String]) -> [String; 2] {
+    [String::new(), rest(features).join(",")]
 }
 
-/// The sets that must not build: none of them can share memory.
-fn without_strategy(features: &[String]) -> Vec<String> {
-    powerset(features).into_iter().filter(|set| !has_strategy(set)).collect()
+/// The features that are no sharing strategy.
+fn rest(features: &[String]) -> Vec<String> {
+    let is_strategy = |name: &String| STRATEGIES.iter().any(|(strategy, _)| strategy == name);
+    features.iter().filter(|name| !is_strategy(name)).cloned().collect()
 }
 
 /// Checks that a set of features does not build, and that the message names the features that are missing.
@@ -93,13 +95,21 @@ fn refused(session: &mut Session, set: &str) {
     }
 }
 
-/// Every subset of the features that has a sharing strategy, and [`ADDED`] in the sets that its comment
-/// names; as `--features` takes them.
+/// With one sharing strategy every subset of the other features; with the other one, and with both, each of them by itself, and all.
+/// What a strategy switches on lies below the crates that the other features switch on. And [`ADDED`] in the sets that its comment
+/// names. As `--features` takes them.
 fn sets(features: &[String]) -> Vec<String> {
-    let base = features.join(",");
-    let mut sets: Vec<_> = powerset(features).into_iter().filter(|set| has_strategy(set)).collect();
+    let (base, rest) = (features.join(","), rest(features));
+    let [first, second] = STRATEGIES.map(|(strategy, _)| strategy.to_owned());
+    let with = |strategies: &str, set: &str| format!("{strategies},{set}").trim_end_matches(',').to_owned();
+    let mut sets: Vec<_> = powerset(&rest).iter().map(|set| with(&first, set)).collect();
+    for strategies in [second.clone(), format!("{first},{second}")] {
+        sets.push(strategies.clone());
+        sets.extend(rest.iter().map(|one| with(&strategies, one)));
+        sets.push(with(&strategies, &rest.join(",")));
+    }
     for added in ADDED {
-        sets.extend([format!("{},{added}", STRATEGIES[0].0), format!("{base},{added}")]);
+        sets.extend([format!("{first},{added}"), format!("{base},{added}")]);
     }
     sets.push(format!("{base},{}", ADDED.join(",")));
     sets
@@ -126,16 +136,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_comes_alone_and_with_all() {
-        let names = ["file_descriptor".to_owned(), "b".to_owned()];
+    fn sets_have_a_strategy_and_what_is_added_comes_alone_and_with_all() {
+        let names = ["file_descriptor", "file_system", "a", "b"].map(str::to_owned);
         let sets = sets(&names);
-        assert_eq!(sets.len(), 2 + 2 * ADDED.len() + 1);
-        assert_eq!(without_strategy(&names), ["", "b"]);
-        for set in
-            ["file_descriptor", "file_descriptor,b", "file_descriptor,futures", "file_descriptor,b,futures"]
-        {
+        assert_eq!(sets.len(), 4 + 2 * (1 + 2 + 1) + 2 * ADDED.len() + 1);
+        assert_eq!(without_strategy(&names), ["", "a,b"]);
+        for set in [
+            "file_descriptor",
+            "file_descriptor,b",
+            "file_descriptor,a,b",
+            "file_system",
+            "file_system,b",
+            "file_descriptor,file_system,a",
+            "file_descriptor,file_system,a,b",
+            "file_descriptor,futures",
+            "file_descriptor,file_system,a,b,futures",
+        ] {
             assert_eq!(sets.iter().filter(|s| *s == set).count(), 1, "{set}");
         }
+        assert!(sets.iter().all(|set| set.starts_with("file_")));
         assert!(sets.last().is_some_and(|all| ADDED.iter().all(|name| all.contains(name))));
     }
 }

@@ -15,15 +15,15 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Ok(models) => models,
         Err(message) => return Outcome::Failed(message),
     };
-    if models.is_empty() {
+    if models.runs.is_empty() {
         return Outcome::Skipped("there are no loom models yet".to_owned());
     }
     let flags = format!("{} --cfg mp_loom", std::env::var("RUSTFLAGS").unwrap_or_default());
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    for words in models {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for words in models.runs {
         let mut command = session.cargo(&["test", "--release", "--no-fail-fast"]);
-        command.args(&words).env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target.join("loom"));
+        command.args(&models.packages).args(&words);
+        command.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target.join("loom"));
         let ran = session.run(&mut command);
         if ran.ok && ran.tally.passed == 0 {
             session.fail(format!("no model ran in {}: is it compiled with --cfg mp_loom?", words.join(" ")));
@@ -32,13 +32,19 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The arguments of one `cargo test` for each package's unit tests and for each test file with models.
-fn models(packages: &[Package], tree: &Tree) -> Vec<Vec<String>> {
-    let mut runs = Vec::new();
+struct Models {
+    /// The arguments that choose all packages with models. They are the same in each run: one package alone would choose other
+    /// features of those below it, which would be compiled once more.
+    packages: Vec<String>,
+    /// The other arguments of each `cargo test`: one for each package's unit tests, and for each test file with models.
+    runs: Vec<Vec<String>>,
+}
+
+fn models(packages: &[Package], tree: &Tree) -> Models {
+    let (mut chosen, mut features, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     for package in packages.iter().filter(|package| package.name != "xtask") {
-        let words = |rest: &[&str]| -> Vec<String> {
-            package.by_default().into_iter().chain(rest.iter().map(|word| (*word).to_owned())).collect()
-        };
+        let before = runs.len();
+        let words = |rest: &[&str]| rest.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let sources =
             if package.folder.is_empty() { "src/".to_owned() } else { format!("{}/src/", package.folder) };
         let has_model = |file: &&tidy::File| {
@@ -51,8 +57,16 @@ fn models(packages: &[Package], tree: &Tree) -> Vec<Vec<String>> {
         for test in package.tests.iter().filter(|name| name.starts_with("loom")) {
             runs.push(words(&["--test", test]));
         }
+        if runs.len() > before {
+            chosen.extend(["-p".to_owned(), package.name.clone()]);
+            features.extend(package.default.iter().map(|feature| format!("{}/{feature}", package.name)));
+        }
     }
-    runs
+    if !features.is_empty() {
+        chosen.extend(["--no-default-features", "--features"].map(str::to_owned));
+        chosen.push(features.join(","));
+    }
+    Models { packages: chosen, runs }
 }
 
 #[cfg(test)]
@@ -65,10 +79,14 @@ mod tests {
             name: name.to_owned(),
             folder: name.to_owned(),
             tests: tests.iter().map(|t| (*t).to_owned()).collect(),
+            default: vec!["x".to_owned()],
             ..Package::default()
         };
         let tree = Tree::of(&[("a/src/x/y.rs", "mod loom_ring {}\n"), ("b/src/lib.rs", "// fn loom_x()\n")]);
-        let runs = models(&[package("a", &["other"]), package("b", &["loom_seats"])], &tree);
-        assert_eq!(runs, [vec!["-p", "a", "--lib", "loom_"], vec!["-p", "b", "--test", "loom_seats"]]);
+        let packages = [package("a", &["other"]), package("b", &["loom_seats"]), package("c", &[])];
+        let models = models(&packages, &tree);
+        assert_eq!(models.runs, [["--lib", "loom_"], ["--test", "loom_seats"]]);
+        let chosen = ["-p", "a", "-p", "b", "--no-default-features", "--features", "a/x,b/x"];
+        assert_eq!(models.packages, chosen);
     }
 }
