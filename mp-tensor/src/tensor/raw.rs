@@ -131,8 +131,9 @@ impl Raw<Exclusive> {
         let storage = beyond(&view, dtype, bytes);
         let mut wire = [0; handle::MOST];
         let written = C::write_bytes(out, Handle { what, view: &*view, storage }.write(&mut wire));
-        let grad = std::mem::replace(&mut self.grad, Grad::lent(attachment));
-        out.attached().lends(Lent { attachment, grant, bytes, beside: view, note: grad.bits() });
+        let note = self.grad.bits();
+        let mark = out.attached().lends(Lent { attachment, grant, bytes, beside: view, note });
+        self.grad = Grad::lent(mark);
         written
     }
 
@@ -141,10 +142,10 @@ impl Raw<Exclusive> {
         if !self.keep.hold().is_nowhere() {
             return;
         }
-        let Some(attachment) = self.grad.lent_as() else { return };
-        let Some((hold, lent)) = back.take(attachment, grant(Access::Exclusive, dtype)) else { return };
+        let Some(mark) = self.grad.lent_as() else { return };
+        let Some((hold, lent)) = back.take(mark, grant(Access::Exclusive, dtype)) else { return };
         let keep = Storage::of(hold, lent.bytes);
-        // Another value's, if this is what was in another message.
+        // It is one, and fits, unless another process has overwritten the envelope.
         let Ok(view) = lent.beside.clone().downcast::<View>() else { return };
         if view.fits(keep.len() / dtype.size()) {
             *self = Self { keep, view, grad: Grad::from_bits(lent.note) };

@@ -11,8 +11,9 @@ pub(crate) struct Grad(u64);
 
 const REQUIRES: u64 = 1;
 const RESULT: u64 = 2;
-/// It is no gradient's, but of a tensor that was moved into a message: its number there is in the upper half.
+/// It is no gradient's, but of a tensor that was moved into a message: its mark there is above.
 const LENT: u64 = 4;
+const MARK: u32 = 3;
 
 impl std::fmt::Debug for Grad {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -21,15 +22,15 @@ impl std::fmt::Debug for Grad {
 }
 
 impl Grad {
-    /// What is left in a tensor that was moved into a message, as this attachment: by that it finds what was its own, if the
-    /// message stays.
-    pub(crate) fn lent(attachment: u32) -> Self {
-        Self(u64::from(attachment) << 32 | LENT)
+    /// What is left in a tensor that was moved into a message under this mark: by that it finds what was its own, if the message
+    /// stays.
+    pub(crate) fn lent(mark: u64) -> Self {
+        Self(mark << MARK | LENT)
     }
 
-    /// As which attachment it was moved into a message.
-    pub(crate) fn lent_as(self) -> Option<u32> {
-        (self.0 & LENT != 0).then_some((self.0 >> 32) as u32)
+    /// Under which mark it was moved into a message.
+    pub(crate) fn lent_as(self) -> Option<u64> {
+        (self.0 & LENT != 0).then_some(self.0 >> MARK)
     }
 
     pub(crate) fn requires(self) -> bool {
@@ -37,7 +38,7 @@ impl Grad {
     }
 
     pub(crate) fn is_leaf(self) -> bool {
-        self.0 != REQUIRES | RESULT
+        self.0 & (REQUIRES | RESULT) != REQUIRES | RESULT
     }
 
     /// Of a view of it, or of what was computed of it.

@@ -11,6 +11,7 @@ use crate::arena::messages::incoming::{Arrived, Incoming};
 use crate::arena::{AttachRequest, Envelope, Hold, MAX_ATTACHMENTS};
 use crate::error::Error;
 use crate::error::Result;
+use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, BlockId, Grant};
 
 /// A message being written.
@@ -32,6 +33,26 @@ pub struct Attached {
     index: Vec<u32>,
     /// What is exclusive among them, in the order in which it was attached.
     lent: Vec<Lent>,
+    /// The number of this message, if something is; and that of the next one.
+    numbers: [u64; 2],
+}
+
+/// How many numbers of messages the buffers of one get at a time.
+const RANGE: u64 = 1 << 6;
+
+/// A number that no other message of this process has.
+#[cold]
+fn numbers() -> u64 {
+    // fork: a copy goes on from here, and no value of another process has its numbers.
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    NUMBERS.fetch_add(RANGE, Ordering::Relaxed)
+}
+
+/// What a value that was moved into a message keeps, to take it back: the number of the message, and that of the attachment,
+/// of which there are at most [`MAX_ATTACHMENTS`]. It has 61 bits, so that three are left for other things in a word. (The
+/// numbers of messages come round after 2^45 of them.)
+fn mark(message: u64, attachment: u32) -> u64 {
+    (message << u16::BITS | u64::from(attachment)) & (u64::MAX >> 3)
 }
 
 /// What an exclusive value was beside its memory, which is in a message: all that it needs to be as it was.
@@ -55,17 +76,21 @@ pub struct Returned {
     arrived: Arrived,
     /// In the order of their numbers.
     lent: Vec<Lent>,
+    /// The number of the message.
+    number: u64,
 }
 
 impl Returned {
-    /// What was attached under this number as that, if it was not taken yet, and its handle.
-    pub fn take(&mut self, attachment: u32, grant: Grant) -> Option<(Hold, &Lent)> {
-        let at = self.lent.binary_search_by_key(&attachment, |lent| lent.attachment).ok()?;
+    /// What was [lent](Attached::lends) under this mark as that, if it was not taken yet, and its handle. `None` for the mark of
+    /// another message.
+    pub fn take(&mut self, mark: u64, grant: Grant) -> Option<(Hold, &Lent)> {
+        let at =
+            self.lent.binary_search_by_key(&mark, |lent| self::mark(self.number, lent.attachment)).ok()?;
         let lent = &self.lent[at];
         if lent.grant != grant {
             return None;
         }
-        let hold = self.arrived.take(attachment, grant).ok()?;
+        let hold = self.arrived.take(lent.attachment, grant).ok()?;
         Some((hold, lent))
     }
 }
@@ -118,9 +143,17 @@ impl Attached {
         self.place(hold, grant)?.or_else(|free| Ok(self.add(hold.take(), grant, free)))
     }
 
-    /// Notes what a value whose handle was [moved here](Self::attach_own) needs to be as it was.
-    pub fn lends(&mut self, lent: Lent) {
+    /// Notes what a value whose handle was [moved here](Self::attach_own) needs to be as it was. Returns the mark, of 61 bits, by
+    /// which the value takes it [back](Returned::take), and nothing out of another message.
+    pub fn lends(&mut self, lent: Lent) -> u64 {
+        let [number, next] = &mut self.numbers;
+        if self.lent.is_empty() {
+            *number = if next.is_multiple_of(RANGE) { numbers() } else { *next };
+            *next = *number + 1;
+        }
+        let mark = mark(*number, lent.attachment);
         self.lent.push(lent);
+        mark
     }
 
     /// Where a block is among the attachments; else where the index has room for it.
@@ -269,7 +302,7 @@ impl Outgoing {
                 std::mem::take(inc.arrived())
             }
         };
-        Returned { arrived, lent: attached.lent }
+        Returned { arrived, lent: attached.lent, number: attached.numbers[0] }
     }
 
     /// Empties it for the next message; whether its buffers are worth keeping.
