@@ -69,7 +69,13 @@ pub enum TaskError {
     /// No worker could be started, or none lived; why.
     Broken(Arc<str>),
     /// The arguments could not be encoded here, or not be decoded in the worker.
-    Arguments(String),
+    Arguments {
+        /// Why.
+        why: String,
+        /// What refused them here, to be matched: too little memory, a tensor that can't be sent. `None` if the worker refused
+        /// them, or if it was their `Clone` that failed.
+        cause: Option<Arc<mp_reduce::Error>>,
+    },
     /// What the function returned could not be encoded in the worker, or not be decoded here.
     Value {
         /// Why.
@@ -84,6 +90,11 @@ impl TaskError {
     /// A value that did not arrive.
     pub(crate) fn value(why: impl Into<String>) -> Self {
         TaskError::Value { why: why.into(), undecodable: None }
+    }
+
+    /// Arguments that were not sent, or not read.
+    pub(crate) fn arguments(Unsendable { why, cause }: Unsendable) -> Self {
+        TaskError::Arguments { why, cause }
     }
 
     /// The result that could not be read: type, place, reason. `None` when that is not what went wrong.
@@ -185,7 +196,7 @@ impl fmt::Display for TaskError {
             TaskError::Terminated => f.write_str("the pool was ended before the task was done"),
             TaskError::Closed => f.write_str("the pool is closed: it takes no tasks any more"),
             TaskError::Broken(why) => write!(f, "the pool has no workers left: {why}"),
-            TaskError::Arguments(why) => write!(f, "the arguments of the task can't be sent: {why}"),
+            TaskError::Arguments { why, .. } => write!(f, "the arguments of the task can't be sent: {why}"),
             TaskError::Value { why, undecodable: None } => {
                 write!(f, "what the task returned can't be sent: {why}")
             }
@@ -196,7 +207,35 @@ impl fmt::Display for TaskError {
     }
 }
 
-impl std::error::Error for TaskError {}
+impl std::error::Error for TaskError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            TaskError::Arguments { cause: Some(cause), .. } => Some(&**cause),
+            TaskError::Value { undecodable: Some(undecodable), .. } => Some(&**undecodable),
+            _ => None,
+        }
+    }
+}
+
+/// Why something is not sent.
+#[derive(Debug)]
+pub(crate) struct Unsendable {
+    pub(crate) why: String,
+    pub(crate) cause: Option<Arc<mp_reduce::Error>>,
+}
+
+impl Unsendable {
+    /// In words alone.
+    pub(crate) fn said(why: impl Into<String>) -> Self {
+        Self { why: why.into(), cause: None }
+    }
+}
+
+impl From<mp_reduce::Error> for Unsendable {
+    fn from(error: mp_reduce::Error) -> Self {
+        Self { why: error.to_string(), cause: Some(Arc::new(error)) }
+    }
+}
 
 /// Why there is no pool, or why it ended badly.
 #[derive(Debug)]

@@ -227,6 +227,10 @@ fn a_result_that_can_not_be_decoded_is_in_the_error_with_type_place_and_bytes() 
         assert!(undecodable.type_name().contains("Report"), "{error}");
         assert!(error.to_string().contains(why) && error.to_string().contains("Report"), "{error}");
         assert_eq!(error.bytes(), Some(&sent(numbers)[..]), "the bytes of the result, and no others");
+        assert!(
+            error.source().is_some_and(|source| source.is::<mp_core::message::Undecodable>()),
+            "{error:?}"
+        );
     };
     // Waited for, among many, one after another, and after a panic.
     let error = pool.apply(reports, vec![2, 4, 5]).map(|_| ()).unwrap_err();
@@ -252,11 +256,19 @@ fn what_can_not_be_sent_is_an_error_of_its_task_alone() {
     let good = pool.map_async(square, 0..100);
     let says = |result: Result<u32, TaskError>| result.unwrap_err();
     let error = says(pool.apply(|_: Stubborn| 1_u32, Stubborn));
-    assert!(matches!(&error, TaskError::Arguments(why) if why.contains("I stay here")), "{error}");
+    assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains("I stay here")), "{error}");
+    let mut result = Tensor::<f32>::zeros(&[2]).unwrap();
+    result.set_requires_grad(true).unwrap();
+    result.set_non_leaf();
+    let error = says(pool.apply(|_: Tensor<f32>| 1_u32, result));
+    let TaskError::Arguments { cause: Some(cause), .. } = &error else { panic!("{error:?}") };
+    assert!(matches!(**cause, mp_reduce::Error::Memory(mp_core::Error::NonLeaf)), "{cause:?}");
+    let source = error.source().expect("what refused them").downcast_ref::<mp_reduce::Error>();
+    assert_eq!(source.map(ToString::to_string), Some(cause.to_string()));
     let error = says(pool.apply(|_: Fragile| 1_u32, Fragile));
-    assert!(matches!(&error, TaskError::Arguments(why) if why.contains("it fell apart")), "{error}");
+    assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains("it fell apart")), "{error}");
     let error = says(pool.apply(|_: Bomb| 1_u32, Bomb));
-    assert!(matches!(&error, TaskError::Arguments(why) if why.contains("it went off")), "{error}");
+    assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains("it went off")), "{error}");
     let error = pool.apply(|(): ()| Ok::<_, String>(Stubborn), ()).map(|_| ()).unwrap_err();
     assert!(matches!(&error, TaskError::Value { why, .. } if why.contains("I stay here")), "{error}");
     let error = pool.apply(|(): ()| Ok::<_, String>(Fragile), ()).map(|_| ()).unwrap_err();

@@ -39,7 +39,7 @@ fn what_can_not_be_read_in_a_worker_is_an_error_of_its_tasks() {
         let bad = Unreadable(kind);
         let results = pool.task_closure(closure!([bad] |x: u32| x + u32::from(bad.0))).map_async(0..20);
         let error = got(results).unwrap_err();
-        assert!(matches!(&error, TaskError::Arguments(why) if why.contains(what)), "{error}");
+        assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains(what)), "{error}");
     }
     assert_eq!(pool.map(|x: u32| x, 0..4).unwrap(), [0, 1, 2, 3]);
     assert_eq!(pool.pids(), pids, "no worker died of it");

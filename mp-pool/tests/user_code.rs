@@ -139,7 +139,7 @@ fn copies_for_a_retry_that_panic() {
     let kept = Kept { gate: gate.clone(), clone: Some(again), bomb: Bomb::default() };
     let result = pool.task(task).retries(3).apply_async(kept);
     kill(gate.arrived().1);
-    assert!(matches!(got(result), Err(TaskError::Arguments(_))));
+    assert!(matches!(got(result), Err(TaskError::Arguments { .. })));
     assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
     join(&pool);
 }

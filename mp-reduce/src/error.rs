@@ -17,8 +17,8 @@ pub enum Error {
     TypeMismatch {
         /// The name of the expected type.
         expected: &'static str,
-        /// The name or fingerprint of the type that arrived.
-        found: String,
+        /// The name of the type that arrived; `None` if the message doesn't carry it.
+        found: Option<String>,
         /// The bytes of the message, so that it is not lost.
         bytes: Vec<u8>,
     },
@@ -55,9 +55,14 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Memory(e) => e.fmt(f),
-            Error::TypeMismatch { expected, found, .. } => {
+            Error::TypeMismatch { expected, found: Some(found), .. } => {
                 write!(f, "a message of type {found} arrived where {expected} is expected")
             }
+            Error::TypeMismatch { expected, found: None, .. } => write!(
+                f,
+                "a message of another type, whose name it does not carry, arrived where {expected} is expected; read it as \
+                 the type that was sent"
+            ),
         }
     }
 }

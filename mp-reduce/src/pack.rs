@@ -302,7 +302,7 @@ pub fn unpack_with<T: Message>(
     let mut inc = take(&INCOMING);
     open(&mut inc)?;
     if inc.fingerprint() != fingerprint.get() {
-        return Err(mismatch::<T>(inc.fingerprint(), inc.whole()));
+        return Err(mismatch::<T>(inc.whole()));
     }
     let value = decode(&mut inc)?;
     if inc.reuse() {
@@ -345,7 +345,7 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
 /// As [`unpack`].
 pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
     if fingerprint != TypeFingerprint::<T>::new().get() {
-        return Err(mismatch::<T>(fingerprint, &bytes));
+        return Err(mismatch::<T>(&bytes));
     }
     decode(&mut Incoming::from_plain(bytes))
 }
@@ -366,7 +366,6 @@ fn undecodable<T>(error: mp_core::Error, bytes: &[u8]) -> Error {
 }
 
 #[cold]
-fn mismatch<T>(found: u64, bytes: &[u8]) -> Error {
-    let found = format!("with fingerprint {found:016x}");
-    Error::TypeMismatch { expected: type_name::<T>(), found, bytes: bytes.to_vec() }
+fn mismatch<T>(bytes: &[u8]) -> Error {
+    Error::TypeMismatch { expected: type_name::<T>(), found: None, bytes: bytes.to_vec() }
 }

@@ -228,7 +228,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Os { source, .. } | Error::Directory { source, .. } => Some(source),
-            Error::Undecodable(e) => e.reason().map(|e| e as _),
+            Error::Undecodable(e) => e.source(),
             _ => None,
         }
     }

@@ -71,10 +71,6 @@ impl Undecodable {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{field}{dot}{}", self.path);
     }
-
-    pub(crate) fn reason(&self) -> Option<&Error> {
-        self.source.as_deref()
-    }
 }
 
 impl fmt::Display for Undecodable {
@@ -93,6 +89,12 @@ impl fmt::Display for Undecodable {
             bytes.iter().take(SHOWN).try_for_each(|byte| write!(f, " {byte:02x}"))?;
         }
         f.write_str(if bytes.len() > SHOWN { " ..." } else { "" })
+    }
+}
+
+impl std::error::Error for Undecodable {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
     }
 }
 

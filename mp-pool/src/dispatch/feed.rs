@@ -13,7 +13,7 @@ use mp_spawn::Raise;
 use crate::dispatch::job::{Code, Item, Job};
 use crate::dispatch::shared::{Settled, Shared};
 use crate::dispatch::state::{Given, Ready, Taken};
-use crate::error::TaskError;
+use crate::error::{TaskError, Unsendable};
 use crate::message::{Body, Task};
 
 impl Shared {
@@ -71,14 +71,14 @@ impl Shared {
         let run = |args| Task::Run { id: taken.id, code: job.code.number, timed, args: Body::out(args) };
         match args.and_then(|args| self.packed(run(args))) {
             Ok(packed) => ready.push(Ready { taken, packed }),
-            Err(why) => settled.add(taken, Err(TaskError::Arguments(why))),
+            Err(why) => settled.add(taken, Err(TaskError::arguments(why))),
         }
     }
 
     /// A message for a worker. Whatever the user's code does in it: a panic is an error.
-    pub(crate) fn packed(&self, task: Task) -> Result<Packed<Task>, String> {
-        let pack = || self.form.pack(task).map_err(|error| error.to_string());
-        Raise::catch(pack).unwrap_or_else(|raise| Err(raise.message().to_string()))
+    pub(crate) fn packed(&self, task: Task) -> Result<Packed<Task>, Unsendable> {
+        let pack = || self.form.pack(task).map_err(|refused| refused.error.into());
+        Raise::catch(pack).unwrap_or_else(|raise| Err(Unsendable::said(raise.message())))
     }
 
     /// Gives tasks to a worker that was marked as being fed, if it is still the same one.
@@ -121,8 +121,9 @@ impl Shared {
         let mut keep = Vec::new();
         let mut send = Vec::new();
         for Ready { taken, packed } in ready {
-            if let Some(why) = unsendable.get(&taken.job.code.number) {
-                settled.add(taken, Err(TaskError::Arguments(format!("the function can't be sent: {why}"))));
+            if let Some(Unsendable { why, cause }) = unsendable.get(&taken.job.code.number) {
+                let (why, cause) = (format!("the function can't be sent: {why}"), cause.clone());
+                settled.add(taken, Err(TaskError::Arguments { why, cause }));
             } else if end.is_some() || taken.job.is_cancelled() {
                 let error = end.clone().unwrap_or(TaskError::Cancelled);
                 settled.add(taken, Err(error));

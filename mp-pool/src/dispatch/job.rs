@@ -13,7 +13,7 @@ use mp_reduce::Message;
 use mp_spawn::{Closure, Raise};
 
 use crate::dispatch::shared::Shared;
-use crate::error::TaskError;
+use crate::error::{TaskError, Unsendable};
 use crate::message::{Runner, Write};
 
 /// A function, as the workers know it.
@@ -48,7 +48,7 @@ pub(crate) struct Item {
     /// How often it was begun before.
     pub(crate) tries: u32,
     /// Or why there are none.
-    pub(crate) args: Result<Box<dyn Write>, String>,
+    pub(crate) args: Result<Box<dyn Write>, Unsendable>,
     pub(crate) kept: Option<Kept>,
 }
 
@@ -57,20 +57,21 @@ pub(crate) type Kept = Apart<Box<dyn Keep>>;
 
 /// Arguments that were kept for another attempt.
 pub(crate) trait Keep: Send {
-    fn again(&self) -> Result<Box<dyn Write>, String>;
+    fn again(&self) -> Result<Box<dyn Write>, Unsendable>;
 }
 
 struct Original<A>(A, fn(&A) -> A);
 
 impl<A: Message + Send> Keep for Original<A> {
-    fn again(&self) -> Result<Box<dyn Write>, String> {
+    fn again(&self) -> Result<Box<dyn Write>, Unsendable> {
         Ok(Box::new(cloned(&self.0, self.1)?))
     }
 }
 
 /// Calls the user's `clone`, which may panic.
-fn cloned<A>(args: &A, clone: fn(&A) -> A) -> Result<A, String> {
-    Raise::catch(|| clone(args)).map_err(|raise| format!("its `Clone` panicked: {}", raise.message()))
+fn cloned<A>(args: &A, clone: fn(&A) -> A) -> Result<A, Unsendable> {
+    let panicked = |raise: Box<Raise>| Unsendable::said(format!("its `Clone` panicked: {}", raise.message()));
+    Raise::catch(|| clone(args)).map_err(panicked)
 }
 
 /// Where arguments come from; knows their type.
@@ -270,7 +271,8 @@ impl Job {
             lost.drain(..count).collect::<Vec<_>>()
         };
         let again = |Lost { index, tries, kept }| {
-            let args = kept.get().map_or_else(|| Err("they were not kept".into()), |kept| kept.again());
+            let args =
+                kept.get().map_or_else(|| Err(Unsendable::said("they were not kept")), |kept| kept.again());
             Item { index, tries, args, kept: Some(kept) }
         };
         let mut items: Vec<Item> = lost.into_iter().map(again).collect();
@@ -392,7 +394,7 @@ mod tests {
     use mp_spawn::Closure;
 
     use super::*;
-    use crate::error::TaskError;
+    use crate::error::{TaskError, Unsendable};
 
     fn job(tasks: usize) -> Arc<Job> {
         let function = |_: u64| 0_u64;

@@ -22,7 +22,7 @@ use crate::dispatch::job::Outcome;
 use crate::dispatch::shared::{Exited, Settled, Shared};
 use crate::dispatch::start::{back_off, name, start};
 use crate::dispatch::state::{NO_CODE, Phase, Ready, Taken};
-use crate::error::{PoolError, TaskError, WorkerLost};
+use crate::error::{PoolError, TaskError, Unsendable, WorkerLost};
 use crate::message::{Reply, Task};
 use crate::worker::{self, CONDEMNED, what};
 
@@ -165,7 +165,7 @@ impl Manager {
                     (worker, id, Said::Done(Err(TaskError::value(why))))
                 }
                 Reply::Unsendable { worker, id, result: false, why } => {
-                    (worker, id, Said::Done(Err(TaskError::Arguments(why))))
+                    (worker, id, Said::Done(Err(TaskError::arguments(Unsendable::said(why)))))
                 }
             };
             let Some(worker) = state.workers.get_mut(number) else { continue };

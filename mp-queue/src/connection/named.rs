@@ -13,7 +13,7 @@ use mp_reduce::Error;
 
 use crate::error::GetError;
 
-/// Longer names are not sent: the error shows the fingerprint instead.
+/// Longer names are not sent: the error names the expected type alone.
 pub(crate) const LONGEST: usize = 4096;
 /// The length of a name.
 pub(crate) const LENGTH: usize = 2;
@@ -65,7 +65,8 @@ pub(crate) fn unnamed<T>(error: GetError) -> GetError {
             let expected = std::any::type_name::<T>();
             match split(&bytes) {
                 Some((name, value)) => {
-                    let found = if name.is_empty() { found } else { String::from_utf8_lossy(name).into() };
+                    let found =
+                        if name.is_empty() { found } else { Some(String::from_utf8_lossy(name).into()) };
                     Error::TypeMismatch { expected, found, bytes: value.to_vec() }
                 }
                 None => Error::TypeMismatch { expected, found, bytes },
@@ -86,7 +87,7 @@ pub(crate) fn unnamed<T>(error: GetError) -> GetError {
 pub(crate) fn with_name(error: Error, fingerprint: u64, name: &[u8]) -> Error {
     match error {
         Error::TypeMismatch { expected, bytes, .. } if fnv1a(name) == fingerprint => {
-            Error::TypeMismatch { expected, found: String::from_utf8_lossy(name).into(), bytes }
+            Error::TypeMismatch { expected, found: Some(String::from_utf8_lossy(name).into()), bytes }
         }
         error => error,
     }

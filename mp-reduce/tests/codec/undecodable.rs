@@ -89,7 +89,13 @@ fn another_type_is_told_with_the_bytes() {
     let bytes = to_bytes(&mut 7_u64).unwrap();
     let there = TypeFingerprint::<u64>::new().get();
     match from_bytes::<String>(bytes.clone(), there) {
-        Err(error @ Error::TypeMismatch { .. }) => assert_eq!(error.bytes(), Some(&bytes[..])),
+        Err(error @ Error::TypeMismatch { .. }) => {
+            assert_eq!(error.bytes(), Some(&bytes[..]));
+            let text = error.to_string();
+            assert!(text.contains("alloc::string::String") && text.contains("does not carry"), "{text}");
+            // A number would tell its reader nothing.
+            assert!(!text.contains(&format!("{there:x}")), "{text}");
+        }
         other => panic!("{other:?}"),
     }
 }
