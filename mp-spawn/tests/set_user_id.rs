@@ -63,11 +63,19 @@ fn set_user_id(copy: &Copy) {
     std::fs::set_permissions(copy.path(), std::fs::Permissions::from_mode(0o4755)).unwrap();
 }
 
-/// Gives the file one capability that this system knows and that changes nothing here: to set the clock.
+/// A capability that this system knows and that changes nothing here: to set the clock.
+const SYS_TIME: u32 = 1 << 25;
+
+/// Gives the file a capability.
 fn with_capability(copy: &Copy) -> bool {
-    const SYS_TIME: u32 = 25;
+    with_capabilities(copy, true, SYS_TIME, 0)
+}
+
+/// Says which capabilities the file gives.
+fn with_capabilities(copy: &Copy, effective: bool, permitted: u32, inheritable: u32) -> bool {
     // See `vfs_cap_data` in `capability.h`: revision 2 and "effective"; permitted and inheritable, twice.
-    let data = [0x0200_0001_u32, 1 << SYS_TIME, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let words = [0x0200_0000 | u32::from(effective), permitted, inheritable, 0, 0];
+    let data = words.map(u32::to_le_bytes).concat();
     let path = CString::new(copy.path().as_os_str().as_bytes()).unwrap();
     let name = c"security.capability";
     // SAFETY: both texts are C strings, and the data has the length that is named.
@@ -300,6 +308,107 @@ fn a_named_program_that_would_get_privileges_is_not_executed() {
             }
         }
     }
+}
+
+#[test]
+fn capabilities_that_a_user_does_not_get_keep_no_program_from_being_executed() {
+    if !is_root() {
+        return println!("SKIPPED: only root can make such programs");
+    }
+    let copy = copy("no-capability");
+    if !with_capabilities(&copy, false, SYS_TIME, 0) || !copy.is_privileged() {
+        return println!("SKIPPED: this file system has no programs with capabilities");
+    }
+    for outcome in outcome_of_starts(&copy, true, false) {
+        assert!(outcome.starts_with("it is refused") && outcome.contains("file capabilities"), "{outcome}");
+    }
+    // An empty list, and one for users that have the same capability already.
+    for inheritable in [0, SYS_TIME] {
+        assert!(with_capabilities(&copy, false, 0, inheritable) && !copy.is_privileged());
+        for outcome in outcome_of_starts(&copy, true, false) {
+            assert_eq!(outcome, format!("it is started: Ok({:?})", (STRANGER, STRANGER)), "{inheritable}");
+        }
+    }
+}
+
+/// The kernel looks at the mode of what it executes: the interpreter.
+#[test]
+fn a_script_gets_the_privileges_of_its_interpreter() {
+    if !is_root() {
+        return println!("SKIPPED: only root can make such programs");
+    }
+    let (privileged, program, script) = (copy("interpreter"), copy("of-the-script"), copy("script"));
+    set_user_id(&privileged);
+    if !privileged.is_privileged() {
+        return println!("SKIPPED: this file system has no set-user-ID programs");
+    }
+    let write = |text: String| {
+        // By another process, as above.
+        let mut echo = Command::new("sh");
+        echo.args(["-c", "printf '%s' \"$0\" > \"$1\""]).arg(text).arg(script.path());
+        assert!(echo.status().unwrap().success());
+        set_user_id(&script);
+    };
+    write(format!("#!/bin/sh\nexec '{}' \"$@\"\n", program.path().display()));
+    for outcome in outcome_of_starts(&script, true, false) {
+        assert_eq!(outcome, format!("it is started: Ok({:?})", (STRANGER, STRANGER)));
+    }
+    write(format!("#! {} --list\n", privileged.path().display()));
+    let interpreter = privileged.path().display().to_string();
+    for outcome in outcome_of_starts(&script, true, false) {
+        for expected in ["it is refused", "is a script", &interpreter, "set-user-ID of the user 0"] {
+            assert!(outcome.contains(expected), "{expected}: {outcome}");
+        }
+    }
+}
+
+/// In a process of its own: starts a set-user-ID program from a thread that never executes one itself. The flag
+/// `no_new_privs` is set in that thread alone, or in the one that executes alone.
+fn starts_by_another_thread((program, executes_with_flag): (PathBuf, bool)) -> Result<String, String> {
+    fn in_a_thread<R: Send>(flag: bool, call: impl FnOnce() -> R + Send) -> Result<R, String> {
+        let body = || {
+            let set = if flag { rustix::thread::set_no_new_privs(true) } else { Ok(()) };
+            set.map(|()| call()).map_err(|error| error.to_string())
+        };
+        std::thread::scope(|scope| scope.spawn(body).join().map_err(|_| "it panicked")?)
+    }
+    mp_core::Arena::current().map_err(|error| error.to_string())?;
+    becomes_a_stranger()?;
+    let start = |words: Vec<std::ffi::OsString>| {
+        let victim = Process::builder().start_method(StartMethod::Spawn).stdout(Output::Null);
+        victim.command(words).spawn(privileges, ()).and_then(|victim| victim.join())
+    };
+    // The thread that executes has the flag from the one that asks for it first.
+    let first = in_a_thread(executes_with_flag, || start(vec!["true".into()]))?;
+    if !matches!(first, Err(SpawnError::NeverReported { .. })) {
+        return Err(format!("`true` was no worker: {first:?}"));
+    }
+    let ended = in_a_thread(!executes_with_flag, || start(vec![program.into_os_string(), "--list".into()]))?;
+    Ok(format!(
+        "{:?}",
+        ended.map(|(real, effective, _)| (real, effective)).map_err(|error| error.to_string())
+    ))
+}
+
+#[test]
+fn the_flags_of_the_thread_that_executes_count() {
+    if !is_root() {
+        return println!("SKIPPED: only root can make a set-user-ID program of root's");
+    }
+    let copy = copy("flags-of-threads");
+    set_user_id(&copy);
+    if !copy.is_privileged() {
+        return println!("SKIPPED: this file system has no set-user-ID programs");
+    }
+    let outcome = |executes_with_flag| {
+        let process = Process::builder().start_method(StartMethod::Spawn);
+        let process = process.spawn(starts_by_another_thread, (copy.path(), executes_with_flag)).unwrap();
+        assert!(process.wait_timeout(2 * common::DEADLINE), "{process:?}");
+        process.join().unwrap()
+    };
+    assert_eq!(outcome(true), format!("Ok({:?})", (STRANGER, STRANGER)));
+    let refused = outcome(false);
+    assert!(refused.contains("set-user-ID of the user 0"), "{refused}");
 }
 
 #[test]

@@ -85,9 +85,6 @@ pub(crate) fn start(
     let names = names.all();
     let settings = settings(options)?;
     let command = Command::new(options.command.as_ref(), &function)?;
-    if method != StartMethod::Fork {
-        command.check_privileges()?;
-    }
     let library = loaded_objects::file_of(&function.object);
     let group = Arc::new(Group::new(names.iter().cloned(), ranked));
     let common = Common {

@@ -5,18 +5,57 @@
 //! This is a guard against mistakes, and a check at one moment: the file may be another one when it is executed. Such a
 //! program is safe because it never becomes a worker.
 
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
-use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 /// What the kernel keeps the capabilities of a file in: see `capabilities(7)`.
 const CAPABILITIES: &str = "security.capability";
+/// How many interpreters of interpreters the kernel looks for.
+const DEPTH: usize = 5;
+/// How much of a script it reads.
+const FIRST_LINE: u64 = 256;
 
-/// What gives privileges to a program that this process executes, and how to remove that; `None` if nothing does, or if the
+/// What gives privileges to a program that this thread executes, and how to remove that; `None` if nothing does, or if the
 /// file can't be inspected, which its execution reports better.
 pub(crate) fn privileges(program: &Path) -> Option<String> {
+    let executed = executed(program);
+    let given = given(&executed)?;
+    Some(if executed == program {
+        given
+    } else {
+        format!("is a script, and its interpreter {} {given}", executed.display())
+    })
+}
+
+/// The file whose privileges count: of a script its interpreter, as `#!` names it (see `execve(2)`); and that one's.
+fn executed(program: &Path) -> PathBuf {
+    let mut file = program.to_owned();
+    for _ in 0..DEPTH {
+        match interpreter(&file) {
+            Some(interpreter) => file = interpreter,
+            None => break,
+        }
+    }
+    file
+}
+
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    // A file that is no ordinary one might be waited for.
+    let file = script.is_file().then(|| std::fs::File::open(script).ok())??;
+    file.take(FIRST_LINE).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| matches!(byte, b'\n' | 0)).next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    words.next().map(|word| OsStr::from_bytes(word).into())
+}
+
+fn given(program: &Path) -> Option<String> {
     let file = std::fs::metadata(program).ok()?;
     let (mode, owner, group) = (file.permissions().mode(), file.uid(), file.gid());
     let (user, own_group) = (rustix::process::getuid(), rustix::process::getgid().as_raw());
@@ -24,7 +63,7 @@ pub(crate) fn privileges(program: &Path) -> Option<String> {
         format!("is set-user-ID of the user {owner} (`chmod u-s` takes that away)")
     } else if is_set_group_id(mode) && group != own_group && !rules_out_set_user_id() {
         format!("is set-group-ID of the group {group} (`chmod g-s` takes that away)")
-    } else if !user.is_root() && has_capabilities(program) {
+    } else if !user.is_root() && gets_capabilities(program) {
         "has file capabilities (`setcap -r` takes them away)".to_string()
     } else {
         return None;
@@ -39,15 +78,54 @@ fn is_set_group_id(mode: u32) -> bool {
 }
 
 /// Whether programs that this thread executes don't get the user or group of their file: `PR_SET_NO_NEW_PRIVS` in `prctl(2)`.
+/// Each thread has a flag of its own.
 fn rules_out_set_user_id() -> bool {
     rustix::thread::no_new_privs().unwrap_or(false)
 }
 
-fn has_capabilities(program: &Path) -> bool {
+/// Whether this thread gets capabilities by executing a program. One whose list of them is empty, or malformed, has none.
+fn gets_capabilities(program: &Path) -> bool {
     let mut room = [0_u8; 64];
-    match rustix::fs::getxattr(program, CAPABILITIES, &mut room) {
-        Ok(length) => length > 0,
-        Err(error) => error == Errno::RANGE,
+    let Ok(length) = rustix::fs::getxattr(program, CAPABILITIES, &mut room) else { return false };
+    let Some(file) = FileCapabilities::read(&room[..length]) else { return false };
+    let inheritable = rustix::thread::capabilities(None).map_or(u64::MAX, |own| own.inheritable.bits());
+    file.effective || file.inheritable & inheritable != 0 || may_have(file.permitted)
+}
+
+/// Whether the limits of this thread leave it any of these.
+fn may_have(capabilities: u64) -> bool {
+    let bits = (0..u64::BITS).map(|bit| capabilities & 1 << bit).filter(|bit| *bit != 0);
+    let mut single = bits.map(CapabilitySet::from_bits_retain);
+    // Those that the kernel doesn't know are an error, and are not given.
+    single.any(|one| rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false))
+}
+
+/// What the kernel knows of the capabilities of a file: `vfs_cap_data` in `linux/capability.h`.
+#[derive(Debug, PartialEq)]
+struct FileCapabilities {
+    /// Whether the program has its permitted ones from the beginning. It does not trust its parent then, also if there are none.
+    effective: bool,
+    permitted: u64,
+    inheritable: u64,
+}
+
+impl FileCapabilities {
+    /// `None` if the kernel refuses them, and so the execution.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (words, rest) = bytes.as_chunks();
+        let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
+        let kind = words.next().filter(|_| rest.is_empty())?;
+        let words: Vec<u64> = words.map(u64::from).collect();
+        let (permitted, inheritable) = match (kind >> 24, &words[..]) {
+            (1, &[permitted, inheritable]) => (permitted, inheritable),
+            // The last one of the third revision says for which user namespaces it is.
+            (2, &[permitted, inheritable, more, more_inheritable])
+            | (3, &[permitted, inheritable, more, more_inheritable, _]) => {
+                (permitted | more << 32, inheritable | more_inheritable << 32)
+            }
+            _ => return None,
+        };
+        Some(Self { effective: kind & 1 != 0, permitted, inheritable })
     }
 }
 
@@ -65,6 +143,22 @@ mod tests {
         assert_eq!(privileges(Path::new("/proc/self/exe")), None);
         assert_eq!(privileges(Path::new("/bin/sh")), None);
         assert_eq!(privileges(Path::new("/no/such/program")), None);
+    }
+
+    #[test]
+    fn capabilities_of_a_file_are_read_as_the_kernel_does() {
+        let read = |words: &[u32]| {
+            FileCapabilities::read(&words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>())
+        };
+        let of =
+            |effective, permitted, inheritable| Some(FileCapabilities { effective, permitted, inheritable });
+        assert_eq!(read(&[0x0100_0000, 1, 2]), of(false, 1, 2));
+        assert_eq!(read(&[0x0200_0001, 1, 2, 3, 4]), of(true, 3 << 32 | 1, 4 << 32 | 2));
+        assert_eq!(read(&[0x0300_0000, 0, 0, 0, 0, 1000]), of(false, 0, 0));
+        for other in [&[][..], &[0x0200_0001], &[0x0200_0000, 1, 2], &[0x0400_0000, 1, 2, 3, 4], &[0, 1, 2]] {
+            assert_eq!(read(other), None, "{other:?}");
+        }
+        assert_eq!(FileCapabilities::read(&[0, 0, 0, 1, 0]), None);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(crate) struct Command {
     /// What the loader is to load before the program begins.
     library: Option<PathBuf>,
     environment: OnceLock<Environment>,
+    /// Set when it is known that it may be executed.
+    is_checked: OnceLock<()>,
 }
 
 /// What is different for one process of a start.
@@ -93,14 +95,20 @@ impl Command {
         let argv = argv.iter().map(|arg| word(arg)).collect::<Result<_>>()?;
         let path = word(path.as_os_str())?;
         let is_own = words.is_none();
-        Ok(Command { program, path, argv, is_own, taker, library, environment: OnceLock::new() })
+        let (environment, is_checked) = (OnceLock::new(), OnceLock::new());
+        Ok(Command { program, path, argv, is_own, taker, library, environment, is_checked })
     }
 
-    /// Whether the executed program may be a worker of this process: not if it has, or gets, privileges that this process's
-    /// user lacks. The privileges that this process was given are checked, and those of the executed file: a process that has
-    /// dropped its privileges gets them back by it. What a command executes in its turn isn't checked. Such a program ignores
-    /// its environment; executed anew it would run `main` once more, and start others, and so on.
-    pub(crate) fn check_privileges(&self) -> Result<()> {
+    /// Whether a program that the calling thread executes may be a worker of this process: not if it has, or gets, privileges
+    /// that this process's user lacks. The privileges that this process was given are checked, and those of the executed file: a
+    /// process that has dropped its privileges gets them back by it. What a command executes in its turn isn't checked. Such a
+    /// program ignores its environment; executed anew it would run `main` once more, and start others, and so on.
+    ///
+    /// What a program gets depends on flags that each thread has of its own, and all processes of a start are executed by one.
+    fn check_privileges(&self) -> Result<()> {
+        if self.is_checked.get().is_some() {
+            return Ok(());
+        }
         let refused = |why: String| {
             let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
             Err(failed("the start of a worker", Some(&self.program), error))
@@ -133,6 +141,7 @@ impl Command {
                  program without privileges with `Options::executable` or `Options::command`"
             ));
         }
+        _ = self.is_checked.set(());
         Ok(())
     }
 
@@ -167,6 +176,7 @@ pub(crate) struct Launched {
 
 /// Starts a process. The calling thread becomes the one whose end ends the process.
 pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Launched> {
+    command.check_privileges()?;
     let (ours, mut theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
     let Particulars { environment, ends, files } = particulars;
     let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
