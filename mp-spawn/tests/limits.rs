@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{LIFETIME, Meeting, Outcome, eventually, join, refuse, say, wait_for_the_end};
+use common::{LIFETIME, Meeting, Outcome, eventually, join, refuse, say, wait_for_the_end, wait_for_word};
 use mp_spawn::{
     Exit, OnFailure, Options, Output, Process, Signal, SpawnError, StartMethod, Waitable, start_processes,
     wait,
@@ -198,6 +198,34 @@ fn a_kernel_without_pidfds_is_good_enough() {
     for how in [(libc::ENOSYS, true), (libc::EPERM, true), (libc::ENOSYS, false)] {
         join(&start_processes(test, how, Options::nprocs(1)).unwrap()).unwrap();
     }
+}
+
+#[test]
+fn a_signal_that_is_refused_is_no_failed_start() {
+    fn test(_: usize, word: String) -> Outcome {
+        let worker = |word: String| -> Outcome {
+            wait_for_word(&word)?;
+            // SAFETY: no memory is involved.
+            unsafe { libc::raise(libc::SIGKILL) };
+            Ok(())
+        };
+        let child = Process::spawn(worker, word.clone())?;
+        refuse([libc::SYS_pidfd_send_signal, libc::SYS_kill, libc::SYS_kill], libc::EPERM);
+        let error = child.kill().unwrap_err();
+        let SpawnError::NotSignalled { who, signal, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((who.pid, *signal), (child.pid(), Signal::KILL));
+        let text = error.to_string();
+        assert!(text.contains("could not be sent SIGKILL: Operation not permitted"), "{text}");
+        assert!(!text.contains("could not start") && error.who().is_some() && child.is_alive(), "{text}");
+        eventually("it waits for its word", || say(&word, "go on").is_ok());
+        // What ends it then is no signal of this process.
+        let Err(SpawnError::ProcessExited(exited)) = child.join() else { panic!("{child:?}") };
+        assert!(exited.exit == Exit::Signal { signal: Signal::KILL, core_dumped: false }, "{exited}");
+        assert_ne!(exited.note, Some(mp_spawn::Note::AskedFor));
+        Ok(())
+    }
+    let word = format!("mp-spawn-{}-refused-signal", std::process::id());
+    join(&start_processes(test, word, Options::nprocs(1)).unwrap()).unwrap();
 }
 
 /// What a program finds that was started with this and that.

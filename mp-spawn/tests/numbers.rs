@@ -2,10 +2,12 @@
 
 mod common;
 
-use std::time::Duration;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use common::{DEADLINE, alone, wait_for_the_end};
-use mp_spawn::{OnFailure, Options, Process, Signal, SpawnError, StartMethod, start_processes};
+use common::{DEADLINE, alone, eventually, say, wait_for_the_end, wait_for_word};
+use mp_spawn::{Exit, OnFailure, Options, Process, Signal, SpawnError, StartMethod, Status, start_processes};
 
 const DURATIONS: [Duration; 5] = [
     Duration::ZERO,
@@ -14,6 +16,151 @@ const DURATIONS: [Duration; 5] = [
     Duration::new(u64::MAX, 0),
     Duration::MAX,
 ];
+
+/// Times that are over as soon as they begin.
+const SHORT: [Duration; 4] =
+    [Duration::ZERO, Duration::from_nanos(1), Duration::from_nanos(999), Duration::from_micros(1)];
+
+/// Times longer than a clock reaches, with seconds or nanoseconds that just fit in some integer, or don't.
+const ENDLESS: [Duration; 7] = [
+    Duration::MAX,
+    Duration::from_secs(u64::MAX),
+    Duration::from_secs(i64::MAX as u64),
+    Duration::from_secs(i64::MAX as u64 - (1 << 40)),
+    Duration::from_nanos(u64::MAX),
+    Duration::from_nanos(i64::MAX as u64),
+    Duration::from_secs(u32::MAX as u64 + 1),
+];
+
+/// What `wait` returns, in another thread, which sleeps when `then` ends what it waits for.
+fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
+    thread::scope(|scope| {
+        let (says, hears) = mpsc::channel();
+        let waiter = scope.spawn(move || {
+            says.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            wait()
+        });
+        let thread: i32 = hears.recv().unwrap();
+        let stat = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        let sleeps = || stat().rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'));
+        // A thread that has ended has not waited; its result shows that.
+        eventually("it sleeps", || waiter.is_finished() || sleeps());
+        then();
+        waiter.join().unwrap()
+    })
+}
+
+/// The name under which the process waits for its word.
+fn word(number: usize) -> String {
+    format!("mp-spawn-{}-numbers-{number}", std::process::id())
+}
+
+fn give(word: &str) {
+    eventually("the process waits for its word", || say(word, "go on").is_ok());
+}
+
+#[test]
+fn processes_that_run_are_waited_for_as_long_as_told() {
+    alone(|()| {
+        let waits = |_: usize, word: String| wait_for_word(&word);
+        let begun = Instant::now();
+        let (first, second) = (word(0), word(1));
+        let context = start_processes(waits, first.clone(), Options::nprocs(1)).unwrap();
+        let child = Process::spawn(|word: String| wait_for_word(&word), second.clone()).unwrap();
+        for time in SHORT {
+            assert!(!context.join_timeout(time).unwrap(), "{time:?}");
+            assert!(!context.join_with_grace(Some(time), Duration::MAX).unwrap(), "{time:?}");
+            assert!(!child.wait_timeout(time), "{time:?}");
+        }
+        assert!(begun.elapsed() < DEADLINE, "{:?}", begun.elapsed());
+        give(&first);
+        give(&second);
+        context.join().unwrap();
+        child.join().unwrap();
+        for (number, time) in (1..).zip(ENDLESS) {
+            let words: Vec<_> = (0..3).map(|i| word(10 * number + i)).collect();
+            let start = |word: &String| start_processes(waits, word.clone(), Options::nprocs(1)).unwrap();
+            let (one, other) = (start(&words[0]), start(&words[1]));
+            let child = Process::spawn(|word: String| wait_for_word(&word), words[2].clone()).unwrap();
+            assert!(woken(|| one.join_timeout(time).unwrap(), || give(&words[0])), "{time:?}");
+            let joins = || other.join_with_grace(Some(time), Duration::ZERO).unwrap();
+            assert!(woken(joins, || give(&words[1])), "{time:?}");
+            assert!(woken(|| child.wait_timeout(time), || give(&words[2])), "{time:?}");
+        }
+    });
+}
+
+/// The first rank fails; the second one ignores SIGTERM, and ends when it gets its word.
+#[allow(unsafe_code)]
+fn fails_or_stays(rank: usize, (ready, word): (String, String)) -> common::Outcome {
+    if rank == 0 {
+        wait_for_word(&ready)?;
+        return Err("the first fails".into());
+    }
+    // SAFETY: this installs no handler.
+    unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+    give(&ready);
+    wait_for_word(&word)
+}
+
+#[test]
+fn processes_are_ended_after_the_grace_period_that_was_told() {
+    alone(|()| {
+        let start = |number: usize, grace: Duration| {
+            let (ready, word) = (word(number), word(number + 1));
+            let options = Options::nprocs(2).grace_period(grace);
+            (start_processes(fails_or_stays, (ready, word.clone()), options).unwrap(), word)
+        };
+        let failed = |joined: Result<Vec<()>, SpawnError>| match joined {
+            Err(SpawnError::ProcessRaised(raised)) => assert_eq!(raised.message, "the first fails"),
+            other => panic!("{other:?}"),
+        };
+        for (number, grace) in (0..).step_by(2).zip(SHORT) {
+            let begun = Instant::now();
+            let (context, _) = start(number, grace);
+            failed(context.join());
+            assert!(begun.elapsed() < DEADLINE, "{grace:?}: {:?}", begun.elapsed());
+            let status = context.status(1).unwrap();
+            assert!(matches!(status, Status::EndedByUs(Signal::KILL)), "{grace:?}: {status:?}");
+        }
+        for (number, grace) in (100..).step_by(2).zip(ENDLESS) {
+            let (context, word) = start(number, grace);
+            let then = || {
+                eventually("the first has failed", || !context.failures().is_empty());
+                give(&word);
+            };
+            failed(woken(|| context.join(), then));
+            assert_eq!(context.exit(1).unwrap(), Some(Exit::Code(0)), "{grace:?}");
+        }
+        // A context that is dropped sends a SIGTERM at once, and waits as long for the end.
+        for time in SHORT.into_iter().chain(ENDLESS) {
+            let options = Options::nprocs(2).grace_period(time);
+            drop(start_processes(|_: usize, (): ()| wait_for_the_end(), (), options).unwrap());
+            assert!(common::children().is_empty(), "{time:?}");
+        }
+    });
+}
+
+#[test]
+fn a_program_that_never_reports_is_waited_for_as_long_as_told() {
+    alone(|()| {
+        for time in SHORT {
+            let begun = Instant::now();
+            let command = || ["sleep", "600"];
+            let child = Process::builder().handshake_timeout(time).command(command());
+            let context = Options::nprocs(1).handshake_timeout(time).command(command());
+            let errors = [
+                child.spawn(|(): ()| {}, ()).unwrap().join().unwrap_err(),
+                start_processes(|_: usize, (): ()| {}, (), context).unwrap().join().unwrap_err(),
+            ];
+            for error in errors {
+                assert!(matches!(error, SpawnError::Timeout { .. }), "{time:?}: {error:?}");
+                assert!(error.to_string().contains("`ProcessBuilder`"), "{error}");
+            }
+            assert!(begun.elapsed() < DEADLINE, "{time:?}: {:?}", begun.elapsed());
+        }
+    });
+}
 
 #[test]
 fn any_number_of_processes_is_started_or_refused_by_name() {

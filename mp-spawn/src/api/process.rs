@@ -243,7 +243,7 @@ impl<T> Process<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::Launch`] if the system refuses; [`SpawnError::OtherProcess`] in a process forked from this one.
+    /// [`SpawnError::NotSignalled`] if the system refuses; [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn terminate(&self) -> Result<()> {
         self.group.check_owner()?;
         self.group.ask(0, Signal::TERM)
@@ -450,6 +450,12 @@ impl ProcessBuilder {
     /// How it is started: see [`Options::start_method`].
     pub fn start_method(mut self, method: StartMethod) -> ProcessBuilder {
         self.options = self.options.start_method(method);
+        self
+    }
+
+    /// How long it may take until it has loaded and reported as a worker: see [`Options::handshake_timeout`].
+    pub fn handshake_timeout(mut self, time: Duration) -> ProcessBuilder {
+        self.options = self.options.handshake_timeout(time);
         self
     }
 

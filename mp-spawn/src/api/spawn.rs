@@ -436,7 +436,7 @@ impl<T> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`]; [`SpawnError::Launch`] if the system refuses;
+    /// [`SpawnError::NoSuchRank`]; [`SpawnError::NotSignalled`] if the system refuses;
     /// [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn kill(&self, rank: usize) -> Result<()> {
         self.group.check_owner()?;
@@ -471,7 +471,7 @@ impl<T> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::Launch`] if the system refuses one, after all were tried; [`SpawnError::OtherProcess`] in a process
+    /// [`SpawnError::NotSignalled`] if the system refuses one, after all were tried; [`SpawnError::OtherProcess`] in a process
     /// forked from this one.
     pub fn kill_all(&self) -> Result<()> {
         self.group.check_owner()?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::error::exit_status::{End, Exit, Note};
+use crate::error::exit_status::{End, Exit, Note, Signal};
 use crate::error::process_name::Who;
 use crate::error::refusal::Refusal;
 use crate::start_method::StartMethod;
@@ -85,6 +85,8 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | by `fork`, which the program has not allowed, or which is impossible: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
 /// | by `fork`, where the copy waits for a lock that another thread held | [`Timeout`](Self::Timeout) | the time |
 /// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |
+///
+/// A signal that the system refuses to send is [`NotSignalled`](Self::NotSignalled), with its reason.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ProcessException")]
@@ -159,6 +161,16 @@ pub enum SpawnError {
         who: Box<Who>,
         /// What was wrong with them.
         message: String,
+    },
+    /// A signal could not be sent to a process, which continues: as a rule it is another user's by now, or a filter (seccomp)
+    /// forbids the call.
+    NotSignalled {
+        /// Which process.
+        who: Box<Who>,
+        /// The signal.
+        signal: Signal,
+        /// The system's error.
+        source: Arc<io::Error>,
     },
     /// There is no such rank.
     NoSuchRank {
@@ -255,6 +267,7 @@ impl SpawnError {
             | SpawnError::Timeout { who, .. }
             | SpawnError::NeverReported { who, .. }
             | SpawnError::Protocol { who, .. }
+            | SpawnError::NotSignalled { who, .. }
             | SpawnError::Value { who, .. } => Some(who),
             SpawnError::NoSuchRank { .. }
             | SpawnError::NotInitialised
@@ -314,7 +327,10 @@ impl fmt::Display for SpawnError {
                 if *method == StartMethod::Spawn {
                     write!(f, ", runs {}", program.display())?;
                 }
-                write!(f, " and did not report within {waited:?} (see `Options::handshake_timeout`)")?;
+                write!(
+                    f,
+                    " and did not report within {waited:?} (see `handshake_timeout` of `Options` and `ProcessBuilder`)"
+                )?;
                 if !doing.is_empty() {
                     write!(f, ": {doing}")?;
                 }
@@ -338,6 +354,11 @@ impl fmt::Display for SpawnError {
             SpawnError::Protocol { who, message } => {
                 write!(f, "{who} sent malformed data to its parent and was ended: {message}")
             }
+            SpawnError::NotSignalled { who, signal, source } => write!(
+                f,
+                "{who} could not be sent {signal}: {source}. It continues; if it is another user's by now, that user or root \
+                 can send it, and it ends by itself when what it waits for is closed"
+            ),
             SpawnError::NoSuchRank { rank, nprocs } => {
                 write!(f, "there is no rank {rank} among {nprocs} processes")
             }
@@ -356,6 +377,7 @@ impl std::error::Error for SpawnError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SpawnError::Launch(launch) => Some(&*launch.source),
+            SpawnError::NotSignalled { source, .. } => Some(&**source),
             _ => None,
         }
     }

@@ -10,7 +10,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::Pid;
 
 use crate::error::exit_status::{Exit, Note, Signal};
-use crate::error::failed;
 use crate::error::process_name::Who;
 use crate::error::{Result, SpawnError};
 use crate::io::captured::Streams;
@@ -331,8 +330,15 @@ impl Group {
         let mut ranks = self.ranks.lock();
         let nprocs = ranks.len();
         let found = ranks.get_mut(rank).ok_or(SpawnError::NoSuchRank { rank, nprocs })?;
-        found.asked = Some(signal);
-        found.signal(signal).map_err(|error| failed("the sending of a signal", None, error.into()))
+        match found.signal(signal) {
+            Ok(()) => found.asked = Some(signal),
+            Err(error) => {
+                drop(ranks);
+                let (who, source) = (Box::new(self.who(rank)), Arc::new(error.into()));
+                return Err(SpawnError::NotSignalled { who, signal, source });
+            }
+        }
+        Ok(())
     }
 
     /// Sends a signal to each that runs, on the program's behalf; the first error, after all were tried.

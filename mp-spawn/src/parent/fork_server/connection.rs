@@ -387,7 +387,7 @@ impl Server {
                     return Ok(());
                 }
                 let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
-                Err(format!("it did not report in time (see Options::handshake_timeout){doing}").into())
+                Err(format!("it did not report in time (see `handshake_timeout` of `Options` and `ProcessBuilder`){doing}").into())
             }
             // What it has said is read first.
             Ok(_) if fds[0].revents().is_empty() => Err(Trouble::Gone),
