@@ -2,8 +2,9 @@
 //!
 //! `cargo xtask leaks PROGRAM`, which `cargo test` runs test programs by, asks for it, by the environment variable `MP_LEAKS`: its
 //! own process id, descriptors that the program inherits, and where the report goes. Only its child answers: for what that one
-//! has started, as for copies, the variable names a process that isn't their parent. The report is written by the last of all
-//! functions that run at exit, so that all threads and callbacks of the library have had their turn.
+//! has started, as for copies, the variable names a process that isn't their parent. Orphans are its children, too: so each
+//! process adds its number to the name of its report. The report is written by the last of all functions that run at exit, so
+//! that all threads and callbacks of the library have had their turn.
 
 use std::fmt::Write;
 use std::fs;
@@ -58,7 +59,8 @@ fn begin() {
         return;
     }
     let inherited = inherited.split(',').filter_map(|fd| fd.parse().ok()).collect();
-    if WANTED.set(Wanted { inherited, report: report.into() }).is_ok() {
+    let report = format!("{report}-{}", std::process::id()).into();
+    if WANTED.set(Wanted { inherited, report }).is_ok() {
         leave::at_last(look);
     }
 }

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | processes | this process, which orphans fall to (`PR_SET_CHILD_SUBREAPER`) | they are its descendants |
 //! | temporary files | this process | `TMPDIR` is a directory of this run |
-//! | files below `/dev/shm`, also in a `mp-<uid>` | this process, which compares what is there before and after | their names have the program's process id; or a test that is run again, by itself, leaves such files once more |
+//! | files below `/dev/shm`, also in a `mp-<uid>` | this process, which compares what is there before and after | their names have the program's process id; or a test that is run again, by itself, leaves such files each of three times |
 //! | descriptors, blocks, messages | the program, at its exit: `mp-core`'s `inject::leaks`, which this process asks by `MP_LEAKS` | it is its own memory and its own table of files |
 //!
 //! What is left has a deadline to go by itself. Then it is reported, and each test is run again by itself, to find out which one
@@ -26,6 +26,9 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper,
 /// For how long tests are run again.
 const BLAME: Duration = Duration::from_secs(300);
 
+/// How often a test leaves what may be another program's, until it is the test's.
+const AGAIN: usize = 3;
+
 /// Something that was left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Leak {
@@ -37,6 +40,13 @@ struct Leak {
 impl Leak {
     fn certain(what: String) -> Self {
         Self { what, certain: true }
+    }
+
+    /// What the names of such files have in common: the path up to the first mark in the name, `/dev/shm/mp_`, say.
+    fn kind(&self) -> &str {
+        let name = self.what.rfind('/').map_or(0, |at| at + 1);
+        let mark = self.what[name..].find(|c: char| !c.is_ascii_alphabetic());
+        mark.map_or(&self.what, |at| &self.what[..=name + at])
     }
 }
 
@@ -85,19 +95,19 @@ fn code(status: WaitStatus) -> ExitCode {
 fn watched(command: &mut Command) -> Result<Run, String> {
     set_child_subreaper(Some(getpid())).map_err(|e| format!("can't adopt orphans (prctl): {e}"))?;
     let scratch = Scratch::new()?;
-    let (temporary, told) = (scratch.0.join("tmp"), scratch.0.join("report"));
+    let (temporary, report) = (scratch.0.join("tmp"), scratch.0.join("report"));
     fs::create_dir(&temporary).map_err(|e| format!("{}: {e}", temporary.display()))?;
     let before = files::Shared::now();
     let inherited: Vec<String> = processes::inherited().iter().map(ToString::to_string).collect();
-    let wanted = format!("{} {} {}", std::process::id(), inherited.join(","), told.display());
+    let wanted = format!("{} {} {}", std::process::id(), inherited.join(","), report.display());
     let child = command.env("TMPDIR", &temporary).env("MP_LEAKS", wanted).spawn();
     let pid = child.map_err(|e| format!("could not start: {e}"))?.id();
     let status = wait_for(pid)?;
     let mut leaks = processes::left();
     leaks.extend(files::temporary(&temporary));
     leaks.extend(before.left_by(pid));
-    // A program that has no such code, or was killed, says nothing.
-    let told = fs::read_to_string(&told).unwrap_or_default();
+    // A program that has no such code, or was killed, says nothing. Orphans of it may say something, too.
+    let told = fs::read_to_string(scratch.0.join(format!("report-{pid}"))).unwrap_or_default();
     leaks.extend(told.lines().skip(1).map(|line| Leak::certain(line.to_owned())));
     Ok(Run { status, leaks })
 }
@@ -133,17 +143,10 @@ fn report(program: &OsString, args: &[OsString], run: &Run) -> bool {
             missed += 1;
             continue;
         }
-        let mut command = Command::new(program);
-        command
-            .args([test.as_str(), "--exact"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        // That it fails by itself is another matter.
-        let Ok(run) = watched(&mut command) else { continue };
-        if !run.leaks.is_empty() {
+        let leaks = left_again(program, test, &run.leaks);
+        if !leaks.is_empty() {
             blamed += 1;
-            run.leaks.iter().for_each(|leak| eprintln!("LEAK in test `{test}`: {}", leak.what));
+            leaks.iter().for_each(|leak| eprintln!("LEAK in test `{test}`: {}", leak.what));
         }
     }
     let certain = run.leaks.iter().any(|leak| leak.certain);
@@ -163,6 +166,30 @@ fn report(program: &OsString, args: &[OsString], run: &Run) -> bool {
         eprintln!("({missed} tests were not run again: that takes too long)");
     }
     blamed > 0 || certain || missed > 0
+}
+
+/// What a test leaves that is run again, by itself. What may be another program's only if it leaves such a thing each time, and
+/// the first run of all tests has left it, too.
+fn left_again(program: &OsString, test: &str, at_first: &[Leak]) -> Vec<Leak> {
+    let again = || {
+        let mut command = Command::new(program);
+        command.args([test, "--exact"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // That it fails by itself is another matter.
+        watched(&mut command).map(|run| run.leaks).unwrap_or_default()
+    };
+    let mut runs = vec![again()];
+    while runs.len() < AGAIN && runs.last().is_some_and(|leaks| leaks.iter().any(|leak| !leak.certain)) {
+        runs.push(again());
+    }
+    let each_time = |leak: &Leak| {
+        let such = |run: &[Leak]| run.iter().any(|other| !other.certain && other.kind() == leak.kind());
+        such(at_first) && runs.len() == AGAIN && runs.iter().all(|run| such(run))
+    };
+    let known = runs.iter().enumerate().flat_map(|(time, run)| {
+        run.iter().filter(move |leak| if leak.certain { time == 0 } else { each_time(leak) })
+    });
+    known.cloned().collect()
 }
 
 /// The tests that the program has run; none if it can't list them.
