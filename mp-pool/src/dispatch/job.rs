@@ -394,7 +394,7 @@ mod tests {
     use mp_spawn::Closure;
 
     use super::*;
-    use crate::error::{TaskError, Unsendable};
+    use crate::error::TaskError;
 
     fn job(tasks: usize) -> Arc<Job> {
         let function = |_: u64| 0_u64;
