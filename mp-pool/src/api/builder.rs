@@ -32,18 +32,7 @@ pub struct PoolBuilder(Settings);
 
 impl PoolBuilder {
     pub(crate) fn new() -> PoolBuilder {
-        PoolBuilder(Settings {
-            processes: None,
-            name: "pool-worker".to_string(),
-            most_tasks: 0,
-            initializer: None,
-            grace: Duration::from_millis(500),
-            max_waiting: usize::MAX,
-            method: None,
-            stdout: Output::Inherit,
-            stderr: Output::Inherit,
-            configure: None,
-        })
+        PoolBuilder(Settings::default())
     }
 
     /// How many workers; as many as there are processors without this.

@@ -1,6 +1,5 @@
 //! The pool, as its users hold it.
 
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -101,18 +100,8 @@ impl Pool {
             workers.push(Worker::new(Queue::bounded(ROOM)?));
         }
         let watch: SharedTensor<u64> = Tensor::zeros(&[2 * processes])?.share();
-        let state = State {
-            phase: Phase::Open,
-            workers,
-            returned: VecDeque::new(),
-            jobs: VecDeque::new(),
-            sent: Vec::new(),
-            deadly: HashMap::new(),
-            last_ready: None,
-            unsettled: 0,
-            over: false,
-        };
-        let shared = Arc::new(Shared::new(settings, Queue::bounded(REPLIES)?, form, watch, state));
+        let (replies, state) = (Queue::bounded(REPLIES)?, State::new(workers));
+        let shared = Arc::new(Shared::new(settings, replies, form, watch, state));
         // From here on, dropping it ends what was started.
         let pool = Pool { shared: Arc::clone(&shared), thread: Mutex::new(None) };
         let started = (0..processes).try_for_each(|number| start::start(&shared, number));

@@ -390,18 +390,18 @@ impl Job {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use mp_spawn::Closure;
 
     use super::*;
     use crate::error::TaskError;
 
-    fn job(tasks: usize) -> Arc<Job> {
+    pub(crate) fn job(tasks: usize, terms: Terms) -> Arc<Job> {
         let function = |_: u64| 0_u64;
         let runner = Closure::from_parts((), move |(): &(), (): ()| Runner::new(function));
         let code = Code { number: 1, runner: Apart::new(runner), pool: Weak::new() };
         let source = Arc::new(Items::<u64>::new(None));
-        let job = Job::new(Arc::new(code), Terms::default(), source, Order::AsGiven);
+        let job = Job::new(Arc::new(code), terms, source, Order::AsGiven);
         job.expect(tasks);
         job
     }
@@ -409,7 +409,7 @@ mod tests {
     /// A worker that is ended for its task may have answered it just before.
     #[test]
     fn a_task_has_one_outcome() {
-        let job = job(2);
+        let job = job(2, Terms::default());
         assert!(job.settle(0, Err(TaskError::Terminated)));
         assert!(!job.settle(0, Err(TaskError::Terminated)));
         assert_eq!(job.slots.lock().progress().done, 1);
@@ -418,7 +418,7 @@ mod tests {
     /// Else its call would wait for it for ever.
     #[test]
     fn a_task_that_is_to_be_tried_again_ends_with_its_call() {
-        let job = job(1);
+        let job = job(1, Terms::default());
         let kept: Box<dyn Keep> = Box::new(Original(7_u64, Clone::clone));
         job.again(0, 1, Apart::new(kept));
         let (lost, ..) = job.cancel();

@@ -25,6 +25,23 @@ pub(crate) struct Settings {
     pub(crate) configure: Option<Configure>,
 }
 
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            processes: None,
+            name: "pool-worker".to_string(),
+            most_tasks: 0,
+            initializer: None,
+            grace: Duration::from_millis(500),
+            max_waiting: usize::MAX,
+            method: None,
+            stdout: Output::Inherit,
+            stderr: Output::Inherit,
+            configure: None,
+        }
+    }
+}
+
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")

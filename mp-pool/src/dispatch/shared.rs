@@ -379,3 +379,61 @@ impl Shared {
         std::mem::take(&mut *self.unused.lock())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mp_core::Tensor;
+
+    use super::*;
+    use crate::dispatch::job::Terms;
+    use crate::dispatch::job::tests::job;
+    use crate::dispatch::state::Worker;
+
+    /// Of a pool without a thread, whose one worker has not begun.
+    fn shared() -> Shared {
+        let form = Queue::bounded(4).unwrap();
+        let state = State::new(vec![Worker::new(form.clone())]);
+        let watch = Tensor::zeros(&[2]).unwrap().share();
+        Shared::new(Settings::default(), Queue::bounded(4).unwrap(), form, watch, state)
+    }
+
+    /// Whether the pool's thread would be awake now.
+    fn rang(shared: &Shared) -> bool {
+        matches!(shared.replies.try_get(), Ok(Some(Reply::Wake)))
+    }
+
+    /// Else it would be noticed when the thread looks by itself the next time, after a second.
+    #[test]
+    fn a_death_wakes_the_thread_of_the_pool() {
+        let shared = shared();
+        shared.exited(Exited { worker: 0, pid: 1 });
+        assert!(rang(&shared));
+        assert!(!rang(&shared), "once");
+    }
+
+    #[test]
+    fn the_time_of_a_task_is_told_to_the_thread_of_the_pool() {
+        let shared = shared();
+        for (timeout, rings) in [(Some(Duration::from_millis(1)), true), (None, false)] {
+            let job = job(0, Terms { timeout, ..Terms::default() });
+            assert!(shared.submit(&job, 1, || ()));
+            assert_eq!(rang(&shared), rings, "{timeout:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_last_task_wakes_the_thread_of_a_closed_pool() {
+        let shared = shared();
+        let job = job(2, Terms::default());
+        *shared.state.lock() = State { phase: Phase::Closed, unsettled: 2, ..State::new(Vec::new()) };
+        for (index, rings) in [(0, false), (1, true)] {
+            let taken = Taken { id: 0, job: Arc::clone(&job), index, tries: 0, kept: None };
+            let mut settled = Settled::new(&shared);
+            settled.add(taken, Err(TaskError::Cancelled));
+            settled.tell();
+            assert_eq!(rang(&shared), rings, "after task {index}");
+        }
+    }
+}

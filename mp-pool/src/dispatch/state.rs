@@ -360,6 +360,21 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Of a pool that begins.
+    pub(crate) fn new(workers: Vec<Worker>) -> State {
+        State {
+            phase: Phase::Open,
+            workers,
+            returned: VecDeque::new(),
+            jobs: VecDeque::new(),
+            sent: Vec::new(),
+            deadly: HashMap::new(),
+            last_ready: None,
+            unsettled: 0,
+            over: false,
+        }
+    }
+
     /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked, or
     /// each has failed once more after that long. What once worked may lack memory, or processes, for a while.
     pub(crate) fn is_hopeless(&self) -> bool {
