@@ -200,6 +200,63 @@ fn while_a_sweeper_is_stopped_others_that_die_are_swept() {
     eventually_in_use(before, "nothing is left");
 }
 
+/// Has a message of each, and is stopped, and killed.
+fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
+    let leases = (first.get_ack_timeout(DEADLINE)?, second.get_ack_timeout(DEADLINE)?);
+    signal(std::process::id(), Signal::STOP);
+    drop(leases);
+    Ok(())
+}
+
+/// Visits and sweeps a child that has leases; stops there.
+fn sees_to_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
+    let context = start_processes(has_leases, things, Options::nprocs(1))?;
+    if !stopped(&context) {
+        return Err("it should have stopped".into());
+    }
+    inject::arm_at_change(at, STOP);
+    signal(context.pids()[0], Signal::KILL);
+    assert!(killed(&context));
+    Arena::current()?.sweep()?;
+    Ok(())
+}
+
+/// A visitor that is stopped has read what it changes when it continues: until then it is not used again.
+#[test]
+fn while_one_is_stopped_that_visits_a_process_no_other_one_sweeps_that() {
+    let _alone = alone();
+    Arena::current().unwrap();
+    let before = in_use();
+    let mut between = Vec::new();
+    for at in 1..200 {
+        let queues = [(); 2].map(|()| Queue::unbounded().unwrap());
+        queues.iter().for_each(|queue| queue.put(5).unwrap());
+        let [first, second] = queues.clone();
+        let context = start_processes(sees_to_leases, ((first, second), at), Options::nprocs(1)).unwrap();
+        let reached = stopped(&context);
+        // One message has come back, the other one has not: it is in the middle of its visit.
+        if reached && queues.iter().filter(|queue| queue.len() == 1).count() == 1 {
+            between.push(at);
+            Arena::current().unwrap().sweep().unwrap();
+            assert!(queues.iter().all(|queue| queue.len() == 1), "it holds others up, at change {at}");
+            assert_eq!(slots(), 3, "the dead process was swept at change {at} of its visitor");
+        }
+        if reached {
+            signal(context.pids()[0], Signal::CONT);
+        }
+        assert!(!killed(&context), "it was killed at change {at}");
+        if !reached {
+            break;
+        }
+    }
+    assert!(!between.is_empty(), "it never was in the middle");
+    println!("in the middle of its visit: at changes {between:?}");
+    eventually("nothing is left", || {
+        Arena::current().unwrap().sweep().unwrap();
+        in_use() == before
+    });
+}
+
 /// Is stopped, and killed.
 fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
     signal(std::process::id(), Signal::STOP);
