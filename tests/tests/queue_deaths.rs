@@ -1,10 +1,17 @@
 //! Queues between processes that are killed or stopped: the others continue, and what the dead processes held
 //! is released. Some tests count what is in shared memory, so they run one at a time.
 
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
 use mp::start_processes;
-use mp::{Arena, FrozenTensor, GetError, OnFailure, Options, ProcessContext, PutError, Queue, Tensor};
+use mp::{
+    Arena, FrozenTensor, GetError, Message, OnFailure, Options, ProcessContext, PutError, Queue, Tensor,
+};
+use mp_tests::kill::killed;
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, give, in_use, interrupts, join, next, one_process, open_files,
     send, signal, take, threads_are,
@@ -54,6 +61,72 @@ fn waiting_for_a_killed_process_ends_and_names_it() {
     assert!(error.to_string().contains(&format!("pid {pid}")), "{error}");
     assert_eq!(held.queue.get().unwrap(), Some(1), "what is there comes first");
     assert!(join(&held.context).is_err());
+}
+
+/// In a worker: makes a copy of it that the library doesn't know of. The copy keeps its files, and so one of the two locks which
+/// say that it lives, until the other end of its connection is closed. The worker waits to be killed.
+#[allow(unsafe_code)]
+fn leaves_a_copy(meeting: &str) -> Outcome {
+    let refused = |e: std::io::Error| e.to_string();
+    let address = SocketAddr::from_abstract_name(meeting).map_err(refused)?;
+    let mut stream = UnixStream::connect_addr(&address).map_err(refused)?;
+    // SAFETY: the copy makes two system calls.
+    let copy = unsafe { libc::fork() };
+    if copy == 0 {
+        let mut byte = 0_u8;
+        // SAFETY: the byte is valid for writes.
+        unsafe { libc::read(stream.as_raw_fd(), (&raw mut byte).cast(), 1) };
+        // SAFETY: ends the copy at once.
+        unsafe { libc::_exit(0) };
+    }
+    stream.write_all(b"!").map_err(refused)?;
+    std::thread::park_timeout(DEADLINE);
+    Err("it was not killed".into())
+}
+
+/// What its parent was told of it counts: its locks would say that it lives.
+fn is_declared_dead<A: Message + Clone>(worker: fn(usize, (String, A)) -> Outcome, args: A) {
+    let _alone = alone();
+    let arena = Arena::current().unwrap();
+    let before = in_use();
+    let name = format!("mp-copy-{}", std::process::id());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let context = start_processes(worker, (name, args.clone()), Options::nprocs(1)).unwrap();
+    let mut guest = None;
+    eventually("the worker has made a copy", || {
+        guest = guest.take().or_else(|| Some(listener.accept().ok()?.0));
+        guest.as_mut().is_some_and(|guest| guest.read(&mut [0]).is_ok_and(|n| n == 1))
+    });
+    let pid = context.pids()[0];
+    let lives = || arena.members().iter().any(|member| member.pid == pid && member.live);
+    assert!(lives(), "it is a member");
+    signal(pid, Signal::KILL);
+    assert!(killed(&context));
+    assert!(!lives(), "it is known to be dead when its end is known");
+    eventually("what it had is released", || {
+        arena.sweep().unwrap();
+        in_use() == before
+    });
+    drop(guest);
+}
+
+#[test]
+fn a_killed_process_is_dead_although_a_copy_of_it_keeps_its_files() {
+    fn worker(_: usize, (meeting, _kept): (String, FrozenTensor<u8>)) -> Outcome {
+        leaves_a_copy(&meeting)
+    }
+    // With that it is a member when it says hello.
+    is_declared_dead(worker, Tensor::<u8>::zeros(&[100_000]).unwrap().freeze());
+}
+
+#[test]
+fn so_is_one_that_has_joined_late() {
+    fn worker(_: usize, (meeting, ()): (String, ())) -> Outcome {
+        let _kept = Tensor::<u8>::zeros(&[100_000])?;
+        leaves_a_copy(&meeting)
+    }
+    is_declared_dead(worker, ());
 }
 
 #[test]
