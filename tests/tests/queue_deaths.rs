@@ -8,13 +8,11 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
 use mp::start_processes;
-use mp::{
-    Arena, FrozenTensor, GetError, Message, OnFailure, Options, ProcessContext, PutError, Queue, Tensor,
-};
+use mp::{Arena, FrozenTensor, GetError, OnFailure, Options, ProcessContext, PutError, Queue, Tensor};
 use mp_tests::kill::killed;
 use mp_tests::{
-    DEADLINE, Outcome, alone, eventually, give, in_use, interrupts, join, next, one_process, open_files,
-    send, signal, take, threads_are,
+    DEADLINE, Outcome, alone, eventually, eventually_in_use, give, in_use, interrupts, join, next,
+    one_process, open_files, send, signal, take, threads_are,
 };
 use rustix::process::Signal;
 
@@ -84,15 +82,25 @@ fn leaves_a_copy(meeting: &str) -> Outcome {
     Err("it was not killed".into())
 }
 
+/// A member when it says hello if it gets a tensor; else it joins when it makes one.
+fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor<u8>>)) -> Outcome {
+    let _kept = match given {
+        Some(tensor) => tensor,
+        None => Tensor::zeros(&[100_000])?.freeze(),
+    };
+    leaves_a_copy(&meeting)
+}
+
 /// What its parent was told of it counts: its locks would say that it lives.
-fn is_declared_dead<A: Message + Clone>(worker: fn(usize, (String, A)) -> Outcome, args: A) {
+fn is_declared_dead(joins_at_once: bool) {
     let _alone = alone();
     let arena = Arena::current().unwrap();
+    let given = joins_at_once.then(|| Tensor::zeros(&[100_000]).unwrap().freeze());
     let before = in_use();
     let name = format!("mp-copy-{}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let context = start_processes(worker, (name, args.clone()), Options::nprocs(1)).unwrap();
+    let context = one_process(dies_before_its_copy, (name, given.clone()));
     let mut guest = None;
     eventually("the worker has made a copy", || {
         guest = guest.take().or_else(|| Some(listener.accept().ok()?.0));
@@ -104,29 +112,18 @@ fn is_declared_dead<A: Message + Clone>(worker: fn(usize, (String, A)) -> Outcom
     signal(pid, Signal::KILL);
     assert!(killed(&context));
     assert!(!lives(), "it is known to be dead when its end is known");
-    eventually("what it had is released", || {
-        arena.sweep().unwrap();
-        in_use() == before
-    });
+    eventually_in_use(before, "what it had is released");
     drop(guest);
 }
 
 #[test]
 fn a_killed_process_is_dead_although_a_copy_of_it_keeps_its_files() {
-    fn worker(_: usize, (meeting, _kept): (String, FrozenTensor<u8>)) -> Outcome {
-        leaves_a_copy(&meeting)
-    }
-    // With that it is a member when it says hello.
-    is_declared_dead(worker, Tensor::<u8>::zeros(&[100_000]).unwrap().freeze());
+    is_declared_dead(true);
 }
 
 #[test]
-fn so_is_one_that_has_joined_late() {
-    fn worker(_: usize, (meeting, ()): (String, ())) -> Outcome {
-        let _kept = Tensor::<u8>::zeros(&[100_000])?;
-        leaves_a_copy(&meeting)
-    }
-    is_declared_dead(worker, ());
+fn a_killed_process_that_has_joined_late_is_dead_although_a_copy_of_it_keeps_its_files() {
+    is_declared_dead(false);
 }
 
 #[test]

@@ -232,7 +232,7 @@ fn while_one_is_stopped_that_visits_a_process_no_other_one_sweeps_that() {
         let queues = [(); 2].map(|()| Queue::unbounded().unwrap());
         queues.iter().for_each(|queue| queue.put(5).unwrap());
         let [first, second] = queues.clone();
-        let context = start_processes(sees_to_leases, ((first, second), at), Options::nprocs(1)).unwrap();
+        let context = one_process(sees_to_leases, ((first, second), at));
         let reached = stopped(&context);
         // One message has come back, the other one has not: it is in the middle of its visit.
         if reached && queues.iter().filter(|queue| queue.len() == 1).count() == 1 {
@@ -251,10 +251,7 @@ fn while_one_is_stopped_that_visits_a_process_no_other_one_sweeps_that() {
     }
     assert!(!between.is_empty(), "it never was in the middle");
     println!("in the middle of its visit: at changes {between:?}");
-    eventually("nothing is left", || {
-        Arena::current().unwrap().sweep().unwrap();
-        in_use() == before
-    });
+    eventually_in_use(before, "nothing is left");
 }
 
 /// Is stopped, and killed.

@@ -244,18 +244,17 @@ fn drops_them((queues, go, dropped): (Queue<Queue<u32>>, Queue<()>, Queue<u64>))
 }
 
 /// A waiter that looks while the handle is going must not sleep until its poll interval ends.
-#[test]
-fn a_waiter_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
+fn hears_of_the_last_drop(rounds: usize, waits: fn(&Queue<u32>) -> Result<Option<u32>, GetError>) {
     let _alone = alone();
     let (queues, go, dropped) =
         (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let child = mp::Process::spawn(drops_them, (queues.clone(), go.clone(), dropped.clone())).unwrap();
-    let mut times: Vec<u64> = (0..3000)
+    let mut times: Vec<u64> = (0..rounds)
         .map(|_| {
             let queue = Queue::<u32>::unbounded().unwrap();
             give(&queues, queue.clone());
             let getter = thread::spawn(move || {
-                let got = queue.get();
+                let got = waits(&queue);
                 (now(), got)
             });
             give(&go, ());
@@ -267,7 +266,26 @@ fn a_waiter_hears_of_the_last_drop_of_another_process_before_a_poll_interval_end
     queues.close();
     child.join().unwrap();
     times.sort_unstable();
-    println!("microseconds: median {}, most {}", times[1500], times[2999]);
+    println!("microseconds: median {}, most {}", times[rounds / 2], times[rounds - 1]);
     let late = times.iter().filter(|time| **time > 80_000).count();
-    assert!(late <= 1, "{late} of 3000 waiters have slept for a poll interval: {:?}", &times[2990..]);
+    assert!(late <= 1, "{late} of {rounds} waiters have slept for a poll interval: {:?}", &times[rounds - 10..]);
+}
+
+#[test]
+fn a_get_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
+    hears_of_the_last_drop(3000, Queue::get);
+}
+
+#[test]
+fn a_wait_for_several_things_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
+    hears_of_the_last_drop(1000, |queue| {
+        let other = Queue::<u32>::bounded(1).unwrap();
+        assert_eq!(wait(&[&other, queue], Some(DEADLINE)).unwrap(), [1]);
+        queue.try_get()
+    });
+}
+
+#[test]
+fn a_task_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
+    hears_of_the_last_drop(1000, |queue| block_on(queue.get_async()));
 }

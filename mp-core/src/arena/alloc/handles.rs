@@ -182,14 +182,17 @@ impl Arena {
         let Some(word) = self.seat_word(block, seat(e)) else { return };
         // A waiter of the ring may be its last holder now. The ring must be notified while this process holds
         // it.
-        if e & RING != 0 && !mutant!("arena.hold.ring-not-told") {
-            self.ring_holder_gone(block, me, std::process::id());
-        }
+        let is_told = e & RING != 0 && !mutant!("arena.hold.ring-not-told");
+        let woken = is_told && self.ring_holder_gone(block, me, std::process::id());
         let (at, m) = (self.block_at(block), *self.map());
         let release =
             Release::new(at, self.pages(), me, word, Seat::Member(me)).beside(at.beside(seat(e), word));
         if let Released::ToFree(state) = run_straight(release, &m) {
             self.finish_free(block, state);
+        }
+        // What was woken may have looked before that, and sleep again.
+        if woken && !mutant!("arena.hold.release-not-told") {
+            self.tell_of_a_lost_holder();
         }
     }
 

@@ -186,7 +186,7 @@ impl Arena {
             && same
             && self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t })
         {
-            self.tell_of_a_death();
+            self.tell_of_a_lost_holder();
         }
     }
 

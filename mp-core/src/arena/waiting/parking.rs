@@ -17,9 +17,14 @@
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a slice, as if the word were not there |
+//! | | the process that has given up its seat of a queue, if it woke a sleeper there before, likewise | between the two | likewise |
 //!
 //! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
 //! the same. So a death that it did not find in that check ends its sleep.
+//!
+//! A process that gives up a queue is counted there, too, if it woke a sleeper of that queue: it wakes them while it still has
+//! the queue, so a waiter that looks before the release finds this process there. Waits for several things, and tasks, look once
+//! more when the word changes; a call that waits for one queue alone does so by itself.
 
 use std::time::{Duration, Instant};
 
@@ -204,8 +209,10 @@ impl Arena {
     }
 
     /// A member is dead, and its word says so: wakes all waiters that may wait for what it held.
+    ///
+    /// Or this process has given up a queue, and wakes those that may wait for that.
     #[cold]
-    pub(in crate::arena) fn tell_of_a_death(&self) {
+    pub(in crate::arena) fn tell_of_a_lost_holder(&self) {
         self.map().add(Word::at(control::NOTICED), 1);
         futex::wake(self.noticed_word(), i32::MAX as u32);
     }
@@ -260,12 +267,12 @@ impl Parking {
         }
     }
 
-    /// Wakes all sleepers.
-    pub fn wake_all(&self) {
+    /// Wakes all sleepers; whether there was one.
+    pub fn wake_all(&self) -> bool {
         if !mutant!("park.wake-all.not-counted") {
             self.arena.map().add(self.word, COUNT);
         }
-        futex::wake(self.futex(), i32::MAX as u32);
+        futex::wake(self.futex(), i32::MAX as u32) > 0
     }
 
     /// Announces a sleeper; what it returns goes to [`sleep`](Self::sleep), after looking again.

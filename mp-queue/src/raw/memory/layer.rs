@@ -121,14 +121,21 @@ unsafe impl RingLayer for Rings {
         }
     }
 
-    fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, dead: Member, pid: u32) {
-        let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
+    fn holder_gone(
+        &self,
+        arena: Arena,
+        (base, len): (Word, u64),
+        block: BlockId,
+        dead: Member,
+        pid: u32,
+    ) -> bool {
+        let Some(ring) = RingMemory::at(arena, block, base, len) else { return false };
         // What came back is noted first, before waiters get an error because no other holder is left.
         if arena.me().is_ok_and(|me| me != dead) {
             ring.note_returned();
         }
         ring.note_gone(dead, pid);
-        ring.wake_all();
+        ring.wake_all()
     }
 
     fn wake(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {

@@ -144,11 +144,9 @@ impl RingMemory {
         unsafe { Parking::new(self.arena, self.header.not_full()) }
     }
 
-    /// Wakes all sleepers, whatever they wait for.
-    pub(crate) fn wake_all(&self) {
-        self.not_empty().wake_all();
-        self.not_full().wake_all();
-        self.finished().wake_all();
+    /// Wakes all sleepers, whatever they wait for; whether there was one.
+    pub(crate) fn wake_all(&self) -> bool {
+        [self.not_empty(), self.not_full(), self.finished()].map(|parking| parking.wake_all()).contains(&true)
     }
 
     /// Where waiters sleep until something is finished.
