@@ -384,7 +384,7 @@ impl Shared {
 mod tests {
     use std::time::Duration;
 
-    use mp_core::Tensor;
+    use mp_tensor::Tensor;
 
     use super::*;
     use crate::dispatch::job::Terms;
