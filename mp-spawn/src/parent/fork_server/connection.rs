@@ -387,7 +387,8 @@ impl Server {
                     return Ok(());
                 }
                 let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
-                Err(format!("it did not report in time (see `handshake_timeout` of `Options` and `ProcessBuilder`){doing}").into())
+                let see = "see `handshake_timeout` of `Options` and `ProcessBuilder`";
+                Err(format!("it did not report in time ({see}){doing}").into())
             }
             // What it has said is read first.
             Ok(_) if fds[0].revents().is_empty() => Err(Trouble::Gone),
