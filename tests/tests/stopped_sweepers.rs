@@ -209,7 +209,7 @@ fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
 }
 
 /// Visits and sweeps a child that has leases; stops there.
-fn sees_to_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
+fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
     let context = start_processes(has_leases, things, Options::nprocs(1))?;
     if !stopped(&context) {
         return Err("it should have stopped".into());
@@ -223,7 +223,7 @@ fn sees_to_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Ou
 
 /// A visitor that is stopped has read what it changes when it continues: until then it is not used again.
 #[test]
-fn while_one_is_stopped_that_visits_a_process_no_other_one_sweeps_that() {
+fn while_a_visitor_is_stopped_no_other_process_sweeps_what_it_visits() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
@@ -232,7 +232,7 @@ fn while_one_is_stopped_that_visits_a_process_no_other_one_sweeps_that() {
         let queues = [(); 2].map(|()| Queue::unbounded().unwrap());
         queues.iter().for_each(|queue| queue.put(5).unwrap());
         let [first, second] = queues.clone();
-        let context = one_process(sees_to_leases, ((first, second), at));
+        let context = one_process(visits_leases, ((first, second), at));
         let reached = stopped(&context);
         // One message has come back, the other one has not: it is in the middle of its visit.
         if reached && queues.iter().filter(|queue| queue.len() == 1).count() == 1 {

@@ -89,7 +89,7 @@ fn run(what: &str) -> (bool, String) {
     run_for("1", what)
 }
 
-/// As `run`, with so many seconds for what it leaves to end by itself.
+/// As `run`, with that many seconds in which what it leaves may end by itself.
 fn run_for(seconds: &str, what: &str) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.arg("leaks").arg(std::env::current_exe().unwrap()).arg("a_test_that_leaves");

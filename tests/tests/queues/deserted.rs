@@ -268,7 +268,11 @@ fn hears_of_the_last_drop(rounds: usize, waits: fn(&Queue<u32>) -> Result<Option
     times.sort_unstable();
     println!("microseconds: median {}, most {}", times[rounds / 2], times[rounds - 1]);
     let late = times.iter().filter(|time| **time > 80_000).count();
-    assert!(late <= 1, "{late} of {rounds} waiters have slept for a poll interval: {:?}", &times[rounds - 10..]);
+    assert!(
+        late <= 1,
+        "{late} of {rounds} waiters have slept for a poll interval: {:?}",
+        &times[rounds - 10..]
+    );
 }
 
 #[test]
