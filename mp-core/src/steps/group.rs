@@ -34,7 +34,7 @@
 //! | filled, its hints not given | envelopes that no hint tells of | hints are given |
 //!
 //! A process that is stopped there holds up these envelopes, and no other process: it empties few groups at once, and at most
-//! half of those that are free (`arena::groups`).
+//! half of those that are free (`arena::messages::groups`).
 
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{EnvelopeId, Group, Holder, Member, Owner};

@@ -4,41 +4,29 @@
 //! was being done. Unsafe code of the crate lives here, in [`Mapping`] and [`locks`], and in the few files
 //! that hand out typed views of the mapping.
 
-mod backoff;
-mod cgroup;
-mod clock;
-pub(crate) mod directory;
-pub(crate) mod epoll;
-pub(crate) mod foreign;
-pub(crate) mod futex;
-pub(crate) mod huge;
-pub(crate) mod identity;
-#[cfg(feature = "inject")]
-pub mod inject;
-pub(crate) mod leave;
+mod files;
 pub(crate) mod limits;
-pub(crate) mod locks;
-mod mapping;
-pub(crate) mod memory;
-mod pair;
-#[cfg(feature = "inject")]
-pub(crate) mod planted;
-pub(crate) mod plug;
-pub(crate) mod private;
-mod privileges;
-pub(crate) mod processors;
-#[cfg(feature = "inject")]
-mod raise;
-pub(crate) mod readiness;
-pub(crate) mod region;
-pub(crate) mod stack;
-mod valgrind;
+mod mapped;
+mod process;
+mod sleep;
 
-pub use clock::monotonic;
-pub(crate) use mapping::Mapping;
-pub use privileges::gained_privileges;
+pub(crate) use files::{directory, foreign, locks, plug, region};
+pub(crate) use mapped::mapping::Mapping;
+use mapped::pair;
+#[cfg(feature = "inject")]
+pub(crate) use mapped::planted;
+pub(crate) use mapped::{huge, memory, private};
+use process::backoff;
+pub use process::clock::monotonic;
+#[cfg(feature = "inject")]
+pub use process::inject;
+pub use process::privileges::gained_privileges;
+#[cfg(feature = "inject")]
+use process::raise;
+pub use process::valgrind::under_valgrind;
+pub(crate) use process::{identity, leave, processors, stack};
 pub(crate) use rustix::io::Errno;
-pub use valgrind::under_valgrind;
+pub(crate) use sleep::{epoll, futex, readiness};
 
 use crate::error::Error;
 

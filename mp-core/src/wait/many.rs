@@ -172,7 +172,7 @@ impl Sweeps {
     fn if_due(&mut self, things: &[&dyn Waitable]) -> Result<()> {
         let mut news = false;
         for (arena, seen) in &mut self.arenas {
-            // Before things are looked at: see `arena::park`.
+            // Before things are looked at: see `arena::waiting::parking`.
             let noticed = arena.noticed();
             news |= std::mem::replace(seen, noticed) != noticed;
         }

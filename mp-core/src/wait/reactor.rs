@@ -254,7 +254,7 @@ fn work(i: usize, control: &'static AtomicU32) {
         }
         let mut news = false;
         for (arena, seen) in &mut deaths {
-            // Before things are looked at: see `arena::park`.
+            // Before things are looked at: see `arena::waiting::parking`.
             let noticed = arena.noticed();
             news |= std::mem::replace(seen, noticed) != noticed;
         }

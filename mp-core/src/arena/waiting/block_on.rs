@@ -145,7 +145,7 @@ impl Asking {
     /// # Errors
     /// [`Error::Forked`].
     pub fn is_due(&mut self, arena: Arena, now: Instant, over: bool) -> Result<bool, Error> {
-        // Before the caller asks: see `arena::park`.
+        // Before the caller asks: see `arena::waiting::parking`.
         let noticed = arena.noticed();
         let news = self.asked.is_some_and(|asked| asked != noticed);
         if now < self.next && !news && !over {

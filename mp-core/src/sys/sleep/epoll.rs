@@ -6,8 +6,8 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::os;
 use crate::error::Result;
+use crate::sys::os;
 
 /// How many it tells of at a time.
 const AT_ONCE: usize = 64;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 
-/// This process's tag as a member, in a word that reads 0 in a forked copy of the process (see [`super::private`]).
+/// This process's tag as a member, in a word that reads 0 in a forked copy of the process (see [`crate::sys::private`]).
 #[derive(Debug)]
 pub(crate) struct Identity(&'static AtomicU64);
 

@@ -1,8 +1,8 @@
 //! How much this process may map and how much memory is left. References: `getrlimit(2)`, `proc(5)`.
 
-use rustix::process::{Resource, getrlimit};
+pub(in crate::sys) mod cgroup;
 
-use super::cgroup;
+use rustix::process::{Resource, getrlimit};
 
 /// The present soft limit of a resource; `u64::MAX` if there is none.
 fn soft(r: Resource) -> u64 {
@@ -19,7 +19,7 @@ pub(crate) fn address_space() -> (u64, &'static str) {
         .ok()
         .and_then(|s| s.split_ascii_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0);
-    (limit.saturating_sub(pages * super::clock::page_size()), "RLIMIT_AS (ulimit -v)")
+    (limit.saturating_sub(pages * crate::sys::process::clock::page_size()), "RLIMIT_AS (ulimit -v)")
 }
 
 /// The largest file this process may make. Beyond it `ftruncate` raises SIGXFSZ, which kills.

@@ -95,6 +95,6 @@ pub(crate) fn access(changes: bool) {
     }
     if left.load(Ordering::Relaxed) != u64::MAX && left.fetch_sub(1, Ordering::SeqCst) == 1 {
         left.store(again.swap(u64::MAX, Ordering::SeqCst), Ordering::SeqCst);
-        super::raise::signal_self(signal.load(Ordering::SeqCst) as i32);
+        crate::sys::raise::signal_self(signal.load(Ordering::SeqCst) as i32);
     }
 }

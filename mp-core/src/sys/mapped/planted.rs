@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 
-use super::Mapping;
 use crate::mem::Word;
 use crate::sync::Ordering;
+use crate::sys::Mapping;
 
 /// What a process stores is seen by other processes a few of its accesses later, also after its next
 /// read-modify-write: as on a processor with a weak memory order, if none of them released.

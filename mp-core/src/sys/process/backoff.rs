@@ -12,7 +12,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use super::processors;
+use crate::sys::processors;
 
 /// The first hold: as long as it takes the other process to get on.
 const FIRST: Duration = Duration::from_nanos(250);

@@ -31,8 +31,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
-use super::{limits, memory};
 use crate::error::{Error, Result};
+use crate::sys::{limits, memory};
 
 /// How files begin their names.
 const PREFIX: &str = "mp-";
@@ -317,7 +317,7 @@ pub(crate) fn hold(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
 pub(crate) fn random_name() -> Result<u128> {
     let mut bytes = [0; 16];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    got.map_err(super::os("getrandom"))?;
+    got.map_err(crate::sys::os("getrandom"))?;
     Ok(u128::from_ne_bytes(bytes))
 }
 

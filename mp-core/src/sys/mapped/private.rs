@@ -10,10 +10,10 @@
 #[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-#[cfg(not(miri))]
-use super::os;
 use crate::error::Result;
 use crate::sync::shared::AtomicU64;
+#[cfg(not(miri))]
+use crate::sys::os;
 
 /// `len` words, zero at first. Under Miri, which has no sparse mappings, all of them.
 #[cfg(miri)]

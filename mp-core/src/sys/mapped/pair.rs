@@ -20,7 +20,7 @@ pub(crate) fn is_there() -> bool {
 
 /// Compares and swaps two neighbouring words, the first one at a multiple of 16; never succeeds where that is not possible.
 #[inline]
-pub(super) fn swap(pair: &[AtomicU64; 2], old: [u64; 2], new: [u64; 2]) -> bool {
+pub(in crate::sys) fn swap(pair: &[AtomicU64; 2], old: [u64; 2], new: [u64; 2]) -> bool {
     let at = std::ptr::from_ref(pair);
     if !at.addr().is_multiple_of(16) || !is_there() {
         return false;

@@ -25,7 +25,7 @@ const V2: Version = Version {
 };
 
 /// The least that this process's control group and its ancestors leave, and which one that is.
-pub(super) fn memory_left() -> Option<(u64, String)> {
+pub(in crate::sys) fn memory_left() -> Option<(u64, String)> {
     least(&std::fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
 }
 

@@ -15,11 +15,11 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::os;
 use crate::error::{Error, Result};
 use crate::mem::order;
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
+use crate::sys::os;
 
 /// A range of addresses, with files mapped shared into it, for the rest of the process's life. Its length is a multiple of a
 /// page's. A copy in a local variable needs not be looked up again after each access to shared memory.
@@ -330,12 +330,12 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline(always)]
     fn has_pairs(&self) -> bool {
-        super::pair::is_there()
+        crate::sys::pair::is_there()
     }
     #[inline(always)]
     fn cas_pair(&self, w: crate::mem::Word, old: [u64; 2], new: [u64; 2]) -> bool {
         hook_rmw(self, w);
-        w.offset().is_multiple_of(16) && super::pair::swap(self.pair_at(w.offset()), old, new)
+        w.offset().is_multiple_of(16) && crate::sys::pair::swap(self.pair_at(w.offset()), old, new)
     }
     #[inline(always)]
     fn will_write(&self, w: crate::mem::Word) {

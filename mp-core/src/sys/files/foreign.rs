@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use super::{limits, os};
 use crate::error::{Error, Result};
+use crate::sys::{limits, os};
 
 /// Where POSIX shared memory is on Linux.
 const FOLDER: &str = "/dev/shm";

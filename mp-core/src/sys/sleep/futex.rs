@@ -48,7 +48,7 @@ pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Dura
     }
     // The call takes a point in time.
     let until = for_at_most.and_then(|d| {
-        let then = super::monotonic().checked_add(d)?;
+        let then = crate::sys::monotonic().checked_add(d)?;
         Some(Timespec {
             tv_sec: i64::try_from(then.as_secs()).ok()?,
             tv_nsec: i64::from(then.subsec_nanos()),

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::{Errno, read, write};
 
-use super::os;
 use crate::error::Result;
+use crate::sys::os;
 
 /// A counter behind a descriptor, which is readable as long as it is not zero.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 //!   at the same time, there is no data race. (Elements of other sizes are parts of such words.)
 //!
 //! What can't be promised is that the file keeps its length. If it shrinks, an access behind its new end is a SIGBUS: it ends
-//! the process, and reaches no other memory. [`foreign`](super::foreign) knows which files can't.
+//! the process, and reaches no other memory. [`foreign`](crate::sys::foreign) knows which files can't.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -15,11 +15,11 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::os;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word, order};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU64, fence};
+use crate::sys::os;
 
 /// What a mapping is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

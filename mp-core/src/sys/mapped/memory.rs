@@ -8,8 +8,8 @@ use memfd::{FileSeal, Memfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use super::os;
 use crate::error::{Error, Result};
+use crate::sys::os;
 
 /// A new sparse file of `len` bytes that can neither shrink nor grow.
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
@@ -143,5 +143,5 @@ pub(crate) fn user() -> u32 {
 
 /// Milliseconds of a clock that all processes of the machine share.
 pub(crate) fn monotonic_ms() -> u64 {
-    super::monotonic().as_millis() as u64
+    crate::sys::monotonic().as_millis() as u64
 }

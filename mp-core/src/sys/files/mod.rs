@@ -1,0 +1,7 @@
+//! Files: the directory of files with names, files of other programs, locks on files.
+
+pub(crate) mod directory;
+pub(crate) mod foreign;
+pub(crate) mod locks;
+pub(crate) mod plug;
+pub(crate) mod region;

@@ -1,0 +1,9 @@
+//! Memory that is mapped: the arena and its words, pages, what a copy of the process must not keep.
+
+pub(crate) mod huge;
+pub(crate) mod mapping;
+pub(crate) mod memory;
+pub(crate) mod pair;
+#[cfg(feature = "inject")]
+pub(crate) mod planted;
+pub(crate) mod private;

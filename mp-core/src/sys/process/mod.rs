@@ -1,0 +1,14 @@
+//! This process: who it is, how it was started, how it ends, what its processors and stacks are.
+
+pub(crate) mod backoff;
+pub(crate) mod clock;
+pub(crate) mod identity;
+#[cfg(feature = "inject")]
+pub mod inject;
+pub(crate) mod leave;
+pub(crate) mod privileges;
+pub(crate) mod processors;
+#[cfg(feature = "inject")]
+pub(crate) mod raise;
+pub(crate) mod stack;
+pub(crate) mod valgrind;

@@ -1,0 +1,5 @@
+//! Sleeping: on words, on descriptors.
+
+pub(crate) mod epoll;
+pub(crate) mod futex;
+pub(crate) mod readiness;
