@@ -322,7 +322,10 @@ fn capabilities_that_a_user_does_not_get_keep_no_program_from_being_executed() {
     for outcome in outcome_of_starts(&copy, true, false) {
         assert!(outcome.starts_with("it is refused") && outcome.contains("file capabilities"), "{outcome}");
     }
-    // An empty list, and one for users that have the same capability already.
+    // One that has said that it gets none, an empty list, and one for users that have the same capability already.
+    for outcome in outcome_of_starts(&copy, true, true) {
+        assert_eq!(outcome, format!("it is started: Ok({:?})", (STRANGER, STRANGER)));
+    }
     for inheritable in [0, SYS_TIME] {
         assert!(with_capabilities(&copy, false, 0, inheritable) && !copy.is_privileged());
         for outcome in outcome_of_starts(&copy, true, false) {

@@ -105,8 +105,8 @@ impl Options {
     /// # Errors
     ///
     /// A start by another method than [`Fork`](StartMethod::Fork) fails if the program would get privileges that the user of this
-    /// process lacks (set-user-ID, set-group-ID, file capabilities), for it would begin `main` anew instead of becoming a
-    /// worker; so does one without this option, if the running program is like that:
+    /// process lacks (set-user-ID, set-group-ID, file capabilities; of a script, those of its interpreter), for it would begin
+    /// `main` anew instead of becoming a worker; so does one without this option, if the running program is like that:
     /// [`SpawnError::Launch`](crate::SpawnError::Launch).
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> Options {

@@ -59,9 +59,9 @@ fn given(program: &Path) -> Option<String> {
     let file = std::fs::metadata(program).ok()?;
     let (mode, owner, group) = (file.permissions().mode(), file.uid(), file.gid());
     let (user, own_group) = (rustix::process::getuid(), rustix::process::getgid().as_raw());
-    let given = if mode & libc::S_ISUID != 0 && owner != user.as_raw() && !rules_out_set_user_id() {
+    let given = if mode & libc::S_ISUID != 0 && owner != user.as_raw() && !gets_no_new_privileges() {
         format!("is set-user-ID of the user {owner} (`chmod u-s` takes that away)")
-    } else if is_set_group_id(mode) && group != own_group && !rules_out_set_user_id() {
+    } else if is_set_group_id(mode) && group != own_group && !gets_no_new_privileges() {
         format!("is set-group-ID of the group {group} (`chmod g-s` takes that away)")
     } else if !user.is_root() && gets_capabilities(program) {
         "has file capabilities (`setcap -r` takes them away)".to_string()
@@ -79,7 +79,7 @@ fn is_set_group_id(mode: u32) -> bool {
 
 /// Whether programs that this thread executes don't get the user or group of their file: `PR_SET_NO_NEW_PRIVS` in `prctl(2)`.
 /// Each thread has a flag of its own.
-fn rules_out_set_user_id() -> bool {
+fn gets_no_new_privileges() -> bool {
     rustix::thread::no_new_privs().unwrap_or(false)
 }
 
@@ -88,16 +88,24 @@ fn gets_capabilities(program: &Path) -> bool {
     let mut room = [0_u8; 64];
     let Ok(length) = rustix::fs::getxattr(program, CAPABILITIES, &mut room) else { return false };
     let Some(file) = FileCapabilities::read(&room[..length]) else { return false };
-    let inheritable = rustix::thread::capabilities(None).map_or(u64::MAX, |own| own.inheritable.bits());
-    file.effective || file.inheritable & inheritable != 0 || may_have(file.permitted)
+    let own = rustix::thread::capabilities(None);
+    let (inheritable, permitted) =
+        own.map_or((u64::MAX, u64::MAX), |own| (own.inheritable.bits(), own.permitted.bits()));
+    let mut gets = file.inheritable & inheritable | within_bounds(file.permitted);
+    if gets_no_new_privileges() {
+        gets &= permitted;
+    }
+    file.effective || gets != 0
 }
 
-/// Whether the limits of this thread leave it any of these.
-fn may_have(capabilities: u64) -> bool {
+/// Those of these capabilities that the limits of this thread leave it.
+fn within_bounds(capabilities: u64) -> u64 {
     let bits = (0..u64::BITS).map(|bit| capabilities & 1 << bit).filter(|bit| *bit != 0);
-    let mut single = bits.map(CapabilitySet::from_bits_retain);
     // Those that the kernel doesn't know are an error, and are not given.
-    single.any(|one| rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false))
+    let is_given = |bit: &u64| {
+        rustix::thread::capability_is_in_bounding_set(CapabilitySet::from_bits_retain(*bit)).unwrap_or(false)
+    };
+    bits.filter(is_given).sum()
 }
 
 /// What the kernel knows of the capabilities of a file: `vfs_cap_data` in `linux/capability.h`.
