@@ -39,24 +39,28 @@ pub fn stopped(context: &ProcessContext) -> bool {
 
 /// Runs `round` for every access of a script, until the script ends without reaching the access. Each time, nothing of
 /// the process is left in shared memory.
-///
-/// For every n-th access, if `MP_EVERY` is n: a first look, as `cargo xtask mutate` takes it.
 pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
-    let every = std::env::var("MP_EVERY").map_or(1, |n| n.parse().expect("a number in MP_EVERY"));
-    for at in (1..MOST).step_by(every) {
+    until_the_end(20, |at| {
         let reached = round(at);
-        eventually(&format!("nothing is left of one that was killed at access {at}"), || {
+        eventually(&format!("nothing is left of a process that was killed at access {at}"), || {
             Arena::current().unwrap().sweep().unwrap();
             in_use() == before && Arena::current().unwrap().unfinished_groups() == 0
         });
-        if !reached {
-            assert!(at > 20, "the script ended after {at} accesses");
-            println!("{at} accesses");
-            return;
-        }
-    }
-    panic!("a script with more than {MOST} accesses");
+        reached
+    });
+}
+
+/// Runs `round` for every access, or every change, of a script, until the script ends without reaching it, after `least` at least.
+///
+/// For every n-th of them, if `MP_EVERY` is n: a first look, as `cargo xtask mutate` takes it.
+pub fn until_the_end(least: u64, mut round: impl FnMut(u64) -> bool) {
+    let every = std::env::var("MP_EVERY").map_or(1, |n| n.parse().expect("a number in MP_EVERY"));
+    let mut accesses = (1..MOST).step_by(every);
+    let end =
+        accesses.find(|&at| !round(at)).unwrap_or_else(|| panic!("a script with more than {MOST} accesses"));
+    assert!(end > least, "the script ended after {end} accesses");
+    println!("{end} accesses");
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use mp::{Arena, FrozenTensor, Options, Queue, Tensor, start_processes};
 use mp_core::inject;
+use mp_tests::kill::until_the_end;
 use mp_tests::scratch::{Scratch, files_in, scenario};
 use mp_tests::{Outcome, alone, give, join, next, one_process, send, take, threads_are};
 use rustix::process::{Signal, kill_process};
@@ -119,16 +120,12 @@ fn after_the_death_of_all_processes_the_next_start_removes_all() {
 fn a_program_is_killed_at_every_access_of_its_first_use() {
     let scratch = Scratch::new("killed");
     let mut left = 0;
-    for at in 1.. {
-        assert!(at < 3000, "a script of more than 3000 accesses");
+    until_the_end(100, |at| {
         let output = scratch.program(&format!("killed {at}")).output().unwrap();
         if output.status.success() {
-            assert!(
-                at > 100 && left > 20,
-                "the script ended after {at} accesses, {left} of them with a file left"
-            );
+            assert!(left > 20, "only after {left} accesses was there a file left");
             assert!(!scratch.ours().exists(), "{:?}", scratch.files());
-            return;
+            return false;
         }
         left += usize::from(!scratch.files().is_empty());
         // Looking after each is slow; the names of all that were left add up meanwhile.
@@ -136,7 +133,8 @@ fn a_program_is_killed_at_every_access_of_its_first_use() {
             scratch.run("use");
             assert!(!scratch.ours().exists(), "killed at access {at}: {:?}", scratch.files());
         }
-    }
+        true
+    });
 }
 
 /// A child dies, or stops, at the n-th access of its first use of files; its parent then uses the same directory.
@@ -176,25 +174,21 @@ fn child_at(directory: &Path, at: u64, signal: Signal) {
     println!("{}", if ended { "to the end" } else { "on the way" });
 }
 
-fn children_at_every_access(scenario: &str, step: usize, least: usize) {
+fn children_at_every_access(scenario: &str, least: u64) {
     let scratch = Scratch::new(scenario);
-    for at in (1..).step_by(step) {
-        assert!(at < 3000, "a script of more than 3000 accesses");
+    until_the_end(least, |at| {
         let said = scratch.run(&format!("{scenario} {at}"));
         assert!(!scratch.ours().exists(), "at access {at}: {:?}", scratch.files());
-        if said.contains("to the end") {
-            assert!(at > least, "the script ended after {at} accesses");
-            return;
-        }
-    }
+        !said.contains("to the end")
+    });
 }
 
 #[test]
 fn a_child_is_killed_at_every_access_of_its_first_use() {
-    children_at_every_access("child-killed", 1, 100);
+    children_at_every_access("child-killed", 100);
 }
 
 #[test]
 fn a_child_is_stopped_at_every_access_of_making_a_file() {
-    children_at_every_access("child-stopped", 1, 40);
+    children_at_every_access("child-stopped", 40);
 }
